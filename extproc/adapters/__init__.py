@@ -1,0 +1,1 @@
+"""The world's side: configuration, discovery, telemetry."""

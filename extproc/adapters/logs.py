@@ -1,0 +1,60 @@
+"""Structured logs on stderr: a message and fields, as text or as JSON, one line each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+
+
+def fields(**values: object) -> Mapping[str, object]:
+    """What `extra=` takes to add fields to a line."""
+    return {"fields": values}
+
+
+def configure(level: str, form: LogFormat) -> None:
+    """Sends all logs to stderr. `level` is a standard name, in any case."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    values = dict(getattr(record, "fields", {}))
+    if record.exc_info and record.exc_info[1] is not None:
+        values["error"] = repr(record.exc_info[1])
+        values["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return values
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        shown = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        return f"{_time(record)} {record.levelname} {record.getMessage()}{shown}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        return json.dumps(line, default=str)
+
+
+def _quoted(value: object) -> str:
+    """Bare where it reads well; quoted, with its line breaks escaped, where not."""
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else json.dumps(text)

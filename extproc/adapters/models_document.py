@@ -1,0 +1,140 @@
+"""Reads the models document: YAML text in, a validated ModelsSpec or a list of problems out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from extproc.core.spec import ModelsSpec
+
+# What a ConfigMap can hold.
+MAX_BYTES = 1024 * 1024
+
+Location = tuple[int | str, ...]
+
+
+class DocumentError(Exception):
+    """A models document that cannot be used; `problems` has a line for each fault."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse(text: bytes) -> ModelsSpec:
+    """The document's models. Raises DocumentError with every problem found."""
+    if len(text) > MAX_BYTES:
+        raise DocumentError([f"the document has {len(text)} bytes; {MAX_BYTES} are allowed"])
+    content = _load(text)
+    if not isinstance(content, dict):
+        raise DocumentError(["the document must be a mapping with the key 'models'"])
+    try:
+        spec = ModelsSpec.model_validate(content)
+    except ValidationError as invalid:
+        problems = [_problem(error) for error in invalid.errors(include_url=False)]
+        raise DocumentError(problems) from None
+    clashes = list(_name_clashes(spec))
+    if clashes:
+        raise DocumentError(clashes)
+    return spec
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML's safe loader, less its silence about keys that come twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {key_node.value!r} comes twice",
+                    problem_mark=key_node.start_mark,
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _load(text: bytes) -> object:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise DocumentError([f"{where}{error.problem or error.context}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DocumentError([f"not readable as YAML: {str(error).splitlines()[0]}"]) from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    location = error["loc"]
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        known = _keys(location[:-1])
+        message = f"unknown key{_suggestion(str(location[-1]), known)}; known are {_list(known)}"
+    elif error["type"] == "missing":
+        message = "is required"
+    elif error["type"] == "literal_error":
+        options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        given = str(error["input"])
+        message = f"{given!r} is not one of {_list(options)}{_suggestion(given, options)}"
+    elif error["type"].endswith("_type"):
+        message = f"{message[0].lower()}{message[1:]}, not {_shown(error['input'])}"
+    return f"{_path(location)}: {message}"
+
+
+def _path(location: Location) -> str:
+    """`models[1].loadBalancing.strategy`."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".") or "the document"
+
+
+def _keys(location: Location) -> list[str]:
+    """The keys allowed at a place of the document."""
+    model: type[BaseModel] = ModelsSpec
+    for step in location:
+        field = next((f for f in model.model_fields.values() if f.alias == step), None)
+        inner = _model_within(field.annotation) if field else None
+        model = inner or model
+    return [str(field.alias) for field in model.model_fields.values()]
+
+
+def _model_within(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_within, get_args(annotation))), None)
+
+
+def _suggestion(given: str, options: Sequence[str]) -> str:
+    folded = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)
+    return f", did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def _list(options: Sequence[str]) -> str:
+    return ", ".join(options)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
+    """A name that two models use, or one model twice: requests could not tell them apart."""
+    first: dict[str, str] = {}
+    for position, model in enumerate(spec.models):
+        for key, name in model.names():
+            path = f"models[{position}].{key}"
+            if name in first:
+                yield f"{path}: the name {name!r} is already taken by {first[name]}"
+            else:
+                first[name] = path

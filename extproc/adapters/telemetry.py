@@ -1,0 +1,145 @@
+"""Prometheus metrics. What a client controls never becomes a label."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from extproc.adapters.state import model_states
+from extproc.core.conversation import Listed, Verdict
+from extproc.core.errors import Refusal
+from extproc.core.router import Decision, Router
+from extproc.core.strategies import Reason
+
+# A second series for each counter, with the time of its birth: nobody here asks.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+NO_STRATEGY = "none"
+UNKNOWN_MODEL = "unknown"
+
+# A decision takes tens of microseconds; what takes milliseconds waited for the CPU.
+_DURATION_BUCKETS = (
+    *(0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005),
+    *(0.001, 0.002, 0.005, 0.01, 0.05),
+)
+_HOPS_BUCKETS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+
+
+class Telemetry:
+    """The sidecar's metrics, in a registry of their own."""
+
+    def __init__(self, router: Router) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "extproc_requests",
+            "Requests by what became of them: routed, a refusal's code, models_listed, or aborted "
+            "before a decision.",
+            ["model", "strategy", "outcome"],
+            registry=registry,
+        )
+        self._outcomes: dict[tuple[str, str, str], Counter] = {}
+        self._duration = Histogram(
+            "extproc_decision_duration_seconds",
+            "Time from the arrival of the event that decides a request to its encoded answer.",
+            buckets=_DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._hops = Histogram(
+            "extproc_ring_hops",
+            "Endpoints passed over on the ring because they were above the load bound.",
+            buckets=_HOPS_BUCKETS,
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "extproc_config_reloads",
+            "Models documents offered, the first included.",
+            ["result"],
+            registry=registry,
+        )
+        self._last_reload = Gauge(
+            "extproc_config_last_reload_successful",
+            "1 if the last models document offered is in force, 0 if it was refused.",
+            registry=registry,
+        )
+        for result in ("success", "failure"):
+            self._reloads.labels(result)
+        registry.register(_Endpoints(router))
+        ProcessCollector(registry=registry)
+
+    def decided(self, verdict: Verdict, seconds: float) -> None:
+        """Counts a verdict and the time it took."""
+        self._duration.observe(seconds)
+        if isinstance(verdict, Decision):
+            self._count(verdict.model, verdict.strategy, "routed")
+            if verdict.reason is Reason.PREFIX or verdict.reason is Reason.BOUND:
+                self._hops.observe(verdict.hops)
+        elif isinstance(verdict, Refusal):
+            self._count(verdict.model, NO_STRATEGY, verdict.code)
+        elif isinstance(verdict, Listed):
+            self._count(UNKNOWN_MODEL, NO_STRATEGY, "models_listed")
+
+    def aborted(self) -> None:
+        """Counts a request that ended before it could be decided."""
+        self._count(UNKNOWN_MODEL, NO_STRATEGY, "aborted")
+
+    def reloaded(self, *, successfully: bool) -> None:
+        """Counts an offered models document."""
+        self._reloads.labels("success" if successfully else "failure").inc()
+        self._last_reload.set(successfully)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _count(self, model: str, strategy: str, outcome: str) -> None:
+        labels = (model, strategy, outcome)
+        child = self._outcomes.get(labels)
+        if child is None:
+            child = self._outcomes[labels] = self._requests.labels(*labels)
+        child.inc()
+
+
+class _Endpoints(Collector):
+    """Gauges read from the router when Prometheus asks, so that requests pay nothing for them."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        inflight = GaugeMetricFamily(
+            "extproc_inflight_requests",
+            "Requests in flight on an endpoint, by this sidecar's ledger.",
+            labels=["model", "endpoint"],
+        )
+        endpoints = GaugeMetricFamily(
+            "extproc_endpoints", "Endpoints by state.", labels=["model", "state"]
+        )
+        age = GaugeMetricFamily(
+            "extproc_discovery_age_seconds",
+            "Time since a model's endpoints were last known to be current; 0 for a static list.",
+            labels=["model"],
+        )
+        for model in self._router.catalog.models:
+            age.add_metric([model], 0)
+        for model, state in model_states(self._router).items():
+            counts = Tally({"ready": 0, "draining": 0})
+            for endpoint in state["endpoints"]:
+                counts[endpoint["state"]] += 1
+                inflight.add_metric([model, endpoint["address"]], endpoint["inflight"])
+            for name, count in counts.items():
+                endpoints.add_metric([model, name], count)
+        yield inflight
+        yield endpoints
+        yield age

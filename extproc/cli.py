@@ -1,0 +1,251 @@
+"""The command line: arguments and environment in, exit codes out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from extproc import __version__
+from extproc.adapters import logs
+from extproc.adapters.configuration import read
+from extproc.adapters.models_document import DocumentError, parse
+from extproc.app import Settings, StartError, serve
+from extproc.explain import explain
+
+OK = 0
+BAD_INPUT = 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code."""
+    parsed = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    try:
+        return run(parsed)
+    except BrokenPipeError:
+        # The reader of our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="extproc",
+        description="Routes LLM requests behind Envoy to the vLLM replica whose prefix cache is "
+        "warm, without overloading it.",
+    )
+    parser.add_argument("--version", action="version", version=f"extproc {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_check(commands)
+    _add_explain(commands)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the sidecar",
+        description="Answers Envoy's ext_proc filter. SIGTERM drains: unready first, then no new "
+        "streams, then --grace seconds for those that run.",
+        epilog="Every flag can be given as an environment variable: --listen as EXTPROC_LISTEN, "
+        "--log-level as EXTPROC_LOG_LEVEL, and so on. Exit code 0 after a drain, 2 for bad "
+        "arguments or a bad first models document.",
+    )
+    _flag(parser, "--listen", "127.0.0.1:9002", _address, "ADDR", "where Envoy connects")
+    _flag(parser, "--admin", "127.0.0.1:9090", _address, "ADDR", "metrics, health and state")
+    _flag(parser, "--models", None, Path, "FILE", "the models document; changes take effect live")
+    _flag(parser, "--grace", "25", _seconds, "SECONDS", "for running streams after SIGTERM")
+    _flag(
+        parser,
+        "--log-level",
+        "info",
+        _one_of("debug", "info", "warning", "error"),
+        "LEVEL",
+        "debug (a line for each request), info, warning or error",
+    )
+    _flag(parser, "--log-format", "text", _one_of("text", "json"), "FORMAT", "text or json")
+    parser.set_defaults(run=_serve)
+
+
+def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="validate a models document",
+        description="Prints a line for every problem, FILE: models[1].key: what is wrong. "
+        "Exit code 0 if there is none, else 2.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the models document")
+    parser.set_defaults(run=_check)
+
+
+def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="show what would happen to a request, and why",
+        description="Runs a request through the steps that 'serve' would take: model, adapter, "
+        "prefix, hash, candidates with their loads, bound, pick. Nothing is sent anywhere.",
+    )
+    _flag(parser, "--models", None, Path, "FILE", "the models document")
+    parser.add_argument(
+        "--body", default="-", metavar="FILE|-", help="the request's body (default: stdin)"
+    )
+    parser.add_argument(
+        "--path",
+        default="/v1/chat/completions",
+        metavar="PATH",
+        help="the request's path (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        type=_header,
+        metavar="NAME:VALUE",
+        help="a request header; may be repeated",
+    )
+    parser.add_argument(
+        "--head",
+        type=int,
+        metavar="BYTES",
+        help="show the router no more of the body than this, as Envoy's buffer limit does",
+    )
+    parser.add_argument(
+        "--inflight",
+        action="append",
+        default=[],
+        type=_load,
+        metavar="IP:PORT=N",
+        help="assume N requests in flight on an endpoint; may be repeated (default: none)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_explain)
+
+
+def _flag(
+    parser: argparse.ArgumentParser,
+    name: str,
+    default: str | None,
+    kind: Callable[[str], object],
+    metavar: str,
+    text: str,
+) -> None:
+    """A flag whose default is its environment variable, if that is set."""
+    default = os.environ.get("EXTPROC_" + name[2:].replace("-", "_").upper(), default)
+    shown = f"{text} (default: %(default)s)" if default else text
+    parser.add_argument(
+        name, default=default, required=default is None, type=kind, metavar=metavar, help=shown
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    logs.configure(arguments.log_level, arguments.log_format)
+    settings = Settings(
+        listen=arguments.listen,
+        admin=arguments.admin,
+        models=arguments.models,
+        grace=arguments.grace,
+    )
+    try:
+        asyncio.run(serve(settings))
+    except StartError as error:
+        return _complain(str(error))
+    return OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        parse(arguments.file.read_bytes())
+    except DocumentError as error:
+        return _complain(*(f"{arguments.file}: {problem}" for problem in error.problems))
+    except OSError as error:
+        return _complain(f"{arguments.file}: {error.strerror}")
+    return OK
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    try:
+        spec = read(arguments.models.read_bytes())
+        body = _body(arguments.body)
+    except DocumentError as error:
+        return _complain(*(f"{arguments.models}: {problem}" for problem in error.problems))
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}")
+    head = body if arguments.head is None else body[: arguments.head]
+    explanation = explain(
+        spec,
+        head,
+        complete=len(head) == len(body),
+        path=arguments.path,
+        headers=dict(arguments.header),
+        inflight=dict(arguments.inflight),
+    )
+    if arguments.json:
+        print(json.dumps(explanation.as_dict()))
+    else:
+        print(*explanation.lines(), sep="\n")
+    return OK
+
+
+def _body(source: str) -> bytes:
+    return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+
+
+def _complain(*lines: str) -> int:
+    print(*lines, sep="\n", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text.startswith("unix:") and text != "unix:":
+        return text
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:PATH")
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def _one_of(*options: str) -> Callable[[str], str]:
+    def choose(text: str) -> str:
+        if text.lower() not in options:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(options)}")
+        return text.lower()
+
+    return choose
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:VALUE")
+    return name.strip(), value.strip()
+
+
+def _load(text: str) -> tuple[str, int]:
+    address, _, count = text.rpartition("=")
+    if not address or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT=N")
+    return address, int(count)

@@ -1,0 +1,125 @@
+"""The catalog: every configured model with its strategy and its endpoints, immutable.
+
+Configuration and discovery publish a new catalog by swapping one reference, so
+a decision never sees half of a change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from extproc.core.endpoint import Endpoint, Snapshot
+from extproc.core.errors import ModelNotFound
+from extproc.core.spec import LoadBalancingSpec, ModelSpec
+from extproc.core.strategies import Strategy
+
+# KubeAI joins model and adapter with this in one name.
+_ADAPTER_SEPARATOR = "_"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as it is served now."""
+
+    spec: ModelSpec
+    strategy: Strategy
+    snapshot: Snapshot
+
+    @classmethod
+    def of(cls, spec: ModelSpec, strategy: Strategy, endpoints: Iterable[Endpoint]) -> Model:
+        """The model with these ready endpoints."""
+        replication = spec.load_balancing.prefix_hash.replication
+        return cls(spec, strategy, Snapshot.of(endpoints, replication))
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All models, and the names by which requests may call them."""
+
+    models: Mapping[str, Model] = field(default_factory=dict)
+    _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, models: Iterable[Model]) -> Catalog:
+        """The catalog of these models, whose names must be distinct."""
+        by_name = {model.spec.name: model for model in models}
+        names: dict[str, tuple[str, str]] = {}
+        for name, model in by_name.items():
+            names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
+            names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
+        return cls(by_name, names)
+
+    def resolve(self, name: str) -> tuple[Model, str]:
+        """The model and adapter that a request's model name means.
+
+        A model, an alias or an adapter by its own name; else KubeAI's form
+        MODEL_ADAPTER. Raises ModelNotFound.
+        """
+        found = self._names.get(name) or self._split(name)
+        if found is None:
+            raise ModelNotFound(name, sorted(self._names))
+        return self.models[found[0]], found[1]
+
+    def names(self, name: str) -> bool:
+        """Whether requests may use this name."""
+        return name in self._names or self._split(name) is not None
+
+    def only(self) -> Model | None:
+        """The model, where there is but one."""
+        return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def key_headers(self) -> Iterator[str]:
+        """The request headers that some model reads its key from."""
+        for model in self.models.values():
+            header = model.spec.load_balancing.prefix_hash.header
+            if header is not None:
+                yield header
+
+    def listing(self) -> bytes:
+        """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""
+        entries = []
+        for name, (model, adapter) in self._names.items():
+            entry = {"id": name, "object": "model", "created": 0, "owned_by": "extproc"}
+            entries.append({**entry, "parent": model} if adapter else entry)
+        return json.dumps({"object": "list", "data": entries}).encode()
+
+    def _split(self, name: str) -> tuple[str, str] | None:
+        position = name.find(_ADAPTER_SEPARATOR)
+        while position > 0:
+            base = self._names.get(name[:position])
+            adapter = name[position + 1 :]
+            if base is not None and self._names.get(adapter) == (base[0], adapter):
+                return base[0], adapter
+            position = name.find(_ADAPTER_SEPARATOR, position + 1)
+        return None
+
+
+def revise(
+    previous: Catalog,
+    specs: Iterable[ModelSpec],
+    build: Callable[[LoadBalancingSpec], Strategy],
+) -> Catalog:
+    """The catalog of a new configuration.
+
+    A model whose load balancing did not change keeps its strategy object, and
+    with it the strategy's memory.
+    """
+    return Catalog.of(
+        Model.of(spec, _strategy(previous.models.get(spec.name), spec, build), _static(spec))
+        for spec in specs
+    )
+
+
+def _strategy(
+    before: Model | None, spec: ModelSpec, build: Callable[[LoadBalancingSpec], Strategy]
+) -> Strategy:
+    if before is not None and before.spec.load_balancing == spec.load_balancing:
+        return before.strategy
+    return build(spec.load_balancing)
+
+
+def _static(spec: ModelSpec) -> Iterator[Endpoint]:
+    for address in spec.endpoints or ():
+        yield Endpoint(address, address, frozenset(spec.adapters))

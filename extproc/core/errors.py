@@ -1,0 +1,110 @@
+"""Refusals: every way a request can be turned away, with its status and OpenAI code.
+
+A refusal is the client's answer, not a fault of ours; its message is read by
+people who hold only an HTTP client, so it says what to change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+# Long enough to tell a typo, short enough that a hostile name floods nothing.
+_SHOWN_NAME = 128
+_SHOWN_MODELS = 50
+
+
+class Refusal(Exception):
+    """A request that is answered by the sidecar itself, with an error."""
+
+    status: int
+    code: str
+    type: str = "invalid_request_error"
+
+    def __init__(self, message: str, param: str | None = None, model: str = "unknown") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        # The configured model concerned; never a name that only the client knows,
+        # because it becomes a metric label.
+        self.model = model
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Response headers beside the status."""
+        return {"content-type": "application/json"}
+
+    def body(self) -> bytes:
+        """The answer in OpenAI's error shape."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return json.dumps({"error": error}).encode()
+
+
+class InvalidRequest(Refusal):
+    """The body is not a request of this API, or does not say for which model."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class ModelNotFound(Refusal):
+    """Nobody here serves the model the request names."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        shown = ", ".join(known[:_SHOWN_MODELS]) or "none"
+        more = "" if len(known) <= _SHOWN_MODELS else f" and {len(known) - _SHOWN_MODELS} more"
+        super().__init__(
+            f"The model {name[:_SHOWN_NAME]!r} does not exist. Known models: {shown}{more}.",
+            param="model",
+        )
+
+
+class UnknownPath(Refusal):
+    """A path that no inference server behind us would answer."""
+
+    status = 404
+    code = "unknown_path"
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"No such path: {method[:16]} {path[:_SHOWN_NAME]}")
+
+
+class NoEndpoints(Refusal):
+    """The model is known, but none of its endpoints is ready."""
+
+    status = 503
+    code = "no_endpoints"
+    type = "service_unavailable"
+
+    # Discovery follows a pod's readiness within a second or two.
+    RETRY_AFTER_SECONDS = 2
+
+    def __init__(self, model: str, adapter: str = "") -> None:
+        what = f"model {model!r}" + (f" with adapter {adapter!r}" if adapter else "")
+        super().__init__(f"No endpoint of {what} is ready.", model=model)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "retry-after": str(self.RETRY_AFTER_SECONDS)}
+
+
+class UnsupportedBodyMode(Refusal):
+    """Envoy is set to stream request bodies, which go on before a decision could be made."""
+
+    status = 500
+    code = "unsupported_body_mode"
+    type = "server_error"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The gateway's ext_proc filter must use request_body_mode BUFFERED_PARTIAL, "
+            "BUFFERED or NONE."
+        )

@@ -1,0 +1,72 @@
+"""The ledger of requests in flight: a lease for each, from its routing to its end.
+
+The counts steer every load-aware strategy, so a lease that is never released
+makes an endpoint look busy for ever, and one released twice makes it look idle.
+A lease can be released any number of times and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from extproc.core.endpoint import Endpoint
+
+
+class Lease:
+    """One request's claim on an endpoint."""
+
+    __slots__ = ("_ledger", "endpoint", "model")
+
+    def __init__(self, ledger: Ledger, model: str, endpoint: Endpoint) -> None:
+        self._ledger: Ledger | None = ledger
+        self.model = model
+        self.endpoint = endpoint
+
+    def release(self) -> None:
+        """Ends the claim; again, it does nothing."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger._count(self.model, self.endpoint, -1)
+
+
+class Ledger:
+    """Requests in flight, by endpoint.
+
+    An endpoint is known by its address: its load is one number, even if two
+    models of the configuration list it, and stays when the configuration or the
+    set of endpoints changes around it.
+    """
+
+    def __init__(self) -> None:
+        self._loads: dict[str, int] = {}
+        self._held: dict[tuple[str, str], tuple[Endpoint, int]] = {}
+        self.loads: Mapping[str, int] = MappingProxyType(self._loads)
+        """In-flight requests by address; an address that is not there has none."""
+
+    def acquire(self, model: str, endpoint: Endpoint) -> Lease:
+        """Counts one request more on an endpoint."""
+        self._count(model, endpoint, +1)
+        return Lease(self, model, endpoint)
+
+    def held(self) -> Iterator[tuple[str, Endpoint, int]]:
+        """Model, endpoint and number of its leases, wherever there are any.
+
+        The way to know endpoints that have left but still finish requests.
+        """
+        for (model, _), (endpoint, count) in self._held.items():
+            yield model, endpoint, count
+
+    def _count(self, model: str, endpoint: Endpoint, step: int) -> None:
+        address = endpoint.address
+        load = self._loads.get(address, 0) + step
+        if load:
+            self._loads[address] = load
+        else:
+            del self._loads[address]
+        key = (model, address)
+        _, count = self._held.get(key, (endpoint, 0))
+        if count + step:
+            self._held[key] = (endpoint, count + step)
+        else:
+            del self._held[key]

@@ -1,0 +1,38 @@
+"""From a request to the key that places it on the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import xxhash
+
+from extproc.core.body import Document
+from extproc.core.prompt import first_user_message, prompt_head, system_text
+from extproc.core.spec import PrefixHashSpec
+
+
+def prefix_of(document: Document | None, headers: Mapping[str, str], spec: PrefixHashSpec) -> str:
+    """The text that requests must share to be sent to the same endpoint; may be empty.
+
+    `document` is None where the body holds no prompt. A header's value counts
+    whole: session ids are often alike at the beginning.
+    """
+    if spec.header is not None:
+        return headers.get(spec.header, "")
+    if document is None:
+        return ""
+    limit = spec.prefix_char_length
+    match spec.prefix_source:
+        case "PromptHead":
+            return prompt_head(document, limit)
+        case "SystemAndFirstUserMessage":
+            return (system_text(document) + first_user_message(document, limit))[:limit]
+        case _:
+            return first_user_message(document, limit)[:limit]
+
+
+def key_of(adapter: str, prefix: str) -> int | None:
+    """The place on the ring: XXH64 of adapter and prefix; None without a prefix."""
+    if not prefix:
+        return None
+    return xxhash.xxh64_intdigest((adapter + prefix).encode())

@@ -1,0 +1,27 @@
+"""The ways to choose an endpoint, one file each, behind one protocol."""
+
+from __future__ import annotations
+
+from random import Random
+
+from extproc.core.spec import LoadBalancingSpec
+from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
+from extproc.core.strategies.least_load import LeastLoad
+from extproc.core.strategies.prefix_hash import PrefixHash
+from extproc.core.strategies.random_choice import RandomChoice
+from extproc.core.strategies.round_robin import RoundRobin
+
+__all__ = ["Candidate", "Query", "Reason", "Strategy", "build"]
+
+
+def build(spec: LoadBalancingSpec, rng: Random) -> Strategy:
+    """The strategy a model asks for; `rng` breaks ties and makes random choices."""
+    match spec.strategy:
+        case "PrefixHash":
+            return PrefixHash(spec.prefix_hash.mean_load_factor, LeastLoad(rng))
+        case "LeastLoad":
+            return LeastLoad(rng)
+        case "RoundRobin":
+            return RoundRobin()
+        case "Random":
+            return RandomChoice(rng)

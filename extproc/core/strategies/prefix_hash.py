@@ -1,0 +1,74 @@
+"""PrefixHash: consistent hashing with bounded loads (CHWBL).
+
+A request starts at its key's place on the ring and walks on until it meets an
+endpoint within the bound, so one prefix stays on one endpoint until that
+endpoint carries clearly more than its share, and then spills to the same
+neighbours each time.
+
+Mirrokni, Thorup, Zadimoghaddam: "Consistent Hashing with Bounded Loads" (2018);
+the names, defaults and the form of the bound are KubeAI's. Unlike there, only
+endpoints that can serve the request's adapter count in the mean, so that one of
+them is always within the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from extproc.core.endpoint import Endpoint, Snapshot
+from extproc.core.strategies.base import Candidate, Query, Reason
+from extproc.core.strategies.least_load import LeastLoad
+
+
+class Bound(NamedTuple):
+    """(total + 1) / endpoints * factor / 100, kept as a fraction of whole numbers."""
+
+    numerator: int
+    denominator: int
+
+    def allows(self, load: int) -> bool:
+        """Whether an endpoint with this load may take one request more."""
+        return load * self.denominator <= self.numerator
+
+
+class PrefixHash:
+    """A request without a prefix goes by least load: a constant key would pile such
+    requests on one endpoint.
+
+    `mean_load_factor` is in percent, 100 at least. `count_arrival` adds the
+    arriving request to an endpoint's load before the bound is asked, as the
+    release did that KubeAI's published benchmarks ran.
+    """
+
+    def __init__(
+        self, mean_load_factor: int, least_load: LeastLoad, *, count_arrival: bool = False
+    ) -> None:
+        self._factor = mean_load_factor
+        self._least_load = least_load
+        self._arrival = 1 if count_arrival else 0
+
+    def bound(self, eligible: Sequence[Endpoint], loads: Mapping[str, int]) -> Bound | None:
+        """The load bound over these endpoints; None while nothing is in flight."""
+        total = sum(loads.get(endpoint.address, 0) for endpoint in eligible)
+        return Bound((total + 1) * self._factor, len(eligible) * 100) if total else None
+
+    def rank(
+        self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
+    ) -> Iterator[Candidate]:
+        if query.key is None:
+            yield from self._least_load.rank(query, snapshot, loads, Reason.NO_PREFIX)
+            return
+        bound = self.bound(snapshot.eligible(query.adapter), loads)
+        over: list[Candidate] = []
+        hops = 0
+        for endpoint in snapshot.ring.walk(query.key):
+            if query.adapter and query.adapter not in endpoint.adapters:
+                continue
+            load = loads.get(endpoint.address, 0) + self._arrival
+            if bound is None or bound.allows(load):
+                yield Candidate(endpoint, hops, Reason.BOUND if hops else Reason.PREFIX)
+            else:
+                over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))
+            hops += 1
+        yield from over

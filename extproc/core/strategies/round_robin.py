@@ -1,0 +1,24 @@
+"""RoundRobin: each endpoint in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from extproc.core.endpoint import Snapshot
+from extproc.core.strategies.base import Candidate, Query, Reason
+
+
+class RoundRobin:
+    """One turn is counted for all requests of a model, whatever adapter they need."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def rank(
+        self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
+    ) -> Iterator[Candidate]:
+        eligible = snapshot.eligible(query.adapter)
+        turn, self._turn = self._turn, self._turn + 1
+        for hops in range(len(eligible)):
+            endpoint = eligible[(turn + hops) % len(eligible)]
+            yield Candidate(endpoint, hops, Reason.ROUND_ROBIN)

@@ -1,0 +1,64 @@
+"""The admin port: metrics, health, readiness, state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from extproc.adapters.state import model_states
+from extproc.adapters.telemetry import Telemetry
+from extproc.core.router import Router
+
+Ready = Callable[[], str | None]
+"""Why the sidecar is not ready; None when it is."""
+
+
+def admin_app(router: Router, telemetry: Telemetry, why_not_ready: Ready) -> web.Application:
+    """The admin port's routes."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=telemetry.exposition(),
+            headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why_not = why_not_ready()
+        return web.Response(text=f"{why_not or 'ok'}\n", status=503 if why_not else 200)
+
+    async def state(_: web.Request) -> web.Response:
+        return web.json_response({"models": model_states(router)})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/debug/state", state)
+    return app
+
+
+class AdminServer:
+    """Serves the admin port on HOST:PORT or unix:PATH."""
+
+    def __init__(self, app: web.Application) -> None:
+        # Probes every few seconds would drown everything else.
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+
+    async def start(self, address: str) -> None:
+        """Binds and serves. Raises OSError where that fails."""
+        await self._runner.setup()
+        site: web.BaseSite
+        if address.startswith("unix:"):
+            site = web.UnixSite(self._runner, address.removeprefix("unix:"))
+        else:
+            host, _, port = address.rpartition(":")
+            site = web.TCPSite(self._runner, host.strip("[]"), int(port))
+        await site.start()
+
+    async def stop(self) -> None:
+        """Closes the port and its connections."""
+        await self._runner.cleanup()

@@ -1,0 +1,127 @@
+"""Between Envoy's protobuf messages and the core's events and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from google.protobuf.struct_pb2 import Value
+
+from extproc.core.conversation import Answer, BodyMode, Event, Immediate, Kind, Proceed
+from extproc.core.router import Decision
+from extproc.edge.wire.external_processor_pb2 import (
+    HeaderMutation,
+    HttpBody,
+    HttpHeaders,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from extproc.edge.wire.header_pb2 import HeaderValueOption
+from extproc.edge.wire.http_status_pb2 import StatusCode
+from extproc.edge.wire.processing_mode_pb2 import ProcessingMode
+
+TARGET_HEADER = "x-target-endpoint"
+FALLBACK_HEADER = "x-target-endpoint-fallback"
+TARGET_NAMESPACE = "envoy.lb"
+NAMESPACE = "extproc"
+
+_KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
+_FIELDS = {kind: field for field, kind in _KINDS.items()}
+_UNKNOWN = Event(Kind.UNKNOWN)
+_BODY_MODES = {
+    ProcessingMode.NONE: BodyMode.NONE,
+    ProcessingMode.BUFFERED: BodyMode.BUFFERED,
+    ProcessingMode.BUFFERED_PARTIAL: BodyMode.BUFFERED,
+}
+
+
+def decode(message: bytes) -> Event:
+    """The event in a serialised ProcessingRequest.
+
+    Raises google.protobuf.message.DecodeError for bytes that are none.
+    """
+    request = ProcessingRequest.FromString(message)
+    kind = _KINDS.get(request.WhichOneof("request") or "")
+    if kind is Kind.REQUEST_HEADERS:
+        return Event(
+            kind,
+            headers=_headers(request.request_headers),
+            end_of_stream=request.request_headers.end_of_stream,
+            body_mode=_body_mode(request),
+        )
+    if kind is Kind.REQUEST_BODY:
+        body: HttpBody = request.request_body
+        return Event(kind, body=body.body, end_of_stream=body.end_of_stream)
+    return Event(kind) if kind else _UNKNOWN
+
+
+def encode(answer: Answer) -> bytes:
+    """The serialised ProcessingResponse of an answer."""
+    response = ProcessingResponse()
+    if isinstance(answer, Immediate):
+        _fill_immediate(response, answer)
+    elif answer.kind in (Kind.REQUEST_HEADERS, Kind.REQUEST_BODY) and answer.target:
+        _fill_target(response, answer)
+    else:
+        # An empty member means: go on, nothing changes.
+        getattr(response, _FIELDS[answer.kind]).SetInParent()
+    return response.SerializeToString()
+
+
+def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
+    # Envoy fills raw_value; other peers may fill value.
+    return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
+
+
+def _body_mode(request: ProcessingRequest) -> BodyMode:
+    if not request.HasField("protocol_config"):
+        return BodyMode.BUFFERED
+    return _BODY_MODES.get(request.protocol_config.request_body_mode, BodyMode.OTHER)
+
+
+def _fill_immediate(response: ProcessingResponse, answer: Immediate) -> None:
+    immediate = response.immediate_response
+    immediate.status.code = cast("StatusCode", answer.status)
+    for name, value in answer.headers.items():
+        _set(immediate.headers, name, value)
+    immediate.body = answer.body
+    immediate.details = answer.details
+
+
+def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
+    member = (
+        response.request_headers if answer.kind is Kind.REQUEST_HEADERS else response.request_body
+    )
+    common = member.response
+    common.clear_route_cache = answer.reroute
+    _set(common.header_mutation, TARGET_HEADER, answer.target)
+    decision = answer.decision
+    if decision is not None and decision.fallback is not None:
+        _set(common.header_mutation, FALLBACK_HEADER, decision.fallback)
+    else:
+        # Whatever is there came from the client.
+        common.header_mutation.remove_headers.append(FALLBACK_HEADER)
+    namespaces = response.dynamic_metadata.fields
+    namespaces[TARGET_NAMESPACE].struct_value.fields[TARGET_HEADER].string_value = answer.target
+    if decision is not None:
+        _fill_decision(namespaces[NAMESPACE].struct_value.fields, decision)
+
+
+def _fill_decision(fields: Mapping[str, Value], decision: Decision) -> None:
+    fields["model"].string_value = decision.model
+    fields["adapter"].string_value = decision.adapter
+    fields["strategy"].string_value = decision.strategy
+    fields["endpoint"].string_value = decision.address
+    fields["reason"].string_value = decision.reason
+    if decision.key is not None:
+        fields["prefix_hash"].string_value = f"{decision.key:016x}"
+    fields["inflight"].number_value = decision.inflight
+    fields["candidates"].number_value = decision.candidates
+    fields["hops"].number_value = decision.hops
+
+
+def _set(mutation: HeaderMutation, name: str, value: str) -> None:
+    option = mutation.set_headers.add()
+    option.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    option.header.key = name
+    option.header.raw_value = value.encode()

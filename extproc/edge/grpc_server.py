@@ -1,0 +1,81 @@
+"""Carries the ext_proc service over grpc.aio, with gRPC health beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+
+from extproc.edge.service import ExternalProcessor
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+_OPTIONS = (
+    # Bodies are as large as Envoy's buffer allows, and that is Envoy's to say.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A second sidecar on the port must fail loudly, not share it.
+    ("grpc.so_reuseport", 0),
+    # An Envoy that sends keepalive pings while streams are long and quiet is no abuse.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class GrpcServer:
+    """Listens once started; drains on stop."""
+
+    def __init__(self, processor: ExternalProcessor) -> None:
+        self._processor = processor
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        method = grpc.stream_stream_rpc_method_handler(self._process)
+        handler = grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+        self._server.add_generic_rpc_handlers((handler,))
+
+    async def start(self, address: str) -> None:
+        """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
+        try:
+            self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from None
+        await self._server.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """What gRPC health says, for the server as a whole and for the service."""
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if serving else statuses.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, status)
+
+    async def stop(self, grace: float) -> None:
+        """Takes no new streams; those that run have `grace` seconds to end."""
+        await self._server.stop(grace)
+
+    async def _process(
+        self, _: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> None:
+        # Reader and writer, not an async generator: a cancelled generator waits for
+        # the garbage collector before its `finally` runs, and the lease with it.
+        try:
+            await self._processor.process(_GrpcStream(context))
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
+
+
+class _GrpcStream:
+    __slots__ = ("_context",)
+
+    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        self._context = context
+
+    async def read(self) -> bytes | None:
+        message = await self._context.read()
+        return None if message is grpc.aio.EOF else message
+
+    async def write(self, message: bytes) -> None:
+        await self._context.write(message)

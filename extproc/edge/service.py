@@ -1,0 +1,82 @@
+"""The ext_proc service: a conversation for each stream."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from time import perf_counter
+from typing import Protocol
+
+from extproc.adapters.logs import fields
+from extproc.adapters.telemetry import Telemetry
+from extproc.core.conversation import Conversation
+from extproc.core.errors import Refusal
+from extproc.core.router import Decision, Router
+from extproc.edge.codec import decode, encode
+
+log = logging.getLogger("extproc.requests")
+
+
+class Stream(Protocol):
+    """One stream of messages from and to Envoy, whatever carries it."""
+
+    async def read(self) -> bytes | None:
+        """The next message; None at the end."""
+
+    async def write(self, message: bytes) -> None:
+        """Sends an answer."""
+
+
+class ExternalProcessor:
+    """Serves streams from one router."""
+
+    def __init__(self, router: Router, telemetry: Telemetry, rng: Random) -> None:
+        self._router = router
+        self._telemetry = telemetry
+        self._rng = rng
+
+    async def process(self, stream: Stream) -> None:
+        """Answers a stream to its end. Raises protobuf's DecodeError for bytes that are no message."""
+        conversation = Conversation(self._router, self._rng)
+        try:
+            while (message := await stream.read()) is not None:
+                answer = self._answer(conversation, message)
+                if answer is not None:
+                    await stream.write(answer)
+        finally:
+            # Also on cancellation, which is how an aborted request shows here.
+            conversation.close()
+            if conversation.verdict is None:
+                self._telemetry.aborted()
+
+    def _answer(self, conversation: Conversation, message: bytes) -> bytes | None:
+        started = perf_counter()
+        undecided = conversation.verdict is None
+        answer = conversation.receive(decode(message))
+        encoded = None if answer is None else encode(answer)
+        if undecided and conversation.verdict is not None:
+            self._telemetry.decided(conversation.verdict, perf_counter() - started)
+            _log(conversation)
+        return encoded
+
+
+def _log(conversation: Conversation) -> None:
+    verdict = conversation.verdict
+    if isinstance(verdict, Refusal):
+        log.info(
+            "refused",
+            extra=fields(status=verdict.status, code=verdict.code, why=verdict.message),
+        )
+    elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
+        log.debug(
+            "routed",
+            extra=fields(
+                model=verdict.model,
+                adapter=verdict.adapter,
+                strategy=verdict.strategy,
+                endpoint=verdict.address,
+                reason=verdict.reason,
+                inflight=verdict.inflight,
+                hops=verdict.hops,
+            ),
+        )

@@ -1,0 +1,146 @@
+"""What would happen to a request, and why: the data path's own steps, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from random import Random
+
+from extproc.core.catalog import Catalog, revise
+from extproc.core.conversation import Conversation, Event, Kind
+from extproc.core.endpoint import Endpoint
+from extproc.core.errors import Refusal
+from extproc.core.ledger import Ledger
+from extproc.core.router import Decision, Placement, Router
+from extproc.core.spec import ModelsSpec
+from extproc.core.strategies import Candidate, build
+from extproc.core.strategies.prefix_hash import PrefixHash
+
+
+@dataclass(frozen=True)
+class ExplainedCandidate:
+    """An endpoint in the order of preference."""
+
+    address: str
+    inflight: int
+    hops: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The steps from request to endpoint; `error` where the request would be refused."""
+
+    model: str | None = None
+    adapter: str | None = None
+    strategy: str | None = None
+    endpoint: str | None = None
+    reason: str | None = None
+    prefix: str | None = None
+    prefix_hash: str | None = None
+    bound: float | None = None
+    candidates: list[ExplainedCandidate] = field(default_factory=list)
+    error: dict[str, object] | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """For machines."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        if self.error is not None:
+            yield f"refused     {self.error['status']} {self.error['code']}"
+            yield f"            {self.error['message']}"
+            return
+        yield f"model       {self.model}"
+        yield f"adapter     {self.adapter or '-'}"
+        yield f"strategy    {self.strategy}"
+        yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none to follow)"
+        yield f"hash        {self.prefix_hash or '-'}"
+        if self.bound is not None:
+            yield f"bound       {self.bound:g} requests in flight"
+        yield "candidates  in the order of preference"
+        for candidate in self.candidates:
+            yield (
+                f"            {candidate.address}  in flight {candidate.inflight}  "
+                f"hops {candidate.hops}  {candidate.reason}"
+            )
+        yield f"endpoint    {self.endpoint} ({self.reason})"
+
+
+class _WatchedRouter(Router):
+    """Remembers the one decision it makes, with everything that was considered."""
+
+    placement: Placement
+    ranking: list[Candidate]
+
+    def order(self, placement: Placement) -> Iterator[Candidate]:
+        self.placement = placement
+        self.ranking = list(super().order(placement))
+        return iter(self.ranking)
+
+
+def explain(
+    spec: ModelsSpec,
+    head: bytes,
+    *,
+    complete: bool,
+    path: str,
+    headers: Mapping[str, str],
+    inflight: Mapping[str, int],
+) -> Explanation:
+    """Runs one request through the conversation that `serve` runs.
+
+    `head` is the body, or as much of it as Envoy would show if not `complete`;
+    `inflight` are the loads to assume, by address.
+    """
+    catalog = revise(Catalog(), spec.models, lambda balancing: build(balancing, Random()))
+    router = _WatchedRouter(_ledger(inflight), catalog)
+    conversation = Conversation(router, Random())
+    pseudo = {":method": "POST", ":path": path, **headers}
+    raw = {name.lower(): value.encode() for name, value in pseudo.items()}
+    conversation.receive(Event(Kind.REQUEST_HEADERS, headers=raw))
+    conversation.receive(Event(Kind.REQUEST_BODY, body=head, end_of_stream=complete))
+    verdict = conversation.verdict
+    if isinstance(verdict, Refusal):
+        error = {"status": verdict.status, "code": verdict.code, "message": verdict.message}
+        return Explanation(error=error)
+    assert isinstance(verdict, Decision)
+    return _explanation(router, verdict, inflight)
+
+
+def _ledger(inflight: Mapping[str, int]) -> Ledger:
+    ledger = Ledger()
+    for address, count in inflight.items():
+        for _ in range(count):
+            ledger.acquire("", Endpoint(address, address))
+    return ledger
+
+
+def _explanation(
+    router: _WatchedRouter, decision: Decision, inflight: Mapping[str, int]
+) -> Explanation:
+    placement = router.placement
+    strategy = placement.model.strategy
+    bound = None
+    if isinstance(strategy, PrefixHash) and placement.key is not None:
+        bound = strategy.bound(placement.model.snapshot.eligible(placement.adapter), inflight)
+    return Explanation(
+        model=decision.model,
+        adapter=decision.adapter,
+        strategy=decision.strategy,
+        endpoint=decision.address,
+        reason=decision.reason,
+        prefix=placement.prefix,
+        prefix_hash=None if decision.key is None else f"{decision.key:016x}",
+        bound=None if bound is None else bound.numerator / bound.denominator,
+        candidates=[
+            ExplainedCandidate(
+                candidate.endpoint.address,
+                inflight.get(candidate.endpoint.address, 0),
+                candidate.hops,
+                candidate.reason,
+            )
+            for candidate in router.ranking
+        ],
+    )

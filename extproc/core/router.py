@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
+from extproc.core.endpoint import Endpoint
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
 from extproc.core.prefix import key_of, prefix_of
@@ -64,6 +65,12 @@ class Router:
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
         return Placement(model, adapter, prefix, key_of(adapter, prefix))
+
+    def endpoint(self, model: str, address: str) -> Endpoint:
+        """The endpoint of a model at an address, be it known or not."""
+        found = self.catalog.models.get(model)
+        known = found.snapshot.endpoints if found else ()
+        return next((e for e in known if e.address == address), Endpoint(address, address))
 
     def order(self, placement: Placement) -> Iterator[Candidate]:
         """The model's eligible endpoints, the best first, at this moment's loads."""

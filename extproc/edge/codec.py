@@ -25,6 +25,9 @@ FALLBACK_HEADER = "x-target-endpoint-fallback"
 TARGET_NAMESPACE = "envoy.lb"
 NAMESPACE = "extproc"
 
+_FILTER = "envoy.filters.http.ext_proc"
+_SERVED_BY = "upstream.address"
+
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
 _FIELDS = {kind: field for field, kind in _KINDS.items()}
 _UNKNOWN = Event(Kind.UNKNOWN)
@@ -52,6 +55,8 @@ def decode(message: bytes) -> Event:
     if kind is Kind.REQUEST_BODY:
         body: HttpBody = request.request_body
         return Event(kind, body=body.body, end_of_stream=body.end_of_stream)
+    if kind is Kind.RESPONSE_HEADERS:
+        return Event(kind, served_by=_served_by(request))
     return Event(kind) if kind else _UNKNOWN
 
 
@@ -79,6 +84,14 @@ def _body_mode(request: ProcessingRequest) -> BodyMode:
     return _BODY_MODES.get(request.protocol_config.request_body_mode, BodyMode.OTHER)
 
 
+def _served_by(request: ProcessingRequest) -> str:
+    # Looking a missing key up would add it: the map is asked first.
+    if _FILTER not in request.attributes:
+        return ""
+    attributes = request.attributes[_FILTER].fields
+    return attributes[_SERVED_BY].string_value if _SERVED_BY in attributes else ""
+
+
 def _fill_immediate(response: ProcessingResponse, answer: Immediate) -> None:
     immediate = response.immediate_response
     immediate.status.code = cast("StatusCode", answer.status)
@@ -92,17 +105,19 @@ def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
     member = (
         response.request_headers if answer.kind is Kind.REQUEST_HEADERS else response.request_body
     )
-    common = member.response
-    common.clear_route_cache = answer.reroute
-    _set(common.header_mutation, TARGET_HEADER, answer.target)
+    member.response.clear_route_cache = answer.reroute
+    mutation = member.response.header_mutation
+    namespaces = response.dynamic_metadata.fields
+    targets = namespaces[TARGET_NAMESPACE].struct_value.fields
+    _set(mutation, TARGET_HEADER, answer.target)
+    targets[TARGET_HEADER].string_value = answer.target
     decision = answer.decision
     if decision is not None and decision.fallback is not None:
-        _set(common.header_mutation, FALLBACK_HEADER, decision.fallback)
+        _set(mutation, FALLBACK_HEADER, decision.fallback)
+        targets[FALLBACK_HEADER].string_value = decision.fallback
     else:
         # Whatever is there came from the client.
-        common.header_mutation.remove_headers.append(FALLBACK_HEADER)
-    namespaces = response.dynamic_metadata.fields
-    namespaces[TARGET_NAMESPACE].struct_value.fields[TARGET_HEADER].string_value = answer.target
+        mutation.remove_headers.append(FALLBACK_HEADER)
     if decision is not None:
         _fill_decision(namespaces[NAMESPACE].struct_value.fields, decision)
 

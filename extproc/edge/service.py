@@ -36,7 +36,7 @@ class ExternalProcessor:
         self._rng = rng
 
     async def process(self, stream: Stream) -> None:
-        """Answers a stream to its end. Raises protobuf's DecodeError for bytes that are no message."""
+        """Answers a stream to its end. Raises protobuf's DecodeError for a garbled message."""
         conversation = Conversation(self._router, self._rng)
         try:
             while (message := await stream.read()) is not None:

@@ -1,0 +1,78 @@
+"""Real Envoy, the real sidecar and stand-in vLLM replicas, started and stopped for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from extproc.lab.stack import (
+    ENVOY_CONFIGS,
+    Envoy,
+    EnvoyPlaces,
+    SidecarProcess,
+    StandInFleet,
+    adapted,
+)
+from tests.e2e.scene import Launch, Options, Scene
+
+OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`every_envoy`: runs a test on the installed Envoy and on those named in the environment."""
+    if "every_envoy" in metafunc.fixturenames:
+        versions = ["installed", *os.environ.get("EXTPROC_TEST_ENVOYS", "").split()]
+        metafunc.parametrize("every_envoy", versions, indirect=True)
+
+
+@pytest.fixture
+def every_envoy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The version of Envoy that this run of the test is to use."""
+    version: str = request.param
+    if version != "installed":
+        binary = OTHER_ENVOYS / version / "envoy" / "_bin" / "envoy"
+        monkeypatch.setenv("EXTPROC_ENVOY", str(binary))
+    return version
+
+
+@pytest.fixture
+async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
+    """Starts a scene; everything started is stopped when the test ends."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(options: Options | None = None) -> Scene:
+            return await _start(options or Options(), tmp_path, cleanup)
+
+        yield start
+
+
+async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> Scene:
+    replicas = StandInFleet(options.replicas, directory, options.replica_arguments)
+    cleanup.push_async_callback(replicas.stop)
+    await replicas.start()
+    listen = f"unix:{directory}/extproc.sock" if options.unix_socket else ""
+    sidecar = SidecarProcess(
+        options.models(replicas.addresses),
+        directory,
+        listen=listen,
+        arguments=options.sidecar_arguments,
+    )
+    cleanup.push_async_callback(sidecar.stop)
+    await sidecar.start()
+    places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
+    config = adapted(ENVOY_CONFIGS / options.config, places)
+    options.change_config(config)
+    envoy = Envoy(config, directory)
+    cleanup.push_async_callback(envoy.stop)
+    await envoy.start()
+    # As many connections as a test opens at once: none may queue in the client.
+    connector = aiohttp.TCPConnector(limit=0)
+    session = await cleanup.enter_async_context(
+        aiohttp.ClientSession(envoy.url, connector=connector)
+    )
+    return Scene(envoy, sidecar, replicas, session)

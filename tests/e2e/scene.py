@@ -1,0 +1,144 @@
+"""What end-to-end tests say to a running stack, and what they look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from extproc.lab.processes import until
+from extproc.lab.stack import Envoy, SidecarProcess, StandInFleet
+
+MODEL = "llama"
+CHAT = "/v1/chat/completions"
+
+Json = dict[str, Any]
+
+
+def _unchanged(config: Json) -> None:
+    del config
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a scene differs from the recommended one."""
+
+    replicas: int = 3
+    strategy: str = "PrefixHash"
+    prefix_hash: Mapping[str, Any] = field(default_factory=dict)
+    adapters: Sequence[str] = ()
+    more_models: Sequence[Json] = ()
+    more_endpoints: Sequence[str] = ()
+    config: str = "envoy.yaml"
+    change_config: Callable[[Json], None] = _unchanged
+    unix_socket: bool = False
+    replica_arguments: Sequence[str] = ()
+    sidecar_arguments: Sequence[str] = ()
+
+    def models(self, addresses: Sequence[str]) -> Json:
+        """The models document over these endpoints."""
+        model: Json = {
+            "name": MODEL,
+            "endpoints": [*addresses, *self.more_endpoints],
+            "loadBalancing": {"strategy": self.strategy, "prefixHash": dict(self.prefix_hash)},
+        }
+        if self.adapters:
+            model["adapters"] = list(self.adapters)
+        return {"models": [model, *self.more_models]}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def replica(self) -> str:
+        """The address of the stand-in that answered."""
+        return f"127.0.0.1:{self.headers['x-stand-in-port']}"
+
+    def json(self) -> Any:
+        """The body's JSON."""
+        return json.loads(self.body)
+
+    def error(self) -> Json:
+        """The error of a refusal, in OpenAI's shape."""
+        found: Json = self.json()["error"]
+        assert set(found) == {"message", "type", "param", "code"}
+        return found
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A running stack."""
+
+    envoy: Envoy
+    sidecar: SidecarProcess
+    replicas: StandInFleet
+    session: aiohttp.ClientSession
+
+    async def send(
+        self,
+        body: bytes | Json,
+        *,
+        path: str = CHAT,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """One request, its answer read to the end."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.session.request(method, path, data=data or None, headers=headers) as reply:
+            return Reply(reply.status, reply.headers, await reply.read())
+
+    def stream(self, body: Json) -> Any:
+        """The context of a streaming answer."""
+        return self.session.post(CHAT, json={**body, "stream": True})
+
+    async def agree_on_inflight(self, expected: int, seconds: float = 2) -> None:
+        """Waits until sidecar and replicas both hold `expected` requests, on the same endpoints."""
+
+        async def agree() -> bool:
+            ours, theirs = await self.sidecar.inflight(), await self.replicas.inflight()
+            return ours == theirs and sum(ours.values()) == expected
+
+        try:
+            await until(agree, seconds, f"{expected} requests in flight")
+        except TimeoutError as error:
+            ours, theirs = await self.sidecar.inflight(), await self.replicas.inflight()
+            raise AssertionError(f"{error}: sidecar {ours}, replicas {theirs}") from None
+
+    async def access_log(self, lines: int) -> list[Json]:
+        """The access log, once it has that many lines."""
+        await until(lambda: len(self.envoy.access_log()) >= lines, 5, f"{lines} log lines")
+        return self.envoy.access_log()
+
+
+Launch = Callable[..., Awaitable[Scene]]
+
+
+def chat(user: str, *, model: str = MODEL, system: str = "", tokens: int = 2, **more: Any) -> Json:
+    """A chat request."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": user})
+    return {"model": model, "messages": messages, "max_tokens": tokens, **more}
+
+
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
+    """The data of each server-sent event, as it comes."""
+    async for line in response.content:
+        if line.startswith(b"data: "):
+            yield line[6:].decode().rstrip("\n")
+
+
+def ext_proc_filter(config: Json) -> Json:
+    """The ext_proc filter of a configuration, to be changed."""
+    listener = config["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    found: Json = manager["http_filters"][0]["typed_config"]
+    return found

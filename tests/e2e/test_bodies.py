@@ -1,0 +1,124 @@
+"""Bodies of every size pass untouched, in every processing mode that can route by body."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from tests.e2e.scene import Json, Launch, Options, Reply, chat, ext_proc_filter
+
+FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
+HEAD_LIMIT = 65_536
+
+
+def serialised(body: Json) -> bytes:
+    return json.dumps(body).encode()
+
+
+def assert_whole(reply: Reply, sent: bytes) -> None:
+    assert reply.status == 200
+    assert reply.headers["x-stand-in-body-bytes"] == str(len(sent))
+    assert reply.headers["x-stand-in-body-md5"] == hashlib.md5(sent).hexdigest()
+
+
+@pytest.mark.parametrize("size", [10, 30_000, 33_000, 66_000, 700_000, 8_000_000])
+async def test_a_body_arrives_byte_for_byte_at_its_prefixs_home(launch: Launch, size: int) -> None:
+    scene = await launch(Options(replica_arguments=FAST))
+    home = (await scene.send(chat("x" * 200))).replica
+    body = serialised(chat("x" * 200 + "y" * size))
+    reply = await scene.send(body)
+    assert_whole(reply, body)
+    assert reply.replica == home
+
+
+async def test_the_sidecar_sees_only_the_head_of_a_large_body(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=FAST))
+    late = chat("x" * 700_000)
+    late["model"] = late.pop("model")
+    assert list(late)[-1] == "model"
+    body = serialised(late)
+
+    refused = (await scene.send(body)).error()
+    assert refused["code"] == "invalid_request"
+    shown = int(refused["message"].split(" bytes")[0].split()[-1])
+    assert shown <= HEAD_LIMIT
+    assert "x-model" in refused["message"]
+
+    assert_whole(await scene.send(body, headers={"x-model": "llama"}), body)
+
+
+async def test_a_model_after_short_messages_is_found(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=FAST))
+    late = chat("hello")
+    late["model"] = late.pop("model")
+    assert (await scene.send(late)).status == 200
+
+
+async def test_buffered_bodies_are_read_whole_and_refused_beyond_the_buffer(launch: Launch) -> None:
+    def buffered(config: Json) -> None:
+        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "BUFFERED"
+
+    scene = await launch(Options(change_config=buffered, replica_arguments=FAST))
+    body = serialised(chat("x" * 20_000))
+    assert_whole(await scene.send(body), body)
+    assert (await scene.send(chat("x" * 700_000))).status == 413
+    await scene.agree_on_inflight(0)
+
+
+async def test_without_bodies_the_header_names_the_model(launch: Launch) -> None:
+    def unseen(config: Json) -> None:
+        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "NONE"
+
+    other = {"name": "other", "endpoints": ["127.0.0.1:9"]}
+    scene = await launch(Options(change_config=unseen, more_models=[other], replica_arguments=FAST))
+    body = serialised(chat("x" * 100_000))
+    assert_whole(await scene.send(body, headers={"x-model": "llama"}), body)
+    assert (await scene.send(body)).error()["code"] == "invalid_request"
+    assert (await scene.send(body, headers={"x-model": "who"})).status == 404
+    lines = await scene.access_log(3)
+    assert (lines[0]["route"], lines[0]["reason"]) == ("chosen", "no_prefix")
+
+
+async def test_response_headers_and_trailers_may_be_sent_to_the_sidecar(launch: Launch) -> None:
+    def everything(config: Json) -> None:
+        mode = ext_proc_filter(config)["processing_mode"]
+        mode["response_header_mode"] = "SEND"
+        mode["request_trailer_mode"] = "SEND"
+
+    scene = await launch(Options(change_config=everything, replica_arguments=FAST))
+    body = serialised(chat("x" * 100_000))
+    assert_whole(await scene.send(body), body)
+    async with scene.stream(chat("hello", tokens=5)) as response:
+        assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    await scene.agree_on_inflight(0)
+
+
+async def test_streamed_bodies_are_refused_with_the_remedy(launch: Launch) -> None:
+    def streamed(config: Json) -> None:
+        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "STREAMED"
+
+    scene = await launch(Options(change_config=streamed, replica_arguments=FAST))
+    reply = await scene.send(chat("hello"))
+    assert reply.status == 500
+    assert "BUFFERED_PARTIAL" in reply.error()["message"]
+
+
+async def test_a_form_is_routed_by_its_model_field(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=FAST))
+    boundary = "b0undary"
+    parts = [
+        ("model", "", b"llama"),
+        ("file", '; filename="speech.wav"', b"RIFF" + bytes(range(256)) * 2_000),
+    ]
+    body = b"".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode()
+        + value
+        + b"\r\n"
+        for name, more, value in parts
+    )
+    body += f"--{boundary}--\r\n".encode()
+    content_type = {"content-type": f"multipart/form-data; boundary={boundary}"}
+    reply = await scene.send(body, path="/v1/audio/transcriptions", headers=content_type)
+    assert_whole(reply, body)

@@ -1,0 +1,141 @@
+"""The ledger's counts equal what the replicas really hold, however requests end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+
+from extproc.lab.processes import free_port, until
+from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
+
+# Real speed: a token takes 41 ms, so that requests last long enough to be looked at.
+SLOW = ("--time-scale", "1")
+
+
+async def open_streams(
+    scene: Scene, cleanup: AsyncExitStack, count: int, tokens: int
+) -> list[aiohttp.ClientResponse]:
+    bodies = (chat(f"user {i}", tokens=tokens) for i in range(count))
+    return [await cleanup.enter_async_context(scene.stream(body)) for body in bodies]
+
+
+async def test_while_requests_run_and_after_they_end(launch: Launch, every_envoy: str) -> None:
+    scene = await launch(Options(replica_arguments=SLOW))
+    async with AsyncExitStack() as cleanup:
+        streams = await open_streams(scene, cleanup, 12, tokens=30)
+        await scene.agree_on_inflight(12)
+        for stream in streams[:6]:
+            await stream.read()
+        for stream in streams[6:]:
+            await stream.read()
+    await scene.agree_on_inflight(0)
+    log = await scene.access_log(12)
+    assert {line["status"] for line in log} == {200}
+
+
+async def test_when_clients_abort_before_and_during_the_answer(
+    launch: Launch, every_envoy: str
+) -> None:
+    scene = await launch(Options(replica_arguments=SLOW))
+    before = [asyncio.create_task(scene.send(chat(f"user {i}", tokens=200))) for i in range(6)]
+    async with AsyncExitStack() as cleanup:
+        during = await open_streams(scene, cleanup, 6, tokens=200)
+        for stream in during:
+            await stream.content.readline()
+        await scene.agree_on_inflight(12)
+        for task in before:
+            task.cancel()
+        await asyncio.gather(*before, return_exceptions=True)
+        await scene.agree_on_inflight(6)
+        for stream in during:
+            stream.close()
+        await scene.agree_on_inflight(0)
+
+
+async def test_when_a_client_aborts_before_its_body_is_complete(
+    launch: Launch, every_envoy: str
+) -> None:
+    scene = await launch(Options(replica_arguments=SLOW))
+    _, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    writer.write(head.encode() + json.dumps(chat("hello")).encode())
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    assert await scene.sidecar.inflight() == {}
+    writer.close()
+
+    async def counted() -> bool:
+        _, metrics = await scene.sidecar.get("/metrics")
+        return 'outcome="aborted",strategy="none"} 1.0' in metrics
+
+    await until(counted, 2, "the aborted request to be counted")
+    await scene.agree_on_inflight(0)
+
+
+async def test_when_the_upstream_resets(launch: Launch, every_envoy: str) -> None:
+    scene = await launch(Options(replica_arguments=SLOW))
+    async with AsyncExitStack() as cleanup:
+        streams = await open_streams(scene, cleanup, 6, tokens=200)
+        await scene.agree_on_inflight(6)
+        await scene.replicas.kill()
+        for stream in streams:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await stream.read()
+
+    async def empty() -> bool:
+        return await scene.sidecar.inflight() == {}
+
+    await until(empty, 2, "the ledger to be empty")
+
+
+async def test_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    scene = await launch(
+        Options(replicas=1, more_endpoints=[nobody], strategy="RoundRobin", replica_arguments=SLOW)
+    )
+    replies = [await scene.send(chat("hello")) for _ in range(4)]
+    # Envoy's own answer to a refused connection: 503, since 1.40 502.
+    assert sorted(reply.status == 200 for reply in replies) == [False, False, True, True]
+    await scene.agree_on_inflight(0)
+
+
+async def test_when_a_deadline_passes(launch: Launch, every_envoy: str) -> None:
+    def hurried(config: Json) -> None:
+        listener = config["static_resources"]["listeners"][0]
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        routes = manager["route_config"]["virtual_hosts"][0]["routes"]
+        routes[0]["route"]["timeout"] = "0.5s"
+
+    scene = await launch(Options(change_config=hurried, replica_arguments=SLOW))
+    reply = await scene.send(chat("hello", tokens=200))
+    assert reply.status == 504
+    await scene.agree_on_inflight(0)
+
+
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+async def test_after_a_retry_the_endpoint_that_serves_is_counted(
+    launch: Launch, config: str
+) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    scene = await launch(
+        Options(
+            replicas=1,
+            more_endpoints=[nobody],
+            strategy="RoundRobin",
+            config=config,
+            replica_arguments=SLOW,
+        )
+    )
+    async with AsyncExitStack() as cleanup:
+        streams = await open_streams(scene, cleanup, 4, tokens=30)
+        assert {stream.status for stream in streams} == {200}
+        await scene.agree_on_inflight(4)
+        for stream in streams:
+            await stream.read()
+    await scene.agree_on_inflight(0)
+    attempts = sorted(line["attempts"] for line in await scene.access_log(4))
+    assert attempts == [1, 1, 2, 2]

@@ -1,0 +1,74 @@
+"""Every refusal of the contract reaches the client as OpenAI's error JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.scene import CHAT, Launch, Options, Reply, chat
+
+INVALID_BODIES = {
+    "not JSON": b"hello",
+    "no object": b"[1, 2]",
+    "no model": b'{"messages": []}',
+    "model of a wrong type": b'{"model": 7}',
+    "empty model": b'{"model": ""}',
+    "cut short": b'{"model": "llama", "messages": [',
+    "deep nesting": b'{"model": "llama", "a": ' + b"[" * 20_000,
+    "endless number": b'{"model": "llama", "n": ' + b"9" * 5_000 + b"}",
+    "bad UTF-8": b'{"model": "llama", "a": "\xff"}',
+    "empty": b"",
+}
+
+
+def assert_refused(reply: Reply, status: int, code: str) -> None:
+    assert reply.status == status
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.error()["code"] == code
+
+
+async def test_invalid_bodies_are_400(launch: Launch) -> None:
+    scene = await launch()
+    for name, body in INVALID_BODIES.items():
+        reply = await scene.send(body)
+        assert_refused(reply, 400, "invalid_request")
+        assert reply.error()["message"], name
+    assert sum(entry["total"] for entry in (await scene.replicas.requests()).values()) == 0
+
+
+async def test_an_unknown_model_is_404_and_names_the_known(launch: Launch) -> None:
+    scene = await launch()
+    reply = await scene.send(chat("hello", model="gpt-9"))
+    assert_refused(reply, 404, "model_not_found")
+    assert "llama" in reply.error()["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/chat/completions/", "/metrics", "/v1/models/llama"])
+async def test_a_path_that_is_no_inference_path_is_404(launch: Launch, path: str) -> None:
+    scene = await launch()
+    assert_refused(await scene.send(chat("hello"), path=path), 404, "unknown_path")
+
+
+async def test_refusals_are_logged_one_line_each_without_the_prompt(launch: Launch) -> None:
+    scene = await launch()
+    secret = "my secret diagnosis"
+    await scene.send({"messages": [{"role": "user", "content": secret}]})
+    await scene.send(chat(secret, model="line\nbreak"))
+    lines = [line for line in scene.sidecar.complaint().splitlines() if "refused" in line]
+    assert len(lines) == 2
+    assert secret not in scene.sidecar.complaint()
+
+
+async def test_the_sidecar_lists_the_models(launch: Launch) -> None:
+    scene = await launch(Options(adapters=["sql-lora"]))
+    reply = await scene.send(b"", method="GET", path="/v1/models")
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/json"
+    listing = reply.json()
+    assert listing["object"] == "list"
+    assert [entry["id"] for entry in listing["data"]] == ["llama", "sql-lora"]
+
+
+async def test_a_request_without_a_body_is_refused_at_its_headers(launch: Launch) -> None:
+    scene = await launch()
+    assert_refused(await scene.send(b"", path=CHAT), 400, "invalid_request")
+    assert_refused(await scene.send(b"", path=CHAT, method="GET"), 400, "invalid_request")

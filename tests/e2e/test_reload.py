@@ -1,0 +1,86 @@
+"""A changed models document takes effect without a restart, and never harms what runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+from extproc.lab.processes import until
+from tests.e2e.scene import Launch, Options, Scene, chat
+
+SLOW = ("--time-scale", "1")
+QUICK = ("--time-scale", "50")
+
+
+async def reloads(scene: Scene, result: str) -> float:
+    _, metrics = await scene.sidecar.get("/metrics")
+    name = f'extproc_config_reloads_total{{result="{result}"}}'
+    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith(name))
+
+
+async def rewrite(scene: Scene, document: dict[str, Any], result: str) -> None:
+    """Writes a document and waits until the sidecar has taken or refused it."""
+    before = await reloads(scene, result)
+    scene.sidecar.write_models(document)
+
+    async def seen() -> bool:
+        return await reloads(scene, result) > before
+
+    await until(seen, 5, f"a reload with {result}")
+
+
+async def test_reloading_under_load_loses_no_request(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=("--time-scale", "8")))
+    stop, statuses = asyncio.Event(), Counter[int]()
+
+    async def client(name: int) -> None:
+        while not stop.is_set():
+            statuses[(await scene.send(chat(f"client {name}", tokens=10))).status] += 1
+
+    clients = [asyncio.create_task(client(i)) for i in range(20)]
+    for strategy in ("LeastLoad", "RoundRobin", "PrefixHash"):
+        document = Options(strategy=strategy).models(scene.replicas.addresses)
+        await rewrite(scene, document, "success")
+        assert (await scene.sidecar.state())["llama"]["strategy"] == strategy
+    stop.set()
+    await asyncio.gather(*clients)
+    assert statuses.keys() == {200}
+    await scene.agree_on_inflight(0)
+    strategies = Counter(line["strategy"] for line in await scene.access_log(statuses.total()))
+    assert strategies.keys() == {"PrefixHash", "LeastLoad", "RoundRobin"}
+
+
+async def test_a_change_of_strategy_and_endpoints_keeps_the_counts(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=SLOW, strategy="RoundRobin"))
+    stays, *leave = scene.replicas.addresses
+    async with AsyncExitStack() as cleanup:
+        for i in range(6):
+            await cleanup.enter_async_context(scene.stream(chat(f"user {i}", tokens=60)))
+        await scene.agree_on_inflight(6)
+        await rewrite(scene, Options(strategy="LeastLoad").models([stays]), "success")
+        await scene.agree_on_inflight(6)
+        endpoints = (await scene.sidecar.state())["llama"]["endpoints"]
+        assert {e["address"]: (e["state"], e["inflight"]) for e in endpoints} == {
+            stays: ("ready", 2),
+            **dict.fromkeys(leave, ("draining", 2)),
+        }
+        assert (await scene.send(chat("new"))).replica == stays
+    await scene.agree_on_inflight(0)
+    assert [e["address"] for e in (await scene.sidecar.state())["llama"]["endpoints"]] == [stays]
+
+
+async def test_a_bad_document_leaves_the_last_good_in_force(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=QUICK))
+    await rewrite(scene, {"models": [{"name": "llama", "strategy": "Typo"}]}, "failure")
+    _, metrics = await scene.sidecar.get("/metrics")
+    assert "extproc_config_last_reload_successful 0.0" in metrics
+    assert "models[0].strategy: unknown key" in scene.sidecar.complaint()
+    assert (await scene.send(chat("hello"))).status == 200
+
+    document = Options(adapters=["sql-lora"]).models(scene.replicas.addresses)
+    await rewrite(scene, document, "success")
+    _, metrics = await scene.sidecar.get("/metrics")
+    assert "extproc_config_last_reload_successful 1.0" in metrics
+    assert (await scene.send(chat("hello", model="sql-lora"))).status == 200

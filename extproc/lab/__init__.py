@@ -1,1 +1,4 @@
-"""The laboratory: what stands in for GPUs, drives load, and measures; no part of the data path."""
+"""The laboratory: a model of a vLLM replica, and a stand-in server that behaves like one.
+
+Nothing in the data path imports it.
+"""

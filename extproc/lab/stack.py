@@ -224,6 +224,24 @@ class StandInFleet(Process):
         requests = await self.requests()
         return {address: r["in_flight"] for address, r in requests.items() if r["in_flight"]}
 
+    async def hit_rate(self) -> float:
+        """Prompt tokens found in a prefix cache, of all that were looked for, over all replicas."""
+        hits = queries = 0.0
+        async with aiohttp.ClientSession() as session:
+            for address in self.addresses:
+                async with session.get(f"http://{address}/metrics") as response:
+                    metrics = await response.text()
+                hits += _sample(metrics, "vllm:prefix_cache_hits_total")
+                queries += _sample(metrics, "vllm:prefix_cache_queries_total")
+        return hits / queries if queries else 0.0
+
+    async def reset(self) -> None:
+        """Empties the prefix caches and starts all counters anew."""
+        async with aiohttp.ClientSession() as session:
+            for address in self.addresses:
+                async with session.post(f"http://{address}/stand-in/reset-cache") as response:
+                    response.raise_for_status()
+
     def _announced(self) -> bool:
         if self.returncode() is not None:
             raise RuntimeError(f"the stand-in did not start: {self.complaint()}")
@@ -231,3 +249,9 @@ class StandInFleet(Process):
         if line.endswith("\n"):
             self.addresses = [f"127.0.0.1:{port}" for port in json.loads(line)["ports"]]
         return bool(self.addresses)
+
+
+def _sample(metrics: str, name: str) -> float:
+    """The sum of a metric's samples in Prometheus' text format."""
+    lines = (line for line in metrics.splitlines() if line.startswith(name))
+    return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -1,0 +1,54 @@
+"""How fast an engine is and how much it holds.
+
+The seconds of a step: a base, a share for every token of context in the batch, and for
+each request admitted an overhead and its uncached prompt tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The constants of a model on a GPU, "fitted to KubeAI's published tables" where not said."""
+
+    name: str
+    """For reports."""
+
+    step_base_seconds: float
+    """Seconds of any step: reading the weights once. Fitted to KubeAI's published tables."""
+
+    seconds_per_context_token: float
+    """Seconds per token of context of each request in the batch: reading its keys and values.
+    Fitted to KubeAI's published tables."""
+
+    admission_seconds: float
+    """Seconds per request admitted in a step. Fitted to KubeAI's published tables."""
+
+    prefill_tokens_per_second: float
+    """Uncached prompt tokens per second. Fitted to KubeAI's published tables."""
+
+    kv_blocks: int = 58_000 // 16
+    """Blocks of keys and values. Fitted to KubeAI's published tables: the running batch of its
+    random rows fits 58,000 tokens; the published engine flags would allow up to 180,000."""
+
+    block_size: int = 16
+    """Tokens per block; vLLM's default on GPUs."""
+
+    max_num_seqs: int = 256
+    """Requests in the running batch at most; vLLM's default in the published runs."""
+
+    max_num_batched_tokens: int = 16_384
+    """Tokens computed in one step at most; a longer prompt is computed in chunks. The published
+    runs' value."""
+
+
+L4_LLAMA_3_1_8B_FP8 = Profile(
+    name="Llama 3.1 8B FP8 on an L4",
+    step_base_seconds=0.041,
+    seconds_per_context_token=0.5e-6,
+    admission_seconds=0.010,
+    prefill_tokens_per_second=4_300.0,
+)
+"""The replica of KubeAI's published tables: reproduces their inter-token latencies within 5 %."""

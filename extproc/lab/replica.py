@@ -1,0 +1,316 @@
+"""One vLLM engine as a model without a clock: what each step computes, and how long it takes.
+
+Theory of operation. An engine works in steps. Each step continues every running request,
+then admits waiting ones first come first served, as long as batch, token budget and
+cache have room; at its end every request whose known tokens are all computed has one token more.
+
+    begin_step()   plans a step and says how many seconds it takes
+    finish_step()  what came out of it
+
+A driver lets that time pass in between: an event loop by sleeping, a simulation by moving its
+clock. Requests can be submitted and aborted at any moment, also between the two.
+
+When the cache is full, the latest arrival among the running requests is preempted: it loses its
+blocks, returns to the front of the queue, and computes its tokens again when it is its turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from extproc.lab.kv_cache import BlockId, Holding, PrefixCache
+from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8, Profile
+
+__all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "TokenEvent"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """A request as the engine needs it: sizes and identities of blocks, no text."""
+
+    request_id: int
+    """Unique among the requests in the engine."""
+
+    prompt_tokens: int
+    """Tokens of the prompt, one at least."""
+
+    output_tokens: int
+    """Tokens it will generate, one at least; known beforehand, as with vLLM's `ignore_eos`."""
+
+    blocks: Sequence[BlockId]
+    """Chained ids of all full blocks of prompt and output together. The block in which the prompt
+    ends is filled up by output."""
+
+
+class TokenEvent(NamedTuple):
+    """One token has been generated."""
+
+    request_id: int
+    first: bool
+    finished: bool
+    cached_tokens: int
+    """Prompt tokens found in the cache when the request was admitted first."""
+
+
+class _Sequence:
+    """A request's progress. Waiting: no holding. Running: a holding."""
+
+    __slots__ = (
+        "cached_tokens",
+        "computed",
+        "filled",
+        "generated",
+        "held",
+        "holding",
+        "prefilling",
+        "request",
+    )
+
+    def __init__(self, request: SimRequest) -> None:
+        self.request = request
+        self.generated = 0
+        self.cached_tokens: int | None = None  # None: never admitted yet
+        self.prefilling = True
+        self.holding: Holding | None = None
+        self.held = 0  # blocks
+        self.filled = 0  # full blocks, of those held
+        self.computed = 0  # tokens whose keys and values are in the cache
+
+    @property
+    def known(self) -> int:
+        """Tokens of the prompt and those generated."""
+        return self.request.prompt_tokens + self.generated
+
+
+class _Step:
+    """What one step computes."""
+
+    __slots__ = ("admitted", "budget", "context", "parts", "prefill")
+
+    def __init__(self, budget: int) -> None:
+        self.parts: list[tuple[_Sequence, int]] = []
+        self.budget = budget
+        self.context = 0
+        self.prefill = 0
+        self.admitted = 0
+
+    def add(self, sequence: _Sequence, tokens: int) -> None:
+        self.parts.append((sequence, tokens))
+        self.budget -= tokens
+        self.context += sequence.computed + tokens
+        if sequence.prefilling:
+            self.prefill += tokens
+
+
+class Replica:
+    """One engine: queue, running batch, cache."""
+
+    def __init__(self, profile: Profile = L4_LLAMA_3_1_8B_FP8) -> None:
+        self.profile = profile
+        self.cache = PrefixCache(profile.kv_blocks)
+        # Both in order of arrival, and every running request arrived before every waiting one.
+        self._running: dict[int, _Sequence] = {}
+        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
+        self._step: _Step | None = None
+        self._reset_counters()
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue, preempted ones among them."""
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the cache held by running requests, 0 to 1."""
+        return self.cache.usage
+
+    def submit(self, request: SimRequest) -> None:
+        """Queues a request. ValueError where it can never be served, or its id is in use."""
+        self._check(request)
+        self._waiting[request.request_id] = _Sequence(request)
+
+    def abort(self, request_id: int) -> None:
+        """Drops a request wherever it is; one that is unknown or over changes nothing."""
+        self._waiting.pop(request_id, None)
+        sequence = self._running.pop(request_id, None)
+        if sequence is not None:
+            self._release(sequence)
+
+    def begin_step(self) -> float | None:
+        """Plans the next step and says its seconds; None where there is nothing to do."""
+        if self._step is not None:
+            raise RuntimeError("finish_step() comes before the next begin_step()")
+        step = _Step(self.profile.max_num_batched_tokens)
+        preempted = self._continue_running(step)
+        if not preempted:
+            # Who has just lost its blocks comes first, and would lose them again.
+            self._admit_waiting(step)
+        if not step.parts:
+            return None
+        self._step = step
+        return self._seconds(step)
+
+    def finish_step(self) -> list[TokenEvent]:
+        """Ends the step that begin_step() planned: at most one token for each request in it."""
+        step, self._step = self._step, None
+        if step is None:
+            raise RuntimeError("begin_step() comes before finish_step()")
+        events: list[TokenEvent] = []
+        for sequence, tokens in step.parts:
+            if sequence.holding is None:
+                continue  # aborted while the step ran
+            sequence.computed += tokens
+            if sequence.computed == sequence.known:
+                events.append(self._generate(sequence))
+        return events
+
+    def reset(self) -> None:
+        """Forgets idle blocks and sets all counters to 0; requests in the engine go on."""
+        self.cache.clear()
+        self._reset_counters()
+
+    def _reset_counters(self) -> None:
+        self.prefix_cache_queries = 0
+        """Prompt tokens looked up in the cache; a preempted request is not looked up again."""
+        self.prefix_cache_hits = 0
+        """Prompt tokens found in the cache."""
+        self.preemptions = 0
+        """Times that a running request lost its blocks."""
+        self.prompt_tokens_total = 0
+        """Prompt tokens, cached or not, of requests that have their first token."""
+        self.generation_tokens_total = 0
+        """Tokens generated."""
+
+    def _check(self, request: SimRequest) -> None:
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise ValueError("a request has one token of prompt and one of output at least")
+        tokens = request.prompt_tokens + request.output_tokens
+        size = self.profile.block_size
+        if len(request.blocks) != tokens // size:
+            raise ValueError(
+                f"{tokens} tokens fill {tokens // size} blocks of {size}, "
+                f"but {len(request.blocks)} ids were given"
+            )
+        if -(-tokens // size) > self.cache.capacity:
+            raise ValueError(
+                f"prompt and output together have {tokens} tokens, "
+                f"but the whole cache holds {self.cache.capacity * size}"
+            )
+        if request.request_id in self._running or request.request_id in self._waiting:
+            raise ValueError(f"request {request.request_id} is in the engine already")
+
+    def _seconds(self, step: _Step) -> float:
+        profile = self.profile
+        return (
+            profile.step_base_seconds
+            + profile.seconds_per_context_token * step.context
+            + profile.admission_seconds * step.admitted
+            + step.prefill / profile.prefill_tokens_per_second
+        )
+
+    def _continue_running(self, step: _Step) -> bool:
+        """One token, or the next chunk of the prompt, for each; whether any was preempted."""
+        preemptions = self.preemptions
+        for sequence in list(self._running.values()):
+            if sequence.holding is None or not step.budget:
+                break  # preempted for one before it, and so are all behind it
+            tokens = min(sequence.known - sequence.computed, step.budget)
+            if self._make_room(sequence, tokens):
+                self._fill(sequence, tokens)
+                step.add(sequence, tokens)
+        return self.preemptions > preemptions
+
+    def _make_room(self, sequence: _Sequence, tokens: int) -> bool:
+        """Blocks for so many tokens more; False where the request had to go itself."""
+        holding = sequence.holding
+        assert holding is not None
+        missing = -(-(sequence.computed + tokens) // self.profile.block_size) - sequence.held
+        if missing <= 0:
+            return True
+        while not self.cache.grow(holding, missing):
+            _, latest = self._running.popitem()
+            self._preempt(latest)
+            if latest is sequence:
+                return False
+        sequence.held += missing
+        return True
+
+    def _preempt(self, sequence: _Sequence) -> None:
+        self._release(sequence)
+        self.preemptions += 1
+        request_id = sequence.request.request_id
+        self._waiting[request_id] = sequence
+        self._waiting.move_to_end(request_id, last=False)
+
+    def _admit_waiting(self, step: _Step) -> None:
+        while self._waiting and step.budget and len(self._running) < self.profile.max_num_seqs:
+            request_id, sequence = next(iter(self._waiting.items()))
+            if not self._admit(sequence, step):
+                break  # first come first served: nobody overtakes
+            del self._waiting[request_id]
+            self._running[request_id] = sequence
+
+    def _admit(self, sequence: _Sequence, step: _Step) -> bool:
+        size = self.profile.block_size
+        ids = sequence.request.blocks
+        # The last token is computed in any case, because the next one comes out of it.
+        hits = self.cache.match(islice(ids, (sequence.known - 1) // size))
+        cached = hits * size
+        tokens = min(sequence.known - cached, step.budget)
+        fresh = -(-(cached + tokens) // size) - hits
+        holding = self.cache.acquire(ids, hits, fresh)
+        if holding is None:
+            return False
+        sequence.holding = holding
+        sequence.held = hits + fresh
+        sequence.filled = hits
+        sequence.computed = cached
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = cached
+            self.prefix_cache_queries += sequence.request.prompt_tokens
+            self.prefix_cache_hits += cached
+        self._fill(sequence, tokens)
+        step.add(sequence, tokens)
+        step.admitted += 1
+        return True
+
+    def _fill(self, sequence: _Sequence, tokens: int) -> None:
+        """Names the blocks that these tokens will fill.
+
+        Already when the step is planned, as in vLLM: a request admitted after this one
+        into the same step shares them.
+        """
+        full = (sequence.computed + tokens) // self.profile.block_size
+        if full > sequence.filled and sequence.holding is not None:
+            for block in islice(sequence.request.blocks, sequence.filled, full):
+                self.cache.name(sequence.holding, block)
+            sequence.filled = full
+
+    def _generate(self, sequence: _Sequence) -> TokenEvent:
+        request = sequence.request
+        sequence.prefilling = False
+        sequence.generated += 1
+        first = sequence.generated == 1
+        finished = sequence.generated == request.output_tokens
+        self.generation_tokens_total += 1
+        if first:
+            self.prompt_tokens_total += request.prompt_tokens
+        if finished:
+            del self._running[request.request_id]
+            self._release(sequence)
+        return TokenEvent(request.request_id, first, finished, sequence.cached_tokens or 0)
+
+    def _release(self, sequence: _Sequence) -> None:
+        assert sequence.holding is not None
+        self.cache.release(sequence.holding)
+        sequence.holding = None
+        sequence.prefilling = True

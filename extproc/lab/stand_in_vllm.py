@@ -1,0 +1,207 @@
+"""Stand-in vLLM replicas: many in one process, each on a port of its own.
+
+    python -m extproc.lab.stand_in_vllm --ports 8001,8002,8003
+
+For a router they are vLLM servers: same paths, same shapes, same metrics, and a prefix
+cache that is warm or not. The text they generate means nothing, and the time they take
+is that of the model in `extproc.lab.replica`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aiohttp import web
+
+from extproc.lab.engine_task import EngineTask
+from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica
+from extproc.lab.stand_in_http import MAX_MODEL_LEN, StandIn
+
+_SHUTDOWN_SECONDS = 0.2
+"""Like vLLM's default, a stop does not wait for running requests; this closes their connections."""
+
+_BACKLOG = 1024
+"""Connections not yet accepted; a load generator opens hundreds at once."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line."""
+
+    host: str
+    ports: tuple[int, ...]
+    """0: any free one."""
+
+    models: tuple[str, ...]
+    """Names served; none: any."""
+
+    time_scale: float
+    """How many times faster than real."""
+
+    profile: Profile
+    max_model_len: int
+    """Tokens of prompt and output together."""
+
+    announce: bool
+    """Whether to say the ports on stdout once they are open."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGTERM or SIGINT."""
+    settings = parse(arguments)
+    try:
+        sockets = [_listen(settings.host, port) for port in settings.ports]
+    except OSError as error:
+        sys.stderr.write(f"stand-in vLLM: cannot listen on {settings.host}: {error}\n")
+        return 1
+    asyncio.run(serve(settings, sockets))
+    return 0
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """The settings of a command line; exits with 2 where it is wrong."""
+    default = L4_LLAMA_3_1_8B_FP8
+    parser = argparse.ArgumentParser(
+        prog="python -m extproc.lab.stand_in_vllm", description="Stand-in vLLM replicas."
+    )
+    parser.add_argument("--ports", type=_ports, required=True, help="comma list; 0: any free port")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument(
+        "--model", type=_names, default=(), help="comma list of served names (default: any)"
+    )
+    parser.add_argument(
+        "--time-scale", type=_positive_float, default=1.0, help="times faster than real"
+    )
+    parser.add_argument(
+        "--kv-tokens",
+        type=_positive_int,
+        default=default.kv_blocks * default.block_size,
+        help="size of the KV cache of each replica (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-num-seqs",
+        type=_positive_int,
+        default=default.max_num_seqs,
+        help="requests in a running batch at most (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-model-len",
+        type=_positive_int,
+        default=MAX_MODEL_LEN,
+        help="tokens of prompt and output together at most (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--announce",
+        action="store_true",
+        help='print {"ports": [...]} in one line once they are open (always done for port 0)',
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.kv_tokens < default.block_size:
+        parser.error(f"--kv-tokens: a block has {default.block_size} tokens, so give as many")
+    return Settings(
+        host=parsed.host,
+        ports=parsed.ports,
+        models=parsed.model,
+        time_scale=parsed.time_scale,
+        profile=replace(
+            default,
+            kv_blocks=parsed.kv_tokens // default.block_size,
+            max_num_seqs=parsed.max_num_seqs,
+        ),
+        max_model_len=parsed.max_model_len,
+        # Nobody could know a port that was not chosen by them.
+        announce=parsed.announce or 0 in parsed.ports,
+    )
+
+
+async def serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+    """One replica on each socket, until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    engines = [EngineTask(Replica(settings.profile), settings.time_scale) for _ in sockets]
+    tasks = [asyncio.create_task(engine.run()) for engine in engines]
+    runners = [
+        await _start(
+            StandIn(port_of(listening), engine, settings.models, settings.max_model_len), listening
+        )
+        for listening, engine in zip(sockets, engines, strict=True)
+    ]
+    if settings.announce:
+        sys.stdout.write(json.dumps({"ports": [port_of(one) for one in sockets]}) + "\n")
+        sys.stdout.flush()
+    await _stopped(stopping, tasks)
+    await asyncio.gather(*(runner.cleanup() for runner in runners))
+
+
+def port_of(listening: socket.socket) -> int:
+    """The port a socket is bound to."""
+    port: int = listening.getsockname()[1]
+    return port
+
+
+async def _stopped(stopping: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Waits for the signal. A task that fails before raises here: no port may hang silently."""
+    signalled = asyncio.create_task(stopping.wait())
+    done, _ = await asyncio.wait([signalled, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in done - {signalled}:
+        task.result()
+    for task in tasks:
+        task.cancel()
+
+
+async def _start(stand_in: StandIn, listening: socket.socket) -> web.AppRunner:
+    runner = web.AppRunner(
+        stand_in.app(),
+        access_log=None,
+        # Without it nobody would notice that the client of a running request has gone.
+        handler_cancellation=True,
+        # The checksums are of what came over the wire.
+        auto_decompress=False,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
+    await runner.setup()
+    await web.SockSite(runner, listening, backlog=_BACKLOG).start()
+    return runner
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    ports = tuple(int(part) for part in text.split(","))
+    if not all(0 <= port < 65536 for port in ports):
+        raise ValueError
+    return ports
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    # The second half refuses infinity; not-a-number fails the first.
+    if not 0 < value < 1e9:
+        raise ValueError
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.adapters.models_document import MAX_BYTES, DocumentError, parse
+from extproc.core.spec import ServiceSpec
+
+LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
+
+MODEL_KEYS = "known are name, aliases, endpoints, service, adapters, loadBalancing"
+STRATEGIES = "PrefixHash, LeastLoad, RoundRobin, Random"
+SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Header:<name>"
+
+
+def problems(text: str | bytes) -> list[str]:
+    with pytest.raises(DocumentError) as refused:
+        parse(text.encode() if isinstance(text, str) else text)
+    return list(refused.value.problems)
+
+
+class TestAGoodDocument:
+    def test_with_everything_in_it_is_read(self) -> None:
+        spec = parse(
+            b"""
+models:
+- name: llama-3.1-8b-instruct-fp8-l4      # what requests put in "model"
+  aliases: [llama]
+  endpoints: [127.0.0.1:8001, 127.0.0.1:8002]
+  adapters: [sql-lora]
+  loadBalancing:
+    strategy: PrefixHash
+    prefixHash:
+      {meanLoadFactor: 150, prefixCharLength: 64, replication: 32, prefixSource: PromptHead}
+"""
+        )
+        (model,) = spec.models
+        assert model.name == "llama-3.1-8b-instruct-fp8-l4"
+        assert model.aliases == ("llama",)
+        assert model.endpoints == ("127.0.0.1:8001", "127.0.0.1:8002")
+        assert model.adapters == ("sql-lora",)
+        assert model.load_balancing.strategy == "PrefixHash"
+        prefix_hash = model.load_balancing.prefix_hash
+        assert prefix_hash.mean_load_factor == 150
+        assert prefix_hash.prefix_char_length == 64
+        assert prefix_hash.replication == 32
+        assert prefix_hash.prefix_source == "PromptHead"
+
+    def test_may_leave_all_that_is_optional_out(self) -> None:
+        (model,) = parse(LLAMA.encode()).models
+        assert (model.aliases, model.adapters, model.service) == ((), (), None)
+        assert model.load_balancing.strategy == "PrefixHash"
+        assert model.load_balancing.prefix_hash.mean_load_factor == 125
+
+    def test_takes_kubeais_block_as_it_is(self) -> None:
+        block = """
+  loadBalancing:
+    strategy: PrefixHash
+    prefixHash:
+      meanLoadFactor: 125
+      replication: 256
+      prefixCharLength: 100
+"""
+        (model,) = parse((LLAMA + block.lstrip("\n")).encode()).models
+        assert model.load_balancing == parse(LLAMA.encode()).models[0].load_balancing
+
+    @pytest.mark.parametrize("port", ["http", 8000])
+    def test_may_name_a_service_in_place_of_endpoints(self, port: str | int) -> None:
+        text = f"models: [{{name: a, service: {{namespace: inference, name: vllm, port: {port}}}}}]"
+        (model,) = parse(text.encode()).models
+        assert model.endpoints is None
+        assert model.service == ServiceSpec(namespace="inference", name="vllm", port=port)
+
+    def test_may_hold_ipv6_addresses(self) -> None:
+        text = "models: [{name: a, endpoints: ['[::1]:8000', '[2001:db8::a]:8000']}]"
+        assert parse(text.encode()).models[0].endpoints == ("[::1]:8000", "[2001:db8::a]:8000")
+
+    def test_may_use_anchors_and_merges(self) -> None:
+        text = """
+models:
+- &first {name: a, endpoints: [10.0.0.1:8000], loadBalancing: &by-load {strategy: LeastLoad}}
+- {<<: *first, name: b}
+- {name: c, endpoints: [10.0.0.2:8000], loadBalancing: *by-load}
+"""
+        assert [m.load_balancing.strategy for m in parse(text.encode()).models] == ["LeastLoad"] * 3
+
+    def test_may_be_json(self) -> None:
+        assert parse(b'{"models": [{"name": "a", "endpoints": ["10.0.0.1:1"]}]}').models
+
+    def test_may_list_one_endpoint_under_two_models(self) -> None:
+        assert (
+            len(parse((LLAMA + "- {name: b, endpoints: [10.0.0.1:8000]}\n").encode()).models) == 2
+        )
+
+
+def with_key(text: str) -> str:
+    """The good model with one more line."""
+    return f"{LLAMA}  {text}\n"
+
+
+def prefix_hash(text: str) -> str:
+    return with_key(f"loadBalancing: {{prefixHash: {{{text}}}}}")
+
+
+def with_endpoints(text: str) -> str:
+    return f"models: [{{name: a, endpoints: [{text}]}}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the document must be a mapping with the key 'models'"),
+        ("[]", "the document must be a mapping with the key 'models'"),
+        ("{}", "models: is required"),
+        ("models: []", "models: is empty; list at least one model"),
+        ("models: [{endpoints: ['10.0.0.1:1']}]", "models[0].name: is required"),
+        (
+            "models: [{name: '', endpoints: ['10.0.0.1:1']}]",
+            "models[0].name: String should have at least 1 character",
+        ),
+        (
+            f"models: [{{name: {'x' * 257}, endpoints: ['10.0.0.1:1']}}]",
+            "models[0].name: String should have at most 256 characters",
+        ),
+        (
+            "models: [{name: 7, endpoints: ['10.0.0.1:1']}]",
+            "models[0].name: input should be a valid string, not 7",
+        ),
+        ("models: [{name: a}]", "models[0]: give either 'endpoints' or 'service'"),
+        (
+            "models: [{name: a, endpoints: ['10.0.0.1:1'], "
+            "service: {namespace: a, name: b, port: 1}}]",
+            "models[0]: give either 'endpoints' or 'service'",
+        ),
+        (with_endpoints(""), "models[0]: 'endpoints' is empty"),
+        (
+            with_endpoints("vllm:8000"),
+            "models[0].endpoints[0]: 'vllm:8000' is not IP:PORT; Envoy's original-destination "
+            "cluster resolves no names",
+        ),
+        (
+            with_endpoints("'10.0.0.1'"),
+            "models[0].endpoints[0]: '10.0.0.1' is not IP:PORT; Envoy's original-destination "
+            "cluster resolves no names",
+        ),
+        (
+            with_endpoints("'10.0.0.1:1', '10.0.0.1:http'"),
+            "models[0].endpoints[1]: '10.0.0.1:http': the port must be a number from 1 to 65535",
+        ),
+        (
+            with_endpoints("'10.0.0.1:65536'"),
+            "models[0].endpoints[0]: '10.0.0.1:65536': the port must be a number from 1 to 65535",
+        ),
+        (
+            with_endpoints("'::1:8000'"),
+            "models[0].endpoints[0]: '::1:8000': write an IPv6 address in brackets, [::1]:8000",
+        ),
+        (
+            with_endpoints("'[::1]:80', '[0::1]:80'"),
+            "models[0].endpoints: '[::1]:80' is listed twice",
+        ),
+        (with_key("aliases: [x, x]"), "models[0].aliases: 'x' is listed twice"),
+        (with_key("adapters: [x, x]"), "models[0].adapters: 'x' is listed twice"),
+        (
+            with_key("aliases: [1]"),
+            "models[0].aliases[0]: input should be a valid string, not 1",
+        ),
+        (
+            LLAMA + "model: 1\n",
+            "model: unknown key, did you mean 'models'?; known are models",
+        ),
+        (
+            with_key("adaptors: [x]"),
+            f"models[0].adaptors: unknown key, did you mean 'adapters'?; {MODEL_KEYS}",
+        ),
+        (
+            with_key("load_balancing: {}"),
+            f"models[0].load_balancing: unknown key, did you mean 'loadBalancing'?; {MODEL_KEYS}",
+        ),
+        (with_key("zzz: 1"), f"models[0].zzz: unknown key; {MODEL_KEYS}"),
+        (
+            with_key("loadBalancing: {strategi: Random}"),
+            "models[0].loadBalancing.strategi: unknown key, did you mean 'strategy'?; "
+            "known are strategy, prefixHash",
+        ),
+        (
+            prefix_hash("mean_load_factor: 125"),
+            "models[0].loadBalancing.prefixHash.mean_load_factor: unknown key, "
+            "did you mean 'meanLoadFactor'?; "
+            "known are meanLoadFactor, prefixCharLength, replication, prefixSource",
+        ),
+        (
+            with_key("loadBalancing: {strategy: prefixhash}"),
+            f"models[0].loadBalancing.strategy: 'prefixhash' is not one of {STRATEGIES}, "
+            "did you mean 'PrefixHash'?",
+        ),
+        (
+            with_key("loadBalancing: {strategy: Zzz}"),
+            f"models[0].loadBalancing.strategy: 'Zzz' is not one of {STRATEGIES}",
+        ),
+        (
+            prefix_hash("meanLoadFactor: 99"),
+            "models[0].loadBalancing.prefixHash.meanLoadFactor: "
+            "Input should be greater than or equal to 100",
+        ),
+        (
+            prefix_hash("meanLoadFactor: '125'"),
+            "models[0].loadBalancing.prefixHash.meanLoadFactor: "
+            "input should be a valid integer, not '125'",
+        ),
+        (
+            prefix_hash("meanLoadFactor: true"),
+            "models[0].loadBalancing.prefixHash.meanLoadFactor: "
+            "input should be a valid integer, not True",
+        ),
+        (
+            prefix_hash("replication: 0"),
+            "models[0].loadBalancing.prefixHash.replication: "
+            "Input should be greater than or equal to 1",
+        ),
+        (
+            prefix_hash("replication: 5000"),
+            "models[0].loadBalancing.prefixHash.replication: "
+            "Input should be less than or equal to 4096",
+        ),
+        (
+            prefix_hash("prefixCharLength: 0"),
+            "models[0].loadBalancing.prefixHash.prefixCharLength: "
+            "Input should be greater than or equal to 1",
+        ),
+        (
+            prefix_hash("prefixSource: LastUserMessage"),
+            "models[0].loadBalancing.prefixHash.prefixSource: "
+            f"'LastUserMessage' is not one of {SOURCES}",
+        ),
+        (
+            prefix_hash("prefixSource: 'Header:'"),
+            f"models[0].loadBalancing.prefixHash.prefixSource: 'Header:' is not one of {SOURCES}",
+        ),
+        (
+            prefix_hash("prefixSource: 'Header::path'"),
+            "models[0].loadBalancing.prefixHash.prefixSource: "
+            f"'Header::path' is not one of {SOURCES}",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: b}}]",
+            "models[0].service.port: is required",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: b, port: 0}}]",
+            "models[0].service.port: give the port's name or its number, from 1 to 65535",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: b, port: true}}]",
+            "models[0].service.port: give the port's name or its number, from 1 to 65535",
+        ),
+        (
+            LLAMA + "- {name: llama, endpoints: ['10.0.0.2:1']}\n",
+            "models[1].name: the name 'llama' is already taken by models[0].name",
+        ),
+        (
+            with_key("aliases: [llama]"),
+            "models[0].aliases[0]: the name 'llama' is already taken by models[0].name",
+        ),
+        (
+            with_key("adapters: [q]") + "- {name: q, endpoints: ['10.0.0.2:1']}\n",
+            "models[1].name: the name 'q' is already taken by models[0].adapters[0]",
+        ),
+        ("models: []\nmodels: []\n", "line 2, column 1: the key 'models' comes twice"),
+        (with_key("name: other"), "line 4, column 3: the key 'name' comes twice"),
+        ("models: [\n", "line 2, column 1: did not find expected node content"),
+        ("models: *x", "line 1, column 9: found undefined alias"),
+        ("---\na: 1\n---\nb: 1", "line 3, column 1: but found another document"),
+        (
+            "models: !!python/object:os.system x",
+            "line 1, column 9: could not determine a constructor for the tag "
+            "'tag:yaml.org,2002:python/object:os.system'",
+        ),
+    ],
+)
+def test_a_problem_is_said_in_one_line_with_its_place(text: str, problem: str) -> None:
+    assert problems(text) == [problem]
+
+
+def test_all_problems_are_said_at_once() -> None:
+    assert problems("models: [{name: a}, {nam: b, endpoints: ['x:1']}]\nfoo: 1\n") == [
+        "models[0]: give either 'endpoints' or 'service'",
+        "models[1].name: is required",
+        "models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's original-destination cluster "
+        "resolves no names",
+        f"models[1].nam: unknown key, did you mean 'name'?; {MODEL_KEYS}",
+        "foo: unknown key; known are models",
+    ]
+
+
+def test_a_long_value_is_shown_shortened() -> None:
+    (problem,) = problems(with_key(f"aliases: {'x' * 1000}"))
+    assert len(problem) < 200
+
+
+class TestWhatNobodyMeansToWrite:
+    def test_a_document_larger_than_a_config_map_is_refused(self) -> None:
+        assert parse(LLAMA.encode().ljust(MAX_BYTES)).models
+        assert problems(LLAMA.encode().ljust(MAX_BYTES + 1)) == [
+            "the document has 1048577 bytes; 1048576 are allowed"
+        ]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            pytest.param(b"models: \x00", id="control character"),
+            pytest.param(b"models: \xff\xff\xff", id="bad UTF-8"),
+            pytest.param(b'models: [{name: "\\ud800"}]', id="lone surrogate"),
+            pytest.param(b"models: 2001-99-99", id="impossible date"),
+            pytest.param(b"models: " + b"9" * 5000, id="5,000 digits"),
+            pytest.param(b"models: " + b"[" * 3000 + b"]" * 3000, id="deep"),
+            pytest.param(b"models: &a [*a]", id="a list within itself"),
+            pytest.param(b"&a {models: *a}", id="a mapping within itself"),
+            pytest.param(b"{models: [], 1: 2}", id="a number as a key"),
+            pytest.param(b"{models: [], ~: 2}", id="null as a key"),
+            pytest.param(b"{models: [], ? [a] : 2}", id="a list as a key"),
+            pytest.param(b"{models: [], ? {a: b} : 2}", id="a mapping as a key"),
+            pytest.param(b"models: !!bool maybe", id="a boolean that is none"),
+            pytest.param(b"models: !!int foo", id="an integer that is none"),
+            pytest.param(b"models: !!int ''", id="an empty integer"),
+            pytest.param(b"models: !!float ''", id="an empty float"),
+            pytest.param(b"models: !!timestamp foo", id="a date that is none"),
+            pytest.param(b"models: !!binary '='", id="base64 that is none"),
+            pytest.param(b"models: !!map x", id="a mapping that is none"),
+        ],
+    )
+    def test_is_refused_like_any_other_mistake(self, text: bytes) -> None:
+        assert problems(text)
+
+    def test_such_as_a_tower_of_brackets_does_not_take_the_process_down(self) -> None:
+        # In a process of its own: a parser that overflows the C stack ends it at once.
+        code = (
+            "from extproc.adapters.models_document import DocumentError, parse\n"
+            "try: parse(b'[' * 500_000)\n"
+            "except DocumentError: print('refused')\n"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (run.returncode, run.stdout) == (0, "refused\n")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '"a\\nb": 1\nmodels: []',
+            with_key('"a\\nb": 1'),
+            with_key('aliases: ["a\\nb", "a\\nb"]'),
+            with_endpoints('"a\\nb:1"'),
+            with_key('loadBalancing: {strategy: "a\\nb"}'),
+            'models: *"a\n',
+        ],
+    )
+    def test_still_gives_problems_of_one_line_each(self, text: str) -> None:
+        assert all(len(problem.splitlines()) == 1 for problem in problems(text))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *["models:", "models: x", "models: [x]", "models: [[]]"],
+            *["models: [{name: a, endpoints: '10.0.0.1:1'}]", with_key("aliases:")],
+            *[with_key("loadBalancing:"), with_key("loadBalancing: {prefixHash: [1]}")],
+        ],
+    )
+    def test_is_explained_in_the_words_of_yaml_and_not_of_python(self, text: str) -> None:
+        for problem in problems(text):
+            assert not re.search(r"tuple|dictionary|instance|[A-Za-z]+Spec", problem), problem
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.dates(),
+    st.datetimes(),
+    st.binary(max_size=5),
+    st.text(max_size=5),
+    st.sampled_from(["10.0.0.1:8000", "[::1]:1", "PrefixHash", "Header:x", "a", "http"]),
+)
+known_keys = st.sampled_from(
+    [
+        *["models", "name", "aliases", "endpoints", "service", "adapters", "loadBalancing"],
+        *["strategy", "prefixHash", "meanLoadFactor", "prefixCharLength", "replication"],
+        *["prefixSource", "namespace", "port"],
+    ]
+)
+keys = known_keys | st.text(max_size=5) | st.integers() | st.none() | st.dates()
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4)
+
+
+anything = st.recursive(scalars, containers, max_leaves=12)
+documents = anything | st.fixed_dictionaries(
+    {
+        "models": st.lists(
+            st.fixed_dictionaries(
+                {"name": anything},
+                optional={
+                    "endpoints": st.lists(scalars, max_size=2) | anything,
+                    "aliases": anything,
+                    "service": anything,
+                    "loadBalancing": st.dictionaries(known_keys, anything, max_size=3),
+                },
+            ),
+            max_size=3,
+        )
+    }
+)
+
+
+def taken_or_refused(text: bytes) -> tuple[object, ...]:
+    """The models or the problems; anything else that is raised fails the test."""
+    try:
+        models: tuple[object, ...] = parse(text).models
+    except DocumentError as refused:
+        models = refused.problems
+    assert models
+    return models
+
+
+@settings(max_examples=300, deadline=None)
+@given(documents)
+def test_any_document_is_either_taken_or_refused_with_reasons(document: object) -> None:
+    try:
+        text = yaml.safe_dump(document, allow_unicode=True).encode()
+    except (yaml.YAMLError, UnicodeEncodeError):
+        return
+    assert all(taken_or_refused(text))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary()
+    | st.lists(
+        st.sampled_from(
+            [
+                *["models", ":", " ", "\n", "- ", "[", "]", "{", "}", "'", '"', "&a", "*a", "<<"],
+                *["!!str ", "!!seq ", "|", ">", "%", "#", "~", ",", "a"],
+            ]
+        )
+    ).map(lambda parts: "".join(parts).encode())
+)
+def test_any_text_is_either_taken_or_refused(text: bytes) -> None:
+    assert all(taken_or_refused(text))

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extproc.adapters.telemetry import Telemetry
+from extproc.core.conversation import Conversation, Event, Kind, Listed
+from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
+from extproc.core.router import Decision, Router
+from tests.adapters.documents import sample
+from tests.core.builders import TWO_ADDRESSES, catalog, model_spec, router
+
+
+def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> Decision:
+    return serving.decide(serving.place(model, {"prompt": prompt}, {}))
+
+
+def test_every_promised_metric_is_there_from_the_start() -> None:
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(Telemetry(router()).exposition().decode())
+    }
+    promised = {
+        "extproc_requests": "counter",
+        "extproc_decision_duration_seconds": "histogram",
+        "extproc_inflight_requests": "gauge",
+        "extproc_endpoints": "gauge",
+        "extproc_ring_hops": "histogram",
+        "extproc_config_reloads": "counter",
+        "extproc_config_last_reload_successful": "gauge",
+        "extproc_discovery_age_seconds": "gauge",
+    }
+    assert {name: families[name].type for name in promised} == promised
+    assert "process_resident_memory_bytes" in families
+
+
+class TestARequest:
+    def test_that_is_routed_counts_under_its_model_and_strategy(self) -> None:
+        serving = router(model_spec(adapters=["sql"]))
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving, "sql"), 0.0001)
+        labels = {"model": "llama", "outcome": "routed", "strategy": "PrefixHash"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    @pytest.mark.parametrize(
+        ("refusal", "model", "outcome"),
+        [
+            (ModelNotFound("secret", ["llama"]), "unknown", "model_not_found"),
+            (UnknownPath("GET", "/secret"), "unknown", "unknown_path"),
+            (NoEndpoints("llama"), "llama", "no_endpoints"),
+        ],
+    )
+    def test_that_is_refused_counts_under_its_code(
+        self, refusal: Refusal, model: str, outcome: str
+    ) -> None:
+        telemetry = Telemetry(router())
+        telemetry.decided(refusal, 0.0001)
+        labels = {"model": model, "outcome": outcome, "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    def test_for_the_list_of_models_counts_as_such(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.decided(Listed(), 0.0001)
+        labels = {"model": "unknown", "outcome": "models_listed", "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    def test_that_was_aborted_counts_as_such_and_took_no_decision(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.aborted()
+        labels = {"model": "unknown", "outcome": "aborted", "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+        assert sample(telemetry, "extproc_decision_duration_seconds_count") == 0
+
+    def test_is_timed(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving), 0.00003)
+        telemetry.decided(UnknownPath("GET", "/"), 0.5)
+        name = "extproc_decision_duration_seconds"
+        assert sample(telemetry, f"{name}_count") == 2
+        assert sample(telemetry, f"{name}_bucket", le="2e-05") == 0
+        assert sample(telemetry, f"{name}_bucket", le="5e-05") == 1
+        assert sample(telemetry, f"{name}_bucket", le="+Inf") == 2
+
+
+class TestHops:
+    def test_are_counted_where_the_ring_was_walked(self) -> None:
+        serving = router(model_spec(meanLoadFactor=100))
+        telemetry = Telemetry(serving)
+        home = decision(serving)
+        for _ in range(3):
+            serving.ledger.acquire("llama", home.lease.endpoint)
+        telemetry.decided(home, 0.0001)
+        telemetry.decided(decision(serving), 0.0001)
+        assert sample(telemetry, "extproc_ring_hops_count") == 2
+        assert sample(telemetry, "extproc_ring_hops_sum") == 1
+
+    def test_are_not_where_it_was_not(self) -> None:
+        serving = router(model_spec("a", strategy="LeastLoad"), model_spec("llama"))
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving, "a"), 0.0001)
+        telemetry.decided(decision(serving, "llama", prompt=""), 0.0001)
+        assert sample(telemetry, "extproc_ring_hops_count") == 0
+
+
+class TestEndpoints:
+    def test_are_counted_by_state_and_their_requests_by_address(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        chosen = decision(serving).address
+        (other,) = set(TWO_ADDRESSES) - {chosen}
+        inflight = "extproc_inflight_requests"
+        assert sample(telemetry, inflight, model="llama", endpoint=chosen) == 1
+        assert sample(telemetry, inflight, model="llama", endpoint=other) == 0
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_that_left_are_counted_as_draining_until_they_are_empty(self) -> None:
+        serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
+        telemetry = Telemetry(serving)
+        last = decision(serving)
+        serving.catalog = catalog(model_spec(endpoints=["10.0.0.2:8000"]))
+        labels = {"model": "llama", "endpoint": "10.0.0.1:8000"}
+        assert sample(telemetry, "extproc_inflight_requests", **labels) == 1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 1
+        last.lease.release()
+        assert sample(telemetry, "extproc_inflight_requests", **labels) == -1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_of_a_static_list_are_always_current(self) -> None:
+        telemetry = Telemetry(router())
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 0
+
+
+def test_no_text_of_a_client_becomes_a_label() -> None:
+    serving = router()
+    telemetry = Telemetry(serving)
+    for raw in (
+        b'{"model": "secret", "prompt": "secret"}',
+        b'{"model": "llama_secret"}',
+        b"secret",
+    ):
+        conversation = Conversation(serving, Random(0))
+        headers = {":path": b"/v1/completions", ":method": b"POST", "x-model": b"secret"}
+        conversation.receive(Event(Kind.REQUEST_HEADERS, headers=headers))
+        conversation.receive(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=True))
+        assert conversation.verdict is not None
+        telemetry.decided(conversation.verdict, 0.0001)
+    assert b"secret" not in telemetry.exposition()
+
+
+def test_reloads_count_by_result() -> None:
+    telemetry = Telemetry(router())
+    telemetry.reloaded(successfully=True)
+    telemetry.reloaded(successfully=False)
+    telemetry.reloaded(successfully=False)
+    assert sample(telemetry, "extproc_config_reloads_total", result="success") == 1
+    assert sample(telemetry, "extproc_config_reloads_total", result="failure") == 2
+    assert sample(telemetry, "extproc_config_last_reload_successful") == 0
+
+
+def test_each_telemetry_has_a_registry_of_its_own() -> None:
+    first, second = Telemetry(router()), Telemetry(router())
+    first.reloaded(successfully=True)
+    assert sample(second, "extproc_config_reloads_total", result="success") == 0
+
+
+def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
+    telemetry = Telemetry(router(model_spec('a"b\\c\nd世')))
+    families = list(text_string_to_metric_families(telemetry.exposition().decode()))
+    (age,) = (family for family in families if family.name == "extproc_discovery_age_seconds")
+    assert age.samples[0].labels == {"model": 'a"b\\c\nd世'}

@@ -1,0 +1,89 @@
+"""Request bodies as clients write them, generated: four APIs, any order of keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+Json = dict[str, Any]
+
+text = st.text(max_size=12)
+names = st.text(min_size=1, max_size=12)
+plain = st.one_of(st.none(), st.booleans(), st.integers(), text)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
+)
+
+
+@st.composite
+def shuffled(draw: st.DrawFn, /, **fields: st.SearchStrategy[Any]) -> Json:
+    """An object with these keys in any order, and perhaps one that says nothing."""
+    keys = draw(st.permutations(sorted(fields)))
+    made = {key: draw(fields[key]) for key in keys}
+    if draw(st.booleans()):
+        made[draw(st.sampled_from(["x", "metadata", "名前"]))] = draw(values)
+    return made
+
+
+def parts(kind: str) -> st.SearchStrategy[list[Json]]:
+    """The parts of a message: texts and pictures."""
+    image = shuffled(type=st.just("image_url"), image_url=st.fixed_dictionaries({"url": text}))
+    return st.lists(shuffled(type=st.just(kind), text=text) | image, max_size=3)
+
+
+roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
+contents = st.one_of(text, parts("text"), st.none())
+messages = st.lists(shuffled(role=roles, content=contents), max_size=4)
+tools = st.lists(
+    shuffled(
+        type=st.just("function"),
+        function=shuffled(name=names, description=text, parameters=values),
+    ),
+    max_size=2,
+)
+
+chat = shuffled(messages=messages) | shuffled(messages=messages, tools=tools)
+
+tokens = st.lists(st.integers(0, 200_000), max_size=6)
+completions = shuffled(
+    prompt=st.one_of(text, st.lists(text, max_size=3), tokens, st.lists(tokens, max_size=2))
+)
+
+response_items = st.one_of(
+    shuffled(role=roles, content=text | parts("input_text")),
+    shuffled(type=st.just("message"), role=roles, content=text | parts("input_text")),
+    shuffled(type=st.just("function_call"), call_id=text, name=names, arguments=text),
+    shuffled(type=st.just("function_call_output"), call_id=text, output=text),
+)
+responses = shuffled(input=text | st.lists(response_items, max_size=4)) | shuffled(
+    input=text | st.lists(response_items, max_size=4), instructions=text
+)
+
+anthropic = shuffled(messages=messages) | shuffled(system=text | parts("text"), messages=messages)
+
+documents = st.one_of(chat, completions, responses, anthropic)
+
+
+def written(document: Json, *, compact: bool = True, ascii_only: bool = False) -> bytes:
+    """The document as a client would send it."""
+    separators = (",", ":") if compact else None
+    indent = None if compact else 1
+    return json.dumps(
+        document, separators=separators, indent=indent, ensure_ascii=ascii_only
+    ).encode()
+
+
+@st.composite
+def bodies(draw: st.DrawFn, documents: st.SearchStrategy[Json] = documents) -> bytes:
+    """A body with its model somewhere among the other fields."""
+    items = list(draw(documents).items())
+    items.insert(draw(st.integers(0, len(items))), ("model", draw(names)))
+    return written(dict(items), compact=draw(st.booleans()), ascii_only=draw(st.booleans()))
+
+
+def cuts(body: bytes) -> Iterator[bytes]:
+    """Every beginning of a body that is not the whole, the empty one left out."""
+    return (body[:length] for length in range(1, len(body)))

@@ -1,0 +1,113 @@
+"""Short ways to build what the tests are about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from hypothesis import settings
+
+from extproc.core.catalog import Catalog, Model, revise
+from extproc.core.endpoint import Endpoint, Snapshot
+from extproc.core.ledger import Lease, Ledger
+from extproc.core.router import Router
+from extproc.core.spec import LoadBalancingSpec, ModelSpec
+from extproc.core.strategies import Candidate, Query, Strategy, build
+
+# No deadlines: machines differ, and no test here asserts a time.
+thorough = settings(max_examples=300, deadline=None)
+brief = settings(max_examples=75, deadline=None)
+
+TWO_ADDRESSES = ("10.0.0.1:8000", "10.0.0.2:8000")
+
+
+def endpoint(name: str, *adapters: str) -> Endpoint:
+    """An endpoint known by one name everywhere."""
+    return Endpoint(name, name, frozenset(adapters))
+
+
+def endpoints(count: int) -> list[Endpoint]:
+    """Endpoints as discovery names them."""
+    return [Endpoint(f"10.0.0.{i + 1}:8000", f"default/pod-{i:02}") for i in range(count)]
+
+
+def model_spec(
+    name: str = "llama",
+    *,
+    endpoints: Sequence[str] = TWO_ADDRESSES,
+    aliases: Sequence[str] = (),
+    adapters: Sequence[str] = (),
+    strategy: str = "PrefixHash",
+    **prefix_hash: object,
+) -> ModelSpec:
+    """A model of the configuration; `prefix_hash` in the document's own camelCase."""
+    document: dict[str, Any] = {
+        "name": name,
+        "endpoints": list(endpoints),
+        "aliases": list(aliases),
+        "adapters": list(adapters),
+        "loadBalancing": {"strategy": strategy, "prefixHash": prefix_hash},
+    }
+    return ModelSpec.model_validate(document)
+
+
+def strategy_of(spec: LoadBalancingSpec) -> Strategy:
+    """The strategy with dice that fall the same way each time."""
+    return build(spec, Random(0))
+
+
+def catalog(*specs: ModelSpec) -> Catalog:
+    """The catalog of these models."""
+    return revise(Catalog(), specs, strategy_of)
+
+
+def router(*specs: ModelSpec) -> Router:
+    """A router with an empty ledger; one model with two endpoints where none is given."""
+    return Router(Ledger(), catalog(*(specs or (model_spec(),))))
+
+
+def without_endpoints(spec: ModelSpec) -> Catalog:
+    """A catalog whose only model has no ready endpoint."""
+    return Catalog.of([Model.of(spec, strategy_of(spec.load_balancing), [])])
+
+
+class Traffic:
+    """Requests sent to one model, until they are finished."""
+
+    def __init__(self, strategy: Strategy, *served_by: Endpoint, replication: int = 256) -> None:
+        self.strategy = strategy
+        self.snapshot = Snapshot.of(served_by, replication)
+        self.ledger = Ledger()
+        self._leases: dict[str, list[Lease]] = {}
+
+    def rank(self, query: Query) -> list[Candidate]:
+        """The whole order of preference at this moment."""
+        return list(self.strategy.rank(query, self.snapshot, self.ledger.loads))
+
+    def send(self, count: int, query: Query | None = None) -> dict[str, int]:
+        """Sends requests that do not finish; how many went where."""
+        went: Counter[str] = Counter()
+        for _ in range(count):
+            order = self.strategy.rank(query or Query(), self.snapshot, self.ledger.loads)
+            chosen = next(order).endpoint
+            self._leases.setdefault(chosen.name, []).append(self.ledger.acquire("m", chosen))
+            went[chosen.name] += 1
+        return dict(went)
+
+    def load(self, counts: dict[str, int]) -> None:
+        """Puts requests on endpoints by name, whatever the strategy thinks of it."""
+        for chosen in self.snapshot.endpoints:
+            for _ in range(counts.get(chosen.name, 0)):
+                self._leases.setdefault(chosen.name, []).append(self.ledger.acquire("m", chosen))
+
+    def finish(self, name: str, count: int) -> None:
+        """Ends requests on an endpoint."""
+        for _ in range(count):
+            self._leases[name].pop().release()
+
+    def finish_all(self) -> None:
+        """Ends every request."""
+        for name, leases in self._leases.items():
+            self.finish(name, len(leases))

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from extproc.core.body import model_in_form
+from extproc.core.errors import InvalidRequest, Refusal
+from tests.core.builders import thorough
+
+CONTENT_TYPE = "multipart/form-data; boundary=XX"
+
+FILE = (
+    b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n'
+    b"Content-Type: audio/wav\r\n\r\nRIFF\r\n\r\n\x00\xff--X name=model\r\n"
+)
+MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper'
+
+
+def form(*parts: bytes) -> bytes:
+    return b"".join(b"--XX\r\n" + part + b"\r\n" for part in parts) + b"--XX--\r\n"
+
+
+def model_of(body: bytes, content_type: str = CONTENT_TYPE) -> str | None:
+    return model_in_form(body, content_type, complete=True)
+
+
+@pytest.mark.parametrize("parts", [(MODEL,), (MODEL, FILE), (FILE, MODEL), (FILE, MODEL, FILE)])
+def test_a_form_names_its_model_wherever_the_field_stands(parts: tuple[bytes, ...]) -> None:
+    assert model_of(form(*parts)) == "whisper"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "multipart/form-data; boundary=XX",
+        'multipart/form-data; boundary="XX"',
+        "multipart/form-data; charset=utf-8; boundary=XX",
+        "multipart/form-data;boundary=XX",
+        "Multipart/Form-Data; Boundary=XX",
+        "multipart/form-data ; boundary=XX ; x=y",
+    ],
+)
+def test_the_boundary_is_read_as_headers_write_it(content_type: str) -> None:
+    assert model_of(form(FILE, MODEL), content_type) == "whisper"
+
+
+def test_a_quoted_boundary_may_hold_what_a_bare_one_may_not() -> None:
+    body = form(MODEL).replace(b"XX", b"a b:c?")
+    assert model_of(body, 'multipart/form-data; boundary="a b:c?"') == "whisper"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper',
+        b"Content-Disposition: form-data; name=model\r\n\r\nwhisper",
+        b'content-disposition:form-data;name="model"\r\n\r\nwhisper',
+        b'Content-Type: text/plain\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper',
+        b'Content-Disposition: form-data; name="model"\r\n\r\n whisper \n',
+    ],
+)
+def test_the_field_is_read_as_clients_write_it(field: bytes) -> None:
+    assert model_of(form(field)) == "whisper"
+
+
+def test_a_name_of_other_letters_is_decoded() -> None:
+    assert model_of(form(MODEL.replace(b"whisper", "ささやき".encode()))) == "ささやき"
+
+
+@pytest.mark.parametrize("length", range(1, len(form(FILE, MODEL))))
+def test_a_cut_form_names_the_whole_model_or_none(length: int) -> None:
+    body = form(FILE, MODEL)
+    # Only the next delimiter shows that the name has ended.
+    expected = "whisper" if length >= body.rindex(b"--XX") + len(b"--XX") else None
+    assert model_in_form(body[:length], CONTENT_TYPE, complete=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "why"),
+    [
+        (b"", CONTENT_TYPE, "The request has no body; a multipart form is expected."),
+        (form(FILE), CONTENT_TYPE, "The form has no field 'model'."),
+        (b"{}", CONTENT_TYPE, "The form has no field 'model'."),
+        (
+            form(MODEL.replace(b"whisper", b"  ")),
+            CONTENT_TYPE,
+            "'model' must be a non-empty string.",
+        ),
+        (
+            form(MODEL),
+            "application/json",
+            "This path expects multipart/form-data with a boundary.",
+        ),
+        (
+            form(MODEL),
+            "multipart/form-data",
+            "This path expects multipart/form-data with a boundary.",
+        ),
+        (form(MODEL), "", "This path expects multipart/form-data with a boundary."),
+    ],
+)
+def test_a_form_without_a_model_is_refused(body: bytes, content_type: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        model_of(body, content_type)
+    assert (refused.value.message, refused.value.status) == (why, 400)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param("boundary*=a; boundary*0=b", id="two continuations at odds"),
+        pytest.param(f"boundary*{'0' * 5000}=x", id="a continuation of 5,000 digits"),
+    ],
+)
+def test_no_content_type_raises_anything_but_a_refusal(parameters: str) -> None:
+    with pytest.raises(Refusal):
+        model_of(b"x", f"multipart/form-data; {parameters}")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param(b"name*=a; name*0=b", id="two continuations at odds"),
+        pytest.param(b"name*" + b"0" * 5000 + b"=x", id="a continuation of 5,000 digits"),
+    ],
+)
+def test_no_field_raises_anything_but_a_refusal(parameters: bytes) -> None:
+    with pytest.raises(Refusal):
+        model_of(form(b"Content-Disposition: form-data; " + parameters + b"\r\n\r\nx"))
+
+
+pieces = st.lists(
+    st.sampled_from([b"--XX", b"\r\n", b"--", b":", b";", b'"', b"name=", b"model", MODEL, FILE])
+    | st.binary(max_size=4)
+)
+
+
+@thorough
+@given(
+    pieces.map(b"".join),
+    st.sampled_from([CONTENT_TYPE, 'multipart/form-data; boundary="XX']) | st.text(),
+    st.booleans(),
+)
+@example(b"--XX\r\n\r\n--XX", CONTENT_TYPE, True)
+def test_no_bytes_raise_anything_but_a_refusal(
+    body: bytes, content_type: str, complete: bool
+) -> None:
+    try:
+        model = model_in_form(body, content_type, complete=complete)
+    except Refusal:
+        return
+    assert model or (model is None and not complete)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extproc.core.catalog import Catalog, revise
+from extproc.core.errors import ModelNotFound
+from extproc.core.ledger import Ledger
+from extproc.core.router import Router
+from extproc.core.spec import ModelSpec
+from tests.core.builders import catalog, model_spec, strategy_of
+
+LLAMA = model_spec("llama", aliases=["llama-latest"], adapters=["sql-lora", "my_lora"])
+QWEN = model_spec("qwen_2_5", adapters=["law_v_2"])
+
+
+class TestAName:
+    @pytest.mark.parametrize(
+        ("name", "model", "adapter"),
+        [
+            pytest.param("llama", "llama", "", id="model"),
+            pytest.param("llama-latest", "llama", "", id="alias"),
+            pytest.param("sql-lora", "llama", "sql-lora", id="adapter"),
+            pytest.param("llama_sql-lora", "llama", "sql-lora", id="model_adapter"),
+            pytest.param("llama-latest_sql-lora", "llama", "sql-lora", id="alias_adapter"),
+            pytest.param("my_lora", "llama", "my_lora", id="adapter with underscore"),
+            pytest.param("llama_my_lora", "llama", "my_lora", id="model_adapter_"),
+            pytest.param("qwen_2_5", "qwen_2_5", "", id="model with underscores"),
+            pytest.param("qwen_2_5_law_v_2", "qwen_2_5", "law_v_2", id="underscores in both"),
+        ],
+    )
+    def test_means_a_model_and_an_adapter(self, name: str, model: str, adapter: str) -> None:
+        models = catalog(LLAMA, QWEN)
+        found, with_adapter = models.resolve(name)
+        assert (found.spec.name, with_adapter) == (model, adapter)
+        assert models.names(name)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *["", "_", "gpt", "Llama", "llama_", "_llama", "_sql-lora", "llama__sql-lora"],
+            # An adapter of another model, or of none.
+            *["llama_law_v_2", "qwen_2_5_sql-lora", "llama_gpt", "qwen", "qwen_2", "lora"],
+            # A model is no adapter.
+            *["llama_qwen_2_5", "llama_llama"],
+        ],
+    )
+    def test_that_nobody_has_is_not_found(self, name: str) -> None:
+        models = catalog(LLAMA, QWEN)
+        assert not models.names(name)
+        with pytest.raises(ModelNotFound) as missing:
+            models.resolve(name)
+        for known in ("llama", "llama-latest", "my_lora", "sql-lora", "qwen_2_5", "law_v_2"):
+            assert known in missing.value.message
+
+    def test_of_a_model_wins_over_the_same_name_taken_apart(self) -> None:
+        joined = model_spec("llama_sql-lora")
+        found, adapter = catalog(LLAMA, joined).resolve("llama_sql-lora")
+        assert (found.spec.name, adapter) == ("llama_sql-lora", "")
+
+
+def test_the_only_model_is_known_as_such() -> None:
+    only = catalog(LLAMA).only()
+    assert only is not None
+    assert only.spec is LLAMA
+    assert catalog(LLAMA, QWEN).only() is None
+    assert Catalog().only() is None
+
+
+def test_the_key_headers_are_those_some_model_reads() -> None:
+    by_session = model_spec("a", prefixSource="Header:X-Session")
+    assert list(catalog(LLAMA, by_session).key_headers()) == ["x-session"]
+
+
+def test_the_listing_has_openais_form_and_names_the_parents_of_adapters() -> None:
+    listing = json.loads(catalog(LLAMA, QWEN).listing())
+    assert listing["object"] == "list"
+    assert [(entry["id"], entry.get("parent")) for entry in listing["data"]] == [
+        ("llama", None),
+        ("llama-latest", None),
+        ("sql-lora", "llama"),
+        ("my_lora", "llama"),
+        ("qwen_2_5", None),
+        ("law_v_2", "qwen_2_5"),
+    ]
+    for entry in listing["data"]:
+        assert entry["object"] == "model"
+        assert isinstance(entry["created"], int)
+        assert isinstance(entry["owned_by"], str)
+
+
+def test_every_listed_name_can_be_requested() -> None:
+    models = catalog(LLAMA, QWEN)
+    assert all(models.names(entry["id"]) for entry in json.loads(models.listing())["data"])
+
+
+def test_a_static_endpoint_serves_all_adapters_of_its_model_under_its_address() -> None:
+    snapshot = catalog(LLAMA).models["llama"].snapshot
+    assert [(e.address, e.name) for e in snapshot.endpoints] == [
+        ("10.0.0.1:8000", "10.0.0.1:8000"),
+        ("10.0.0.2:8000", "10.0.0.2:8000"),
+    ]
+    assert snapshot.eligible("my_lora") == snapshot.endpoints
+
+
+def test_each_endpoint_stands_on_the_ring_as_often_as_configured() -> None:
+    spec = model_spec(replication=7)
+    assert len(catalog(spec).models["llama"].snapshot.ring) == 14
+
+
+class TestARevision:
+    def test_keeps_the_strategy_of_a_model_whose_load_balancing_did_not_change(self) -> None:
+        before = catalog(LLAMA, QWEN)
+        moved = LLAMA.model_copy(update={"endpoints": ("10.0.0.9:8000",), "aliases": ()})
+        after = revise(before, [QWEN, moved], strategy_of)
+        assert after.models["llama"].strategy is before.models["llama"].strategy
+        assert after.models["qwen_2_5"].strategy is before.models["qwen_2_5"].strategy
+        assert [e.address for e in after.models["llama"].snapshot.endpoints] == ["10.0.0.9:8000"]
+        assert not after.names("llama-latest")
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            model_spec("llama", strategy="RoundRobin"),
+            model_spec("llama", meanLoadFactor=150),
+            model_spec("llama", prefixSource="PromptHead"),
+        ],
+    )
+    def test_replaces_it_where_the_load_balancing_changed(self, changed: ModelSpec) -> None:
+        before = catalog(model_spec("llama"))
+        after = revise(before, [changed], strategy_of)
+        assert after.models["llama"].strategy is not before.models["llama"].strategy
+
+    def test_does_not_hand_a_strategy_on_to_another_model(self) -> None:
+        before = catalog(model_spec("a"))
+        after = revise(before, [model_spec("b")], strategy_of)
+        assert after.models["b"].strategy is not before.models["a"].strategy
+
+    def test_does_not_touch_the_catalog_that_requests_may_still_use(self) -> None:
+        before = catalog(LLAMA, QWEN)
+        revise(before, [model_spec("other")], strategy_of)
+        assert before.names("llama")
+        assert not before.names("other")
+
+    def test_leaves_the_requests_in_flight_counted(self) -> None:
+        serving = Router(Ledger(), catalog(LLAMA))
+        decision = serving.decide(serving.place("llama", {"prompt": "hi"}, {}))
+        serving.catalog = revise(serving.catalog, [QWEN], strategy_of)
+        assert dict(serving.ledger.loads) == {decision.address: 1}
+        serving.catalog = revise(serving.catalog, [LLAMA], strategy_of)
+        again = serving.decide(serving.place("llama", {"prompt": "hi"}, {}))
+        assert (again.address, again.inflight) == (decision.address, 1)
+        decision.lease.release()
+        again.lease.release()
+        assert dict(serving.ledger.loads) == {}

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from extproc.core.ledger import Lease, Ledger
+from tests.core.builders import endpoint
+
+A, B = endpoint("10.0.0.1:8000"), endpoint("10.0.0.2:8000")
+
+
+def test_a_lease_counts_from_its_taking_to_its_release() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    assert dict(ledger.loads) == {A.address: 1}
+    lease.release()
+    assert dict(ledger.loads) == {}
+
+
+def test_a_lease_released_again_counts_once() -> None:
+    ledger = Ledger()
+    lease, other = ledger.acquire("llama", A), ledger.acquire("llama", A)
+    lease.release()
+    lease.release()
+    assert dict(ledger.loads) == {A.address: 1}
+    other.release()
+    assert dict(ledger.loads) == {}
+    assert list(ledger.held()) == []
+
+
+def test_an_endpoint_of_two_models_has_one_load_and_is_held_by_both() -> None:
+    ledger = Ledger()
+    ledger.acquire("llama", A)
+    ledger.acquire("qwen", A)
+    ledger.acquire("qwen", A)
+    assert dict(ledger.loads) == {A.address: 3}
+    assert sorted((model, e.address, n) for model, e, n in ledger.held()) == [
+        ("llama", A.address, 1),
+        ("qwen", A.address, 2),
+    ]
+
+
+def test_nobody_can_change_the_loads_but_by_leases() -> None:
+    with pytest.raises(TypeError):
+        Ledger().loads["10.0.0.1:8000"] = 1  # type: ignore[index]
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Leases taken and released in any order, against a plain count of those that are out."""
+
+    leases = Bundle("leases")
+    released = Bundle("released")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.out: list[Lease] = []
+
+    @rule(
+        target=leases,
+        model=st.sampled_from(["llama", "qwen"]),
+        address=st.sampled_from(["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]),
+        adapter=st.sampled_from(["", "sql"]),
+    )
+    def acquire(self, model: str, address: str, adapter: str) -> Lease:
+        # The same address may come back as another endpoint object.
+        lease = self.ledger.acquire(model, endpoint(address, adapter))
+        self.out.append(lease)
+        return lease
+
+    @rule(target=released, lease=consumes(leases))
+    def release(self, lease: Lease) -> Lease:
+        lease.release()
+        self.out.remove(lease)
+        return lease
+
+    @rule(lease=released)
+    def release_again(self, lease: Lease) -> None:
+        lease.release()
+
+    @invariant()
+    def loads_are_the_leases_that_are_out(self) -> None:
+        assert dict(self.ledger.loads) == Counter(lease.endpoint.address for lease in self.out)
+
+    @invariant()
+    def held_tells_them_apart_by_model(self) -> None:
+        held = {(model, e.address): n for model, e, n in self.ledger.held()}
+        assert held == Counter((lease.model, lease.endpoint.address) for lease in self.out)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=100, deadline=None)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extproc.core.prompt import first_user_message, prompt_head, system_text, text_of
+
+LIMIT = 1000
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def system(content: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content}
+
+
+def text(value: str, kind: str = "text") -> dict[str, Any]:
+    return {"type": kind, "text": value}
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+class TestTheTextOfAContent:
+    def test_a_string_is_its_text(self) -> None:
+        assert text_of("hello") == "hello"
+
+    def test_text_parts_are_joined_with_nothing_between(self) -> None:
+        assert text_of([text("hel"), IMAGE, text("lo")]) == "hello"
+
+    @pytest.mark.parametrize(
+        "content", [None, 7, True, {}, [], [IMAGE], ["x"], [{"text": None}], [{"text": 7}], [None]]
+    )
+    def test_what_has_no_text_counts_nothing(self, content: Any) -> None:
+        assert text_of(content) == ""
+
+
+class TestTheFirstUserMessage:
+    @pytest.mark.parametrize(
+        ("document", "expected"),
+        [
+            pytest.param({"messages": [user("hi"), user("again")]}, "hi", id="the first"),
+            pytest.param({"messages": [system("be brief"), user("hi")]}, "hi", id="after system"),
+            pytest.param({"messages": [user([text("a"), IMAGE, text("b")])]}, "ab", id="parts"),
+            pytest.param({"messages": [user(None), user("later")]}, "", id="null content"),
+            pytest.param({"messages": [{"role": "user"}]}, "", id="no content"),
+            pytest.param({"messages": [user([IMAGE])]}, "", id="only an image"),
+            pytest.param(
+                {"messages": [{"role": "tool", "content": "42"}, user("hi")]}, "hi", id="tool"
+            ),
+            pytest.param({"messages": []}, "", id="no messages"),
+            pytest.param({"messages": None}, "", id="null messages"),
+            pytest.param({"messages": {"role": "user"}}, "", id="messages of a wrong type"),
+            pytest.param({"messages": ["hi", None, 7]}, "", id="messages that are no objects"),
+            pytest.param({}, "", id="nothing"),
+            pytest.param({"prompt": "once upon"}, "once upon", id="completion"),
+            pytest.param({"prompt": ["once", "twice"]}, "once", id="several prompts"),
+            pytest.param({"prompt": [11, 22, 33]}, "11 22 33", id="token ids"),
+            pytest.param({"prompt": [[11, 22], [33]]}, "11 22", id="lists of token ids"),
+            pytest.param({"prompt": []}, "", id="no prompt"),
+            pytest.param({"prompt": None}, "", id="null prompt"),
+            pytest.param({"prompt": {"x": 1}}, "", id="prompt of a wrong type"),
+            pytest.param({"input": "hi"}, "hi", id="Responses, a string"),
+            pytest.param(
+                {"instructions": "be brief", "input": [user([text("hi", "input_text")])]},
+                "hi",
+                id="Responses, items",
+            ),
+            pytest.param(
+                {"system": "be brief", "messages": [user([text("hi")])]}, "hi", id="Anthropic"
+            ),
+        ],
+    )
+    def test_is_found_in_every_apis_fields(self, document: dict[str, Any], expected: str) -> None:
+        assert first_user_message(document, LIMIT) == expected
+
+    def test_of_token_ids_reads_no_more_of_them_than_the_limit_needs(self) -> None:
+        assert first_user_message({"prompt": list(range(10)) * 100_000}, 3) == "0 1 2"
+
+
+class TestTheSystemText:
+    @pytest.mark.parametrize(
+        ("document", "expected"),
+        [
+            ({"messages": [system("be brief"), user("hi")]}, "be brief"),
+            ({"messages": [{"role": "developer", "content": "be brief"}]}, "be brief"),
+            ({"messages": [system([text("be "), text("brief")])]}, "be brief"),
+            ({"messages": [system("a"), {"role": "developer", "content": "b"}]}, "ab"),
+            ({"messages": [user("hi"), system("late")]}, ""),
+            ({"messages": [{"role": "assistant", "content": "x"}, system("late")]}, ""),
+            ({"system": "be brief", "messages": [user("hi")]}, "be brief"),
+            ({"system": [text("be "), text("brief")], "messages": []}, "be brief"),
+            ({"instructions": "be brief", "input": "hi"}, "be brief"),
+            ({"instructions": "be ", "input": [system("brief"), user("hi")]}, "be brief"),
+            ({"instructions": None, "input": "hi"}, ""),
+            ({"prompt": "x"}, ""),
+            ({}, ""),
+        ],
+    )
+    def test_is_the_field_and_the_messages_before_the_first_of_the_user(
+        self, document: dict[str, Any], expected: str
+    ) -> None:
+        assert system_text(document) == expected
+
+
+class TestThePromptsHead:
+    @pytest.mark.parametrize(
+        ("document", "pieces"),
+        [
+            (
+                {"messages": [system("be brief"), user("hi")]},
+                ["system", "be brief", "user", "hi"],
+            ),
+            (
+                {"system": "be brief", "messages": [user("hi")]},
+                ["system", "be brief", "user", "hi"],
+            ),
+            (
+                {"instructions": "be brief", "input": "hi"},
+                ["instructions", "be brief", "input", "hi"],
+            ),
+            ({"prompt": "once"}, ["once"]),
+            ({"prompt": [11, 22]}, ["11 22"]),
+            ({"messages": [user([text("a"), text("b")])]}, ["user", "a", "b"]),
+            (
+                {"messages": [user([text("see"), IMAGE])]},
+                ["user", "see", "data:image/png;base64,iVBORw0KGgo="],
+            ),
+            ({"messages": [user(None)]}, ["user"]),
+            ({"model": "llama", "temperature": 1, "user": "me"}, []),
+        ],
+    )
+    def test_is_everything_that_the_prompt_is_made_of(
+        self, document: dict[str, Any], pieces: list[str]
+    ) -> None:
+        assert prompt_head(document, LIMIT) == "\n".join(pieces)
+
+    def test_holds_tools_and_tool_calls(self) -> None:
+        tool = {"type": "function", "function": {"name": "add", "parameters": {"max": 9}}}
+        call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        document = {
+            "tools": [tool],
+            "messages": [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "3"},
+            ],
+        }
+        assert prompt_head(document, LIMIT).split("\n") == [
+            *["tools", "add", "9"],
+            *["assistant", "c1", "add", "{}"],
+            *["tool", "c1", "3"],
+        ]
+
+    def test_differs_where_the_tools_or_the_system_prompt_differ(self) -> None:
+        asked = [user("hi")]
+        heads = {
+            prompt_head(document, LIMIT)
+            for document in (
+                {"messages": asked},
+                {"tools": [{"name": "add"}], "messages": asked},
+                {"tools": [{"name": "sub"}], "messages": asked},
+                {"system": "be brief", "messages": asked},
+                {"system": "be long", "messages": asked},
+            )
+        }
+        assert len(heads) == 5
+
+    @pytest.mark.parametrize("limit", [1, 4, 5, 6, 100])
+    def test_has_no_more_characters_than_the_limit(self, limit: int) -> None:
+        document = {"messages": [user("世界" * 100)]}
+        assert prompt_head(document, limit) == ("user\n" + "世界" * 100)[:limit]

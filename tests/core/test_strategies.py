@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from extproc.core.spec import LoadBalancingSpec, StrategyName
+from extproc.core.strategies import Query, Strategy, build
+from extproc.core.strategies.least_load import LeastLoad
+from extproc.core.strategies.prefix_hash import PrefixHash
+from extproc.core.strategies.random_choice import RandomChoice
+from extproc.core.strategies.round_robin import RoundRobin
+from tests.core.builders import Traffic, endpoints, model_spec
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("PrefixHash", PrefixHash),
+        ("LeastLoad", LeastLoad),
+        ("RoundRobin", RoundRobin),
+        ("Random", RandomChoice),
+    ],
+)
+def test_a_strategy_is_chosen_by_its_name(name: StrategyName, kind: type[Strategy]) -> None:
+    assert type(build(LoadBalancingSpec(strategy=name), Random())) is kind
+
+
+def test_prefix_hash_is_the_default() -> None:
+    assert isinstance(build(LoadBalancingSpec(), Random()), PrefixHash)
+
+
+@pytest.mark.parametrize(("factor", "at_home"), [(100, 2), (150, 14), (200, 100)])
+def test_prefix_hash_bounds_the_load_as_configured(factor: int, at_home: int) -> None:
+    spec = model_spec(meanLoadFactor=factor).load_balancing
+    traffic = Traffic(build(spec, Random(0)), *endpoints(2))
+    home, other = (c.endpoint.name for c in traffic.rank(Query(key=7)))
+    traffic.load({home: 5, other: 5})
+    # The request after n others stays where 5 + n <= (10 + n + 1) / 2 * factor / 100.
+    firsts = [next(iter(traffic.send(1, Query(key=7)))) for _ in range(100)]
+    assert [*firsts, other].index(other) == at_home

@@ -1,0 +1,510 @@
+"""The model of one engine: its schedule, its cache, its time, and the published figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica, SimRequest, TokenEvent
+
+BLOCK = L4_LLAMA_3_1_8B_FP8.block_size
+L4 = L4_LLAMA_3_1_8B_FP8
+
+
+def request(
+    number: int, prompt: int, output: int, shared: int = 0, prefix: str = "shared"
+) -> SimRequest:
+    """A request whose first `shared` blocks are those of its prefix and the rest its own."""
+    full = (prompt + output) // BLOCK
+    blocks = [(prefix, i) if i < shared else (number, i) for i in range(full)]
+    return SimRequest(number, prompt, output, blocks)
+
+
+def small(blocks: int) -> Replica:
+    return Replica(replace(L4, kv_blocks=blocks))
+
+
+def step(replica: Replica) -> list[TokenEvent]:
+    assert replica.begin_step() is not None
+    return replica.finish_step()
+
+
+def drain(replica: Replica) -> list[TokenEvent]:
+    """Steps until idle; far more of them than any test needs is a livelock."""
+    events: list[TokenEvent] = []
+    for _ in range(100_000):
+        if replica.begin_step() is None:
+            return events
+        events += replica.finish_step()
+    raise AssertionError("the replica does not come to an end")
+
+
+class TestGenerating:
+    def test_an_idle_replica_has_nothing_to_do(self) -> None:
+        assert Replica().begin_step() is None
+
+    def test_a_request_has_a_token_per_step_the_first_with_its_prompt(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 3))
+        assert step(replica) == [TokenEvent(1, first=True, finished=False, cached_tokens=0)]
+        assert step(replica) == [TokenEvent(1, first=False, finished=False, cached_tokens=0)]
+        assert step(replica) == [TokenEvent(1, first=False, finished=True, cached_tokens=0)]
+        assert replica.begin_step() is None
+
+    def test_one_token_is_first_and_last(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 1))
+        assert step(replica) == [TokenEvent(1, first=True, finished=True, cached_tokens=0)]
+
+    def test_running_and_waiting_are_told_apart(self) -> None:
+        replica = Replica(replace(L4, max_num_seqs=2))
+        for number in range(3):
+            replica.submit(request(number, 100, 5))
+        assert (replica.running, replica.waiting) == (0, 3)
+        step(replica)
+        assert (replica.running, replica.waiting) == (2, 1)
+        drain(replica)
+        assert (replica.running, replica.waiting) == (0, 0)
+
+    def test_what_arrives_while_a_step_runs_is_in_the_next(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.begin_step()
+        replica.submit(request(2, 100, 5))
+        assert [event.request_id for event in replica.finish_step()] == [1]
+        assert [event.request_id for event in step(replica)] == [1, 2]
+
+    def test_tokens_are_counted(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.submit(request(2, 50, 3))
+        drain(replica)
+        assert (replica.prompt_tokens_total, replica.generation_tokens_total) == (150, 8)
+
+    def test_a_step_must_end_before_the_next_begins(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.begin_step()
+        with pytest.raises(RuntimeError):
+            replica.begin_step()
+
+    def test_a_step_must_begin_before_it_ends(self) -> None:
+        with pytest.raises(RuntimeError):
+            Replica().finish_step()
+
+
+class TestRefusing:
+    @pytest.mark.parametrize(("prompt", "output"), [(0, 1), (1, 0), (-1, 1)])
+    def test_a_request_without_prompt_or_output(self, prompt: int, output: int) -> None:
+        with pytest.raises(ValueError, match="at least"):
+            Replica().submit(SimRequest(1, prompt, output, []))
+
+    def test_a_request_larger_than_the_whole_cache(self) -> None:
+        replica = small(blocks=4)
+        with pytest.raises(ValueError, match="65 tokens, but the whole cache holds 64"):
+            replica.submit(request(1, 60, 5))
+        replica.submit(request(2, 60, 4))
+        assert len(drain(replica)) == 4
+
+    def test_ids_that_do_not_match_the_length(self) -> None:
+        with pytest.raises(ValueError, match="3 ids"):
+            Replica().submit(SimRequest(1, 30, 2, [1, 2, 3]))
+
+    def test_an_id_that_is_in_the_engine(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 2))
+        with pytest.raises(ValueError, match="already"):
+            replica.submit(request(1, 100, 2))
+        drain(replica)
+        replica.submit(request(1, 100, 2))
+
+
+class TestCaching:
+    def cached(self, replica: Replica, wanted: SimRequest) -> int:
+        replica.submit(wanted)
+        return drain(replica)[0].cached_tokens
+
+    def test_a_prompt_seen_before_is_found_but_for_its_last_block(self) -> None:
+        replica = Replica()
+        assert self.cached(replica, request(1, 402, 5, shared=25)) == 0
+        assert self.cached(replica, request(2, 402, 5, shared=25)) == 400
+        assert self.cached(replica, request(3, 400, 5, shared=25)) == 384
+
+    def test_the_next_turn_finds_the_answer_too(self) -> None:
+        replica = Replica()
+        assert self.cached(replica, request(1, 100, 60, shared=10)) == 0
+        # 160 tokens were known; the last was never computed, as nothing came after it.
+        assert self.cached(replica, request(2, 200, 10, shared=10)) == 144
+
+    def test_requests_of_the_same_step_share_a_prefix(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 402, 1, shared=25))
+        replica.submit(request(2, 402, 1, shared=25))
+        assert [event.cached_tokens for event in step(replica)] == [0, 400]
+
+    def test_hits_and_queries_are_counted_in_tokens(self) -> None:
+        replica = Replica()
+        for number in range(3):
+            self.cached(replica, request(number, 402, 5, shared=25))
+        assert (replica.prefix_cache_queries, replica.prefix_cache_hits) == (1206, 800)
+
+    def test_a_request_that_pushed_a_prefix_out_makes_it_cold(self) -> None:
+        replica = small(blocks=30)
+        self.cached(replica, request(1, 320, 5, shared=20))
+        self.cached(replica, request(2, 440, 5))
+        assert self.cached(replica, request(3, 320, 5, shared=20)) < 160
+
+    def test_usage_is_what_running_requests_hold(self) -> None:
+        replica = small(blocks=40)
+        replica.submit(request(1, 300, 5))
+        step(replica)
+        assert replica.kv_usage == pytest.approx(19 / 40)
+        drain(replica)
+        assert replica.kv_usage == 0.0
+
+    def test_a_reset_makes_cold_and_counts_from_zero(self) -> None:
+        replica = Replica()
+        self.cached(replica, request(1, 402, 5, shared=25))
+        replica.reset()
+        assert replica.prompt_tokens_total == replica.prefix_cache_queries == 0
+        assert self.cached(replica, request(2, 402, 5, shared=25)) == 0
+
+
+class TestScheduling:
+    def test_a_long_prompt_is_computed_in_chunks(self) -> None:
+        replica = Replica(replace(L4, max_num_batched_tokens=100))
+        replica.submit(request(1, 250, 2))
+        assert [len(step(replica)) for _ in range(4)] == [0, 0, 1, 1]
+
+    def test_running_requests_come_before_new_prompts(self) -> None:
+        replica = Replica(replace(L4, max_num_batched_tokens=100))
+        replica.submit(request(1, 100, 9))
+        step(replica)
+        replica.submit(request(2, 100, 9))
+        assert [event.request_id for event in step(replica)] == [1]
+        assert [event.request_id for event in step(replica)] == [1, 2]
+
+    def test_nobody_overtakes_a_request_that_waits_for_room(self) -> None:
+        replica = small(blocks=20)
+        replica.submit(request(1, 160, 20))
+        step(replica)
+        replica.submit(request(2, 300, 2))
+        replica.submit(request(3, 10, 2))
+        step(replica)
+        assert (replica.running, replica.waiting) == (1, 2)
+        firsts = [event.request_id for event in drain(replica) if event.first]
+        assert firsts == [2, 3]
+
+
+class TestPreempting:
+    def under_pressure(self) -> Replica:
+        """Two requests that fit together until one of them needs a block more."""
+        replica = small(blocks=10)
+        replica.submit(request(1, 80, 40))
+        replica.submit(request(2, 80, 40))
+        return replica
+
+    def test_the_latest_arrival_goes_and_comes_back(self) -> None:
+        replica = self.under_pressure()
+        step(replica)
+        assert [event.request_id for event in step(replica)] == [1]
+        assert (replica.running, replica.waiting, replica.preemptions) == (1, 1, 1)
+
+    def test_everybody_is_served_in_the_end(self) -> None:
+        replica = self.under_pressure()
+        events = Counter(event.request_id for event in drain(replica))
+        assert events == {1: 40, 2: 40}
+        assert replica.generation_tokens_total == 80
+
+    def test_a_preempted_request_has_one_first_token(self) -> None:
+        events = drain(self.under_pressure())
+        assert [event.request_id for event in events if event.first] == [1, 2]
+
+    def test_a_preempted_request_is_counted_once_in_queries(self) -> None:
+        replica = self.under_pressure()
+        drain(replica)
+        assert (replica.prefix_cache_queries, replica.prompt_tokens_total) == (160, 160)
+
+    def test_a_preempted_request_comes_before_those_that_waited_behind_it(self) -> None:
+        replica = self.under_pressure()
+        step(replica)
+        replica.submit(request(3, 16, 1))
+        events = drain(replica)
+        assert replica.preemptions == 1
+        second = next(i for i, e in enumerate(events) if e.request_id == 2)
+        third = next(i for i, e in enumerate(events) if e.request_id == 3)
+        assert second < third
+
+    def test_tokens_lost_are_computed_again_and_take_their_time(self) -> None:
+        replica = self.under_pressure()
+        replica.submit(request(3, 16, 1))
+        seconds = []
+        while (planned := replica.begin_step()) is not None:
+            seconds.append((replica.preemptions, planned))
+            replica.finish_step()
+        after = [planned for preemptions, planned in seconds if preemptions]
+        assert max(after) > L4.step_base_seconds + L4.admission_seconds
+
+
+class TestAborting:
+    def test_an_unknown_request_changes_nothing(self) -> None:
+        replica = Replica()
+        replica.abort(7)
+        assert replica.begin_step() is None
+
+    def test_a_waiting_request(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.abort(1)
+        replica.abort(1)
+        assert (replica.waiting, replica.begin_step()) == (0, None)
+
+    def test_a_running_request_gives_its_blocks_back(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        step(replica)
+        replica.abort(1)
+        assert (replica.running, replica.kv_usage) == (0, 0.0)
+
+    def test_a_request_of_the_step_that_runs(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.submit(request(2, 100, 5))
+        replica.begin_step()
+        replica.abort(1)
+        assert [event.request_id for event in replica.finish_step()] == [2]
+
+    def test_an_id_may_come_back_while_the_step_still_runs(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 5))
+        replica.begin_step()
+        replica.abort(1)
+        replica.submit(request(1, 100, 2))
+        assert replica.finish_step() == []
+        assert len(drain(replica)) == 2
+
+    def test_a_preempted_request(self) -> None:
+        replica = small(blocks=10)
+        replica.submit(request(1, 80, 40))
+        replica.submit(request(2, 80, 40))
+        step(replica)
+        step(replica)
+        assert replica.preemptions == 1
+        replica.abort(2)
+        assert {event.request_id for event in drain(replica)} == {1}
+
+    def test_a_finished_request_stays_finished(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 100, 2))
+        drain(replica)
+        replica.abort(1)
+        assert replica.generation_tokens_total == 2
+
+
+class TestTiming:
+    def test_a_prompt_takes_its_admission_and_its_uncached_tokens(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 430, 2))
+        assert replica.begin_step() == pytest.approx(0.041 + 430 * 0.5e-6 + 0.010 + 0.1)
+
+    def test_cached_tokens_take_no_time_but_their_context(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 402, 1, shared=25))
+        drain(replica)
+        replica.submit(request(2, 402, 1, shared=25))
+        assert replica.begin_step() == pytest.approx(0.041 + 402 * 0.5e-6 + 0.010 + 2 / 4_300)
+
+    def test_a_further_token_takes_its_context(self) -> None:
+        replica = Replica()
+        replica.submit(request(1, 1_000, 2))
+        step(replica)
+        assert replica.begin_step() == pytest.approx(0.041 + 1_001 * 0.5e-6)
+
+    def test_a_prompt_in_chunks_is_admitted_once(self) -> None:
+        replica = Replica(replace(L4, max_num_batched_tokens=1_000))
+        replica.submit(request(1, 1_500, 1))
+        first = replica.begin_step()
+        replica.finish_step()
+        assert first == pytest.approx(0.041 + 1_000 * 0.5e-6 + 0.010 + 1_000 / 4_300)
+        assert replica.begin_step() == pytest.approx(0.041 + 1_500 * 0.5e-6 + 500 / 4_300)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of KubeAI's published tables, as seen by one of its eight replicas."""
+
+    batch: int
+    hit_rate: float
+    itl_seconds: float
+
+
+PUBLISHED = [
+    pytest.param(Row(62, 0.96, 0.0858), id="PrefixHash 800"),
+    pytest.param(Row(54, 0.96, 0.0792), id="PrefixHash 1600"),
+    pytest.param(Row(53, 0.96, 0.0785), id="PrefixHash 3200"),
+    pytest.param(Row(56, 0.96, 0.0799), id="PrefixHash 8000"),
+    pytest.param(Row(81, 0.56, 0.173), id="RoundRobin 800"),
+    pytest.param(Row(83, 0.56, 0.176), id="LeastLoad 800"),
+    pytest.param(Row(95, 0.61, 0.195), id="RoundRobin and LeastLoad from 1600 on"),
+]
+
+
+@pytest.mark.parametrize("row", PUBLISHED)
+def test_a_steady_batch_has_the_published_inter_token_latency(row: Row) -> None:
+    """A batch kept full with the published mean request: 832 tokens in, 76 out."""
+    replica = Replica()
+    prompt, output = 832, 76
+    shared = round(row.hit_rate * prompt / BLOCK)
+    numbers = count()
+    replica.submit(request(next(numbers), prompt, 1, shared))
+    drain(replica)
+    seconds: list[float] = []
+    for now in range(10 * output):
+        # Filled up over the time of one answer, so that not all end at once.
+        wanted = min(row.batch, row.batch * (now + 1) // output)
+        for _ in range(wanted - replica.running - replica.waiting):
+            replica.submit(request(next(numbers), prompt, output, shared))
+        planned = replica.begin_step()
+        if planned is not None:
+            seconds.append(planned)
+            replica.finish_step()
+    steady = seconds[-5 * output :]
+    assert sum(steady) / len(steady) == pytest.approx(row.itl_seconds, rel=0.05)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A request of the property tests and what becomes of it."""
+
+    prompt: int
+    output: int
+    shared: int
+    at_step: int
+    abort_after: int | None
+    """Steps after its submission; None: never."""
+
+    in_step: bool
+    """Whether it is aborted while a step runs, or between two."""
+
+
+PLANS = st.lists(
+    st.builds(
+        Planned,
+        prompt=st.integers(1, 120),
+        output=st.integers(1, 40),
+        shared=st.integers(0, 8),
+        at_step=st.integers(0, 30),
+        abort_after=st.none() | st.integers(0, 40),
+        in_step=st.booleans(),
+    ),
+    min_size=1,
+    max_size=12,
+)
+PROFILES = st.builds(
+    Profile,
+    name=st.just("any"),
+    step_base_seconds=st.just(0.041),
+    seconds_per_context_token=st.just(0.5e-6),
+    admission_seconds=st.just(0.010),
+    prefill_tokens_per_second=st.just(4_300.0),
+    kv_blocks=st.integers(10, 30),
+    max_num_seqs=st.integers(1, 6),
+    max_num_batched_tokens=st.integers(1, 300),
+)
+
+
+def check(replica: Replica) -> None:
+    cache = replica.cache
+    assert 0 <= cache.used <= cache.capacity
+    assert cache.used + cache.free == cache.capacity
+    assert 0.0 <= replica.kv_usage <= 1.0
+    assert replica.running <= replica.profile.max_num_seqs
+
+
+def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEvent], set[int]]:
+    """Everything at its step; the events, and who was aborted before it was over."""
+    replica, events, finished, aborted = (
+        Replica(profile),
+        list[TokenEvent](),
+        set[int](),
+        set[int](),
+    )
+
+    def abort(number: int, in_step: bool, now: int) -> None:
+        plan = plans[number]
+        due = plan.abort_after is not None and now >= plan.at_step + plan.abort_after
+        if due and plan.in_step == in_step and number not in finished | aborted:
+            replica.abort(number)
+            aborted.add(number)
+
+    for now in range(100_000):
+        for number, plan in enumerate(plans):
+            if plan.at_step == now:
+                replica.submit(request(number, plan.prompt, plan.output, plan.shared))
+            if plan.at_step <= now:
+                abort(number, False, now)
+        planned = replica.begin_step()
+        check(replica)
+        for number, plan in enumerate(plans):
+            if plan.at_step <= now:
+                abort(number, True, now)
+        if planned is not None:
+            assert planned >= profile.step_base_seconds
+            new = replica.finish_step()
+            finished |= {event.request_id for event in new if event.finished}
+            events += new
+        elif now > 30:
+            break
+        check(replica)
+    else:
+        raise AssertionError("the replica does not come to an end")
+    return replica, events, aborted
+
+
+@settings(deadline=None)
+@given(PROFILES, PLANS)
+def test_every_request_has_all_its_tokens_or_was_aborted(
+    profile: Profile, plans: list[Planned]
+) -> None:
+    replica, events, aborted = play(profile, plans)
+    tokens = Counter(event.request_id for event in events)
+    finishes = Counter(event.request_id for event in events if event.finished)
+    firsts = Counter(event.request_id for event in events if event.first)
+    for number, plan in enumerate(plans):
+        if number in aborted:
+            assert tokens[number] < plan.output
+            assert finishes[number] == 0
+        else:
+            assert tokens[number] == plan.output
+            assert finishes[number] == firsts[number] == 1
+    assert (replica.running, replica.waiting, replica.cache.used) == (0, 0, 0)
+    assert replica.generation_tokens_total == len(events)
+
+
+@settings(deadline=None)
+@given(PROFILES, PLANS)
+def test_hits_leave_the_last_token_to_be_computed(profile: Profile, plans: list[Planned]) -> None:
+    _, events, _ = play(profile, plans)
+    for event in events:
+        most = (plans[event.request_id].prompt - 1) // BLOCK * BLOCK
+        assert 0 <= event.cached_tokens <= most
+        assert event.cached_tokens % BLOCK == 0
+
+
+@settings(deadline=None)
+@given(PROFILES, PLANS)
+def test_first_tokens_come_in_the_order_of_arrival(profile: Profile, plans: list[Planned]) -> None:
+    _, events, _ = play(profile, plans)
+    arrivals = [(plans[e.request_id].at_step, e.request_id) for e in events if e.first]
+    assert arrivals == sorted(arrivals)
+
+
+@settings(deadline=None)
+@given(PROFILES, PLANS)
+def test_the_same_story_is_told_the_same_way_again(profile: Profile, plans: list[Planned]) -> None:
+    assert play(profile, plans)[1] == play(profile, plans)[1]

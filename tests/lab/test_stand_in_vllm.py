@@ -1,0 +1,586 @@
+"""The stand-in server as a router's client meets it: a real process, real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import aiohttp
+import pytest
+
+from extproc.lab.stand_in_vllm import parse
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 20
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[str]:
+        """The data of each server-sent event."""
+        parts = self.body.decode().split("\n\n")
+        assert parts.pop() == ""
+        assert all(part.startswith("data: ") for part in parts)
+        return [part.removeprefix("data: ") for part in parts]
+
+    @property
+    def chunks(self) -> list[Json]:
+        assert self.events[-1] == "[DONE]"
+        return [json.loads(event) for event in self.events[:-1]]
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    ports: list[int]
+
+    def url(self, path: str, replica: int = 0) -> str:
+        return f"http://127.0.0.1:{self.ports[replica]}{path}"
+
+    def get(self, path: str, replica: int = 0) -> Answer:
+        return run(ask("GET", self.url(path, replica)))
+
+    def post(
+        self,
+        path: str,
+        body: Json | bytes,
+        replica: int = 0,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        return run(ask("POST", self.url(path, replica), encoded(body), headers))
+
+    def metric(self, name: str, replica: int = 0) -> float:
+        for line in self.get("/metrics", replica).body.decode().splitlines():
+            if line.startswith(f"vllm:{name}{{"):
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no metric {name}")
+
+    def requests(self, replica: int = 0) -> dict[str, int]:
+        counts: dict[str, int] = self.get("/stand-in/requests", replica).json
+        return counts
+
+    def reset(self, replica: int = 0) -> None:
+        self.post("/stand-in/reset-cache", b"", replica)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(coroutine)
+
+
+def encoded(body: Json | bytes) -> bytes:
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+async def ask(
+    method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> Answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, data=body, headers=headers) as response,
+    ):
+        found = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, found, await response.read())
+
+
+@contextmanager
+def stand_in(*arguments: str) -> Iterator[Server]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "extproc.lab.stand_in_vllm", *arguments], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield Server(process, json.loads(process.stdout.readline())["ports"])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def fast() -> Iterator[Server]:
+    """Two replicas, fifty times faster than real."""
+    with stand_in("--ports", "0,0", "--time-scale", "50") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Server]:
+    """One replica in real time, with a name and room for two requests at once."""
+    with stand_in("--ports", "0", "--model", "base,adapter", "--max-num-seqs", "2") as server:
+        yield server
+
+
+def chat(*contents: str, **changes: Any) -> Json:
+    """A conversation that begins with the user."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    return {"model": "m", "messages": messages, **changes}
+
+
+def answer_of(answer: Answer) -> str:
+    text: str = answer.json["choices"][0]["message"]["content"]
+    return text
+
+
+def cached_tokens(answer: Answer) -> int:
+    cached: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached
+
+
+class TestWholeAnswers:
+    def test_a_chat(self, fast: Server) -> None:
+        answer = fast.post(CHAT, chat("hello", max_tokens=5))
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("application/json")
+        assert answer.json["object"] == "chat.completion"
+        assert answer.json["model"] == "m"
+        choice = answer.json["choices"][0]
+        assert choice["finish_reason"] == "length"
+        assert choice["message"]["role"] == "assistant"
+        assert len(choice["message"]["content"]) == 5 * 4
+
+    def test_a_completion(self, fast: Server) -> None:
+        answer = fast.post(COMPLETIONS, {"model": "m", "prompt": "hello", "max_tokens": 5})
+        assert answer.json["object"] == "text_completion"
+        assert len(answer.json["choices"][0]["text"]) == 5 * 4
+
+    def test_usage_adds_up(self, fast: Server) -> None:
+        prompt = {"prompt": "four" * 10, "max_tokens": 7}
+        usage = fast.post(COMPLETIONS, prompt).json["usage"]
+        assert usage == {
+            "prompt_tokens": 10,
+            "completion_tokens": 7,
+            "total_tokens": 17,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
+
+    @pytest.mark.parametrize(
+        ("limits", "length"),
+        [({}, 16), ({"max_tokens": 3}, 3), ({"max_completion_tokens": 2, "max_tokens": 9}, 2)],
+    )
+    def test_the_length_is_what_was_asked_for(
+        self, fast: Server, limits: dict[str, int], length: int
+    ) -> None:
+        answer = fast.post(CHAT, chat("hello", **limits))
+        assert answer.json["usage"]["completion_tokens"] == length
+
+    def test_the_same_prompt_has_the_same_answer_everywhere(self, fast: Server) -> None:
+        first, second = (fast.post(CHAT, chat("hello"), replica) for replica in (0, 1))
+        assert answer_of(first) == answer_of(second)
+
+    def test_parts_of_text_are_text(self, fast: Server) -> None:
+        parts = [
+            {"type": "text", "text": "hel"},
+            {"type": "image_url", "image_url": {"url": "data:,"}},
+            {"type": "text", "text": "lo"},
+        ]
+        body = {"messages": [{"role": "user", "content": parts}]}
+        assert answer_of(fast.post(CHAT, body)) == answer_of(fast.post(CHAT, chat("hello")))
+
+    @pytest.mark.parametrize(
+        ("prompt", "length"),
+        [("four" * 3, 3), (["four" * 3, "other"], 3), ([1, 2, 3, 4], 4), ([[1, 2], [3]], 2)],
+    )
+    def test_a_prompt_comes_in_four_shapes(self, fast: Server, prompt: object, length: int) -> None:
+        answer = fast.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 1})
+        assert answer.json["usage"]["prompt_tokens"] == length
+
+
+class TestStreams:
+    def test_a_chat_is_a_role_then_a_chunk_for_each_token(self, fast: Server) -> None:
+        answer = fast.post(CHAT, chat("hello", stream=True, max_tokens=4))
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        choices = [chunk["choices"][0] for chunk in answer.chunks]
+        assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+        assert [len(choice["delta"]["content"]) for choice in choices[1:]] == [4, 4, 4, 4]
+        assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
+
+    def test_a_completion_is_a_chunk_for_each_token(self, fast: Server) -> None:
+        answer = fast.post(COMPLETIONS, {"prompt": "hello", "stream": True, "max_tokens": 3})
+        choices = [chunk["choices"][0] for chunk in answer.chunks]
+        assert [len(choice["text"]) for choice in choices] == [4, 4, 4]
+        assert [choice["finish_reason"] for choice in choices] == [None, None, "length"]
+
+    def test_all_chunks_are_of_one_answer(self, fast: Server) -> None:
+        chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+        assert {chunk["model"] for chunk in chunks} == {"m"}
+
+    def test_the_text_is_that_of_the_whole_answer(self, fast: Server) -> None:
+        chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
+        text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+        assert text == answer_of(fast.post(CHAT, chat("hello")))
+
+    def test_usage_comes_last_where_it_is_asked_for(self, fast: Server) -> None:
+        body = chat("usage?", stream=True, max_tokens=4, stream_options={"include_usage": True})
+        chunks = fast.post(CHAT, body).chunks
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["completion_tokens"] == 4
+        assert not any("usage" in chunk for chunk in chunks[:-1])
+
+    def test_usage_does_not_come_otherwise(self, fast: Server) -> None:
+        chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
+        assert not any("usage" in chunk for chunk in chunks)
+
+    def test_a_model_name_is_told_back_as_it_came(self, fast: Server) -> None:
+        name = 'a "quoted" \\ name\n\ud800é'
+        chunks = fast.post(CHAT, chat("hello", stream=True, model=name)).chunks
+        assert chunks[0]["model"] == name
+
+    def test_headers_go_out_before_the_first_token(self, slow: Server) -> None:
+        async def timed() -> tuple[float, float]:
+            body = chat(LONG_WORDS * 20, stream=True, max_tokens=1, model="base")
+            start = time.perf_counter()
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(slow.url(CHAT), json=body) as response,
+            ):
+                headers = time.perf_counter() - start
+                await response.content.readany()
+                return headers, time.perf_counter() - start
+
+        headers, first = run(timed())
+        # 6,200 tokens at 4,300 per second.
+        assert headers < 0.7 < 1.4 < first
+
+    def test_tokens_come_one_by_one(self, slow: Server) -> None:
+        async def arrivals() -> list[float]:
+            body = chat("hello", stream=True, max_tokens=8, model="base")
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(slow.url(CHAT), json=body) as response,
+            ):
+                return [time.perf_counter() async for _ in response.content.iter_any()]
+
+        times = run(arrivals())
+        assert len(times) >= 6
+        # Seven steps of 41 ms lie between the first token and the last.
+        assert 0.2 < times[-1] - times[0] < 2.0
+
+
+class TestPrefixCache:
+    def test_the_second_turn_finds_prompt_and_answer(self, fast: Server) -> None:
+        fast.reset()
+        first = fast.post(CHAT, chat(LONG_WORDS, max_tokens=64))
+        second = fast.post(CHAT, chat(LONG_WORDS, answer_of(first), "And then?", max_tokens=8))
+        assert cached_tokens(first) == 0
+        total = first.json["usage"]["total_tokens"]
+        # All that was computed, in whole blocks; the last token of an answer never is.
+        assert cached_tokens(second) == (total - 1) // 16 * 16
+
+    def test_the_same_prompt_again_still_computes_its_last_block(self, fast: Server) -> None:
+        body = {"prompt": "same" * 64, "max_tokens": 1}
+        assert cached_tokens(fast.post(COMPLETIONS, body)) == 0
+        assert cached_tokens(fast.post(COMPLETIONS, body)) == 48
+
+    def test_each_port_has_a_cache_of_its_own(self, fast: Server) -> None:
+        body = chat("each port: " + LONG_WORDS)
+        fast.post(CHAT, body, replica=0)
+        assert cached_tokens(fast.post(CHAT, body, replica=1)) == 0
+        assert cached_tokens(fast.post(CHAT, body, replica=1)) > 0
+
+    def test_a_reset_makes_it_cold_and_counts_from_zero(self, fast: Server) -> None:
+        body = chat("reset: " + LONG_WORDS)
+        fast.post(CHAT, body)
+        fast.reset()
+        assert fast.metric("prefix_cache_queries_total") == 0
+        assert fast.requests() == {"in_flight": 0, "total": 0, "aborted": 0, "completed": 0}
+        assert cached_tokens(fast.post(CHAT, body)) == 0
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b"{}",
+            b'{"messages": []}',
+            b'{"messages": ["hello"]}',
+            b'{"messages": [{"content": "no role"}]}',
+            b'{"messages": [{"role": "user", "content": 7}]}',
+            b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}',
+            b'{"max_tokens": 0, "messages": [{"role": "user", "content": "x"}]}',
+            b'{"max_tokens": true, "messages": [{"role": "user", "content": "x"}]}',
+            b'{"max_tokens": 1000000000000, "messages": [{"role": "user", "content": "x"}]}',
+        ],
+    )
+    def test_a_bad_chat_is_400_in_openai_s_shape(self, fast: Server, body: bytes) -> None:
+        answer = fast.post(CHAT, body)
+        assert answer.status == 400
+        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+        assert answer.json["error"]["code"] == 400
+
+    @pytest.mark.parametrize("prompt", [None, "", [], [""], [[]], [1, "x"], 7, {}])
+    def test_a_bad_completion_is_400(self, fast: Server, prompt: object) -> None:
+        assert fast.post(COMPLETIONS, {"prompt": prompt}).status == 400
+
+    def test_a_prompt_beyond_the_context_length_is_400(self, fast: Server) -> None:
+        answer = fast.post(COMPLETIONS, {"prompt": "four" * 16_380, "max_tokens": 5})
+        assert answer.status == 400
+        assert "maximum context length is 16384" in answer.json["error"]["message"]
+
+    def test_a_request_that_the_cache_can_never_hold_is_400(self) -> None:
+        with stand_in("--ports", "0", "--kv-tokens", "160") as tiny:
+            body = {"prompt": "four" * 150, "max_tokens": 11}
+            answer = tiny.post(COMPLETIONS, body)
+            assert answer.status == 400
+            assert "whole cache holds 160" in answer.json["error"]["message"]
+
+    def test_an_unknown_model_is_404(self, slow: Server) -> None:
+        answer = slow.post(CHAT, chat("hello", model="nobody"))
+        assert answer.status == 404
+        assert "`nobody`" in answer.json["error"]["message"]
+        assert answer.json["error"]["param"] == "model"
+
+    @pytest.mark.parametrize("model", ["base", "adapter", None])
+    def test_served_names_and_no_name_are_known(self, slow: Server, model: str | None) -> None:
+        assert slow.post(CHAT, chat("hello", model=model, max_tokens=1)).status == 200
+
+    def test_the_wrong_method_is_405(self, fast: Server) -> None:
+        assert fast.get(CHAT).status == 405
+
+
+class TestAborts:
+    """The client goes away; the engine notices at once."""
+
+    def left_behind(self, server: Server, body: Json, seconds: float) -> None:
+        """Asks, and goes away after so many seconds."""
+
+        async def leave() -> None:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask("POST", server.url(CHAT), encoded(body)), seconds)
+
+        run(leave())
+
+    def wait_until_idle(self, server: Server) -> None:
+        deadline = time.monotonic() + 0.5
+        while server.requests()["in_flight"] or server.metric("num_requests_running"):
+            assert time.monotonic() < deadline, "the abort was not seen within half a second"
+            time.sleep(0.02)
+
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_a_running_request_is_aborted(self, slow: Server, stream: bool) -> None:
+        slow.reset()
+        body = chat("hello", model="base", max_tokens=1_000, stream=stream)
+        self.left_behind(slow, body, 0.3)
+        self.wait_until_idle(slow)
+        assert slow.requests() == {"in_flight": 0, "total": 1, "aborted": 1, "completed": 0}
+        assert 0 < slow.metric("generation_tokens_total") < 100
+        assert slow.metric("kv_cache_usage_perc") == 0
+
+    def test_a_request_in_the_queue_is_aborted(self, slow: Server) -> None:
+        slow.reset()
+
+        async def crowd() -> None:
+            body = encoded(chat("hello", model="base", max_tokens=1_000, stream=True))
+            asking = [asyncio.create_task(ask("POST", slow.url(CHAT), body)) for _ in range(3)]
+            await asyncio.sleep(0.3)
+            load = await ask("GET", slow.url("/load"))
+            metrics = (await ask("GET", slow.url("/metrics"))).body.decode()
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            assert load.json == {"server_load": 3}
+            own = '{engine="0",model_name="base"}'
+            assert f"vllm:num_requests_running{own} 2.0" in metrics
+            assert f"vllm:num_requests_waiting{own} 1.0" in metrics
+
+        run(crowd())
+        self.wait_until_idle(slow)
+        assert slow.metric("num_requests_waiting") == 0
+        assert slow.requests()["aborted"] == 3
+
+    def test_a_body_that_never_comes_is_aborted(self, fast: Server) -> None:
+        async def begin() -> None:
+            _, writer = await asyncio.open_connection("127.0.0.1", fast.ports[1])
+            writer.write(b"POST /v1/rerank HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            held = await ask("GET", fast.url("/stand-in/requests", 1))
+            writer.close()
+            assert held.json["in_flight"] == 1
+
+        fast.reset(1)
+        run(begin())
+        deadline = time.monotonic() + 0.5
+        while fast.requests(1)["in_flight"]:
+            assert time.monotonic() < deadline
+        assert fast.requests(1) == {"in_flight": 0, "total": 1, "aborted": 1, "completed": 0}
+
+
+class TestWhatARouterReads:
+    def test_health(self, fast: Server) -> None:
+        answer = fast.get("/health")
+        assert (answer.status, answer.body) == (200, b"")
+
+    def test_models(self, slow: Server) -> None:
+        models = slow.get("/v1/models").json
+        assert models["object"] == "list"
+        assert [model["id"] for model in models["data"]] == ["base", "adapter"]
+
+    def test_metrics_are_vllm_s(self, slow: Server) -> None:
+        answer = slow.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        text = answer.body.decode()
+        for name in (
+            "num_requests_running",
+            "num_requests_waiting",
+            "kv_cache_usage_perc",
+            "num_preemptions_total",
+            "prefix_cache_queries_total",
+            "prefix_cache_hits_total",
+            "prompt_tokens_total",
+            "generation_tokens_total",
+        ):
+            assert f'vllm:{name}{{engine="0",model_name="base"}} ' in text
+        assert 'block_size="16"' in text
+        assert 'num_gpu_blocks="3625"' in text
+
+    def test_metrics_count_tokens(self, fast: Server) -> None:
+        fast.reset()
+        for _ in range(2):
+            fast.post(COMPLETIONS, {"prompt": "tell" * 100, "max_tokens": 5})
+        assert fast.metric("prompt_tokens_total") == 200
+        assert fast.metric("generation_tokens_total") == 10
+        assert fast.metric("prefix_cache_queries_total") == 200
+        assert fast.metric("prefix_cache_hits_total") == 96
+
+    def test_requests_that_ended_are_completed_whatever_their_status(self, fast: Server) -> None:
+        fast.reset()
+        fast.post(CHAT, chat("hello"))
+        fast.post(CHAT, chat("hello", stream=True))
+        fast.post(CHAT, b"bad")
+        fast.post("/v1/embeddings", {"input": "x"})
+        assert fast.requests() == {"in_flight": 0, "total": 4, "aborted": 0, "completed": 4}
+
+
+class TestDiagnostics:
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            (CHAT, encoded(chat("hello"))),
+            (CHAT, encoded(chat("hello", stream=True))),
+            (CHAT, b"not json"),
+            ("/v1/embeddings", b"\x00\x01"),
+            ("/stand-in/reset-cache", b""),
+        ],
+    )
+    @pytest.mark.parametrize("replica", [0, 1])
+    def test_every_answer_to_a_post_says_what_arrived_where(
+        self, fast: Server, path: str, body: bytes, replica: int
+    ) -> None:
+        headers = fast.post(path, body, replica).headers
+        assert headers["x-stand-in-port"] == str(fast.ports[replica])
+        assert headers["x-stand-in-body-bytes"] == str(len(body))
+        assert headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
+
+    def test_large_bodies_arrive_whole(self, fast: Server) -> None:
+        body = bytes(8 * 2**20)
+        answer = fast.post("/v1/audio/transcriptions", body)
+        assert answer.headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
+
+    def test_a_compressed_body_is_taken_as_it_came(self, fast: Server) -> None:
+        body = gzip.compress(b"hello")
+        answer = fast.post("/v1/embeddings", body, headers={"content-encoding": "gzip"})
+        assert answer.headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
+
+    @pytest.mark.parametrize(
+        "path", ["/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/rerank", "/tokenize"]
+    )
+    def test_other_apis_are_answered_with_what_arrived(self, fast: Server, path: str) -> None:
+        answer = fast.post(path, b"12345")
+        assert answer.status == 200
+        assert answer.json == {"object": "stand-in", "path": path, "bytes": 5}
+
+
+class TestTheProcess:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_it_stops_cleanly_with_requests_running(self, number: signal.Signals) -> None:
+        async def ask_and_stop(server: Server) -> None:
+            body = encoded(chat("hello", max_tokens=1_000, stream=True))
+            asking = asyncio.create_task(ask("POST", server.url(CHAT), body))
+            await asyncio.sleep(0.2)
+            server.process.send_signal(number)
+            # The connection breaks off; how the client library calls that does not matter.
+            await asyncio.gather(asking, return_exceptions=True)
+
+        with stand_in("--ports", "0,0", "--announce") as server:
+            run(ask_and_stop(server))
+            assert server.process.wait(5) == 0
+
+    def test_a_port_that_is_taken_is_one_clear_line(self, fast: Server) -> None:
+        command = [sys.executable, "-m", "extproc.lab.stand_in_vllm", "--ports", str(fast.ports[0])]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        assert result.returncode == 1
+        assert result.stderr.startswith("stand-in vLLM: cannot listen on 127.0.0.1")
+        assert result.stderr.count("\n") == 1
+
+    def test_ports_are_announced_where_nobody_could_know_them(self) -> None:
+        assert parse(["--ports", "0"]).announce
+        assert not parse(["--ports", "8001"]).announce
+        assert parse(["--ports", "8001", "--announce"]).announce
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [],
+            ["--ports", "x"],
+            ["--ports", "70000"],
+            ["--ports", "0", "--time-scale", "0"],
+            ["--ports", "0", "--time-scale", "nan"],
+            ["--ports", "0", "--kv-tokens", "15"],
+            ["--ports", "0", "--max-num-seqs", "0"],
+        ],
+    )
+    def test_a_bad_command_line_is_refused(self, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            parse(arguments)
+        assert exit_.value.code == 2
+
+    def test_the_cache_and_the_batch_can_be_made_small(self) -> None:
+        profile = parse(["--ports", "0", "--kv-tokens", "1600", "--max-num-seqs", "4"]).profile
+        assert (profile.kv_blocks, profile.max_num_seqs) == (100, 4)
+
+    def test_many_streams_keep_the_pace_of_the_model(self) -> None:
+        """Four replicas with thirty streams each, ten times faster than real."""
+
+        async def crowd(server: Server) -> float:
+            start = time.perf_counter()
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+                async def one(replica: int) -> bytes:
+                    body = chat("hello", stream=True, max_tokens=100)
+                    async with session.post(server.url(CHAT, replica), json=body) as response:
+                        return await response.read()
+
+                answers = await asyncio.gather(*(one(i % 4) for i in range(120)))
+            assert all(answer.endswith(b"data: [DONE]\n\n") for answer in answers)
+            return time.perf_counter() - start
+
+        with stand_in("--ports", "0,0,0,0", "--time-scale", "10") as server:
+            # A hundred steps of 41 ms and more, plus admissions: 0.45 s if nothing else took time.
+            assert 0.4 < run(crowd(server)) < 4.0

@@ -12,7 +12,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 # Beside the Envoy in the environment: the version whose ext_proc streams end
 # earliest (see docs/envoy.md), so in-flight counts are proven on both kinds.
 TEST_ENVOYS := 1.38.3
-ALL_ENVOYS := 1.36.4 1.37.0 1.38.3 1.39.3
+ALL_ENVOYS := 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
 
 .DEFAULT_GOAL := help
 
@@ -34,7 +34,10 @@ test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
 
 .PHONY: test-envoys
 test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on every supported Envoy
-	EXTPROC_TEST_ENVOYS="$(ALL_ENVOYS)" $(BIN)/python -m pytest tests/e2e $(ARGS)
+	@for version in $(ALL_ENVOYS); do \
+		echo "Envoy $$version"; \
+		EXTPROC_ENVOY=$(CURDIR)/.envoys/$$version/envoy/_bin/envoy $(BIN)/python -m pytest -q tests/e2e $(ARGS) || exit 1; \
+	done
 
 .PHONY: check
 check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own validation of envoy/

@@ -49,10 +49,14 @@ async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then drains. Raises StartError."""
     sidecar = Sidecar(settings)
     await sidecar.start()
+    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stopping.set)
     await stopping.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Whoever asks twice does not want to wait for the drain.
+        loop.remove_signal_handler(number)
     await sidecar.drain()
 
 
@@ -80,7 +84,8 @@ class Sidecar:
         except DocumentError as error:
             raise StartError(_first_problem(self._settings.models, error)) from None
         except OSError as error:
-            raise StartError(str(error)) from None
+            where = f"{error.filename}: " if error.filename else ""
+            raise StartError(f"{where}{error.strerror or error}") from None
         self._following = asyncio.create_task(self._models.follow())
         await self._grpc.set_serving(True)
         log.info("serving", extra=fields(listen=self._settings.listen, admin=self._settings.admin))

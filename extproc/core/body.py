@@ -8,7 +8,7 @@ client to upstream through Envoy, and we only look at its beginning.
 
 from __future__ import annotations
 
-from email.message import Message
+import re
 from typing import Any
 
 import jiter
@@ -19,6 +19,14 @@ from extproc.core.paths import Api
 Document = dict[str, Any]
 
 MODEL_HEADER = "x-model"
+
+# Bytes of the key and the name of any model that can be configured, however escaped.
+_LONGEST_MODEL = 4096
+
+_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
+_FIELD_NAME = re.compile(
+    rb'^content-disposition:[^\r]*?;\s*name=(?:"([^"]*)"|([^\s;"]+))', re.I | re.M
+)
 
 
 def read_json(head: bytes, *, complete: bool) -> Document:
@@ -49,21 +57,17 @@ def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | N
 
     Raises InvalidRequest where a model is certainly missing or of a wrong type.
     """
-    model = document.get("model")
-    if not complete and next(reversed(document), None) == "model":
+    if not complete and b'"model"' in head[-_LONGEST_MODEL:]:
         # The cut may run through the name itself: believe only a closed string.
-        model = jiter.from_json(head, cache_mode="keys", partial_mode=True).get("model")
-    if model is None and not complete and not _has_null_model(document):
+        document = jiter.from_json(head, cache_mode="keys", partial_mode=True)
+    if not complete and "model" not in document:
         return None
+    model = document.get("model")
     if model is None:
         raise InvalidRequest("The request names no model.", param="model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("'model' must be a non-empty string.", param="model")
     return model
-
-
-def _has_null_model(document: Document) -> bool:
-    return "model" in document and document["model"] is None
 
 
 def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | None:
@@ -79,7 +83,7 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
     # What follows the last delimiter may be cut; all before it is whole.
     for part in head.split(b"--" + boundary)[1:-1]:
         fields, found, value = part.partition(b"\r\n\r\n")
-        if found and _field_name(fields) == "model":
+        if found and _field_name(fields) == b"model":
             model = value.removesuffix(b"\r\n").decode(errors="replace").strip()
             if not model:
                 raise InvalidRequest("'model' must be a non-empty string.", param="model")
@@ -90,22 +94,15 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
 
 
 def _boundary(content_type: str) -> bytes:
-    message = Message()
-    message["content-type"] = content_type.replace("\n", " ").replace("\r", " ")
-    if message.get_content_maintype() != "multipart":
+    if not content_type.lower().startswith("multipart/"):
         return b""
-    return str(message.get_param("boundary") or "").encode()
+    found = _BOUNDARY.search(content_type)
+    return (found[1] or found[2]).encode() if found else b""
 
 
-def _field_name(fields: bytes) -> str | None:
-    for line in fields.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-disposition":
-            message = Message()
-            message["content-disposition"] = value.decode(errors="replace").strip()
-            parameter = message.get_param("name", header="content-disposition")
-            return parameter if isinstance(parameter, str) else None
-    return None
+def _field_name(fields: bytes) -> bytes:
+    found = _FIELD_NAME.search(fields)
+    return (found[1] or found[2] or b"") if found else b""
 
 
 def missing_model(head: bytes, api: Api) -> InvalidRequest:

@@ -27,9 +27,11 @@ lease moves there. The stream's end releases it, however it comes: with Envoy's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
+from types import MappingProxyType
+from typing import NamedTuple
 
 from extproc.core.body import (
     MODEL_HEADER,
@@ -71,12 +73,11 @@ class BodyMode(Enum):
     """In chunks, after the headers have gone on: too late to choose by the body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One message of Envoy."""
 
     kind: Kind
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = MappingProxyType({})
     """Of REQUEST_HEADERS: names in lower case, raw values."""
     body: bytes = b""
     end_of_stream: bool = False
@@ -85,8 +86,7 @@ class Event:
     """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proceed:
+class Proceed(NamedTuple):
     """Go on, perhaps with another target."""
 
     kind: Kind
@@ -98,8 +98,7 @@ class Proceed:
     """Published as metadata, with the fallback candidate's header."""
 
 
-@dataclass(frozen=True, slots=True)
-class Immediate:
+class Immediate(NamedTuple):
     """Answer the client now."""
 
     status: int
@@ -111,7 +110,7 @@ class Immediate:
 Answer = Proceed | Immediate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listed:
     """The verdict on a request for the list of models."""
 

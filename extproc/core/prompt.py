@@ -54,13 +54,14 @@ def system_text(document: Document) -> str:
 def prompt_head(document: Document, limit: int) -> str:
     """The first `limit` characters of everything in the prompt, in the body's own order.
 
-    Tools, system prompt, all messages with their roles, tool calls and parts
-    that are no text. The body's order, not the chat template's: so a cut body
-    gives the beginning of what the whole body would have given.
+    All texts and numbers below the prompt's fields: tools, system prompt, roles,
+    messages, tool calls, parts that are no text, token ids. The body's order and
+    not the chat template's, so that a cut body gives the beginning of what the
+    whole body would have given.
     """
     pieces: list[str] = []
     length = 0
-    for piece in _pieces(document, limit):
+    for piece in _leaves([document[field] for field in document if field in _PROMPT_FIELDS]):
         pieces.append(piece)
         length += len(piece) + 1
         if length > limit:
@@ -86,35 +87,8 @@ def _completion_prompt(prompt: Any, limit: int) -> str:
     return prompt if isinstance(prompt, str) else ""
 
 
-def _pieces(document: Document, limit: int) -> Iterator[str]:
-    for field, value in document.items():
-        if field not in _PROMPT_FIELDS:
-            continue
-        if field == "prompt":
-            yield _completion_prompt(value, limit)
-        elif field in ("messages", "input") and isinstance(value, list):
-            for message in _objects(value):
-                role = _role(message)
-                if role is None:
-                    # Cut before its role: with the rest of the body it would begin otherwise.
-                    return
-                yield role
-                yield from _leaves({k: v for k, v in message.items() if k != "role"})
-        else:
-            yield field
-            yield from _leaves(value)
-
-
-def _role(message: Document) -> str | None:
-    role = message.get("role")
-    if role is None and message.get("type") != "message":
-        # The Responses API's items for tool calls and their outputs.
-        role = message.get("type")
-    return role if isinstance(role, str) else None
-
-
 def _leaves(value: Any) -> Iterator[str]:
-    """All texts and numbers below a JSON value, in order; types of parts say nothing."""
+    """All texts and numbers below a JSON value, in order; the type of a part says nothing."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

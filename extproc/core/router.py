@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
@@ -14,8 +14,7 @@ from extproc.core.prefix import key_of, prefix_of
 from extproc.core.strategies import Candidate, Query, Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A request as a strategy sees it: its model, adapter, prefix and place on the ring."""
 
     model: Model
@@ -24,8 +23,7 @@ class Placement:
     key: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Where a request goes; the lease on the endpoint is already taken."""
 
     model: str

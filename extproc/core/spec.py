@@ -40,14 +40,15 @@ def _unique(values: list[str]) -> list[str]:
 def _ip_port(text: str) -> str:
     """Checks IP:PORT and returns its canonical form, `[IP]:PORT` for IPv6."""
     host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
     try:
-        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        ip = ipaddress.ip_address(host[1:-1] if bracketed else host)
     except ValueError:
         raise ValueError(
             f"{text!r} is not IP:PORT; Envoy's original-destination cluster resolves no names"
         ) from None
-    if ip.version == 6 and not host.startswith("["):
-        raise ValueError(f"{text!r}: write an IPv6 address in brackets, [{host}]:{port}")
+    if bracketed != (ip.version == 6):
+        raise ValueError(f"{text!r}: brackets go around an IPv6 address, and only there")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
     return f"[{ip}]:{int(port)}" if ip.version == 6 else f"{ip}:{int(port)}"

@@ -17,6 +17,10 @@ _OPTIONS = (
     # Bodies are as large as Envoy's buffer allows, and that is Envoy's to say.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # A burst waits its turn: beyond 1,000 waiting calls gRPC would turn some away,
+    # and Envoy would send their requests on without a decision.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
     # A second sidecar on the port must fail loudly, not share it.
     ("grpc.so_reuseport", 0),
     # An Envoy that sends keepalive pings while streams are long and quiet is no abuse.
@@ -41,8 +45,9 @@ class GrpcServer:
         """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
         try:
             self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from None
+        except RuntimeError:
+            # gRPC's own words name neither cause nor remedy.
+            raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:

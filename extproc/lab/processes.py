@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
 
 class Process:
     """One child process; its stdout and stderr go to files beside each other."""
@@ -82,9 +80,9 @@ class Process:
             await self.kill()
 
     def cpu_seconds(self) -> float:
-        """CPU time, user and system, used so far by the process and its threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        """CPU time, user and system, used so far by the threads of the process that live."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     def resident_bytes(self) -> int:
         """Memory in use."""

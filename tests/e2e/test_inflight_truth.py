@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from extproc.lab.processes import free_port, until
-from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
+from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat, ext_proc_filter
 
 # Real speed: a token takes 41 ms, so that requests last long enough to be looked at.
 SLOW = ("--time-scale", "1")
@@ -35,6 +35,27 @@ async def test_while_requests_run_and_after_they_end(launch: Launch, every_envoy
     await scene.agree_on_inflight(0)
     log = await scene.access_log(12)
     assert {line["status"] for line in log} == {200}
+
+
+async def test_with_two_thousand_streams_at_once(launch: Launch) -> None:
+    def patient(config: Json) -> None:
+        # How quickly they are decided depends on the machine; that all are does not.
+        ext_proc_filter(config)["message_timeout"] = "20s"
+
+    roomy = ("--max-num-seqs", "2000", "--kv-tokens", "1000000")
+    scene = await launch(Options(change_config=patient, replica_arguments=(*SLOW, *roomy)))
+
+    async def stream(user: int) -> bool:
+        async with scene.stream(chat(f"user {user}", tokens=90)) as response:
+            body: bytes = await response.read()
+            return body.endswith(b"data: [DONE]\n\n")
+
+    streams = [asyncio.create_task(stream(user)) for user in range(2000)]
+    await scene.agree_on_inflight(2000, seconds=20)
+    assert all(await asyncio.gather(*streams))
+    await scene.agree_on_inflight(0)
+    routes = {line["route"] for line in await scene.access_log(2000)}
+    assert routes == {"chosen"}
 
 
 async def test_when_clients_abort_before_and_during_the_answer(
@@ -139,3 +160,42 @@ async def test_after_a_retry_the_endpoint_that_serves_is_counted(
     await scene.agree_on_inflight(0)
     attempts = sorted(line["attempts"] for line in await scene.access_log(4))
     assert attempts == [1, 1, 2, 2]
+
+
+async def test_with_an_upstream_that_sends_trailers(launch: Launch, every_envoy: str) -> None:
+    def with_trailers(config: Json) -> None:
+        listener = config["static_resources"]["listeners"][0]
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        manager["http_protocol_options"] = {"enable_trailers": True}
+        (chosen,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "chosen")
+        options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+        chosen["typed_extension_protocol_options"] = {
+            options: {
+                "@type": f"type.googleapis.com/{options}",
+                "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
+            }
+        }
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-done\r\n\r\n")
+        writer.write(b"2\r\n{}\r\n0\r\nx-done: yes\r\n\r\n")
+        await writer.drain()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        scene = await launch(
+            Options(
+                change_config=with_trailers,
+                more_models=[{"name": "trailing", "endpoints": [address]}],
+                replica_arguments=SLOW,
+            )
+        )
+        replies = [await scene.send(chat("hello", model="trailing")) for _ in range(3)]
+        assert [reply.body for reply in replies] == [b"{}"] * 3
+        await scene.agree_on_inflight(0)
+        # Headers, body and trailers, each with one answer; none was spurious.
+        stats = await scene.envoy.stats("ext_proc")
+        assert stats["http.llm.ext_proc.stream_msgs_sent"] == 9
+        assert stats["http.llm.ext_proc.stream_msgs_received"] == 9
+        assert stats["http.llm.ext_proc.spurious_msgs_received"] == 0

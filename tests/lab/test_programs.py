@@ -1,0 +1,63 @@
+"""The laboratory's programs run from end to end, as `make demo`, `make run` and `make bench` do."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from extproc.lab.processes import Process, until
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "shows"),
+    [
+        (
+            "demo",
+            ["--users", "6", "--turns", "2"],
+            ["RoundRobin", "LeastLoad", "PrefixHash", '"reason": "prefix"', "cache hits"],
+        ),
+        ("bench", ["--requests", "40"], ["the decision alone", "+ extproc", "sidecar CPU us"]),
+    ],
+)
+async def test_a_program_measures_and_prints_its_table(
+    program: str, arguments: list[str], shows: list[str], tmp_path: Path
+) -> None:
+    process = Process(
+        program, [sys.executable, "-m", f"extproc.lab.{program}", *arguments], tmp_path
+    )
+    process.spawn()
+    try:
+        assert await process.wait(80) == 0, process.complaint()
+    finally:
+        await process.stop()
+    printed = process.stdout.read_text()
+    for text in shows:
+        assert text in printed
+
+
+async def test_the_stack_kept_running_answers_the_requests_it_prints(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "extproc.lab.demo", "--keep-running"]
+    process = Process("run", command, tmp_path)
+    process.spawn()
+    try:
+        await until(lambda: "Ctrl-C" in process.stdout.read_text(), 30, "the stack")
+        printed = process.stdout.read_text()
+        found = re.search(r"curl -N (\S+) -d '(.*)'", printed)
+        assert found
+        gets = re.findall(r"^curl (http\S+)$", printed, re.MULTILINE)
+        assert len(gets) == 3
+        async with aiohttp.ClientSession() as session:
+            async with session.post(found[1], json=json.loads(found[2])) as response:
+                assert response.status == 200
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            for url in gets:
+                async with session.get(url) as response:
+                    assert response.status == 200
+    finally:
+        await process.stop()
+    assert process.returncode() == 0

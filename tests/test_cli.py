@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from extproc import __version__
+from extproc.app import Settings
+from extproc.cli import main
+
+GOOD = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
+BY_SERVICE = "models: [{name: a, service: {namespace: n, name: s, port: http}}]\n"
+BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hello"}]}'
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("EXTPROC_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    path = tmp_path / "models.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    path = tmp_path / "body.json"
+    path.write_bytes(BODY)
+    return path
+
+
+def refused(capsys: Capture, *arguments: object) -> str:
+    """Runs a command that must not like its arguments; its one line on stderr."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    assert exit_.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+class TestTheCommandLine:
+    @pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["explain"]])
+    def test_explains_itself(self, command: list[str], capsys: Capture) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            main([*command, "--help"])
+        assert exit_.value.code == 0
+        assert "usage: extproc" in capsys.readouterr().out
+
+    def test_tells_its_version(self, capsys: Capture) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            main(["--version"])
+        assert exit_.value.code == 0
+        assert capsys.readouterr().out == f"extproc {__version__}\n"
+
+    def test_runs_as_a_module(self) -> None:
+        run = subprocess.run(
+            [sys.executable, "-m", "extproc", "--version"], capture_output=True, text=True
+        )
+        assert (run.returncode, run.stdout) == (0, f"extproc {__version__}\n")
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ([], "required: COMMAND"),
+            (["fly"], "invalid choice: 'fly'"),
+            (["serve"], "required: --models"),
+            (["serve", "--models", "m", "--listen", "9002"], "'9002' is neither HOST:PORT nor"),
+            (["serve", "--models", "m", "--listen", ":9002"], "':9002' is neither HOST:PORT nor"),
+            (["serve", "--models", "m", "--listen", "unix:"], "'unix:' is neither HOST:PORT nor"),
+            (["serve", "--models", "m", "--listen", "h:99999"], "'h:99999' is neither HOST:PORT"),
+            (["serve", "--models", "m", "--admin", "h:x"], "'h:x' is neither HOST:PORT"),
+            (["serve", "--models", "m", "--grace", "soon"], "'soon' is no number of seconds"),
+            (["serve", "--models", "m", "--grace", "-1"], "'-1' is no number of seconds"),
+            (["serve", "--models", "m", "--grace", "nan"], "'nan' is no number of seconds"),
+            (["serve", "--models", "m", "--grace", "inf"], "'inf' is no number of seconds"),
+            (["serve", "--models", "m", "--log-level", "loud"], "'loud' is not one of debug,"),
+            (["serve", "--models", "m", "--log-format", "xml"], "'xml' is not one of text, json"),
+            (["serve", "--models", "m", "--fast"], "unrecognized arguments: --fast"),
+            (["check"], "required: FILE"),
+            (["explain"], "required: --models"),
+            (["explain", "--models", "m", "--header", "x"], "'x' is not NAME:VALUE"),
+            (["explain", "--models", "m", "--header", ":x"], "':x' is not NAME:VALUE"),
+            (["explain", "--models", "m", "--inflight", "10"], "'10' is not IP:PORT=N"),
+            (["explain", "--models", "m", "--inflight", "a=-1"], "'a=-1' is not IP:PORT=N"),
+            (["explain", "--models", "m", "--head", "x"], "invalid int value: 'x'"),
+            (["explain", "--models", "m", "--head=-1"], "-1"),
+        ],
+    )
+    def test_says_in_one_line_what_is_wrong_with_it(
+        self, arguments: list[str], says: str, capsys: Capture
+    ) -> None:
+        line = refused(capsys, *arguments)
+        assert says in line
+        assert line.startswith("extproc")
+
+
+class TestServe:
+    @pytest.fixture
+    def settings(self, monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+        """What `serve` was told, without serving."""
+        told: list[Settings] = []
+
+        async def take(settings: Settings) -> None:
+            told.append(settings)
+
+        monkeypatch.setattr("extproc.cli.serve", take)
+        monkeypatch.setattr("extproc.cli.logs.configure", lambda *_: None)
+        return told
+
+    def test_has_defaults(self, settings: list[Settings]) -> None:
+        assert main(["serve", "--models", "m.yaml"]) == 0
+        assert settings == [Settings("127.0.0.1:9002", "127.0.0.1:9090", Path("m.yaml"), 25)]
+
+    def test_takes_flags(self, settings: list[Settings]) -> None:
+        flags = ["--listen", "unix:/run/x.sock", "--admin", "[::]:9091", "--grace", "1.5"]
+        assert main(["serve", "--models", "m.yaml", *flags]) == 0
+        assert settings == [Settings("unix:/run/x.sock", "[::]:9091", Path("m.yaml"), 1.5)]
+
+    def test_takes_environment_variables_and_flags_before_them(
+        self, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in {
+            "LISTEN": "0.0.0.0:1",
+            "ADMIN": "0.0.0.0:2",
+            "MODELS": "env.yaml",
+            "GRACE": "3",
+            "LOG_LEVEL": "DEBUG",
+            "LOG_FORMAT": "json",
+        }.items():
+            monkeypatch.setenv(f"EXTPROC_{name}", value)
+        assert main(["serve", "--admin", "0.0.0.0:9"]) == 0
+        assert settings == [Settings("0.0.0.0:1", "0.0.0.0:9", Path("env.yaml"), 3)]
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("LISTEN", "nowhere"), ("GRACE", "soon"), ("LOG_LEVEL", "loud"), ("LOG_FORMAT", "xml")],
+    )
+    def test_refuses_a_bad_environment_variable_like_a_flag(
+        self, name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        monkeypatch.setenv(f"EXTPROC_{name}", value)
+        assert repr(value) in refused(capsys, "serve", "--models", "m.yaml")
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (GOOD.replace("name", "nam"), "models[0].name: is required"),
+            ("models: [\n", "line 2, column 1: did not find expected node content"),
+            (BY_SERVICE, "models[0].service: "),
+            (None, "No such file or directory"),
+        ],
+    )
+    def test_does_not_start_with_a_bad_first_document(
+        self, content: str | None, says: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "models.yaml"
+        if content is not None:
+            path.write_text(content)
+        run = serve(path)
+        assert (run.returncode, run.stdout) == (2, "")
+        (line,) = run.stderr.splitlines()
+        assert line.startswith(f"{path}: ")
+        assert says in line
+
+    @pytest.mark.parametrize("flag", ["--listen", "--admin"])
+    def test_does_not_start_on_a_port_that_is_taken(self, flag: str, models: Path) -> None:
+        with taken_port() as port:
+            run = serve(models, flag, f"127.0.0.1:{port}")
+        assert run.returncode == 2
+        *logged, line = run.stderr.splitlines()
+        assert str(port) in line
+        assert all(" INFO " in line for line in logged)
+
+
+def serve(models: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The real command; for those that end by themselves."""
+    ports = [f"--{name}=unix:{models.parent}/{name}.sock" for name in ("listen", "admin")]
+    command = [sys.executable, "-m", "extproc", "serve", "--models", str(models), *ports, *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+class TestCheck:
+    def test_of_a_good_document_says_nothing(self, models: Path, capsys: Capture) -> None:
+        assert main(["check", str(models)]) == 0
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == ("", "")
+
+    def test_takes_a_service_as_it_may_be_meant_for_a_cluster(self, models: Path) -> None:
+        models.write_text(BY_SERVICE)
+        assert main(["check", str(models)]) == 0
+
+    def test_of_a_bad_document_has_a_line_for_every_problem(
+        self, models: Path, capsys: Capture
+    ) -> None:
+        models.write_text(
+            GOOD + "- {name: qwen, endpoints: [x:1], loadBalancing: {strategy: Best}}\n"
+        )
+        assert main(["check", str(models)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.splitlines() == [
+            f"{models}: models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's "
+            "original-destination cluster resolves no names",
+            f"{models}: models[1].loadBalancing.strategy: 'Best' is not one of PrefixHash, "
+            "LeastLoad, RoundRobin, Random",
+        ]
+
+    def test_of_no_file_says_so(self, tmp_path: Path, capsys: Capture) -> None:
+        assert main(["check", str(tmp_path / "none.yaml")]) == 2
+        assert main(["check", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.splitlines() == [
+            f"{tmp_path}/none.yaml: No such file or directory",
+            f"{tmp_path}: Is a directory",
+        ]
+
+
+class TestExplain:
+    def test_tells_people_the_steps(self, models: Path, body: Path, capsys: Capture) -> None:
+        assert main(["explain", "--models", str(models), "--body", str(body)]) == 0
+        steps = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        assert steps == [
+            *["model", "adapter", "strategy", "prefix", "hash", "candidates"],
+            *["10.0.0.2:8000", "10.0.0.1:8000", "endpoint"],
+        ]
+
+    def test_tells_machines_in_one_object(self, models: Path, body: Path, capsys: Capture) -> None:
+        assert main(["explain", "--models", str(models), "--body", str(body), "--json"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        told = json.loads(line)
+        assert (told["model"], told["adapter"], told["strategy"]) == ("llama", "", "PrefixHash")
+        assert (told["endpoint"], told["reason"]) == ("10.0.0.2:8000", "prefix")
+        assert (told["prefix"], told["prefix_hash"]) == ("hello", "26c7827d889f6da3")
+        assert [c["address"] for c in told["candidates"]] == ["10.0.0.2:8000", "10.0.0.1:8000"]
+        assert told["error"] is None
+
+    @pytest.mark.parametrize("source", [[], ["--body", "-"]])
+    def test_reads_the_body_from_stdin(
+        self,
+        source: list[str],
+        models: Path,
+        capsys: Capture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(BODY)))
+        assert main(["explain", "--models", str(models), "--json", *source]) == 0
+        assert json.loads(capsys.readouterr().out)["prefix"] == "hello"
+
+    def test_takes_loads_headers_path_and_a_cut(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        arguments = ["explain", "--models", str(models), "--body", str(body), "--json"]
+        loads = ["--inflight", "10.0.0.2:8000=9", "--inflight", "10.0.0.1:8000=1"]
+        assert main([*arguments, *loads]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["endpoint"], told["reason"]) == ("10.0.0.1:8000", "bound")
+        assert [c["inflight"] for c in told["candidates"]] == [1, 9]
+
+        assert main([*arguments, "--path", "/v1/embeddings"]) == 0
+        assert json.loads(capsys.readouterr().out)["reason"] == "no_prefix"
+
+        assert main([*arguments, "--head", "12"]) == 0
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == "invalid_request"
+
+        assert main([*arguments, "--head", "12", "--header", "X-Model: llama"]) == 0
+        assert json.loads(capsys.readouterr().out)["model"] == "llama"
+
+    def test_tells_a_refusal_as_the_outcome(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        body.write_text('{"model": "gpt"}')
+        assert main(["explain", "--models", str(models), "--body", str(body), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["error"]["status"] == 404
+        assert told["error"]["code"] == "model_not_found"
+        assert told["endpoint"] is None
+
+    @pytest.mark.parametrize("missing", ["models", "body"])
+    def test_without_a_file_says_which(
+        self, missing: str, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        {"models": models, "body": body}[missing].unlink()
+        assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("No such file or directory")
+        assert missing in line
+
+    def test_of_a_bad_document_has_a_line_for_every_problem(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        models.write_text("models: [{name: a}, {name: b}]")
+        assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
+        assert capsys.readouterr().err.splitlines() == [
+            f"{models}: models[{i}]: give either 'endpoints' or 'service'" for i in (0, 1)
+        ]
+
+    def test_takes_the_models_from_the_environment_as_serve_does(
+        self, models: Path, body: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EXTPROC_MODELS", str(models))
+        assert main(["explain", "--body", str(body)]) == 0
+
+    def test_ends_quietly_where_the_reader_has_seen_enough(self, models: Path, body: Path) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = ["explain", "--models", str(models), "--body", str(body)]
+        run = subprocess.run(
+            [sys.executable, "-m", "extproc", *command], stdout=writing, stderr=subprocess.PIPE
+        )
+        os.close(writing)
+        assert run.stderr == b""

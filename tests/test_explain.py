@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.conversation import Conversation, Event, Kind
+from extproc.core.router import Decision
+from extproc.core.spec import ModelSpec, ModelsSpec
+from extproc.explain import Explanation, explain
+from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router
+
+CHAT = "/v1/chat/completions"
+LLAMA = model_spec("llama", adapters=["sql"])
+
+
+def explained(
+    *specs: ModelSpec,
+    body: object = None,
+    head: int | None = None,
+    path: str = CHAT,
+    headers: dict[str, str] | None = None,
+    inflight: dict[str, int] | None = None,
+) -> Explanation:
+    asked = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
+    raw = json.dumps(asked if body is None else body).encode()
+    return explain(
+        ModelsSpec(models=specs or (LLAMA,)),
+        raw[:head],
+        complete=head is None,
+        path=path,
+        headers=headers or {},
+        inflight=inflight or {},
+    )
+
+
+def test_each_step_is_told() -> None:
+    explanation = explained()
+    assert explanation.model == "llama"
+    assert explanation.adapter == ""
+    assert explanation.strategy == "PrefixHash"
+    assert explanation.prefix == "hello"
+    assert explanation.prefix_hash == f"{xxhash.xxh64_intdigest(b'hello'):016x}"
+    assert explanation.reason == "prefix"
+    assert explanation.bound is None
+    assert explanation.error is None
+    assert explanation.candidates[0].address == explanation.endpoint
+    assert sorted(c.address for c in explanation.candidates) == sorted(TWO_ADDRESSES)
+
+
+@brief
+@given(st.text(min_size=1, max_size=20))
+def test_the_endpoint_is_the_one_that_serve_would_choose(content: str) -> None:
+    body = {"model": "llama", "messages": [{"role": "user", "content": content}]}
+    serving = router(LLAMA)
+    conversation = Conversation(serving, None)  # type: ignore[arg-type]  # no dice are thrown
+    conversation.receive(
+        Event(Kind.REQUEST_BODY, body=json.dumps(body).encode(), end_of_stream=True)
+    )
+    assert isinstance(conversation.verdict, Decision)
+    assert explained(body=body).endpoint == conversation.verdict.address
+
+
+def test_assumed_loads_count() -> None:
+    home = explained().endpoint
+    assert home is not None
+    (other,) = set(TWO_ADDRESSES) - {home}
+    explanation = explained(inflight={home: 9, other: 1})
+    assert (explanation.endpoint, explanation.reason) == (other, "bound")
+    assert explanation.bound == pytest.approx((10 + 1) / 2 * 1.25)
+    assert [(c.address, c.inflight, c.hops, c.reason) for c in explanation.candidates] == [
+        (other, 1, 1, "bound"),
+        (home, 9, 0, "over_bound"),
+    ]
+
+
+def test_an_adapter_is_told_and_its_prefix_has_a_place_of_its_own() -> None:
+    explanation = explained(body={"model": "sql", "prompt": "hello"}, path="/v1/completions")
+    assert (explanation.model, explanation.adapter) == ("llama", "sql")
+    assert explanation.prefix_hash == f"{xxhash.xxh64_intdigest(b'sqlhello'):016x}"
+
+
+def test_a_request_without_a_prefix_is_told_as_such() -> None:
+    explanation = explained(body={"model": "llama", "input": "hello"}, path="/v1/embeddings")
+    assert (explanation.prefix, explanation.prefix_hash) == ("", None)
+    assert explanation.reason == "no_prefix"
+    assert "prefix      - (none to follow)" in list(explanation.lines())
+
+
+def test_a_header_is_read_whatever_its_case() -> None:
+    spec = model_spec("llama", prefixSource="Header:x-session")
+    assert explained(spec, headers={"X-Session": "s1"}).prefix == "s1"
+
+
+def test_a_cut_body_is_read_as_serve_would_read_it() -> None:
+    qwen = model_spec("qwen", endpoints=["10.0.1.1:8000"])
+    body = {"messages": [{"role": "user", "content": "hello"}], "model": "qwen"}
+    cut = explained(LLAMA, qwen, body=body, head=40)
+    assert cut.error is not None
+    assert (cut.error["status"], cut.error["code"]) == (400, "invalid_request")
+    named = explained(LLAMA, qwen, body=body, head=40, headers={"x-model": "qwen"})
+    assert named.endpoint == "10.0.1.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "status", "code"),
+    [
+        ({"model": "gpt"}, CHAT, 404, "model_not_found"),
+        ({}, CHAT, 400, "invalid_request"),
+        ([], CHAT, 400, "invalid_request"),
+        ({"model": "llama"}, "/nowhere", 404, "unknown_path"),
+    ],
+)
+def test_a_refusal_is_told_and_nothing_else(
+    body: object, path: str, status: int, code: str
+) -> None:
+    explanation = explained(body=body, path=path)
+    assert explanation.error is not None
+    assert (explanation.error["status"], explanation.error["code"]) == (status, code)
+    assert (explanation.endpoint, explanation.candidates) == (None, [])
+    first, second = explanation.lines()
+    assert first.split() == ["refused", str(status), code]
+    assert second.strip() == explanation.error["message"]
+
+
+def test_people_read_a_line_for_each_step() -> None:
+    home = explained().endpoint
+    assert home is not None
+    (other,) = set(TWO_ADDRESSES) - {home}
+    lines = list(explained(inflight={home: 1, other: 1}).lines())
+    assert lines == [
+        "model       llama",
+        "adapter     -",
+        "strategy    PrefixHash",
+        "prefix      'hello'",
+        f"hash        {xxhash.xxh64_intdigest(b'hello'):016x}",
+        "bound       1.875 requests in flight",
+        "candidates  in the order of preference",
+        f"            {home}  in flight 1  hops 0  prefix",
+        f"            {other}  in flight 1  hops 1  bound",
+        f"endpoint    {home} (prefix)",
+    ]
+
+
+def test_machines_read_the_documented_keys() -> None:
+    told = json.loads(json.dumps(explained().as_dict()))
+    documented = {
+        *["model", "adapter", "strategy", "endpoint", "reason", "prefix", "prefix_hash"],
+        *["candidates", "error"],
+    }
+    assert documented <= set(told)
+    for candidate in told["candidates"]:
+        assert {"address", "inflight", "hops"} <= set(candidate)
+    refused = explained(body={}).as_dict()
+    assert isinstance(refused["error"], dict)
+    assert set(refused["error"]) == {"status", "code", "message"}
+    assert documented <= set(refused)

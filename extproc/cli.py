@@ -119,7 +119,7 @@ def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     parser.add_argument(
         "--head",
-        type=int,
+        type=_bytes,
         metavar="BYTES",
         help="show the router no more of the body than this, as Envoy's buffer limit does",
     )
@@ -226,6 +226,12 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return seconds
+
+
+def _bytes(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes")
+    return int(text)
 
 
 def _one_of(*options: str) -> Callable[[str], str]:

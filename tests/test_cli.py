@@ -98,7 +98,7 @@ class TestTheCommandLine:
             (["explain", "--models", "m", "--header", ":x"], "':x' is not NAME:VALUE"),
             (["explain", "--models", "m", "--inflight", "10"], "'10' is not IP:PORT=N"),
             (["explain", "--models", "m", "--inflight", "a=-1"], "'a=-1' is not IP:PORT=N"),
-            (["explain", "--models", "m", "--head", "x"], "invalid int value: 'x'"),
+            (["explain", "--models", "m", "--head", "x"], "'x' is no number of bytes"),
             (["explain", "--models", "m", "--head=-1"], "-1"),
         ],
     )

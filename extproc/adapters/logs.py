@@ -17,10 +17,13 @@ def fields(**values: object) -> Mapping[str, object]:
 
 
 def configure(level: str, form: LogFormat) -> None:
-    """Sends all logs to stderr. `level` is a standard name, in any case."""
+    """Sends all logs to stderr. `level`, a standard name in any case, is for our own lines;
+    libraries are heard when they warn.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if form == "json" else _Text())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("extproc").setLevel(level.upper())
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -39,7 +42,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         shown = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
-        return f"{_time(record)} {record.levelname} {record.getMessage()}{shown}"
+        return f"{_time(record)} {record.levelname} {_one_line(record.getMessage())}{shown}"
 
 
 class _Json(logging.Formatter):
@@ -52,6 +55,10 @@ class _Json(logging.Formatter):
             **_fields(record),
         }
         return json.dumps(line, default=str)
+
+
+def _one_line(message: str) -> str:
+    return message if message.isprintable() else json.dumps(message)
 
 
 def _quoted(value: object) -> str:

@@ -14,6 +14,8 @@ from extproc.core.spec import ModelsSpec
 
 # What a ConfigMap can hold.
 MAX_BYTES = 1024 * 1024
+# The schema has six levels; YAML's loader recurses, and in C it crashes at some 10,000.
+MAX_DEPTH = 32
 
 Location = tuple[int | str, ...]
 
@@ -49,27 +51,51 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key_node.value!r} comes twice",
-                    problem_mark=key_node.start_mark,
+                    problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark
                 )
-            if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
+            seen.add(key.value)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 
 
 def _load(text: bytes) -> object:
     try:
+        _check_depth(text)
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise DocumentError([f"{where}{error.problem or error.context}"]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DocumentError([f"not readable as YAML: {str(error).splitlines()[0]}"]) from None
+    except Exception as error:
+        # YAML's constructors let out whatever a value's conversion raises.
+        why = str(error).splitlines() or [type(error).__name__]
+        raise DocumentError([f"not readable as YAML: {why[0]}"]) from None
+
+
+def _check_depth(text: bytes) -> None:
+    """Raises MarkedYAMLError for nesting that would end libyaml's loader, and us with it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            mark = event.start_mark
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)  # type: ignore[arg-type]
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "int_type": "a whole number",
+    "model_type": "a mapping",
+    "string_type": "a string",
+    "tuple_type": "a list",
+}
 
 
 def _problem(error: ErrorDetails) -> str:
@@ -84,8 +110,8 @@ def _problem(error: ErrorDetails) -> str:
         options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         given = str(error["input"])
         message = f"{given!r} is not one of {_list(options)}{_suggestion(given, options)}"
-    elif error["type"].endswith("_type"):
-        message = f"{message[0].lower()}{message[1:]}, not {_shown(error['input'])}"
+    elif error["type"] in _EXPECTED:
+        message = f"must be {_EXPECTED[error['type']]}, not {_shown(error['input'])}"
     return f"{_path(location)}: {message}"
 
 
@@ -93,7 +119,8 @@ def _path(location: Location) -> str:
     """`models[1].loadBalancing.strategy`."""
     path = ""
     for step in location:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+        name = step if isinstance(step, str) and step.isprintable() else repr(step)
+        path += f"[{step}]" if isinstance(step, int) else f".{name}"
     return path.removeprefix(".") or "the document"
 
 
@@ -124,7 +151,7 @@ def _list(options: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -25,8 +25,11 @@ _LONGEST_MODEL = 4096
 
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 _FIELD_NAME = re.compile(
-    rb'^content-disposition:[^\r]*?;\s*name=(?:"([^"]*)"|([^\s;"]+))', re.I | re.M
+    rb'^content-disposition:[^\r\n]*?;[ \t]*name=(?:"([^"\r\n]*)"|([^\s;"]+))',
+    re.IGNORECASE | re.MULTILINE,
 )
+# A part's header lines; what is longer is no form that a client would send.
+_LONGEST_FIELDS = 2048
 
 
 def read_json(head: bytes, *, complete: bool) -> Document:
@@ -57,8 +60,10 @@ def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | N
 
     Raises InvalidRequest where a model is certainly missing or of a wrong type.
     """
-    if not complete and b'"model"' in head[-_LONGEST_MODEL:]:
-        # The cut may run through the name itself: believe only a closed string.
+    last = next(reversed(document), None)
+    if not complete and (last == "model" or b'"model"' in head[-_LONGEST_MODEL:]):
+        # The cut may run through the name itself, be it the first or a second one:
+        # believe only a closed string.
         document = jiter.from_json(head, cache_mode="keys", partial_mode=True)
     if not complete and "model" not in document:
         return None
@@ -101,7 +106,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _field_name(fields: bytes) -> bytes:
-    found = _FIELD_NAME.search(fields)
+    found = _FIELD_NAME.search(fields[:_LONGEST_FIELDS])
     return (found[1] or found[2] or b"") if found else b""
 
 

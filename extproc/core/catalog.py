@@ -40,6 +40,8 @@ class Catalog:
 
     models: Mapping[str, Model] = field(default_factory=dict)
     _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    key_headers: frozenset[str] = frozenset()
+    """The request headers that some model reads its key from."""
 
     @classmethod
     def of(cls, models: Iterable[Model]) -> Catalog:
@@ -49,7 +51,8 @@ class Catalog:
         for name, model in by_name.items():
             names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
             names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
-        return cls(by_name, names)
+        headers = (m.spec.load_balancing.prefix_hash.header for m in by_name.values())
+        return cls(by_name, names, frozenset(header for header in headers if header))
 
     def resolve(self, name: str) -> tuple[Model, str]:
         """The model and adapter that a request's model name means.
@@ -69,13 +72,6 @@ class Catalog:
     def only(self) -> Model | None:
         """The model, where there is but one."""
         return next(iter(self.models.values())) if len(self.models) == 1 else None
-
-    def key_headers(self) -> Iterator[str]:
-        """The request headers that some model reads its key from."""
-        for model in self.models.values():
-            header = model.spec.load_balancing.prefix_hash.header
-            if header is not None:
-                yield header
 
     def listing(self) -> bytes:
         """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""

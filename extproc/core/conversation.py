@@ -239,7 +239,7 @@ class Conversation:
         return self._rng.choice(eligible).address if eligible else PENDING
 
     def _keep(self, headers: Mapping[str, bytes]) -> None:
-        for name in ("content-type", MODEL_HEADER, *self._router.catalog.key_headers()):
+        for name in ("content-type", MODEL_HEADER, *self._router.catalog.key_headers):
             if name in headers:
                 self._headers[name] = _text(headers, name)
 

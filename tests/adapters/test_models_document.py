@@ -131,7 +131,7 @@ def with_endpoints(text: str) -> str:
         ),
         (
             "models: [{name: 7, endpoints: ['10.0.0.1:1']}]",
-            "models[0].name: input should be a valid string, not 7",
+            "models[0].name: must be a string, not 7",
         ),
         ("models: [{name: a}]", "models[0]: give either 'endpoints' or 'service'"),
         (
@@ -160,7 +160,8 @@ def with_endpoints(text: str) -> str:
         ),
         (
             with_endpoints("'::1:8000'"),
-            "models[0].endpoints[0]: '::1:8000': write an IPv6 address in brackets, [::1]:8000",
+            "models[0].endpoints[0]: '::1:8000': "
+            "brackets go around an IPv6 address, and only there",
         ),
         (
             with_endpoints("'[::1]:80', '[0::1]:80'"),
@@ -170,7 +171,7 @@ def with_endpoints(text: str) -> str:
         (with_key("adapters: [x, x]"), "models[0].adapters: 'x' is listed twice"),
         (
             with_key("aliases: [1]"),
-            "models[0].aliases[0]: input should be a valid string, not 1",
+            "models[0].aliases[0]: must be a string, not 1",
         ),
         (
             LLAMA + "model: 1\n",
@@ -212,13 +213,11 @@ def with_endpoints(text: str) -> str:
         ),
         (
             prefix_hash("meanLoadFactor: '125'"),
-            "models[0].loadBalancing.prefixHash.meanLoadFactor: "
-            "input should be a valid integer, not '125'",
+            "models[0].loadBalancing.prefixHash.meanLoadFactor: must be a whole number, not '125'",
         ),
         (
             prefix_hash("meanLoadFactor: true"),
-            "models[0].loadBalancing.prefixHash.meanLoadFactor: "
-            "input should be a valid integer, not True",
+            "models[0].loadBalancing.prefixHash.meanLoadFactor: must be a whole number, not True",
         ),
         (
             prefix_hash("replication: 0"),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -128,6 +131,28 @@ def test_no_content_type_raises_anything_but_a_refusal(parameters: str) -> None:
 def test_no_field_raises_anything_but_a_refusal(parameters: bytes) -> None:
     with pytest.raises(Refusal):
         model_of(form(b"Content-Disposition: form-data; " + parameters + b"\r\n\r\nx"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param("b'content-disposition:\\n' * 20_000", id="many lines"),
+        pytest.param("b'content-disposition: x;' + b' ' * 400_000", id="many blanks"),
+        pytest.param("b'content-disposition: x' + b'; x' * 100_000", id="many parameters"),
+        pytest.param("b'content-disposition: x; name=' + b'\"' * 400_000", id="many quotes"),
+    ],
+)
+def test_no_field_keeps_the_router_busy(fields: str) -> None:
+    # In a process of its own, which can be stopped. It takes milliseconds, or minutes.
+    code = (
+        "from extproc.core.body import model_in_form\n"
+        f"body = b'--XX\\r\\n' + {fields} + b'\\r\\n\\r\\nx\\r\\n--XX'\n"
+        f"print(model_in_form(body, {CONTENT_TYPE!r}, complete=False))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert run.stdout == "None\n"
 
 
 pieces = st.lists(

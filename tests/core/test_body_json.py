@@ -138,6 +138,8 @@ class TestACutBody:
             pytest.param(b'{"x": 1, "model": "lla\\u00', id="in an escape"),
             pytest.param(b'{"x": 1, "model": "', id="at its first quote"),
             pytest.param(b'{"x": 1, "model": nul', id="in a null"),
+            pytest.param(b'{"mod\\u0065l": "lla', id="in its value, under a key with an escape"),
+            pytest.param(b'{"model"' + b" " * 10_000 + b': "lla', id="in its value, far away"),
         ],
     )
     def test_before_the_end_of_its_models_name_names_none(self, head: bytes) -> None:
@@ -155,7 +157,7 @@ class TestACutBody:
         assert model_of(head, complete=False) == "llama"
 
     def test_in_a_second_model_key_does_not_name_half_of_it(self) -> None:
-        assert model_of(b'{"model": "a", "x": 1, "model": "bcd', complete=False) != "bcd"
+        assert model_of(b'{"model": "a", "x": 1, "model": "lla', complete=False) != "lla"
 
     @pytest.mark.parametrize(
         "head", [b'{"model": null, "mes', b'{"model": 7, "mes', b'{"model": "", "mes']

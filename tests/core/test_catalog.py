@@ -70,7 +70,7 @@ def test_the_only_model_is_known_as_such() -> None:
 
 def test_the_key_headers_are_those_some_model_reads() -> None:
     by_session = model_spec("a", prefixSource="Header:X-Session")
-    assert list(catalog(LLAMA, by_session).key_headers()) == ["x-session"]
+    assert list(catalog(LLAMA, by_session).key_headers) == ["x-session"]
 
 
 def test_the_listing_has_openais_form_and_names_the_parents_of_adapters() -> None:

@@ -398,6 +398,55 @@ class TestOtherEvents:
         assert peer.event(Kind.REQUEST_TRAILERS) == Proceed(Kind.REQUEST_TRAILERS)
 
 
+class TestARetry:
+    """Envoy may tell, with the response's headers, that another endpoint answered."""
+
+    def peer(self) -> tuple[Peer, str, str]:
+        """A routed request, its endpoint and the other one."""
+        peer = Peer(LLAMA)
+        peer.headers()
+        chosen = proceeding(peer.body(asking())).target
+        (other,) = set(TWO_ADDRESSES) - {chosen}
+        return peer, chosen, other
+
+    def answered_by(self, peer: Peer, address: str) -> Answer | None:
+        return peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=address))
+
+    def test_on_another_endpoint_takes_the_lease_along(self) -> None:
+        peer, _, other = self.peer()
+        assert self.answered_by(peer, other) == Proceed(Kind.RESPONSE_HEADERS)
+        assert dict(peer.router.ledger.loads) == {other: 1}
+        peer.conversation.close()
+        assert peer.in_flight == 0
+
+    def test_that_did_not_happen_leaves_the_lease_where_it_is(self) -> None:
+        peer, chosen, _ = self.peer()
+        for address in (chosen, ""):
+            assert self.answered_by(peer, address) == Proceed(Kind.RESPONSE_HEADERS)
+            assert dict(peer.router.ledger.loads) == {chosen: 1}
+
+    def test_on_an_endpoint_that_has_left_is_counted_there_too(self) -> None:
+        peer, _, _ = self.peer()
+        self.answered_by(peer, "10.9.9.9:8000")
+        assert dict(peer.router.ledger.loads) == {"10.9.9.9:8000": 1}
+
+    def test_counts_once_however_often_it_is_told(self) -> None:
+        peer, chosen, other = self.peer()
+        for address in (other, other, chosen, other):
+            self.answered_by(peer, address)
+            assert dict(peer.router.ledger.loads) == {address: 1}
+
+    def test_before_the_decision_or_after_the_end_means_nothing(self) -> None:
+        peer = Peer(LLAMA)
+        peer.headers()
+        self.answered_by(peer, "10.0.0.1:8000")
+        assert peer.in_flight == 0
+        peer.body(asking())
+        peer.conversation.close()
+        assert self.answered_by(peer, "10.0.0.1:8000") is None
+        assert peer.in_flight == 0
+
+
 class TestTheEnd:
     def test_gives_the_lease_back_once_however_often_it_comes(self) -> None:
         peer = Peer(LLAMA)

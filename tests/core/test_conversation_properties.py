@@ -75,6 +75,11 @@ events = st.one_of(
         end_of_stream=st.booleans(),
     ),
     st.builds(Event, st.sampled_from(Kind), end_of_stream=st.booleans()),
+    st.builds(
+        Event,
+        st.just(Kind.RESPONSE_HEADERS),
+        served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
+    ),
 )
 well_begun = st.tuples(
     st.builds(

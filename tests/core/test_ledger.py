@@ -44,13 +44,35 @@ def test_an_endpoint_of_two_models_has_one_load_and_is_held_by_both() -> None:
     ]
 
 
+def test_a_lease_that_moves_counts_on_the_new_endpoint_only() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    lease.move(B)
+    assert dict(ledger.loads) == {B.address: 1}
+    assert list(ledger.held()) == [("llama", B, 1)]
+    lease.release()
+    assert dict(ledger.loads) == {}
+
+
+def test_a_released_lease_does_not_move() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    lease.release()
+    lease.move(B)
+    assert dict(ledger.loads) == {}
+    assert lease.endpoint is A
+
+
 def test_nobody_can_change_the_loads_but_by_leases() -> None:
     with pytest.raises(TypeError):
         Ledger().loads["10.0.0.1:8000"] = 1  # type: ignore[index]
 
 
+addresses = st.sampled_from(["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"])
+
+
 class LedgerMachine(RuleBasedStateMachine):
-    """Leases taken and released in any order, against a plain count of those that are out."""
+    """Leases taken, moved and released in any order, against a count of those that are out."""
 
     leases = Bundle("leases")
     released = Bundle("released")
@@ -63,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         target=leases,
         model=st.sampled_from(["llama", "qwen"]),
-        address=st.sampled_from(["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]),
+        address=addresses,
         adapter=st.sampled_from(["", "sql"]),
     )
     def acquire(self, model: str, address: str, adapter: str) -> Lease:
@@ -71,6 +93,15 @@ class LedgerMachine(RuleBasedStateMachine):
         lease = self.ledger.acquire(model, endpoint(address, adapter))
         self.out.append(lease)
         return lease
+
+    @rule(lease=leases, address=addresses)
+    def move(self, lease: Lease, address: str) -> None:
+        lease.move(endpoint(address))
+        assert lease.endpoint.address == address
+
+    @rule(lease=released, address=addresses)
+    def move_too_late(self, lease: Lease, address: str) -> None:
+        lease.move(endpoint(address))
 
     @rule(target=released, lease=consumes(leases))
     def release(self, lease: Lease) -> Lease:

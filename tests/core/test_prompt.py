@@ -116,14 +116,15 @@ class TestThePromptsHead:
             ),
             (
                 {"system": "be brief", "messages": [user("hi")]},
-                ["system", "be brief", "user", "hi"],
+                ["be brief", "user", "hi"],
             ),
             (
                 {"instructions": "be brief", "input": "hi"},
-                ["instructions", "be brief", "input", "hi"],
+                ["be brief", "hi"],
             ),
             ({"prompt": "once"}, ["once"]),
-            ({"prompt": [11, 22]}, ["11 22"]),
+            ({"prompt": [11, 22]}, ["11", "22"]),
+            ({"prompt": ["once", "twice"]}, ["once", "twice"]),
             ({"messages": [user([text("a"), text("b")])]}, ["user", "a", "b"]),
             (
                 {"messages": [user([text("see"), IMAGE])]},
@@ -149,7 +150,7 @@ class TestThePromptsHead:
             ],
         }
         assert prompt_head(document, LIMIT).split("\n") == [
-            *["tools", "add", "9"],
+            *["add", "9"],
             *["assistant", "c1", "add", "{}"],
             *["tool", "c1", "3"],
         ]

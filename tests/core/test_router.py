@@ -77,3 +77,12 @@ def test_concurrent_requests_never_share_one_free_place() -> None:
     for _ in range(50):
         serving.decide(serving.place("llama", PROMPT, {}))
     assert dict(serving.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
+
+
+def test_an_endpoint_is_found_by_its_address_or_known_by_nothing_else() -> None:
+    serving = router(LLAMA)
+    known = serving.endpoint("llama", "10.0.0.1:8000")
+    assert known.adapters == {"sql"}
+    unknown = serving.endpoint("llama", "10.9.9.9:8000")
+    assert (unknown.address, unknown.name) == ("10.9.9.9:8000", "10.9.9.9:8000")
+    assert serving.endpoint("gone", "10.0.0.1:8000").address == "10.0.0.1:8000"

@@ -23,6 +23,9 @@ from extproc.lab.stack import (
 )
 from tests.e2e.scene import Launch, Options, Scene
 
+# No answer takes longer here; a test that waits for one fails in time.
+PATIENCE = aiohttp.ClientTimeout(total=30)
+
 OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
 
 
@@ -78,7 +81,7 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
     # As many connections as a test opens at once: none may queue in the client.
     connector = aiohttp.TCPConnector(limit=0)
     session = await cleanup.enter_async_context(
-        aiohttp.ClientSession(envoy.url, connector=connector)
+        aiohttp.ClientSession(envoy.url, connector=connector, timeout=PATIENCE)
     )
     return Scene(envoy, sidecar, replicas, session)
 

@@ -1,0 +1,146 @@
+"""Envoy's side of the protocol, in another implementation's classes than ours."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import betterproto2
+from envoy_data_plane.envoy.config.core.v3 import (
+    HeaderMap,
+    HeaderValue,
+    HeaderValueOptionHeaderAppendAction,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingModeBodySendMode
+from envoy_data_plane.envoy.service.ext_proc.v3 import (
+    HeaderMutation,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    ProcessingRequest,
+    ProcessingResponse,
+    ProtocolConfiguration,
+)
+from envoy_data_plane.google.protobuf import Struct, Value
+
+OVERWRITE = HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
+BUFFERED_PARTIAL = ProcessingModeBodySendMode.BUFFERED_PARTIAL
+
+
+def header_map(headers: dict[str, bytes]) -> HeaderMap:
+    """Headers as Envoy sends them."""
+    return HeaderMap([HeaderValue(key=key, raw_value=raw) for key, raw in headers.items()])
+
+
+def request_headers(
+    path: str = "/v1/chat/completions",
+    *,
+    method: str = "POST",
+    end: bool = False,
+    mode: ProcessingModeBodySendMode | None = BUFFERED_PARTIAL,
+    **others: bytes,
+) -> bytes:
+    """The first message of a stream."""
+    named = {name.replace("_", "-"): value for name, value in others.items()}
+    headers = {":method": method.encode(), ":path": path.encode(), **named}
+    return bytes(
+        ProcessingRequest(
+            request_headers=HttpHeaders(headers=header_map(headers), end_of_stream=end),
+            protocol_config=None if mode is None else ProtocolConfiguration(request_body_mode=mode),
+        )
+    )
+
+
+def request_body(content: dict[str, Any] | bytes, *, end: bool = True) -> bytes:
+    """The body, or its head."""
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return bytes(ProcessingRequest(request_body=HttpBody(body=raw, end_of_stream=end)))
+
+
+def response_headers(attributes: dict[str, str] | None = None) -> bytes:
+    """The upstream's answer, with what Envoy was asked to tell of it."""
+    told = {}
+    if attributes is not None:
+        values = {name: Value(string_value=value) for name, value in attributes.items()}
+        told = {"envoy.filters.http.ext_proc": Struct(fields=values)}
+    headers = header_map({":status": b"200"})
+    return bytes(ProcessingRequest(response_headers=HttpHeaders(headers=headers), attributes=told))
+
+
+def response_trailers() -> bytes:
+    """The end of the upstream's answer."""
+    return bytes(ProcessingRequest(response_trailers=HttpTrailers(trailers=header_map({}))))
+
+
+def asking(model: str = "llama", content: str = "hello") -> dict[str, Any]:
+    """A chat request."""
+    return {"model": model, "messages": [{"role": "user", "content": content}]}
+
+
+class Reply:
+    """One of our answers, as another implementation reads it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.message = ProcessingResponse.FromString(raw)
+        self.kind: str = betterproto2.which_one_of(self.message, "response")[0]
+
+    @property
+    def mutation(self) -> HeaderMutation:
+        """What becomes of the request's headers, or those of the immediate response."""
+        answer = self.message.request_headers or self.message.request_body
+        if self.message.immediate_response is not None:
+            found = self.message.immediate_response.headers
+        else:
+            found = answer.response.header_mutation if answer and answer.response else None
+        assert found is not None
+        return found
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that are set, each overwriting what was there."""
+        for option in self.mutation.set_headers:
+            assert option.append_action is OVERWRITE
+            assert option.header is not None
+            assert option.header.value == ""
+        return {
+            option.header.key: option.header.raw_value.decode()
+            for option in self.mutation.set_headers
+            if option.header is not None
+        }
+
+    @property
+    def rerouted(self) -> bool:
+        """Whether Envoy looks at its routes again."""
+        answer = self.message.request_headers or self.message.request_body
+        assert answer is not None
+        assert answer.response is not None
+        return answer.response.clear_route_cache
+
+    @property
+    def metadata(self) -> dict[str, dict[str, str | float]]:
+        """Dynamic metadata by namespace."""
+        if self.message.dynamic_metadata is None:
+            return {}
+        return {
+            namespace: {name: _plain(inner) for name, inner in _struct(value).items()}
+            for namespace, value in self.message.dynamic_metadata.fields.items()
+        }
+
+    @property
+    def error(self) -> tuple[int, str]:
+        """Status and code of an immediate response."""
+        immediate = self.message.immediate_response
+        assert immediate is not None
+        assert immediate.status is not None
+        return int(immediate.status.code), json.loads(immediate.body)["error"]["code"]
+
+
+def _struct(value: Value) -> dict[str, Value]:
+    assert value.struct_value is not None
+    return value.struct_value.fields
+
+
+def _plain(value: Value) -> str | float:
+    plain = value.string_value if value.string_value is not None else value.number_value
+    assert plain is not None
+    return plain

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from extproc.edge.admin import AdminServer, admin_app
+from tests.core.builders import model_spec
+from tests.edge.streams import Sidecar
+
+Client = TestClient[web.Request, web.Application]
+
+
+class Readiness:
+    why_not: str | None = None
+
+
+@pytest.fixture
+def readiness() -> Readiness:
+    return Readiness()
+
+
+@pytest.fixture
+def sidecar() -> Sidecar:
+    return Sidecar(model_spec(adapters=["sql"]))
+
+
+def app_of(sidecar: Sidecar, readiness: Readiness) -> web.Application:
+    return admin_app(sidecar.router, sidecar.telemetry, lambda: readiness.why_not)
+
+
+@pytest.fixture
+async def client(sidecar: Sidecar, readiness: Readiness) -> AsyncIterator[Client]:
+    async with TestClient(TestServer(app_of(sidecar, readiness))) as client:
+        yield client
+
+
+async def test_metrics_are_in_prometheus_text_format(client: Client) -> None:
+    response = await client.get("/metrics")
+    assert response.status == 200
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "extproc_endpoints{" in await response.text()
+
+
+async def test_it_is_alive_even_when_not_ready(client: Client, readiness: Readiness) -> None:
+    readiness.why_not = "draining"
+    response = await client.get("/healthz")
+    assert (response.status, await response.text()) == (200, "ok\n")
+
+
+async def test_it_is_ready_or_says_why_not(client: Client, readiness: Readiness) -> None:
+    response = await client.get("/readyz")
+    assert (response.status, await response.text()) == (200, "ok\n")
+    readiness.why_not = "draining"
+    response = await client.get("/readyz")
+    assert (response.status, await response.text()) == (503, "draining\n")
+
+
+async def test_the_state_has_the_documented_shape(client: Client, sidecar: Sidecar) -> None:
+    serving = sidecar.router
+    decision = serving.decide(serving.place("llama", {"prompt": "x"}, {}))
+    state = await (await client.get("/debug/state")).json()
+    assert set(state) == {"models"}
+    llama = state["models"]["llama"]
+    assert (llama["strategy"], llama["adapters"]) == ("PrefixHash", ["sql"])
+    shown = {endpoint["address"]: endpoint for endpoint in llama["endpoints"]}
+    assert shown[decision.address] == {
+        "address": decision.address,
+        "name": decision.address,
+        "inflight": 1,
+        "state": "ready",
+        "adapters": ["sql"],
+        "signals": None,
+    }
+
+
+async def test_any_other_path_is_not_found(client: Client) -> None:
+    assert (await client.get("/")).status == 404
+    assert (await client.post("/metrics")).status == 405
+
+
+async def test_it_serves_on_a_unix_socket(
+    sidecar: Sidecar, readiness: Readiness, tmp_path: Path
+) -> None:
+    server = AdminServer(app_of(sidecar, readiness))
+    await server.start(f"unix:{tmp_path}/admin.sock")
+    connector = aiohttp.UnixConnector(f"{tmp_path}/admin.sock")
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get("http://admin/healthz") as response,
+    ):
+        assert await response.text() == "ok\n"
+    await server.stop()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
+async def test_it_serves_on_host_and_port(
+    address: str, sidecar: Sidecar, readiness: Readiness
+) -> None:
+    server = AdminServer(app_of(sidecar, readiness))
+    try:
+        await server.start(address)
+    except OSError:
+        if "::" not in address:
+            raise
+        pytest.skip("this machine has no IPv6")
+    host, port = server._runner.addresses[0][:2]
+    literal = f"[{host}]" if ":" in host else host
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{literal}:{port}/healthz") as response,
+    ):
+        assert response.status == 200
+    await server.stop()
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
+    sidecar: Sidecar, readiness: Readiness
+) -> None:
+    first = AdminServer(app_of(sidecar, readiness))
+    await first.start("127.0.0.1:0")
+    port = first._runner.addresses[0][1]
+    second = AdminServer(app_of(sidecar, readiness))
+    with pytest.raises(OSError, match="address already in use"):
+        await second.start(f"127.0.0.1:{port}")
+    await first.stop()
+    await second.stop()

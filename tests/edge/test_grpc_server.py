@@ -1,0 +1,214 @@
+"""The real transport, over loopback, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.edge.grpc_server import SERVICE, GrpcServer
+from tests.core.builders import TWO_ADDRESSES
+from tests.edge.envoy import Reply, asking, request_body, request_headers, response_trailers
+from tests.edge.streams import Sidecar, eventually
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"127.0.0.1:{free_port()}" if request.param == "tcp" else f"unix:{tmp_path}/extproc.sock"
+
+
+@pytest.fixture
+def sidecar() -> Sidecar:
+    return Sidecar()
+
+
+@pytest.fixture
+async def server(address: str, sidecar: Sidecar) -> AsyncIterator[GrpcServer]:
+    server = GrpcServer(sidecar.processor)
+    await server.start(address)
+    await server.set_serving(True)
+    yield server
+    await server.stop(0)
+
+
+@pytest.fixture
+async def channel(address: str, server: GrpcServer) -> AsyncIterator[Any]:
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(address, options=unlimited) as channel:
+        yield channel
+
+
+class Stream:
+    """One HTTP request, as Envoy opens it."""
+
+    def __init__(self, channel: Any) -> None:
+        self.call = channel.stream_stream(f"/{SERVICE}/Process")()
+
+    async def send(self, message: bytes) -> Reply:
+        """Sends a message and waits for its answer."""
+        await self.call.write(message)
+        async with asyncio.timeout(10):
+            answer = await self.call.read()
+        assert answer is not grpc.aio.EOF, await self.call.code()
+        return Reply(answer)
+
+    async def end(self) -> grpc.StatusCode:
+        """Ends our half and waits for the other's end."""
+        await self.call.done_writing()
+        async with asyncio.timeout(10):
+            assert await self.call.read() is grpc.aio.EOF
+            return await self.call.code()
+
+
+async def routed(channel: Any, content: str = "hello") -> Stream:
+    """A stream whose request is on its way."""
+    stream = Stream(channel)
+    await stream.send(request_headers())
+    reply = await stream.send(request_body(asking("llama", content)))
+    assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
+    return stream
+
+
+async def test_a_request_is_served_from_its_headers_to_its_end(
+    channel: Any, sidecar: Sidecar
+) -> None:
+    stream = await routed(channel)
+    assert sidecar.in_flight == 1
+    assert (await stream.send(response_trailers())).kind == "response_trailers"
+    assert await stream.end() is grpc.StatusCode.OK
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_refusal_comes_as_an_immediate_response(channel: Any) -> None:
+    stream = Stream(channel)
+    assert (await stream.send(request_headers("/nowhere"))).error == (404, "unknown_path")
+    assert await stream.end() is grpc.StatusCode.OK
+
+
+async def test_bytes_that_are_no_message_are_an_invalid_argument(
+    channel: Any, sidecar: Sidecar
+) -> None:
+    stream = await routed(channel)
+    await stream.call.write(b"garbage")
+    async with asyncio.timeout(10):
+        assert await stream.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await eventually(lambda: sidecar.in_flight == 0)
+    await (await routed(channel)).end()
+
+
+async def test_a_cancelled_stream_gives_its_lease_back(channel: Any, sidecar: Sidecar) -> None:
+    kept, cancelled = await routed(channel), await routed(channel, "other")
+    assert sidecar.in_flight == 2
+    cancelled.call.cancel()
+    await eventually(lambda: sidecar.in_flight == 1)
+    await kept.end()
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_connection_that_breaks_gives_all_its_leases_back(
+    address: str, server: GrpcServer, sidecar: Sidecar
+) -> None:
+    channel = grpc.aio.insecure_channel(address)
+    for _ in range(5):
+        await routed(channel)
+    assert sidecar.in_flight == 5
+    await channel.close()
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_many_streams_run_side_by_side(channel: Any, sidecar: Sidecar) -> None:
+    streams = await asyncio.gather(*(routed(channel, f"chat {i}") for i in range(50)))
+    assert sidecar.in_flight == 50
+    assert await asyncio.gather(*(s.end() for s in streams)) == [grpc.StatusCode.OK] * 50
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_body_may_be_large(channel: Any) -> None:
+    stream = Stream(channel)
+    await stream.send(request_headers())
+    reply = await stream.send(request_body(asking("llama", "x" * 20_000_000)))
+    assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
+
+
+async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
+    channel: Any, server: GrpcServer, sidecar: Sidecar, address: str
+) -> None:
+    running = await routed(channel)
+    draining = asyncio.create_task(server.stop(30))
+    async with grpc.aio.insecure_channel(address) as another:
+
+        async def refused() -> bool:
+            late = Stream(another)
+            with suppress(grpc.aio.AioRpcError):
+                await late.call.write(request_headers())
+                await late.call.done_writing()
+            return await late.call.code() is grpc.StatusCode.UNAVAILABLE
+
+        async with asyncio.timeout(10):
+            while not await refused():
+                await asyncio.sleep(0.01)
+    assert not draining.done()
+    assert (await running.send(response_trailers())).kind == "response_trailers"
+    assert await running.end() is grpc.StatusCode.OK
+    async with asyncio.timeout(10):
+        await draining
+    assert sidecar.in_flight == 0
+
+
+async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_back(
+    channel: Any, server: GrpcServer, sidecar: Sidecar
+) -> None:
+    await routed(channel)
+    await server.stop(0.01)
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+@pytest.mark.parametrize("service", ["", SERVICE])
+async def test_health_says_whether_we_serve(service: str, channel: Any, server: GrpcServer) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    request = health_pb2.HealthCheckRequest(service=service)
+    serving = health_pb2.HealthCheckResponse
+    assert (await health.Check(request)).status == serving.SERVING
+    await server.set_serving(False)
+    assert (await health.Check(request)).status == serving.NOT_SERVING
+
+
+async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:
+    call = channel.stream_stream(f"/{SERVICE}/Other")()
+    assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
+    sidecar: Sidecar,
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"cannot listen on {address}"):
+            await GrpcServer(sidecar.processor).start(address)
+
+
+async def test_two_servers_do_not_share_a_port(sidecar: Sidecar) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    first = GrpcServer(sidecar.processor)
+    await first.start(address)
+    try:
+        with pytest.raises(OSError, match="cannot listen"):
+            await GrpcServer(sidecar.processor).start(address)
+    finally:
+        await first.stop(0)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import pytest
+from google.protobuf.message import DecodeError
+
+from tests.adapters.documents import sample
+from tests.core.builders import TWO_ADDRESSES
+from tests.edge.envoy import (
+    asking,
+    request_body,
+    request_headers,
+    response_headers,
+    response_trailers,
+)
+from tests.edge.streams import MemoryStream, Sidecar, eventually
+
+OUTCOMES = "extproc_requests_total"
+
+
+async def test_a_request_is_served_from_its_headers_to_its_end() -> None:
+    sidecar = Sidecar()
+    stream = MemoryStream(
+        request_headers(),
+        request_body(asking()),
+        response_headers(),
+        response_trailers(),
+        None,
+    )
+    await sidecar.processor.process(stream)
+    kinds = [reply.kind for reply in stream.replies]
+    assert kinds == ["request_headers", "request_body", "response_headers", "response_trailers"]
+    assert stream.replies[1].headers["x-target-endpoint"] in TWO_ADDRESSES
+    assert sidecar.in_flight == 0
+
+
+async def test_a_lease_is_held_while_the_stream_is_open() -> None:
+    sidecar = Sidecar()
+    stream = MemoryStream(request_headers(), request_body(asking()))
+    serving = asyncio.create_task(sidecar.processor.process(stream))
+    await eventually(lambda: len(stream.replies) == 2)
+    assert sidecar.in_flight == 1
+    await stream.incoming.put(None)
+    await serving
+    assert sidecar.in_flight == 0
+
+
+async def test_a_cancelled_stream_gives_its_lease_back_before_it_is_gone() -> None:
+    sidecar = Sidecar()
+    stream = MemoryStream(request_headers(), request_body(asking()))
+    serving = asyncio.create_task(sidecar.processor.process(stream))
+    await eventually(lambda: sidecar.in_flight == 1)
+    serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+    assert serving.cancelled()
+    assert sidecar.in_flight == 0
+
+
+async def test_a_peer_that_is_gone_when_the_answer_is_written_gives_the_lease_back() -> None:
+    class Gone(MemoryStream):
+        async def write(self, message: bytes) -> None:
+            await super().write(message)
+            if len(self.replies) == 2:
+                raise ConnectionResetError
+
+    sidecar = Sidecar()
+    with pytest.raises(ConnectionResetError):
+        await sidecar.processor.process(Gone(request_headers(), request_body(asking())))
+    assert sidecar.in_flight == 0
+
+
+async def test_bytes_that_are_no_message_end_the_stream_and_give_the_lease_back() -> None:
+    sidecar = Sidecar()
+    with pytest.raises(DecodeError):
+        await sidecar.processor.process(
+            MemoryStream(request_headers(), request_body(asking()), b"garbage")
+        )
+    assert sidecar.in_flight == 0
+
+
+async def test_a_refused_request_gets_one_answer_and_no_more() -> None:
+    sidecar = Sidecar()
+    stream = MemoryStream(
+        request_headers(),
+        request_body(asking("gpt")),
+        response_headers(),
+        response_trailers(),
+        None,
+    )
+    await sidecar.processor.process(stream)
+    assert [reply.kind for reply in stream.replies] == ["request_headers", "immediate_response"]
+    assert stream.replies[1].error == (404, "model_not_found")
+
+
+async def test_a_message_of_no_known_kind_is_passed_over() -> None:
+    sidecar = Sidecar()
+    stream = MemoryStream(b"", request_headers(), b"\xa2\x06\x00", request_body(asking()), None)
+    await sidecar.processor.process(stream)
+    assert [reply.kind for reply in stream.replies] == ["request_headers", "request_body"]
+
+
+async def test_a_request_is_counted_once_under_what_became_of_it() -> None:
+    sidecar = Sidecar()
+    body = request_body(asking())
+    for messages in (
+        [request_headers(), body, body, response_headers(), response_trailers()],
+        [request_headers(), request_body(asking("gpt")), body],
+        [request_headers("/v1/models", method="GET", end=True)],
+        [request_headers()],
+        [],
+    ):
+        await sidecar.processor.process(MemoryStream(*messages, None))
+
+    def count(model: str, outcome: str, strategy: str = "none") -> float:
+        labels = {"model": model, "outcome": outcome, "strategy": strategy}
+        return sample(sidecar.telemetry, OUTCOMES, **labels)
+
+    assert count("llama", "routed", "PrefixHash") == 1
+    assert count("unknown", "model_not_found") == 1
+    assert count("unknown", "models_listed") == 1
+    assert count("unknown", "aborted") == 2
+    assert sample(sidecar.telemetry, "extproc_decision_duration_seconds_count") == 3
+
+
+async def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "extproc.requests"):
+        await Sidecar().processor.process(
+            MemoryStream(request_headers(), request_body(asking("gpt")), None)
+        )
+    (record,) = caplog.records
+    assert record.__dict__["fields"]["status"] == 404
+    assert record.__dict__["fields"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])
+async def test_a_routed_request_is_logged_for_those_who_debug(
+    level: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(level, "extproc.requests"):
+        await Sidecar().processor.process(
+            MemoryStream(request_headers(), request_body(asking()), None)
+        )
+    assert [record.message for record in caplog.records] == ["routed"] * lines
+
+
+async def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "a very private matter"
+    with caplog.at_level(logging.DEBUG, "extproc"):
+        for model in ("llama", "gpt"):
+            await Sidecar().processor.process(
+                MemoryStream(request_headers(), request_body(asking(model, secret)), None)
+            )
+        for broken in (f'{{"model": "llama", "prompt": "{secret}" x', f'"{secret}"'):
+            await Sidecar().processor.process(
+                MemoryStream(request_headers(), request_body(broken.encode()), None)
+            )
+    assert len(caplog.records) == 4
+    assert all(secret not in str(record.__dict__) for record in caplog.records)

@@ -16,75 +16,7 @@ from typing import Any
 
 import aiohttp
 
-_WORDS = [
-    "account",
-    "address",
-    "answer",
-    "before",
-    "branch",
-    "bridge",
-    "budget",
-    "button",
-    "cable",
-    "carbon",
-    "change",
-    "circle",
-    "client",
-    "close",
-    "cloud",
-    "column",
-    "copper",
-    "corner",
-    "cotton",
-    "cover",
-    "credit",
-    "cross",
-    "danger",
-    "degree",
-    "delay",
-    "design",
-    "detail",
-    "device",
-    "doctor",
-    "driver",
-    "earth",
-    "effect",
-    "engine",
-    "event",
-    "factor",
-    "family",
-    "field",
-    "figure",
-    "filter",
-    "finger",
-    "flame",
-    "forest",
-    "friend",
-    "garden",
-    "glass",
-    "ground",
-    "growth",
-    "harbor",
-    "health",
-    "history",
-    "hotel",
-    "impact",
-    "invoice",
-    "island",
-    "journey",
-    "kernel",
-    "kitchen",
-    "ladder",
-    "leader",
-    "letter",
-    "liquid",
-    "market",
-    "matter",
-    "member",
-    "method",
-    "metal",
-    "minute",
-]
+_SYLLABLES = ("ba", "den", "fir", "go", "har", "ko", "lum", "ne", "pol", "ris", "ta", "vo", "zu")
 
 
 @dataclass(frozen=True)
@@ -203,4 +135,4 @@ def _deltas(stream: bytes) -> Iterator[str]:
 
 
 def _text(rng: Random, words: int) -> str:
-    return " ".join(rng.choices(_WORDS, k=words))
+    return " ".join("".join(rng.choices(_SYLLABLES, k=3)) for _ in range(words))

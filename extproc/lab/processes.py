@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+START_SECONDS = 20
+
 
 class Process:
     """One child process; its stdout and stderr go to files beside each other."""
@@ -45,6 +47,23 @@ class Process:
                 stderr=err,
                 env=self._environment,
             )
+
+    async def start(self) -> None:
+        """Spawns it and waits until it is ready. Raises RuntimeError with its complaint."""
+        self.spawn()
+        try:
+            await until(self._runs_and_is_ready, START_SECONDS, f"{self.name} to be ready")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}: {self.complaint()}") from None
+
+    async def is_ready(self) -> bool:
+        """Whether it does what it was started for; looked at until it is."""
+        return True
+
+    async def _runs_and_is_ready(self) -> bool:
+        if self.returncode() is not None:
+            raise RuntimeError(f"{self.name} did not start: {self.complaint()}")
+        return await self.is_ready()
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal."""

@@ -13,10 +13,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from extproc.lab.processes import Process, free_port, until
+from extproc.lab.processes import Process, free_port
 
 ENVOY_CONFIGS = Path(__file__).parents[2] / "envoy"
-START_SECONDS = 20
 
 
 def envoy_binary() -> str:
@@ -84,17 +83,8 @@ class Envoy(Process):
         self.admin = ""
         self.ports: dict[str, int] = {}
 
-    async def start(self) -> None:
-        """Spawns it and waits until it listens. Raises RuntimeError with its complaint."""
-        self.spawn()
-        try:
-            await until(self._listens, START_SECONDS, "Envoy to listen")
-        except TimeoutError as error:
-            raise RuntimeError(f"{error}: {self.complaint()}") from None
-
-    async def _listens(self) -> bool:
-        if self.returncode() is not None:
-            raise RuntimeError(f"Envoy did not start: {self.complaint()}")
+    async def is_ready(self) -> bool:
+        """Whether it listens; then `ports` holds its listeners' ports."""
         if not self._admin_address.exists():
             return False
         self.admin = f"http://{self._admin_address.read_text()}"
@@ -129,8 +119,9 @@ class Envoy(Process):
 
     def access_log(self) -> list[dict[str, Any]]:
         """The access log so far; Envoy writes it out every 100 ms."""
-        lines = self.stdout.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        # What follows the last line break is still being written.
+        whole, _, _ = self.stdout.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
 class SidecarProcess(Process):
@@ -159,14 +150,6 @@ class SidecarProcess(Process):
         draft.write_text(yaml.safe_dump(models))
         draft.replace(self.models)
 
-    async def start(self) -> None:
-        """Spawns it and waits until it is ready. Raises RuntimeError with its complaint."""
-        self.spawn()
-        try:
-            await until(self._is_ready, START_SECONDS, "the sidecar to be ready")
-        except TimeoutError as error:
-            raise RuntimeError(f"{error}: {self.complaint()}") from None
-
     async def get(self, path: str) -> tuple[int, str]:
         """Status and text of a path of the admin port."""
         async with aiohttp.ClientSession() as session, session.get(self.admin + path) as response:
@@ -183,9 +166,8 @@ class SidecarProcess(Process):
         endpoints = [e for model in (await self.state()).values() for e in model["endpoints"]]
         return {e["address"]: e["inflight"] for e in endpoints if e["inflight"]}
 
-    async def _is_ready(self) -> bool:
-        if self.returncode() is not None:
-            raise RuntimeError(f"the sidecar did not start: {self.complaint()}")
+    async def is_ready(self) -> bool:
+        """What it says itself."""
         try:
             status, _ = await self.get("/readyz")
         except (aiohttp.ClientError, OSError):
@@ -201,14 +183,6 @@ class StandInFleet(Process):
         command += ["--announce", "--ports", ",".join(["0"] * replicas), *arguments]
         super().__init__("stand_in_vllm", command, directory)
         self.addresses: list[str] = []
-
-    async def start(self) -> None:
-        """Spawns them and waits for their ports. Raises RuntimeError with their complaint."""
-        self.spawn()
-        try:
-            await until(self._announced, START_SECONDS, "the stand-in replicas")
-        except TimeoutError as error:
-            raise RuntimeError(f"{error}: {self.complaint()}") from None
 
     async def requests(self) -> dict[str, dict[str, int]]:
         """What each replica says of the requests it holds and held, by address."""
@@ -242,9 +216,8 @@ class StandInFleet(Process):
                 async with session.post(f"http://{address}/stand-in/reset-cache") as response:
                     response.raise_for_status()
 
-    def _announced(self) -> bool:
-        if self.returncode() is not None:
-            raise RuntimeError(f"the stand-in did not start: {self.complaint()}")
+    async def is_ready(self) -> bool:
+        """Whether it has announced its ports; then `addresses` holds them."""
         line = self.stdout.read_text()
         if line.endswith("\n"):
             self.addresses = [f"127.0.0.1:{port}" for port in json.loads(line)["ports"]]

@@ -34,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = parsed.run
     try:
-        return run(parsed)
+        code = run(parsed)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
-        # The reader of our output has seen enough.
+        # The reader of our output has seen enough; at exit there must be nothing left to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 

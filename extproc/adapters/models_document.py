@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, get_args
 
@@ -103,13 +104,13 @@ def _problem(error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = _keys(location[:-1])
-        message = f"unknown key{_suggestion(str(location[-1]), known)}; known are {_list(known)}"
+        message = f"unknown key{_suggestion(location[-1], known)}; known are {_list(known)}"
     elif error["type"] == "missing":
         message = "is required"
     elif error["type"] == "literal_error":
         options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        given = str(error["input"])
-        message = f"{given!r} is not one of {_list(options)}{_suggestion(given, options)}"
+        close = _suggestion(error["input"], options)
+        message = f"{_shown(error['input'])} is not one of {_list(options)}{close}"
     elif error["type"] in _EXPECTED:
         message = f"must be {_EXPECTED[error['type']]}, not {_shown(error['input'])}"
     return f"{_path(location)}: {message}"
@@ -140,7 +141,9 @@ def _model_within(annotation: object) -> type[BaseModel] | None:
     return next(filter(None, map(_model_within, get_args(annotation))), None)
 
 
-def _suggestion(given: str, options: Sequence[str]) -> str:
+def _suggestion(given: object, options: Sequence[str]) -> str:
+    if not isinstance(given, str):
+        return ""
     folded = {option.lower(): option for option in options}
     close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)
     return f", did you mean {folded[close[0]]!r}?" if close else ""
@@ -151,8 +154,8 @@ def _list(options: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    # Abridged on the way down: a few YAML aliases can unfold to more than fits in memory.
+    return "nothing" if value is None else reprlib.repr(value)
 
 
 def _name_clashes(spec: ModelsSpec) -> Iterator[str]:

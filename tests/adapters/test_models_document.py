@@ -338,6 +338,19 @@ class TestWhatNobodyMeansToWrite:
     def test_is_refused_like_any_other_mistake(self, text: bytes) -> None:
         assert problems(text)
 
+    def test_such_as_a_few_lines_that_unfold_to_billions_of_words_costs_no_memory(self) -> None:
+        code = (
+            "import resource\n"
+            "from extproc.adapters.models_document import DocumentError, parse\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+            "lines = ['models:', '- &a0 [' + 'x, ' * 9 + ']']\n"
+            "lines += [f'- &a{i + 1} [' + f'*a{i}, ' * 9 + ']' for i in range(9)]\n"
+            "try: parse('\\n'.join(lines).encode())\n"
+            "except DocumentError: print('refused')\n"
+        )
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (run.returncode, run.stdout) == (0, "refused\n"), run.stderr
+
     def test_such_as_a_tower_of_brackets_does_not_take_the_process_down(self) -> None:
         # In a process of its own: a parser that overflows the C stack ends it at once.
         code = (
@@ -351,12 +364,12 @@ class TestWhatNobodyMeansToWrite:
     @pytest.mark.parametrize(
         "text",
         [
-            '"a\\nb": 1\nmodels: []',
-            with_key('"a\\nb": 1'),
-            with_key('aliases: ["a\\nb", "a\\nb"]'),
-            with_endpoints('"a\\nb:1"'),
-            with_key('loadBalancing: {strategy: "a\\nb"}'),
-            'models: *"a\n',
+            pytest.param('"a\\nb": 1\nmodels: []', id="a key"),
+            pytest.param(with_key('"a\\nb": 1'), id="a key of a model"),
+            pytest.param(with_key('aliases: ["a\\nb", "a\\nb"]'), id="an alias"),
+            pytest.param(with_endpoints('"a\\nb:1"'), id="an endpoint"),
+            pytest.param(with_key('loadBalancing: {strategy: "a\\nb"}'), id="a strategy"),
+            pytest.param('models: *"a\n', id="an anchor"),
         ],
     )
     def test_still_gives_problems_of_one_line_each(self, text: str) -> None:
@@ -365,9 +378,14 @@ class TestWhatNobodyMeansToWrite:
     @pytest.mark.parametrize(
         "text",
         [
-            *["models:", "models: x", "models: [x]", "models: [[]]"],
-            *["models: [{name: a, endpoints: '10.0.0.1:1'}]", with_key("aliases:")],
-            *[with_key("loadBalancing:"), with_key("loadBalancing: {prefixHash: [1]}")],
+            pytest.param("models:", id="no models"),
+            pytest.param("models: x", id="a word for models"),
+            pytest.param("models: [x]", id="a word for a model"),
+            pytest.param("models: [[]]", id="a list for a model"),
+            pytest.param("models: [{name: a, endpoints: '10.0.0.1:1'}]", id="one endpoint"),
+            pytest.param(with_key("aliases:"), id="no aliases"),
+            pytest.param(with_key("loadBalancing:"), id="no loadBalancing"),
+            pytest.param(with_key("loadBalancing: {prefixHash: [1]}"), id="a list for prefixHash"),
         ],
     )
     def test_is_explained_in_the_words_of_yaml_and_not_of_python(self, text: str) -> None:

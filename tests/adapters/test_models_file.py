@@ -88,6 +88,17 @@ async def test_an_edit_that_keeps_the_size_takes_effect(path: Path, served: Serv
     await eventually(lambda: served.models == ["other"])
 
 
+async def test_another_file_of_the_same_size_and_time_takes_effect(
+    path: Path, served: Served
+) -> None:
+    before = path.stat()
+    new = path.with_suffix(".new")
+    new.write_bytes(LLAMA.replace(b"llama", b"other"))
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+    new.replace(path)
+    await eventually(lambda: served.models == ["other"])
+
+
 async def test_a_file_that_does_not_change_is_not_read_again(path: Path, served: Served) -> None:
     replace(path, QWEN)
     await eventually(lambda: served.models == ["qwen"])

@@ -157,7 +157,9 @@ class TestACutBody:
         assert model_of(head, complete=False) == "llama"
 
     def test_in_a_second_model_key_does_not_name_half_of_it(self) -> None:
-        assert model_of(b'{"model": "a", "x": 1, "model": "lla', complete=False) != "lla"
+        for first in (b'"model": "a", ', b'"model": "a", "x": "' + b"y" * 10_000 + b'", '):
+            for second in (b'"model": "lla', b'"mod\\u0065l": "lla'):
+                assert model_of(b"{" + first + second, complete=False) != "lla"
 
     @pytest.mark.parametrize(
         "head", [b'{"model": null, "mes', b'{"model": 7, "mes', b'{"model": "", "mes']

@@ -205,10 +205,11 @@ async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
 
 async def test_two_servers_do_not_share_a_port(sidecar: Sidecar) -> None:
     address = f"127.0.0.1:{free_port()}"
-    first = GrpcServer(sidecar.processor)
+    first, second = GrpcServer(sidecar.processor), GrpcServer(sidecar.processor)
     await first.start(address)
     try:
         with pytest.raises(OSError, match="cannot listen"):
-            await GrpcServer(sidecar.processor).start(address)
+            await second.start(address)
     finally:
         await first.stop(0)
+        await second.stop(0)

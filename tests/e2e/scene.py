@@ -14,6 +14,13 @@ from extproc.lab.stack import Envoy, SidecarProcess, StandInFleet
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"
+CONFIGS = [
+    "envoy.yaml",
+    "metadata.yaml",
+    "fallback-override-host.yaml",
+    "fallback-composite.yaml",
+    "fail-closed.yaml",
+]
 
 Json = dict[str, Any]
 

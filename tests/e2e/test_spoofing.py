@@ -9,15 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.e2e.scene import Launch, Options, Scene, chat
-
-CONFIGS = [
-    "envoy.yaml",
-    "metadata.yaml",
-    "fallback-override-host.yaml",
-    "fallback-composite.yaml",
-    "fail-closed.yaml",
-]
+from tests.e2e.scene import CONFIGS, Launch, Options, Scene, chat
 
 
 class Canary:

@@ -146,7 +146,8 @@ def _flag(
     text: str,
 ) -> None:
     """A flag whose default is its environment variable, if that is set."""
-    default = os.environ.get("EXTPROC_" + name[2:].replace("-", "_").upper(), default)
+    # An empty variable is one that was not set: deployments template them.
+    default = os.environ.get("EXTPROC_" + name[2:].replace("-", "_").upper()) or default
     shown = f"{text} (default: %(default)s)" if default else text
     parser.add_argument(
         name, default=default, required=default is None, type=kind, metavar=metavar, help=shown

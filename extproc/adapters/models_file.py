@@ -13,7 +13,7 @@ POLL_SECONDS = 0.5
 # A writer that never rests is read all the same.
 _PATIENCE_POLLS = 4
 
-Signature = tuple[int, int, int, int]
+Signature = tuple[int, int, int, int, int]
 
 
 class ModelsFile:
@@ -64,7 +64,7 @@ class ModelsFile:
             stat = self._path.stat()
         except OSError:
             return None
-        return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
 
     def _parse(self) -> ModelsSpec:
         with self._path.open("rb") as file:

@@ -20,8 +20,8 @@ Document = dict[str, Any]
 
 MODEL_HEADER = "x-model"
 
-# Bytes of the key and the name of any model that can be configured, however escaped.
-_LONGEST_MODEL = 4096
+# Bytes of one character in JSON: two escaped surrogates.
+_LONGEST_ESCAPE = 12
 
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 _FIELD_NAME = re.compile(
@@ -60,10 +60,7 @@ def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | N
 
     Raises InvalidRequest where a model is certainly missing or of a wrong type.
     """
-    last = next(reversed(document), None)
-    if not complete and (last == "model" or b'"model"' in head[-_LONGEST_MODEL:]):
-        # The cut may run through the name itself, be it the first or a second one:
-        # believe only a closed string.
+    if not complete and _may_be_cut(head, document.get("model")):
         document = jiter.from_json(head, cache_mode="keys", partial_mode=True)
     if not complete and "model" not in document:
         return None
@@ -73,6 +70,14 @@ def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | N
     if not isinstance(model, str) or not model:
         raise InvalidRequest("'model' must be a non-empty string.", param="model")
     return model
+
+
+def _may_be_cut(head: bytes, model: object) -> bool:
+    """Whether the head could end inside this value: then its opening quote is near the end.
+
+    Only then the head is parsed again, believing none but closed strings.
+    """
+    return isinstance(model, str) and b'"' in head[-_LONGEST_ESCAPE * (len(model) + 1) - 1 :]
 
 
 def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | None:

@@ -26,7 +26,7 @@ def first_user_message(document: Document, limit: int) -> str:
     a completion's prompt, or the first of several. Empty where there is none.
     `limit` (characters) bounds the work on token ids, nothing else.
     """
-    if "prompt" in document:
+    if document.get("prompt") is not None:
         return _completion_prompt(document["prompt"], limit)
     messages = document.get("messages", document.get("input"))
     if isinstance(messages, str):

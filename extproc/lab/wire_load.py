@@ -14,6 +14,8 @@ from functools import partial
 from time import perf_counter
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+# A load without any answer for so long counts as failed.
+_PATIENCE_SECONDS = 10
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
@@ -115,8 +117,13 @@ class Load:
             client = partial(_Client, requests, self, number)
             transport, _ = await loop.create_connection(client, "127.0.0.1", port)
             transports.append(transport)
+        answered, last = 0, started
         while len(self.latencies) < count and not self.over.is_set():
             await asyncio.sleep(0.005)
+            if len(self.latencies) > answered:
+                answered, last = len(self.latencies), perf_counter()
+            elif perf_counter() - last > _PATIENCE_SECONDS:
+                self.lost(None)
         seconds = perf_counter() - started
         self.over.set()
         for transport in transports:

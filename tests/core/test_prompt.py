@@ -173,3 +173,8 @@ class TestThePromptsHead:
     def test_has_no_more_characters_than_the_limit(self, limit: int) -> None:
         document = {"messages": [user("世界" * 100)]}
         assert prompt_head(document, limit) == ("user\n" + "世界" * 100)[:limit]
+
+
+def test_a_prompt_that_is_null_leaves_the_messages_to_speak() -> None:
+    document = {"prompt": None, "messages": [{"role": "user", "content": "hi"}]}
+    assert first_user_message(document, 100) == "hi"

@@ -46,7 +46,7 @@ class _Messages(asyncio.Protocol):
         return len(self._buffer) >= end + 4 + (int(length[1]) if length else 0)
 
     def message(self, head: bytes) -> None:
-        raise NotImplementedError
+        """A whole message has come; this is its head."""
 
     def write(self, data: bytes) -> None:
         assert self._transport is not None

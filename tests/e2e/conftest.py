@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,9 +17,8 @@ from extproc.lab.stack import (
     SidecarProcess,
     StandInFleet,
     adapted,
-    envoy_binary,
 )
-from tests.e2e.scene import Launch, Options, Scene
+from tests.e2e.scene import Launch, Options, Scene, envoy_minor
 
 # No answer takes longer here; a test that waits for one fails in time.
 PATIENCE = aiohttp.ClientTimeout(total=30)
@@ -71,7 +68,7 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
-    if options.config.startswith("fallback-") and _envoy_minor() < 37:
+    if options.config.startswith("fallback-") and envoy_minor() < 37:
         pytest.skip("the fallback variants need Envoy 1.37")
     config = adapted(ENVOY_CONFIGS / options.config, places)
     options.change_config(config)
@@ -84,10 +81,3 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
         aiohttp.ClientSession(envoy.url, connector=connector, timeout=PATIENCE)
     )
     return Scene(envoy, sidecar, replicas, session)
-
-
-def _envoy_minor() -> int:
-    printed = subprocess.run([envoy_binary(), "--version"], capture_output=True, check=True).stdout
-    found = re.search(rb"/1\.(\d+)\.", printed)
-    assert found, printed
-    return int(found[1])

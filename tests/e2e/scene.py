@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from extproc.lab.processes import until
-from extproc.lab.stack import Envoy, SidecarProcess, StandInFleet
+from extproc.lab.stack import Envoy, SidecarProcess, StandInFleet, envoy_binary
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"
@@ -149,3 +151,11 @@ def ext_proc_filter(config: Json) -> Json:
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     found: Json = manager["http_filters"][0]["typed_config"]
     return found
+
+
+def envoy_minor() -> int:
+    """Of the version that runs: 38 for 1.38.3."""
+    printed = subprocess.run([envoy_binary(), "--version"], capture_output=True, check=True).stdout
+    found = re.search(rb"/1\.(\d+)\.", printed)
+    assert found, printed
+    return int(found[1])

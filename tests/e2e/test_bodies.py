@@ -18,6 +18,7 @@ from tests.e2e.scene import (
     Reply,
     Scene,
     chat,
+    envoy_minor,
     ext_proc_filter,
 )
 
@@ -81,6 +82,7 @@ async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, co
             break
 
 
+@pytest.mark.skipif(envoy_minor() < 37, reason="1.36 knows the listener's buffer only")
 async def test_a_chunked_body_is_seen_whole(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=FAST))
     late = chat("x" * 300_000)

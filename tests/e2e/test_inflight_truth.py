@@ -120,7 +120,7 @@ async def test_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> No
         Options(replicas=1, more_endpoints=[nobody], strategy="RoundRobin", replica_arguments=SLOW)
     )
     replies = [await scene.send(chat("hello")) for _ in range(4)]
-    # Envoy's own answer to a refused connection: 503, since 1.40 502.
+    # Envoy's own answer to a refused connection: 503 on 1.38, 502 on 1.40.
     assert sorted(reply.status == 200 for reply in replies) == [False, False, True, True]
     await scene.agree_on_inflight(0)
 

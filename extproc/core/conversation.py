@@ -3,21 +3,36 @@
 Theory of operation
 -------------------
 Envoy opens one stream for each HTTP request and sends an event for each part of
-it that it was told to show us. Every event gets exactly one answer, of the same
-kind, or, once, an immediate response that ends the HTTP request there; after
-that nothing is answered. What Envoy sends depends on its processing mode, and a
-peer may send anything, so the table below is total: an event that means nothing
+it that it was told to show us. What it sends depends on its processing mode, and
+a peer may send anything, so the table below is total: an event that means nothing
 in a phase is answered with "go on", changing nothing.
 
     OPENING  no request headers yet
     READING  the headers were answered, the body's head is to come
-    ROUTED   the decision is made and its lease is held
+    HOLDING  the headers' answer waits until the body's head is enough
+    PASSING  the decision is made, and the body goes back to Envoy as it comes
+    PASSED   the same, and the whole of the request went back
+    ROUTED   the decision is made, and nothing more of the request is asked for
     CLOSED   the request was answered by us, or the stream has ended
 
+From PASSING on the decision's lease is held. Every event gets exactly one answer, of
+the same kind, or, once, an immediate response that ends the HTTP request there;
+after that nothing is answered. Where bodies are to be streamed back
+(FULL_DUPLEX_STREAMED) it is the parts that are answered: the headers once, then every
+byte of the body once and in order, in as many pieces as we like, then the trailers.
+So an event may have no answer yet, and a later one several. What comes after the end
+of such a body is ignored: Envoy may send the last piece twice (its issue 46237).
+
+    OPENING -> READING -> ROUTED              the head in one event, after the headers
+    OPENING -> ROUTED                         no body, or none that is shown
+    OPENING -> HOLDING -> PASSING -> PASSED   bodies in pieces, to be streamed back
+    any     -> CLOSED
+
 The *route* must change in the answer to the headers: for a body larger than
-Envoy's buffer, a route change in the body's answer comes too late. So that
-answer carries a provisional target, and the body's answer only overwrites the
-target header, which chooses the host within the route.
+Envoy's buffer, a route change in the body's answer comes too late. So where the
+headers must be answered before the body is seen, that answer carries a provisional
+target, and the body's answer only overwrites the target header, which chooses the
+host within the route. Where the headers' answer can wait, it carries the decision.
 
 Where Envoy retries on another endpoint and tells us which one answered, the
 lease moves there. The stream's end releases it, however it comes: with Envoy's
@@ -26,88 +41,23 @@ lease moves there. The stream's end releases it, however it comes: with Envoy's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
-from types import MappingProxyType
-from typing import NamedTuple
 
-from extproc.core.body import (
-    MODEL_HEADER,
-    Document,
-    missing_model,
-    model_in_form,
-    model_in_json,
-    read_json,
-)
-from extproc.core.errors import InvalidRequest, Refusal, UnknownPath, UnsupportedBodyMode
-from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api, without_query
-from extproc.core.router import Decision, Router
+from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
+from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
+from extproc.core.head import Head
+from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
+from extproc.core.request import Request, header_text
+from extproc.core.router import Decision, Placement, Router
 
-PENDING = "pending"
-"""The provisional target where the model is not yet known: no address, so that
-should we die before the body's answer, Envoy answers 503 instead of guessing."""
+__all__ = ["Conversation", "Event", "Kind", "Listed", "Verdict"]
 
+Answers = tuple[Answer, ...]
 
-class Kind(Enum):
-    """The parts of an HTTP request and its response that Envoy may show us."""
-
-    REQUEST_HEADERS = auto()
-    REQUEST_BODY = auto()
-    REQUEST_TRAILERS = auto()
-    RESPONSE_HEADERS = auto()
-    RESPONSE_BODY = auto()
-    RESPONSE_TRAILERS = auto()
-    UNKNOWN = auto()
-    """A kind of event that this version does not know."""
-
-
-class BodyMode(Enum):
-    """Whether, and in how many pieces, the request's body will be shown."""
-
-    BUFFERED = auto()
-    """One event with the body or its head (BUFFERED, BUFFERED_PARTIAL), or not told."""
-    NONE = auto()
-    OTHER = auto()
-    """In chunks, after the headers have gone on: too late to choose by the body."""
-
-
-class Event(NamedTuple):
-    """One message of Envoy."""
-
-    kind: Kind
-    headers: Mapping[str, bytes] = MappingProxyType({})
-    """Of REQUEST_HEADERS: names in lower case, raw values."""
-    body: bytes = b""
-    end_of_stream: bool = False
-    body_mode: BodyMode = BodyMode.BUFFERED
-    served_by: str = ""
-    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
-
-
-class Proceed(NamedTuple):
-    """Go on, perhaps with another target."""
-
-    kind: Kind
-    target: str = ""
-    """Sets `x-target-endpoint`; nothing is changed where empty."""
-    reroute: bool = False
-    """Look at the routes again, with the target in place."""
-    decision: Decision | None = None
-    """Published as metadata, with the fallback candidate's header."""
-
-
-class Immediate(NamedTuple):
-    """Answer the client now."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    details: str
-
-
-Answer = Proceed | Immediate
+_UNTOLD = Modes()
 
 
 @dataclass(frozen=True)
@@ -123,6 +73,9 @@ class Phase(Enum):
 
     OPENING = auto()
     READING = auto()
+    HOLDING = auto()
+    PASSING = auto()
+    PASSED = auto()
     ROUTED = auto()
     CLOSED = auto()
 
@@ -130,30 +83,38 @@ class Phase(Enum):
 class Conversation:
     """Feed it events with `receive`, and end it with `close`."""
 
-    __slots__ = ("_api", "_headers", "_phase", "_rng", "_router", "verdict")
+    __slots__ = (
+        *("_head", "_modes", "_phase", "_request", "_response_passed", "_rng", "_router"),
+        "verdict",
+    )
+
+    _request: Request
+    """From the request's headers on."""
+    _head: Head
+    """In HOLDING only: a stream may live for hours, and nobody needs the head then."""
 
     def __init__(self, router: Router, rng: Random) -> None:
         self._router = router
         self._rng = rng
         self._phase = Phase.OPENING
-        self._api = Api.GENERATE
-        self._headers: dict[str, str] = {}
+        self._modes = _UNTOLD
+        self._response_passed = False
         self.verdict: Verdict | None = None
         """What became of the request, once that is known."""
 
-    def receive(self, event: Event) -> Answer | None:
-        """The answer to an event; None where the protocol wants none."""
+    def receive(self, event: Event) -> Answers:
+        """The answers to send, in this order; none where the protocol wants none, or none yet."""
         if self._phase is Phase.CLOSED or event.kind is Kind.UNKNOWN:
-            return None
-        step = _STEPS.get((self._phase, event.kind))
-        if step is None:
-            return Proceed(event.kind)
+            return ()
+        if event.modes is not None:
+            self._modes = event.modes
+        step = _STEPS.get((self._phase, event.kind), Conversation._go_on)
         try:
             return step(self, event)
         except Refusal as refusal:
             self._phase = Phase.CLOSED
             self.verdict = refusal
-            return Immediate(refusal.status, refusal.headers, refusal.body(), refusal.code)
+            return (Immediate(refusal.status, refusal.headers, refusal.body(), refusal.code),)
 
     def close(self) -> None:
         """The stream has ended: gives the lease back. Again, it does nothing."""
@@ -161,105 +122,120 @@ class Conversation:
         if isinstance(self.verdict, Decision):
             self.verdict.lease.release()
 
-    def _on_request_headers(self, event: Event) -> Answer:
-        path = without_query(_text(event.headers, ":path"))
-        method = _text(event.headers, ":method")
+    def _on_request_headers(self, event: Event) -> Answers:
+        path = without_query(header_text(event.headers, ":path"))
+        method = header_text(event.headers, ":method")
         if path == MODELS_PATH and method == "GET":
             return self._list_models()
         api = INFERENCE_PATHS.get(path)
         if api is None:
             raise UnknownPath(method, path)
-        self._api = api
-        self._keep(event.headers)
+        self._request = request = Request(self._router, api, event.headers, event.subset)
+        mode = self._modes.request
         if event.end_of_stream:
-            return self._decide(event, complete=True)
-        if event.body_mode is BodyMode.NONE:
-            return self._decide_without_body(event)
-        if event.body_mode is BodyMode.OTHER:
+            return self._decide(event.kind, request.place(b"", complete=True))
+        if mode is BodyMode.BUFFERED:
+            self._phase = Phase.READING
+            return (Proceed(event.kind, request.provisional_target(self._rng), reroute=True),)
+        if mode is BodyMode.DUPLEX:
+            self._phase = Phase.HOLDING
+            self._head = Head(request)
+            return ()
+        if mode is BodyMode.NONE:
+            return self._decide(event.kind, request.place_unseen())
+        raise UnsupportedBodyMode()
+
+    def _on_body_alone(self, event: Event) -> Answers:
+        """The headers were not shown, so there is no answer to them that could wait."""
+        if self._modes.request is not BodyMode.BUFFERED:
             raise UnsupportedBodyMode()
-        self._phase = Phase.READING
-        return Proceed(event.kind, target=self._provisional_target(), reroute=True)
+        self._request = Request(self._router)
+        return self._on_request_body(event)
 
-    def _on_request_body(self, event: Event) -> Answer:
-        return self._decide(event, complete=event.end_of_stream)
+    def _on_request_body(self, event: Event) -> Answers:
+        complete = event.end_of_stream
+        return self._decide(event.kind, self._request.place(event.body, complete=complete))
 
-    def _on_request_without_body(self, event: Event) -> Answer:
-        return self._decide(event, complete=True)
+    def _on_request_without_body(self, event: Event) -> Answers:
+        return self._decide(event.kind, self._request.place(b"", complete=True))
 
-    def _on_response_headers(self, event: Event) -> Answer:
+    def _on_held_body(self, event: Event) -> Answers:
+        if event.end_of_stream:
+            return self._let_go(self._head.end(event.body), Phase.PASSED)
+        placement = self._head.add(event.body)
+        return () if placement is None else self._let_go(placement, Phase.PASSING)
+
+    def _on_held_trailers(self, event: Event) -> Answers:
+        released = self._let_go(self._head.end(), Phase.PASSING)
+        return (*released, *self._on_trailers(event))
+
+    def _on_body(self, event: Event) -> Answers:
+        if event.end_of_stream:
+            self._phase = Phase.PASSED
+        return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
+
+    def _on_trailers(self, event: Event) -> Answers:
+        self._phase = Phase.PASSED
+        return (Proceed(event.kind),)
+
+    def _ignore(self, _: Event) -> Answers:
+        return ()
+
+    def _on_response_headers(self, event: Event) -> Answers:
         verdict = self.verdict
         if isinstance(verdict, Decision) and event.served_by not in ("", verdict.address):
             verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
-        return Proceed(event.kind)
+        return (Proceed(event.kind),)
 
-    def _decide(self, event: Event, *, complete: bool) -> Answer:
-        name, document = self._read(event.body, complete=complete)
-        return self._route(event.kind, name, document)
+    def _go_on(self, event: Event) -> Answers:
+        if event.kind is Kind.RESPONSE_BODY and self._modes.response is BodyMode.DUPLEX:
+            return self._pass_response(event)
+        return (Proceed(event.kind),)
 
-    def _decide_without_body(self, event: Event) -> Answer:
-        only = self._router.catalog.only()
-        name = self._headers.get(MODEL_HEADER) or (only.spec.name if only else None)
-        if name is None:
-            raise InvalidRequest(
-                f"Bodies are not shown to the router and there are several models: send the "
-                f"header '{MODEL_HEADER}'.",
-                param="model",
-            )
-        return self._route(event.kind, name, None)
+    def _pass_response(self, event: Event) -> Answers:
+        if self._response_passed:
+            return ()
+        self._response_passed = event.end_of_stream
+        return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
 
-    def _route(self, kind: Kind, name: str, document: Document | None) -> Proceed:
-        decision = self._router.decide(self._router.place(name, document, self._headers))
+    def _let_go(self, placement: Placement, phase: Phase) -> Answers:
+        """The headers' answer, and all of the body that was held."""
+        held = self._head.held
+        del self._head
+        decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
+
+    def _decide(self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED) -> Answers:
+        decision = self._router.decide(placement)
         self.verdict = decision
-        self._phase = Phase.ROUTED
+        self._phase = phase
         reroute = kind is Kind.REQUEST_HEADERS
-        return Proceed(kind, decision.address, reroute=reroute, decision=decision)
+        destination = decision.destination if self._modes.request is BodyMode.DUPLEX else ""
+        return (Proceed(kind, decision.address, reroute, decision, destination),)
 
-    def _read(self, head: bytes, *, complete: bool) -> tuple[str, Document | None]:
-        """The model's name, and the document where it may hold a prompt."""
-        document = None
-        if self._api is Api.FORM:
-            content_type = self._headers.get("content-type", "")
-            name = model_in_form(head, content_type, complete=complete)
-        else:
-            document = read_json(head, complete=complete)
-            name = model_in_json(head, document, complete=complete)
-        name = name or self._headers.get(MODEL_HEADER)
-        if not name:
-            raise missing_model(head, self._api)
-        return name, document if self._api is Api.GENERATE else None
-
-    def _provisional_target(self) -> str:
-        """A ready endpoint where the model is certain before its body is read."""
-        catalog = self._router.catalog
-        named = self._headers.get(MODEL_HEADER)
-        model, adapter = catalog.only(), ""
-        if named and catalog.names(named):
-            model, adapter = catalog.resolve(named)
-        eligible = model.snapshot.eligible(adapter) if model else ()
-        return self._rng.choice(eligible).address if eligible else PENDING
-
-    def _keep(self, headers: Mapping[str, bytes]) -> None:
-        for name in ("content-type", MODEL_HEADER, *self._router.catalog.key_headers):
-            if name in headers:
-                self._headers[name] = _text(headers, name)
-
-    def _list_models(self) -> Immediate:
+    def _list_models(self) -> Answers:
         self._phase = Phase.CLOSED
         self.verdict = Listed()
         headers = {"content-type": "application/json"}
-        return Immediate(200, headers, self._router.catalog.listing(), "models_listed")
+        return (Immediate(200, headers, self._router.catalog.listing(), "models_listed"),)
 
 
-_STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answer]] = {
+_STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answers]] = {
     (Phase.OPENING, Kind.REQUEST_HEADERS): Conversation._on_request_headers,
-    (Phase.OPENING, Kind.REQUEST_BODY): Conversation._on_request_body,
+    (Phase.OPENING, Kind.REQUEST_BODY): Conversation._on_body_alone,
     (Phase.READING, Kind.REQUEST_BODY): Conversation._on_request_body,
     # Trailers in place of a body: it was empty.
     (Phase.READING, Kind.REQUEST_TRAILERS): Conversation._on_request_without_body,
+    (Phase.HOLDING, Kind.REQUEST_HEADERS): Conversation._ignore,
+    (Phase.HOLDING, Kind.REQUEST_BODY): Conversation._on_held_body,
+    (Phase.HOLDING, Kind.REQUEST_TRAILERS): Conversation._on_held_trailers,
+    (Phase.PASSING, Kind.REQUEST_HEADERS): Conversation._ignore,
+    (Phase.PASSING, Kind.REQUEST_BODY): Conversation._on_body,
+    (Phase.PASSING, Kind.REQUEST_TRAILERS): Conversation._on_trailers,
+    (Phase.PASSED, Kind.REQUEST_HEADERS): Conversation._ignore,
+    (Phase.PASSED, Kind.REQUEST_BODY): Conversation._ignore,
+    (Phase.PASSED, Kind.REQUEST_TRAILERS): Conversation._ignore,
+    (Phase.PASSING, Kind.RESPONSE_HEADERS): Conversation._on_response_headers,
+    (Phase.PASSED, Kind.RESPONSE_HEADERS): Conversation._on_response_headers,
     (Phase.ROUTED, Kind.RESPONSE_HEADERS): Conversation._on_response_headers,
 }
-
-
-def _text(headers: Mapping[str, bytes], name: str) -> str:
-    """A header's value; octets that are no UTF-8 show as replacement characters."""
-    return headers.get(name, b"").decode("utf-8", "replace")

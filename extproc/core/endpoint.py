@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from extproc.core.ring import Ring
+from extproc.core.subset import Subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +25,57 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The ready endpoints of one model at one moment, with their ring."""
+    """The ready endpoints of one model at one moment, with their ring.
+
+    A snapshot can be restricted to some of its endpoints for one request. The ring
+    stays as it is, so each prefix keeps its home and its neighbours; the walk
+    passes over the others.
+    """
 
     endpoints: tuple[Endpoint, ...]
     ring: Ring[Endpoint]
-    _by_adapter: dict[str, tuple[Endpoint, ...]] = field(repr=False)
+    _by_adapter: Mapping[str, tuple[Endpoint, ...]] = field(repr=False)
+    _subset: Subset | None = None
 
     @classmethod
-    def of(cls, endpoints: Iterable[Endpoint], replication: int = 256) -> Snapshot:
-        """The snapshot of these endpoints, the same for every order of arrival."""
+    def of(
+        cls,
+        endpoints: Iterable[Endpoint],
+        replication: int = 256,
+        previous: Snapshot | None = None,
+    ) -> Snapshot:
+        """The snapshot of these endpoints, the same for every order of arrival.
+
+        `previous` only saves time: what the snapshot is to replace.
+        """
         ordered = tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
-        adapters = {adapter for endpoint in ordered for adapter in endpoint.adapters}
-        return cls(
-            endpoints=ordered,
-            ring=Ring.of({endpoint.name: endpoint for endpoint in ordered}, replication),
-            _by_adapter={
-                adapter: tuple(e for e in ordered if adapter in e.adapters) for adapter in adapters
-            },
-        )
+        members = {endpoint.name: endpoint for endpoint in ordered}
+        ring = Ring.of(members, replication, previous.ring if previous else None)
+        return cls(ordered, ring, _by_adapter(ordered))
+
+    def restricted(self, subset: Subset) -> Snapshot:
+        """The same, as if only the endpoints that the subset allows were ready."""
+        allowed = tuple(e for e in self.endpoints if subset.allows(e.address))
+        return Snapshot(allowed, self.ring, _by_adapter(allowed), subset)
 
     def eligible(self, adapter: str) -> tuple[Endpoint, ...]:
         """The endpoints that can serve a request: all, or those that have its adapter."""
         return self._by_adapter.get(adapter, ()) if adapter else self.endpoints
+
+    def walk(self, key: int, adapter: str) -> Iterator[Endpoint]:
+        """The eligible endpoints, each once, in the order met on the ring from a key on."""
+        met = self.ring.walk(key)
+        subset = self._subset
+        if subset is not None:
+            met = (endpoint for endpoint in met if subset.allows(endpoint.address))
+        if adapter:
+            met = (endpoint for endpoint in met if adapter in endpoint.adapters)
+        return met
+
+
+def _by_adapter(endpoints: Iterable[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
+    found: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        for adapter in endpoint.adapters:
+            found.setdefault(adapter, []).append(endpoint)
+    return {adapter: tuple(those) for adapter, those in found.items()}

@@ -78,7 +78,7 @@ class UnknownPath(Refusal):
 
 
 class NoEndpoints(Refusal):
-    """The model is known, but none of its endpoints is ready."""
+    """The model is known, but none of the endpoints that it may go to is ready."""
 
     status = 503
     code = "no_endpoints"
@@ -87,9 +87,10 @@ class NoEndpoints(Refusal):
     # Discovery follows a pod's readiness within a second or two.
     RETRY_AFTER_SECONDS = 2
 
-    def __init__(self, model: str, adapter: str = "") -> None:
+    def __init__(self, model: str, adapter: str = "", *, restricted: bool = False) -> None:
         what = f"model {model!r}" + (f" with adapter {adapter!r}" if adapter else "")
-        super().__init__(f"No endpoint of {what} is ready.", model=model)
+        where = " among those that the gateway allows" if restricted else ""
+        super().__init__(f"No endpoint of {what} is ready{where}.", model=model)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -97,7 +98,7 @@ class NoEndpoints(Refusal):
 
 
 class UnsupportedBodyMode(Refusal):
-    """Envoy is set to stream request bodies, which go on before a decision could be made."""
+    """Envoy is set to send request bodies so that they go on before a decision could be made."""
 
     status = 500
     code = "unsupported_body_mode"
@@ -106,5 +107,5 @@ class UnsupportedBodyMode(Refusal):
     def __init__(self) -> None:
         super().__init__(
             "The gateway's ext_proc filter must use request_body_mode BUFFERED_PARTIAL, "
-            "BUFFERED or NONE."
+            "BUFFERED, FULL_DUPLEX_STREAMED or NONE."
         )

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import xxhash
 
 from extproc.core.body import Document
-from extproc.core.prompt import first_user_message, prompt_head, system_text
+from extproc.core.prompt import (
+    first_user_message,
+    first_user_message_is_whole,
+    prompt_head,
+    system_text,
+    system_text_is_whole,
+)
 from extproc.core.spec import PrefixHashSpec
 
 
@@ -29,6 +35,20 @@ def prefix_of(document: Document | None, headers: Mapping[str, str], spec: Prefi
             return (system_text(document) + first_user_message(document, limit))[:limit]
         case _:
             return first_user_message(document, limit)[:limit]
+
+
+def is_settled(prefix: str, document: Document | None, spec: PrefixHashSpec) -> bool:
+    """Whether a cut body's prefix is the whole body's already, however the body goes on."""
+    limit = spec.prefix_char_length
+    if spec.header is not None or document is None:
+        return True
+    match spec.prefix_source:
+        case "PromptHead":
+            return len(prefix) >= limit
+        case "SystemAndFirstUserMessage" if not system_text_is_whole(document):
+            return len(system_text(document)) >= limit
+        case _:
+            return len(prefix) >= limit or first_user_message_is_whole(document)
 
 
 def key_of(adapter: str, prefix: str) -> int | None:

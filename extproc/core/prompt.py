@@ -26,15 +26,21 @@ def first_user_message(document: Document, limit: int) -> str:
     a completion's prompt, or the first of several. Empty where there is none.
     `limit` (characters) bounds the work on token ids, nothing else.
     """
-    if document.get("prompt") is not None:
-        return _completion_prompt(document["prompt"], limit)
-    messages = document.get("messages", document.get("input"))
-    if isinstance(messages, str):
-        return messages
-    for message in _objects(messages):
-        if message.get("role") == "user":
-            return text_of(message.get("content"))
-    return ""
+    turn = _first_user_turn(document)
+    if isinstance(turn, dict):
+        return text_of(turn.get("content"))
+    if isinstance(turn, list):
+        # Each id gives a character and a space at least.
+        return " ".join(str(token) for token in islice(turn, limit))
+    return turn if isinstance(turn, str) else ""
+
+
+def first_user_message_is_whole(document: Document) -> bool:
+    """Whether a cut body has the user's first turn to its end, because something follows it."""
+    turn = _first_user_turn(document)
+    last = next(reversed(document.values()), None)
+    cut = last[-1] if isinstance(last, list) and last else last
+    return turn is not None and turn is not last and turn is not cut
 
 
 def system_text(document: Document) -> str:
@@ -49,6 +55,16 @@ def system_text(document: Document) -> str:
             break
         texts.append(text_of(message.get("content")))
     return "".join(texts)
+
+
+def system_text_is_whole(document: Document) -> bool:
+    """Whether a cut body has the system prompt to its end, given that the user's first turn is.
+
+    A field of its own often follows the messages: where there is no system prompt yet,
+    one may come.
+    """
+    last = next(reversed(document), None)
+    return last not in _SYSTEM_FIELDS and system_text(document) != ""
 
 
 def prompt_head(document: Document, limit: int) -> str:
@@ -77,14 +93,19 @@ def text_of(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _completion_prompt(prompt: Any, limit: int) -> str:
-    """A prompt may be a string, strings, token ids, or lists of token ids: the first counts."""
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, list):
-        # Each id gives a character and a space at least.
-        return " ".join(str(token) for token in islice(prompt, limit))
-    return prompt if isinstance(prompt, str) else ""
+def _first_user_turn(document: Document) -> Any:
+    """What holds the user's first turn: a message, or a completion's prompt.
+
+    A prompt may be a string, strings, token ids, or lists of token ids: the first counts.
+    """
+    prompt = document.get("prompt")
+    if prompt is not None:
+        several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
+        return prompt[0] if several else prompt
+    messages = document.get("messages", document.get("input"))
+    if isinstance(messages, str):
+        return messages
+    return next((m for m in _objects(messages) if m.get("role") == "user"), None)
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -34,19 +34,40 @@ class Ring(Generic[Member]):
     members alone and no place is left behind when one of them goes.
     """
 
-    __slots__ = ("_hashes", "_members", "_owners")
+    __slots__ = ("_hashes", "_members", "_names", "_owners", "_replication")
 
-    def __init__(self, hashes: array[int], owners: list[Member], members: int) -> None:
-        self._hashes = hashes
-        self._owners = owners
-        self._members = members
+    def __init__(
+        self, places: Sequence[tuple[int, str]], members: Mapping[str, Member], replication: int
+    ) -> None:
+        self._hashes = array("Q", (place for place, _ in places))
+        self._names = [name for _, name in places]
+        self._owners = [members[name] for name in self._names]
+        self._members = frozenset(members)
+        self._replication = replication
 
     @classmethod
-    def of(cls, members: Mapping[str, Member], replication: int) -> Ring[Member]:
-        """The ring of members by name, each with `replication` places."""
-        places = sorted((place, name) for name in members for place in _places(name, replication))
-        hashes = array("Q", (place for place, _ in places))
-        return cls(hashes, [members[name] for _, name in places], len(members))
+    def of(
+        cls,
+        members: Mapping[str, Member],
+        replication: int,
+        previous: Ring[Member] | None = None,
+    ) -> Ring[Member]:
+        """The ring of members by name, each with `replication` places.
+
+        `previous` only saves time, where most members stay as they were: their places
+        are already in order.
+        """
+        if previous is None or previous._replication != replication:
+            places = []
+            new: Iterable[str] = members
+        else:
+            old = zip(previous._hashes, previous._names, strict=True)
+            places = [place for place in old if place[1] in members]
+            new = members.keys() - previous._members
+        places += sorted((place, name) for name in new for place in _places(name, replication))
+        # Two runs in order: Timsort only merges them.
+        places.sort()
+        return cls(places, members, replication)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -62,5 +83,5 @@ class Ring(Generic[Member]):
                 if id(owner) not in seen:
                     seen.add(id(owner))
                     yield owner
-                    if len(seen) == self._members:
+                    if len(seen) == len(self._members):
                         return

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
-from extproc.core.endpoint import Endpoint
+from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
 from extproc.core.prefix import key_of, prefix_of
 from extproc.core.strategies import Candidate, Query, Reason
+from extproc.core.subset import Subset
 
 
 class Placement(NamedTuple):
@@ -21,6 +22,8 @@ class Placement(NamedTuple):
     adapter: str
     prefix: str
     key: int | None
+    snapshot: Snapshot
+    """The model's endpoints that the request may go to."""
 
 
 class Decision(NamedTuple):
@@ -45,6 +48,11 @@ class Decision(NamedTuple):
         """IP:PORT of the chosen endpoint."""
         return self.lease.endpoint.address
 
+    @property
+    def destination(self) -> str:
+        """The chosen address and the fallback's in the form of the endpoint picker protocol."""
+        return self.address if self.fallback is None else f"{self.address},{self.fallback}"
+
 
 class Router:
     """Answers from one catalog and one ledger.
@@ -58,11 +66,18 @@ class Router:
         self.catalog = catalog or Catalog()
         """The catalog in force; assign to publish another."""
 
-    def place(self, name: str, document: Document | None, headers: Mapping[str, str]) -> Placement:
+    def place(
+        self,
+        name: str,
+        document: Document | None,
+        headers: Mapping[str, str],
+        subset: Subset | None = None,
+    ) -> Placement:
         """What the request means here. Raises ModelNotFound."""
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
-        return Placement(model, adapter, prefix, key_of(adapter, prefix))
+        snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
+        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot)
 
     def endpoint(self, model: str, address: str) -> Endpoint:
         """The endpoint of a model at an address, be it known or not."""
@@ -73,7 +88,7 @@ class Router:
     def order(self, placement: Placement) -> Iterator[Candidate]:
         """The model's eligible endpoints, the best first, at this moment's loads."""
         query = Query(placement.adapter, placement.key)
-        return placement.model.strategy.rank(query, placement.model.snapshot, self.ledger.loads)
+        return placement.model.strategy.rank(query, placement.snapshot, self.ledger.loads)
 
     def decide(self, placement: Placement) -> Decision:
         """Picks an endpoint and takes a lease on it. Raises NoEndpoints."""
@@ -81,7 +96,8 @@ class Router:
         order = self.order(placement)
         best = next(order, None)
         if best is None:
-            raise NoEndpoints(spec.name, placement.adapter)
+            restricted = placement.snapshot is not placement.model.snapshot
+            raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
         second = next(order, None)
         return Decision(
             model=spec.name,
@@ -91,7 +107,7 @@ class Router:
             reason=best.reason,
             hops=best.hops,
             inflight=self.ledger.loads.get(best.endpoint.address, 0),
-            candidates=len(placement.model.snapshot.eligible(placement.adapter)),
+            candidates=len(placement.snapshot.eligible(placement.adapter)),
             fallback=second.endpoint.address if second else None,
             lease=self.ledger.acquire(spec.name, best.endpoint),
         )

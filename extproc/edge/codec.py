@@ -7,7 +7,7 @@ from typing import cast
 
 from google.protobuf.struct_pb2 import Value
 
-from extproc.core.conversation import Answer, BodyMode, Event, Immediate, Kind, Proceed
+from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.router import Decision
 from extproc.edge.wire.external_processor_pb2 import (
     HeaderMutation,
@@ -25,6 +25,12 @@ FALLBACK_HEADER = "x-target-endpoint-fallback"
 TARGET_NAMESPACE = "envoy.lb"
 NAMESPACE = "extproc"
 
+# The endpoint picker protocol's names.
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+SUBSET = "x-gateway-destination-endpoint-subset"
+
 _FILTER = "envoy.filters.http.ext_proc"
 _SERVED_BY = "upstream.address"
 
@@ -35,6 +41,7 @@ _BODY_MODES = {
     ProcessingMode.NONE: BodyMode.NONE,
     ProcessingMode.BUFFERED: BodyMode.BUFFERED,
     ProcessingMode.BUFFERED_PARTIAL: BodyMode.BUFFERED,
+    ProcessingMode.FULL_DUPLEX_STREAMED: BodyMode.DUPLEX,
 }
 
 
@@ -45,19 +52,21 @@ def decode(message: bytes) -> Event:
     """
     request = ProcessingRequest.FromString(message)
     kind = _KINDS.get(request.WhichOneof("request") or "")
+    modes = _modes(request) if request.HasField("protocol_config") else None
     if kind is Kind.REQUEST_HEADERS:
         return Event(
             kind,
             headers=_headers(request.request_headers),
             end_of_stream=request.request_headers.end_of_stream,
-            body_mode=_body_mode(request),
+            modes=modes,
+            subset=_subset(request),
         )
-    if kind is Kind.REQUEST_BODY:
-        body: HttpBody = request.request_body
-        return Event(kind, body=body.body, end_of_stream=body.end_of_stream)
+    if kind is Kind.REQUEST_BODY or kind is Kind.RESPONSE_BODY:
+        body: HttpBody = getattr(request, _FIELDS[kind])
+        return Event(kind, body=body.body, end_of_stream=body.end_of_stream, modes=modes)
     if kind is Kind.RESPONSE_HEADERS:
-        return Event(kind, served_by=_served_by(request))
-    return Event(kind) if kind else _UNKNOWN
+        return Event(kind, modes=modes, served_by=_served_by(request))
+    return Event(kind, modes=modes) if kind else _UNKNOWN
 
 
 def encode(answer: Answer) -> bytes:
@@ -65,6 +74,8 @@ def encode(answer: Answer) -> bytes:
     response = ProcessingResponse()
     if isinstance(answer, Immediate):
         _fill_immediate(response, answer)
+    elif isinstance(answer, Chunk):
+        _fill_chunk(response, answer)
     elif answer.kind in (Kind.REQUEST_HEADERS, Kind.REQUEST_BODY) and answer.target:
         _fill_target(response, answer)
     else:
@@ -78,18 +89,42 @@ def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
 
 
-def _body_mode(request: ProcessingRequest) -> BodyMode:
-    if not request.HasField("protocol_config"):
-        return BodyMode.BUFFERED
-    return _BODY_MODES.get(request.protocol_config.request_body_mode, BodyMode.OTHER)
+def _modes(request: ProcessingRequest) -> Modes:
+    config = request.protocol_config
+    return Modes(
+        _BODY_MODES.get(config.request_body_mode, BodyMode.OTHER),
+        _BODY_MODES.get(config.response_body_mode, BodyMode.OTHER),
+    )
+
+
+def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
+    hint = _metadata(request, SUBSET_NAMESPACE, SUBSET)
+    if hint is None:
+        return None
+    if hint.HasField("list_value"):
+        return tuple(entry.string_value for entry in hint.list_value.values)
+    return tuple(hint.string_value.split(","))
 
 
 def _served_by(request: ProcessingRequest) -> str:
+    served = _metadata(request, TARGET_NAMESPACE, SERVED)
+    if served is not None:
+        return served.string_value
     # Looking a missing key up would add it: the map is asked first.
     if _FILTER not in request.attributes:
         return ""
     attributes = request.attributes[_FILTER].fields
     return attributes[_SERVED_BY].string_value if _SERVED_BY in attributes else ""
+
+
+def _metadata(request: ProcessingRequest, namespace: str, key: str) -> Value | None:
+    """What an earlier filter of the gateway said under this key."""
+    if not request.HasField("metadata_context"):
+        return None
+    namespaces = request.metadata_context.filter_metadata
+    if namespace not in namespaces or key not in namespaces[namespace].fields:
+        return None
+    return namespaces[namespace].fields[key]
 
 
 def _fill_immediate(response: ProcessingResponse, answer: Immediate) -> None:
@@ -99,6 +134,13 @@ def _fill_immediate(response: ProcessingResponse, answer: Immediate) -> None:
         _set(immediate.headers, name, value)
     immediate.body = answer.body
     immediate.details = answer.details
+
+
+def _fill_chunk(response: ProcessingResponse, answer: Chunk) -> None:
+    member = getattr(response, _FIELDS[answer.kind])
+    part = member.response.body_mutation.streamed_response
+    part.body = answer.body
+    part.end_of_stream = answer.end_of_stream
 
 
 def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
@@ -118,6 +160,9 @@ def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
     else:
         # Whatever is there came from the client.
         mutation.remove_headers.append(FALLBACK_HEADER)
+    if answer.destination:
+        _set(mutation, DESTINATION, answer.destination)
+        targets[DESTINATION].string_value = answer.destination
     if decision is not None:
         _fill_decision(namespaces[NAMESPACE].struct_value.fields, decision)
 

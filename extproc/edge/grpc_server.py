@@ -13,6 +13,10 @@ from extproc.edge.service import ExternalProcessor
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
+# The names by which the endpoint picker protocol asks for health, beside the service's own.
+LIVENESS = "liveness"
+READINESS = "readiness"
+
 _OPTIONS = (
     # Bodies are as large as Envoy's buffer allows, and that is Envoy's to say.
     ("grpc.max_receive_message_length", -1),
@@ -26,6 +30,11 @@ _OPTIONS = (
     # An Envoy that sends keepalive pings while streams are long and quiet is no abuse.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
+    # Bytes of each stream that may lie here unread. By default the window grows with the
+    # speed of the peer, to megabytes a stream, and bodies that only pass through us would
+    # pile up: 40 of 10 MB at once took 280 MB.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 262_144),
 )
 
 
@@ -49,12 +58,13 @@ class GrpcServer:
             # gRPC's own words name neither cause nor remedy.
             raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
         await self._server.start()
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
 
     async def set_serving(self, serving: bool) -> None:
-        """What gRPC health says, for the server as a whole and for the service."""
+        """What gRPC health says, for the server as a whole and for the service; we live anyway."""
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if serving else statuses.NOT_SERVING
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, READINESS):
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:

@@ -40,8 +40,7 @@ class ExternalProcessor:
         conversation = Conversation(self._router, self._rng)
         try:
             while (message := await stream.read()) is not None:
-                answer = self._answer(conversation, message)
-                if answer is not None:
+                for answer in self._answers(conversation, message):
                     await stream.write(answer)
         finally:
             # Also on cancellation, which is how an aborted request shows here.
@@ -49,11 +48,10 @@ class ExternalProcessor:
             if conversation.verdict is None:
                 self._telemetry.aborted()
 
-    def _answer(self, conversation: Conversation, message: bytes) -> bytes | None:
+    def _answers(self, conversation: Conversation, message: bytes) -> list[bytes]:
         started = perf_counter()
         undecided = conversation.verdict is None
-        answer = conversation.receive(decode(message))
-        encoded = None if answer is None else encode(answer)
+        encoded = [encode(answer) for answer in conversation.receive(decode(message))]
         if undecided and conversation.verdict is not None:
             self._telemetry.decided(conversation.verdict, perf_counter() - started)
             _log(conversation)

@@ -32,7 +32,7 @@ from extproc.core.strategies import build
 from extproc.edge.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
 from extproc.lab.processes import Process, until
-from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, SidecarProcess, adapted
+from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, FileSidecar, adapted
 from extproc.lab.wire_load import Load
 
 MODEL = "llama"
@@ -77,8 +77,7 @@ def decision_microseconds(endpoints: int, size: int, rounds: int) -> float:
     def one(round_number: int) -> None:
         conversation = Conversation(router, rng)
         for message in messages[round_number % KEYS]:
-            answer = conversation.receive(decode(message))
-            assert answer is not None
+            (answer,) = conversation.receive(decode(message))
             encode(answer)
         # As many requests stay in flight as a loaded fleet has: the bound must work.
         open_conversations.append(conversation)
@@ -119,7 +118,7 @@ async def measure(console: Console, count: int) -> list[Measured]:
         )
         upstreams = [await _upstream(f"upstream{i}", directory, cleanup) for i in range(2)]
         model = {"name": MODEL, "endpoints": upstreams}
-        sidecar = SidecarProcess({"models": [model]}, directory)
+        sidecar = FileSidecar({"models": [model]}, directory)
         cleanup.push_async_callback(sidecar.stop)
         await sidecar.start()
         places = EnvoyPlaces(sidecar.listen, upstreams)
@@ -142,7 +141,7 @@ async def _one(
     requests: Sequence[bytes],
     connections: int,
     count: int,
-    sidecar: SidecarProcess,
+    sidecar: FileSidecar,
 ) -> tuple[Load, float, float, float]:
     envoy = Envoy(config, directory)
     await envoy.start()

@@ -8,19 +8,11 @@ from typing import Any
 import pytest
 
 from extproc.core.catalog import Catalog
-from extproc.core.conversation import (
-    PENDING,
-    Answer,
-    BodyMode,
-    Conversation,
-    Event,
-    Immediate,
-    Kind,
-    Listed,
-    Proceed,
-)
+from extproc.core.conversation import Conversation, Listed
 from extproc.core.errors import InvalidRequest, Refusal
+from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.ledger import Ledger
+from extproc.core.request import PENDING
 from extproc.core.router import Decision, Router
 from extproc.core.spec import ModelSpec
 from extproc.core.strategies import Reason
@@ -33,7 +25,7 @@ LATER_KINDS = [Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS
 
 
 class Peer:
-    """Envoy's side of one stream."""
+    """Envoy's side of one stream whose bodies are not to be streamed back: one answer an event."""
 
     def __init__(self, *specs: ModelSpec, catalog: Catalog | None = None) -> None:
         self.router = Router(Ledger(), catalog) if catalog else router(*specs)
@@ -46,20 +38,32 @@ class Peer:
         method: str = "POST",
         end: bool = False,
         mode: BodyMode = BodyMode.BUFFERED,
+        subset: tuple[str, ...] | None = None,
         **others: str,
     ) -> Answer | None:
         named = {name.replace("_", "-"): value.encode() for name, value in others.items()}
         raw = {":method": method.encode(), ":path": path.encode(), **named}
-        return self.conversation.receive(
-            Event(Kind.REQUEST_HEADERS, headers=raw, end_of_stream=end, body_mode=mode)
+        return self.send(
+            Event(
+                Kind.REQUEST_HEADERS,
+                headers=raw,
+                end_of_stream=end,
+                modes=Modes(mode),
+                subset=subset,
+            )
         )
 
     def body(self, content: Mapping[str, Any] | bytes, *, end: bool = True) -> Answer | None:
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self.conversation.receive(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=end))
+        return self.send(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=end))
 
     def event(self, kind: Kind) -> Answer | None:
-        return self.conversation.receive(Event(kind))
+        return self.send(Event(kind))
+
+    def send(self, event: Event) -> Answer | None:
+        answers = self.conversation.receive(event)
+        assert len(answers) <= 1
+        return answers[0] if answers else None
 
     @property
     def in_flight(self) -> int:
@@ -120,6 +124,15 @@ class TestTheAnswerToTheHeaders:
             peer.conversation = Conversation(shared, rng)
             targets.add(proceeding(peer.headers()).target)
         assert targets == set(TWO_ADDRESSES)
+
+    def test_names_an_endpoint_that_the_gateway_allows(self) -> None:
+        for allowed in TWO_ADDRESSES:
+            for _ in range(5):
+                assert proceeding(Peer(LLAMA).headers(subset=(allowed,))).target == allowed
+
+    def test_is_pending_where_the_gateway_allows_no_endpoint_of_the_model(self) -> None:
+        assert proceeding(Peer(LLAMA).headers(subset=("10.9.9.9:1",))).target == PENDING
+        assert proceeding(Peer(LLAMA).headers(subset=())).target == PENDING
 
     def test_is_never_what_the_client_asks_for(self) -> None:
         peer = Peer(LLAMA, QWEN)
@@ -232,6 +245,34 @@ class TestTheAnswerToTheBody:
         assert proceeding(peer.body(asking("qwen"))).target == "10.0.1.1:8000"
 
 
+class TestWhereTheGatewayAllowsASubset:
+    @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.NONE])
+    @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
+    def test_the_decision_stays_within_it(self, mode: BodyMode, allowed: str) -> None:
+        peer = Peer(LLAMA)
+        answer = peer.headers(mode=mode, subset=(allowed, "10.9.9.9:8000"))
+        if mode is BodyMode.BUFFERED:
+            answer = peer.body(asking())
+        decision = proceeding(answer).decision
+        assert decision is not None
+        assert (decision.address, decision.fallback) == (allowed, None)
+        assert decision.candidates == 1
+
+    @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.NONE])
+    @pytest.mark.parametrize("subset", [(), ("",), ("10.9.9.9:8000",), ("nonsense", "10.0.0.1:1")])
+    def test_a_request_is_refused_if_none_of_it_is_ready(
+        self, mode: BodyMode, subset: tuple[str, ...]
+    ) -> None:
+        peer = Peer(LLAMA)
+        answer = peer.headers(mode=mode, subset=subset)
+        if mode is BodyMode.BUFFERED:
+            answer = peer.body(asking())
+        assert refusal(answer) == (503, "no_endpoints")
+        assert isinstance(answer, Immediate)
+        assert b"gateway allows" in answer.body
+        assert peer.in_flight == 0
+
+
 class TestWhereBodiesAreNotShown:
     def test_the_only_model_is_meant(self) -> None:
         answer = proceeding(Peer(LLAMA).headers(mode=BodyMode.NONE))
@@ -337,6 +378,11 @@ class TestRefusals:
         answer = Peer(LLAMA).headers(mode=BodyMode.OTHER)
         assert refusal(answer) == (500, "unsupported_body_mode")
 
+    def test_of_a_body_alone_that_is_streamed(self) -> None:
+        for mode in (BodyMode.OTHER, BodyMode.DUPLEX):
+            event = Event(Kind.REQUEST_BODY, body=b"{}", end_of_stream=True, modes=Modes(mode))
+            assert refusal(Peer(LLAMA).send(event)) == (500, "unsupported_body_mode")
+
     def test_are_json_and_their_code_is_the_details(self) -> None:
         answer = Peer(LLAMA).headers("/")
         assert isinstance(answer, Immediate)
@@ -410,7 +456,7 @@ class TestARetry:
         return peer, chosen, other
 
     def answered_by(self, peer: Peer, address: str) -> Answer | None:
-        return peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=address))
+        return peer.send(Event(Kind.RESPONSE_HEADERS, served_by=address))
 
     def test_on_another_endpoint_takes_the_lease_along(self) -> None:
         peer, _, other = self.peer()

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import chain, pairwise, product, starmap
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.catalog import Catalog
-from extproc.core.conversation import (
-    PENDING,
+from extproc.core.conversation import Conversation
+from extproc.core.events import (
+    CHUNK_LIMIT,
     BodyMode,
-    Conversation,
+    Chunk,
     Event,
     Immediate,
     Kind,
+    Modes,
     Proceed,
 )
 from extproc.core.ledger import Ledger
 from extproc.core.paths import INFERENCE_PATHS
-from extproc.core.router import Router
-from tests.core.bodies import bodies
+from extproc.core.request import PENDING
+from extproc.core.router import Decision, Router
+from tests.core.bodies import bodies, documents, written
 from tests.core.builders import catalog, model_spec, thorough, without_endpoints
 
 LLAMA = model_spec("llama", aliases=["l"], adapters=["sql"], meanLoadFactor=100)
@@ -60,57 +65,118 @@ request_bodies = st.one_of(
 )
 cut_bodies = st.tuples(request_bodies, st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]])
 
-events = st.one_of(
-    st.builds(
-        Event,
-        st.just(Kind.REQUEST_HEADERS),
-        headers=headers,
-        end_of_stream=st.booleans(),
-        body_mode=st.sampled_from(BodyMode),
-    ),
-    st.builds(
-        Event,
-        st.just(Kind.REQUEST_BODY),
-        body=request_bodies | cut_bodies,
-        end_of_stream=st.booleans(),
-    ),
-    st.builds(Event, st.sampled_from(Kind), end_of_stream=st.booleans()),
-    st.builds(
-        Event,
-        st.just(Kind.RESPONSE_HEADERS),
-        served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
-    ),
-)
-well_begun = st.tuples(
-    st.builds(
-        Event,
-        st.just(Kind.REQUEST_HEADERS),
-        headers=st.builds(
-            lambda path: {":path": path.encode(), ":method": b"POST"},
-            st.sampled_from(["/v1/completions", "/v1/chat/completions"]),
+subsets = st.none() | st.lists(
+    st.sampled_from(["10.0.0.1:8000", "10.0.0.2", "10.0.1.1:8000", EVIL, "nonsense"]), max_size=3
+).map(tuple)
+
+
+def events(modes: Modes) -> st.SearchStrategy[Event]:
+    """Anything that may come on a stream of these modes; fields not named here may be anything."""
+    told = st.sampled_from([modes, None])
+    return st.one_of(
+        st.builds(
+            Event,
+            st.just(Kind.REQUEST_HEADERS),
+            headers=headers,
+            end_of_stream=st.booleans(),
+            modes=st.just(modes),
+            subset=subsets,
         ),
-    ),
-    st.builds(
-        Event, st.just(Kind.REQUEST_BODY), body=models.map(_json_body), end_of_stream=st.booleans()
-    ),
-).map(list)
-sequences = st.lists(events, max_size=8) | st.tuples(well_begun, st.lists(events, max_size=5)).map(
-    lambda pair: pair[0] + pair[1]
-)
+        st.builds(
+            Event,
+            st.just(Kind.REQUEST_BODY),
+            body=request_bodies | cut_bodies,
+            end_of_stream=st.booleans(),
+            modes=told,
+        ),
+        st.builds(Event, st.sampled_from(Kind), end_of_stream=st.booleans(), modes=told),
+        st.builds(
+            Event,
+            st.just(Kind.RESPONSE_HEADERS),
+            served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
+            modes=told,
+        ),
+    )
+
+
+def well_begun(
+    modes: Modes, models: st.SearchStrategy[str], subsets: st.SearchStrategy[tuple[str, ...] | None]
+) -> st.SearchStrategy[list[Event]]:
+    """A request as clients send them."""
+    return st.tuples(
+        st.builds(
+            Event,
+            st.just(Kind.REQUEST_HEADERS),
+            headers=st.builds(
+                lambda path: {":path": path.encode(), ":method": b"POST"},
+                st.sampled_from(["/v1/completions", "/v1/chat/completions"]),
+            ),
+            end_of_stream=st.just(False),
+            modes=st.just(modes),
+            subset=subsets,
+        ),
+        st.builds(
+            Event,
+            st.just(Kind.REQUEST_BODY),
+            body=models.map(_json_body),
+            end_of_stream=st.booleans(),
+            modes=st.none(),
+        ),
+    ).map(list)
+
+
+def sequences_of(every: Iterable[Modes]) -> st.SearchStrategy[list[Event]]:
+    """Streams of these modes: events in any order, or after a good beginning."""
+    good = st.sampled_from(["llama", "sql"])
+    return st.one_of(
+        *(
+            strategy
+            for modes in every
+            for strategy in (
+                st.lists(events(modes), max_size=8),
+                _joined(well_begun(modes, models, subsets), events(modes)),
+                _joined(well_begun(modes, good, st.none()), events(modes)),
+            )
+        )
+    )
+
+
+def _joined(
+    begun: st.SearchStrategy[list[Event]], more: st.SearchStrategy[Event]
+) -> st.SearchStrategy[list[Event]]:
+    return st.tuples(begun, st.lists(more, max_size=5)).map(lambda pair: pair[0] + pair[1])
+
+
+ONE_TO_ONE = [mode for mode in BodyMode if mode is not BodyMode.DUPLEX]
+sequences = sequences_of(starmap(Modes, product(BodyMode, BodyMode)))
+one_to_one = sequences_of(starmap(Modes, product(ONE_TO_ONE, ONE_TO_ONE)))
+
+
+def duplex_of(response: BodyMode) -> st.SearchStrategy[list[Event]]:
+    """Streams whose request body is to be streamed back; Envoy tells with the first event."""
+    modes = Modes(BodyMode.DUPLEX, response)
+    return sequences_of([modes]).map(
+        lambda sequence: [event._replace(modes=modes) for event in sequence[:1]] + sequence[1:]
+    )
+
+
+duplex = st.one_of(*map(duplex_of, BodyMode))
 
 
 @thorough
-@given(catalogs, sequences)
+@given(catalogs, one_to_one)
 def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one(
     models: Catalog, sequence: list[Event]
 ) -> None:
     conversation = Conversation(Router(Ledger(), models), Random(0))
     ended = False
     for event in sequence:
-        answer = conversation.receive(event)
+        answers = conversation.receive(event)
         if ended or event.kind is Kind.UNKNOWN:
-            assert answer is None
-        elif isinstance(answer, Immediate):
+            assert answers == ()
+            continue
+        (answer,) = answers
+        if isinstance(answer, Immediate):
             ended = True
             json.loads(answer.body)
         else:
@@ -131,7 +197,7 @@ def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
     conversation.close()
     assert dict(router.ledger.loads) == {}
     for event in sequence[end:]:
-        assert conversation.receive(event) is None
+        assert conversation.receive(event) == ()
     conversation.close()
     assert dict(router.ledger.loads) == {}
     assert list(router.ledger.held()) == []
@@ -149,8 +215,7 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
         for endpoint in model.snapshot.endpoints
     }
     conversation = Conversation(router, Random(0))
-    for event in sequence:
-        answer = conversation.receive(event)
+    for answer in chain.from_iterable(map(conversation.receive, sequence)):
         if not isinstance(answer, Proceed):
             continue
         if answer.decision is not None:
@@ -158,11 +223,13 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
             assert answer.target == answer.decision.address
             assert answer.target in {endpoint.address for endpoint in of_model}
             assert answer.decision.fallback in {None, *ready} - {answer.target}
+            assert answer.destination in ("", answer.decision.destination)
         elif answer.kind is Kind.REQUEST_HEADERS and answer.reroute:
             assert answer.target in {PENDING, *ready}
         else:
             assert answer.target == ""
         assert not answer.reroute or answer.kind is Kind.REQUEST_HEADERS
+        assert EVIL not in answer.destination
 
 
 @thorough
@@ -176,3 +243,97 @@ def test_a_verdict_never_changes(models: Catalog, sequence: list[Event]) -> None
         verdict = conversation.verdict
     conversation.close()
     assert conversation.verdict is verdict
+
+
+# Parts of a request in the order in which their answers must stand.
+PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
+
+
+@thorough
+@given(catalogs, duplex)
+def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = Conversation(router, Random(0))
+    came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
+    open_ = ended = False
+    for event in sequence:
+        # What counts of the request: from its headers on to the end of its body.
+        if event.kind is Kind.REQUEST_HEADERS:
+            open_ = True
+        elif event.kind is Kind.REQUEST_BODY and open_ and not ended:
+            came += event.body
+            ended = event.end_of_stream
+        elif event.kind is Kind.REQUEST_TRAILERS and open_:
+            ended = True
+        for answer in conversation.receive(event):
+            if isinstance(answer, Immediate):
+                return
+            kinds.append(answer.kind)
+            if isinstance(answer, Chunk) and answer.kind is Kind.REQUEST_BODY:
+                assert len(answer.body) <= CHUNK_LIMIT
+                back += answer.body
+                ends += answer.end_of_stream
+    assert kinds.count(Kind.REQUEST_HEADERS) <= 1
+    assert ends <= 1
+    decided = isinstance(conversation.verdict, Decision)
+    assert back == (came if decided else b"")
+    if decided:
+        order = [PARTS.index(kind) for kind in kinds if kind in PARTS]
+        assert order == sorted(order)
+        assert ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+
+
+def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
+    return [body[start:end] for start, end in pairwise(places)]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A body that is a request for the model, sometimes longer than is ever held."""
+    items = list(draw(documents).items())
+    items.insert(draw(st.integers(0, len(items))), ("model", "llama"))
+    if draw(st.booleans()):
+        items.append(("padding", "x" * draw(st.integers(1, 3 * CHUNK_LIMIT))))
+    return written(dict(items), compact=draw(st.booleans()), ascii_only=draw(st.booleans()))
+
+
+places = st.lists(st.integers(0, 300) | st.integers(0, 4 * CHUNK_LIMIT), max_size=12)
+OF_A_PREFIX = st.sampled_from(["FirstUserMessage", "PromptHead", "Header:x-session"])
+
+
+@thorough
+@given(requests(), places, st.booleans(), OF_A_PREFIX, st.integers(1, 40))
+def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
+    body: bytes, cuts: list[int], with_trailers: bool, source: str, length: int
+) -> None:
+    spec = model_spec("llama", prefixSource=source, prefixCharLength=length)
+    outcomes = []
+    for parts in ([body], _parts(body, cuts)):
+        conversation = Conversation(Router(Ledger(), catalog(spec)), Random(0))
+        first = Event(
+            Kind.REQUEST_HEADERS,
+            headers={":path": b"/v1/chat/completions", ":method": b"POST", "x-session": b"s"},
+            modes=Modes(BodyMode.DUPLEX),
+        )
+        answers = [*conversation.receive(first)]
+        for i, part in enumerate(parts):
+            end = i == len(parts) - 1 and not with_trailers
+            event = Event(Kind.REQUEST_BODY, body=part, end_of_stream=end)
+            answers += conversation.receive(event)
+        if with_trailers:
+            answers += conversation.receive(Event(Kind.REQUEST_TRAILERS))
+        headers, *pieces = answers
+        assert isinstance(headers, Proceed)
+        assert headers.decision is not None
+        if with_trailers:
+            assert pieces.pop() == Proceed(Kind.REQUEST_TRAILERS)
+        assert b"".join(p.body for p in pieces if isinstance(p, Chunk)) == body
+        ends = [isinstance(p, Chunk) and p.end_of_stream for p in pieces]
+        assert ends == [*[False] * (len(ends) - 1), not with_trailers]
+        outcomes.append((headers.target, headers.decision.key))
+    assert outcomes[0] == outcomes[1]

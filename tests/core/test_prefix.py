@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extproc.core.body import read_json
-from extproc.core.prefix import key_of, prefix_of
+from extproc.core.prefix import is_settled, key_of, prefix_of
 from extproc.core.spec import PrefixHashSpec
 from tests.core.bodies import bodies, completions, cuts, documents, written
 from tests.core.builders import model_spec, thorough
@@ -131,6 +131,76 @@ class TestACutBody:
         ):
             for head in cuts(written(body)):
                 assert (system + user)[:length].startswith(prefix_of(_document(head), {}, spec))
+
+
+class TestASettledPrefix:
+    """One that a cut body cannot change any more, however it goes on."""
+
+    @pytest.mark.parametrize("prefix_source", ["FirstUserMessage", "PromptHead"])
+    @thorough
+    @given(body=bodies(documents), length=st.integers(1, 60))
+    def test_is_the_whole_bodys(self, prefix_source: str, body: bytes, length: int) -> None:
+        spec = source(prefix_source, length)
+        whole = prefix_of(read_json(body, complete=True), {}, spec)
+        for head in cuts(body):
+            document = _document(head)
+            prefix = prefix_of(document, {}, spec)
+            assert prefix == whole or not is_settled(prefix, document, spec), head
+
+    @thorough
+    @given(st.lists(st.text(max_size=9), min_size=2, max_size=2), st.integers(1, 30))
+    def test_is_the_whole_bodys_where_the_system_prompt_counts_wherever_it_stands(
+        self, texts: list[str], length: int
+    ) -> None:
+        system, user = texts
+        spec = source("SystemAndFirstUserMessage", length)
+        turns = [_message("user", user), _message("assistant", "yes")]
+        for body in (
+            {"messages": [_message("system", system), *turns]},
+            {"system": system, "messages": turns},
+            {"messages": turns, "system": system},
+            {"input": turns, "instructions": system, "stream": True},
+        ):
+            for head in cuts(written(body)):
+                document = _document(head)
+                prefix = prefix_of(document, {}, spec)
+                whole = (system + user)[:length]
+                assert prefix == whole or not is_settled(prefix, document, spec), head
+
+    @pytest.mark.parametrize(
+        ("prefix_source", "head", "settled"),
+        [
+            ("FirstUserMessage", b'{"messages": [{"role": "user", "content": "hell', False),
+            ("FirstUserMessage", b'{"messages": [{"role": "user", "content": "hello wor', True),
+            ("FirstUserMessage", b'{"messages": [{"role": "user", "content": "hi"}, {', True),
+            ("FirstUserMessage", b'{"messages": [{"role": "user", "content": "hi"}], "n": 1', True),
+            ("FirstUserMessage", b'{"messages": [{"role": "system", "content": "be b', False),
+            ("FirstUserMessage", b'{"messages": [{"content": "hello world, how', False),
+            ("FirstUserMessage", b'{"prompt": "hello wor', True),
+            ("FirstUserMessage", b'{"prompt": "hi", "n": 1', True),
+            ("FirstUserMessage", b'{"prompt": ["hi", "yo', True),
+            ("FirstUserMessage", b'{"prompt": [1, 2', False),
+            ("FirstUserMessage", b'{"input": "hi"', False),
+            ("FirstUserMessage", b'{"stream": true', False),
+            ("FirstUserMessage", b"{", False),
+            ("PromptHead", b'{"messages": [{"role": "user", "content": "h', False),
+            ("PromptHead", b'{"messages": [{"role": "user", "content": "hello', True),
+            ("PromptHead", b'{"prompt": "hi", "n": 1', False),
+            ("SystemAndFirstUserMessage", b'{"prompt": "hello world", "n": 1', False),
+            ("SystemAndFirstUserMessage", b'{"system": "hello world', True),
+            ("SystemAndFirstUserMessage", b'{"prompt": "hi", "system": "yo', False),
+            ("SystemAndFirstUserMessage", b'{"prompt": "hi", "system": "yo", "n": 1', True),
+            ("Header:x-session", b"{", True),
+        ],
+    )
+    def test_is_known_from_what_was_read(
+        self, prefix_source: str, head: bytes, settled: bool
+    ) -> None:
+        spec, document = source(prefix_source, 9), _document(head)
+        assert is_settled(prefix_of(document, {}, spec), document, spec) is settled
+
+    def test_is_that_of_a_body_that_holds_no_prompt(self) -> None:
+        assert is_settled("", None, source("PromptHead"))
 
 
 def _message(role: str, content: str) -> dict[str, Any]:

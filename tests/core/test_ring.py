@@ -151,3 +151,15 @@ def test_members_numbered_like_the_pods_of_a_stateful_set_still_have_half_the_me
     parts = shares(*(f"default/pod-{i}" for i in range(32)))
     assert min(parts) > 0.5
     assert max(parts) < 1.5
+
+
+@brief
+@given(members, members, st.sampled_from([1, 16]), st.sampled_from([1, 16]), keys)
+def test_a_ring_made_from_a_previous_one_is_the_same_as_one_made_anew(
+    before: list[str], now: list[str], old_replication: int, replication: int, key: int
+) -> None:
+    previous = Ring.of({name: (name, "before") for name in before}, old_replication)
+    wanted = {name: (name, "now") for name in now}
+    ring = Ring.of(wanted, replication, previous)
+    assert len(ring) == len(now) * replication
+    assert list(ring.walk(key)) == list(Ring.of(wanted, replication).walk(key))

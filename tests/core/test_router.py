@@ -7,6 +7,7 @@ from extproc.core.errors import ModelNotFound, NoEndpoints
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
 from extproc.core.strategies import Reason
+from extproc.core.subset import subset_of
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, without_endpoints
 
 LLAMA = model_spec(adapters=["sql"])
@@ -57,6 +58,29 @@ def test_one_endpoint_alone_has_no_fallback() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     decision = serving.decide(serving.place("llama", PROMPT, {}))
     assert (decision.fallback, decision.candidates) == (None, 1)
+    assert decision.destination == "10.0.0.1:8000"
+
+
+def test_the_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
+    serving = router(LLAMA)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert decision.destination == f"{decision.address},{decision.fallback}"
+
+
+@pytest.mark.parametrize("allowed", TWO_ADDRESSES)
+def test_a_request_stays_within_the_subset_that_is_allowed(allowed: str) -> None:
+    serving = router(LLAMA)
+    placement = serving.place("sql", PROMPT, {}, subset_of((allowed,)))
+    decision = serving.decide(placement)
+    assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
+    assert decision.key == serving.place("sql", PROMPT, {}).key
+
+
+def test_a_subset_without_a_ready_endpoint_is_refused_and_counts_nothing() -> None:
+    serving = router(LLAMA)
+    with pytest.raises(NoEndpoints, match="the gateway allows"):
+        serving.decide(serving.place("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
+    assert dict(serving.ledger.loads) == {}
 
 
 def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None:

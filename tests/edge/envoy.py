@@ -10,6 +10,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HeaderMap,
     HeaderValue,
     HeaderValueOptionHeaderAppendAction,
+    Metadata,
 )
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingModeBodySendMode
 from envoy_data_plane.envoy.service.ext_proc.v3 import (
@@ -20,11 +21,17 @@ from envoy_data_plane.envoy.service.ext_proc.v3 import (
     ProcessingRequest,
     ProcessingResponse,
     ProtocolConfiguration,
+    StreamedBodyResponse,
 )
-from envoy_data_plane.google.protobuf import Struct, Value
+from envoy_data_plane.google.protobuf import ListValue, Struct, Value
 
 OVERWRITE = HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
 BUFFERED_PARTIAL = ProcessingModeBodySendMode.BUFFERED_PARTIAL
+DUPLEX = ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
+NONE = ProcessingModeBodySendMode.NONE
+
+Hint = str | list[str] | float | None
+"""The value of a metadata key, as gateways may write it."""
 
 
 def header_map(headers: dict[str, bytes]) -> HeaderMap:
@@ -38,6 +45,8 @@ def request_headers(
     method: str = "POST",
     end: bool = False,
     mode: ProcessingModeBodySendMode | None = BUFFERED_PARTIAL,
+    response_mode: ProcessingModeBodySendMode = NONE,
+    metadata: dict[str, dict[str, Hint]] | None = None,
     **others: bytes,
 ) -> bytes:
     """The first message of a stream."""
@@ -46,9 +55,31 @@ def request_headers(
     return bytes(
         ProcessingRequest(
             request_headers=HttpHeaders(headers=header_map(headers), end_of_stream=end),
-            protocol_config=None if mode is None else ProtocolConfiguration(request_body_mode=mode),
+            protocol_config=None
+            if mode is None
+            else ProtocolConfiguration(request_body_mode=mode, response_body_mode=response_mode),
+            metadata_context=_metadata(metadata),
         )
     )
+
+
+def _metadata(metadata: dict[str, dict[str, Hint]] | None) -> Metadata | None:
+    if metadata is None:
+        return None
+    return Metadata(
+        filter_metadata={
+            namespace: Struct(fields={key: _value(hint) for key, hint in hints.items()})
+            for namespace, hints in metadata.items()
+        }
+    )
+
+
+def _value(hint: Hint) -> Value:
+    if isinstance(hint, str):
+        return Value(string_value=hint)
+    if isinstance(hint, list):
+        return Value(list_value=ListValue(values=[Value(string_value=entry) for entry in hint]))
+    return Value() if hint is None else Value(number_value=hint)
 
 
 def request_body(content: dict[str, Any] | bytes, *, end: bool = True) -> bytes:
@@ -57,14 +88,33 @@ def request_body(content: dict[str, Any] | bytes, *, end: bool = True) -> bytes:
     return bytes(ProcessingRequest(request_body=HttpBody(body=raw, end_of_stream=end)))
 
 
-def response_headers(attributes: dict[str, str] | None = None) -> bytes:
+def request_trailers() -> bytes:
+    """The end of a request that has trailers."""
+    return bytes(ProcessingRequest(request_trailers=HttpTrailers(trailers=header_map({}))))
+
+
+def response_body(part: bytes, *, end: bool = False) -> bytes:
+    """A part of the upstream's answer."""
+    return bytes(ProcessingRequest(response_body=HttpBody(body=part, end_of_stream=end)))
+
+
+def response_headers(
+    attributes: dict[str, str] | None = None,
+    metadata: dict[str, dict[str, Hint]] | None = None,
+) -> bytes:
     """The upstream's answer, with what Envoy was asked to tell of it."""
     told = {}
     if attributes is not None:
         values = {name: Value(string_value=value) for name, value in attributes.items()}
         told = {"envoy.filters.http.ext_proc": Struct(fields=values)}
     headers = header_map({":status": b"200"})
-    return bytes(ProcessingRequest(response_headers=HttpHeaders(headers=headers), attributes=told))
+    return bytes(
+        ProcessingRequest(
+            response_headers=HttpHeaders(headers=headers),
+            attributes=told,
+            metadata_context=_metadata(metadata),
+        )
+    )
 
 
 def response_trailers() -> bytes:
@@ -115,6 +165,17 @@ class Reply:
         assert answer is not None
         assert answer.response is not None
         return answer.response.clear_route_cache
+
+    @property
+    def streamed(self) -> StreamedBodyResponse:
+        """The piece of a body that goes back."""
+        answer = self.message.request_body or self.message.response_body
+        assert answer is not None
+        assert answer.response is not None
+        assert answer.response.body_mutation is not None
+        found = answer.response.body_mutation.streamed_response
+        assert found is not None
+        return found
 
     @property
     def metadata(self) -> dict[str, dict[str, str | float]]:

@@ -17,12 +17,19 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from extproc.core.conversation import BodyMode, Event, Immediate, Kind, Proceed
 from extproc.core.errors import NoEndpoints
+from extproc.core.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.router import Decision
 from extproc.edge.codec import decode, encode
 from tests.core.builders import model_spec, router
-from tests.edge.envoy import Reply, request_body, request_headers, response_headers
+from tests.edge.envoy import (
+    Hint,
+    Reply,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 
 Mode = ProcessingModeBodySendMode
 
@@ -40,6 +47,7 @@ class TestAMessageOfEnvoy:
             Kind.REQUEST_HEADERS,
             headers={":method": b"POST", ":path": b"/v1/x?y=z", "x-model": b"llama"},
             end_of_stream=True,
+            modes=Modes(BodyMode.BUFFERED, BodyMode.NONE),
         )
 
     def test_may_hold_header_values_that_are_no_utf8(self) -> None:
@@ -53,22 +61,70 @@ class TestAMessageOfEnvoy:
     @pytest.mark.parametrize(
         ("mode", "read"),
         [
-            (None, BodyMode.BUFFERED),
             (Mode.NONE, BodyMode.NONE),
             (Mode.BUFFERED, BodyMode.BUFFERED),
             (Mode.BUFFERED_PARTIAL, BodyMode.BUFFERED),
             (Mode.STREAMED, BodyMode.OTHER),
-            (Mode.FULL_DUPLEX_STREAMED, BodyMode.OTHER),
+            (Mode.FULL_DUPLEX_STREAMED, BodyMode.DUPLEX),
             (Mode.GRPC, BodyMode.OTHER),
+            (Mode(99), BodyMode.OTHER),
         ],
     )
-    def test_tells_how_the_body_will_come(self, mode: Mode | None, read: BodyMode) -> None:
-        assert decode(request_headers(mode=mode)).body_mode is read
+    def test_tells_how_the_bodies_will_come(self, mode: Mode, read: BodyMode) -> None:
+        assert decode(request_headers(mode=mode)).modes == Modes(read, BodyMode.NONE)
+        event = decode(request_headers(mode=Mode.NONE, response_mode=mode))
+        assert event.modes == Modes(BodyMode.NONE, read)
 
-    def test_with_an_unheard_of_body_mode_is_one_of_the_others(self) -> None:
-        config = ProtocolConfiguration(request_body_mode=Mode(99))
-        message = ProcessingRequest(request_headers=HttpHeaders(), protocol_config=config)
-        assert decode(bytes(message)).body_mode is BodyMode.OTHER
+    def test_that_is_not_the_first_does_not_tell(self) -> None:
+        assert decode(request_headers(mode=None)).modes is None
+        assert decode(request_body(b"x")).modes is None
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            ProcessingRequest(request_body=HttpBody()),
+            ProcessingRequest(request_trailers=HttpTrailers()),
+            ProcessingRequest(response_headers=HttpHeaders()),
+            ProcessingRequest(response_body=HttpBody()),
+        ],
+    )
+    def test_that_is_the_first_tells_whatever_its_kind(self, message: ProcessingRequest) -> None:
+        message.protocol_config = ProtocolConfiguration(
+            request_body_mode=Mode.NONE, response_body_mode=Mode.FULL_DUPLEX_STREAMED
+        )
+        assert decode(bytes(message)).modes == Modes(BodyMode.NONE, BodyMode.DUPLEX)
+
+    @pytest.mark.parametrize(
+        ("hint", "subset"),
+        [
+            ("10.0.0.1:8000", ("10.0.0.1:8000",)),
+            ("10.0.0.1:8000,[::1]:8000", ("10.0.0.1:8000", "[::1]:8000")),
+            (["10.0.0.1:8000", "10.0.0.2"], ("10.0.0.1:8000", "10.0.0.2")),
+            ([], ()),
+            ("", ("",)),
+            (7.0, ("",)),
+            (None, ("",)),
+        ],
+    )
+    def test_may_hold_a_hint_of_the_endpoints_that_are_allowed(
+        self, hint: Hint, subset: tuple[str, ...]
+    ) -> None:
+        hints = {"x-gateway-destination-endpoint-subset": hint, "other": "x"}
+        event = decode(request_headers(metadata={"envoy.lb.subset_hint": hints}))
+        assert event.subset == subset
+
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            None,
+            {},
+            {"envoy.lb.subset_hint": {}},
+            {"envoy.lb.subset_hint": {"other": "10.0.0.1:8000"}},
+            {"envoy.lb": {"x-gateway-destination-endpoint-subset": "10.0.0.1:8000"}},
+        ],
+    )
+    def test_without_that_hint_allows_all(self, metadata: dict[str, dict[str, Hint]]) -> None:
+        assert decode(request_headers(metadata=metadata)).subset is None
 
     @pytest.mark.parametrize("end", [True, False])
     def test_with_a_body_is_read(self, end: bool) -> None:
@@ -80,7 +136,7 @@ class TestAMessageOfEnvoy:
         [
             (ProcessingRequest(request_trailers=HttpTrailers()), Kind.REQUEST_TRAILERS),
             (ProcessingRequest(response_headers=HttpHeaders()), Kind.RESPONSE_HEADERS),
-            (ProcessingRequest(response_body=HttpBody(body=b"x")), Kind.RESPONSE_BODY),
+            (ProcessingRequest(response_body=HttpBody()), Kind.RESPONSE_BODY),
             (ProcessingRequest(response_trailers=HttpTrailers()), Kind.RESPONSE_TRAILERS),
         ],
     )
@@ -88,6 +144,11 @@ class TestAMessageOfEnvoy:
         self, message: ProcessingRequest, kind: Kind
     ) -> None:
         assert decode(bytes(message)) == Event(kind)
+
+    @pytest.mark.parametrize("end", [True, False])
+    def test_with_a_part_of_the_answer_is_read(self, end: bool) -> None:
+        event = decode(response_body(b"data: {}\n\n", end=end))
+        assert event == Event(Kind.RESPONSE_BODY, body=b"data: {}\n\n", end_of_stream=end)
 
     @pytest.mark.parametrize(
         ("attributes", "served_by"),
@@ -101,6 +162,16 @@ class TestAMessageOfEnvoy:
     def test_may_tell_who_answered(self, attributes: dict[str, str] | None, served_by: str) -> None:
         event = decode(response_headers(attributes))
         assert event == Event(Kind.RESPONSE_HEADERS, served_by=served_by)
+
+    @pytest.mark.parametrize("attributes", [None, {"upstream.address": "10.0.0.1:8000"}])
+    def test_may_tell_who_answered_in_the_endpoint_picker_protocols_way(
+        self, attributes: dict[str, str] | None
+    ) -> None:
+        served: dict[str, Hint] = {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}
+        event = decode(response_headers(attributes, {"envoy.lb": served}))
+        assert event == Event(Kind.RESPONSE_HEADERS, served_by="10.0.0.2:8000")
+        other = decode(response_headers(attributes, {"envoy.lb": {"other": "x"}}))
+        assert other.served_by == ("10.0.0.1:8000" if attributes else "")
 
     @pytest.mark.parametrize(
         "message",
@@ -201,6 +272,36 @@ class TestTheAnswerWithADecision:
         assert reply.kind == "request_headers"
         assert reply.rerouted
         assert reply.metadata["extproc"]["endpoint"] == decided.address
+
+    def test_has_the_endpoint_picker_protocols_destination_where_it_is_spoken(self) -> None:
+        decided = decision()
+        answer = Proceed(
+            Kind.REQUEST_HEADERS,
+            decided.address,
+            reroute=True,
+            decision=decided,
+            destination=decided.destination,
+        )
+        reply = Reply(encode(answer))
+        key = "x-gateway-destination-endpoint"
+        assert reply.headers[key] == f"{decided.address},{decided.fallback}"
+        assert reply.metadata["envoy.lb"][key] == reply.headers[key]
+        assert reply.headers["x-target-endpoint"] == decided.address
+
+    def test_says_nothing_of_that_destination_elsewhere(self) -> None:
+        decided = decision()
+        answer = Proceed(Kind.REQUEST_HEADERS, decided.address, reroute=True, decision=decided)
+        assert b"x-gateway-destination" not in encode(answer)
+
+
+@pytest.mark.parametrize("kind", [Kind.REQUEST_BODY, Kind.RESPONSE_BODY])
+@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize("body", [b"", b"\x00\xff{"])
+def test_a_piece_of_a_body_goes_back_as_it_is(kind: Kind, end: bool, body: bytes) -> None:
+    reply = Reply(encode(Chunk(kind, body, end)))
+    assert reply.kind == kind.name.lower()
+    assert (reply.streamed.body, reply.streamed.end_of_stream) == (body, end)
+    assert reply.metadata == {}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -15,7 +16,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.edge.grpc_server import SERVICE, GrpcServer
 from tests.core.builders import TWO_ADDRESSES
-from tests.edge.envoy import Reply, asking, request_body, request_headers, response_trailers
+from tests.edge.envoy import (
+    DUPLEX,
+    Reply,
+    asking,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+    response_trailers,
+)
 from tests.edge.streams import Sidecar, eventually
 
 
@@ -177,7 +187,7 @@ async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_bac
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-@pytest.mark.parametrize("service", ["", SERVICE])
+@pytest.mark.parametrize("service", ["", SERVICE, "readiness"])
 async def test_health_says_whether_we_serve(service: str, channel: Any, server: GrpcServer) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
@@ -185,6 +195,34 @@ async def test_health_says_whether_we_serve(service: str, channel: Any, server: 
     assert (await health.Check(request)).status == serving.SERVING
     await server.set_serving(False)
     assert (await health.Check(request)).status == serving.NOT_SERVING
+
+
+async def test_health_says_that_we_live_whether_we_serve_or_not(
+    channel: Any, server: GrpcServer
+) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    for serving in (True, False):
+        await server.set_serving(serving)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service="liveness"))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Sidecar) -> None:
+    stream = Stream(channel)
+    body = json.dumps(asking("llama", "x" * 1000)).encode()
+    await stream.call.write(request_headers(mode=DUPLEX, response_mode=DUPLEX))
+    reply = await stream.send(request_body(body[:400], end=False))
+    assert reply.headers["x-gateway-destination-endpoint"].split(",")[0] in TWO_ADDRESSES
+    assert sidecar.in_flight == 1
+    assert Reply(await stream.call.read()).streamed.body == body[:400]
+    last = (await stream.send(request_body(body[400:]))).streamed
+    assert (last.body, last.end_of_stream) == (body[400:], True)
+    assert (await stream.send(response_headers())).kind == "response_headers"
+    for part in (b"data: 1\n\n", b"data: 2\n\n"):
+        assert (await stream.send(response_body(part))).streamed.body == part
+    assert (await stream.send(response_body(b"", end=True))).streamed.end_of_stream
+    assert await stream.end() is grpc.StatusCode.OK
+    await eventually(lambda: sidecar.in_flight == 0)
 
 
 async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:

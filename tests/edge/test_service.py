@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import suppress
 
@@ -10,9 +11,12 @@ from google.protobuf.message import DecodeError
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import (
+    DUPLEX,
     asking,
     request_body,
     request_headers,
+    request_trailers,
+    response_body,
     response_headers,
     response_trailers,
 )
@@ -34,6 +38,32 @@ async def test_a_request_is_served_from_its_headers_to_its_end() -> None:
     kinds = [reply.kind for reply in stream.replies]
     assert kinds == ["request_headers", "request_body", "response_headers", "response_trailers"]
     assert stream.replies[1].headers["x-target-endpoint"] in TWO_ADDRESSES
+    assert sidecar.in_flight == 0
+
+
+async def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -> None:
+    sidecar = Sidecar()
+    body = json.dumps(asking()).encode()
+    stream = MemoryStream(
+        request_headers(mode=DUPLEX, response_mode=DUPLEX),
+        request_body(body[:20], end=False),
+        request_body(body[20:], end=False),
+        request_trailers(),
+        response_headers(),
+        response_body(b"data: 1\n\n"),
+        response_body(b"data: 2\n\n", end=True),
+        None,
+    )
+    await sidecar.processor.process(stream)
+    assert [reply.kind for reply in stream.replies] == [
+        *("request_headers", "request_body", "request_trailers"),
+        *("response_headers", "response_body", "response_body"),
+    ]
+    assert stream.replies[1].streamed.body == body
+    assert [reply.streamed.body for reply in stream.replies[4:]] == [
+        b"data: 1\n\n",
+        b"data: 2\n\n",
+    ]
     assert sidecar.in_flight == 0
 
 

@@ -32,10 +32,11 @@ from extproc.edge.wire import (
     external_processor_pb2,
     header_pb2,
     http_status_pb2,
+    metadata_pb2,
     processing_mode_pb2,
 )
 
-MODULES = (header_pb2, http_status_pb2, processing_mode_pb2, external_processor_pb2)
+MODULES = (header_pb2, http_status_pb2, metadata_pb2, processing_mode_pb2, external_processor_pb2)
 ROOT = Path(__file__).parents[2]
 
 _WRITE_OFFICIAL = """

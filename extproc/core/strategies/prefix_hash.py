@@ -61,14 +61,10 @@ class PrefixHash:
             return
         bound = self.bound(snapshot.eligible(query.adapter), loads)
         over: list[Candidate] = []
-        hops = 0
-        for endpoint in snapshot.ring.walk(query.key):
-            if query.adapter and query.adapter not in endpoint.adapters:
-                continue
+        for hops, endpoint in enumerate(snapshot.walk(query.key, query.adapter)):
             load = loads.get(endpoint.address, 0) + self._arrival
             if bound is None or bound.allows(load):
                 yield Candidate(endpoint, hops, Reason.BOUND if hops else Reason.PREFIX)
             else:
                 over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))
-            hops += 1
         yield from over

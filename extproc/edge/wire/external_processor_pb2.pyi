@@ -1,5 +1,6 @@
 from extproc.edge.wire import header_pb2 as _header_pb2
 from extproc.edge.wire import http_status_pb2 as _http_status_pb2
+from extproc.edge.wire import metadata_pb2 as _metadata_pb2
 from extproc.edge.wire import processing_mode_pb2 as _processing_mode_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -12,13 +13,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProtocolConfiguration(_message.Message):
-    __slots__ = ("request_body_mode",)
+    __slots__ = ("request_body_mode", "response_body_mode")
     REQUEST_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
     request_body_mode: _processing_mode_pb2.ProcessingMode.BodySendMode
-    def __init__(self, request_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ...) -> None: ...
+    response_body_mode: _processing_mode_pb2.ProcessingMode.BodySendMode
+    def __init__(self, request_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ...) -> None: ...
 
 class ProcessingRequest(_message.Message):
-    __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "attributes", "protocol_config")
+    __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "metadata_context", "attributes", "protocol_config")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +35,7 @@ class ProcessingRequest(_message.Message):
     RESPONSE_BODY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_TRAILERS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_TRAILERS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_CONFIG_FIELD_NUMBER: _ClassVar[int]
     request_headers: HttpHeaders
@@ -40,9 +44,10 @@ class ProcessingRequest(_message.Message):
     response_body: HttpBody
     request_trailers: HttpTrailers
     response_trailers: HttpTrailers
+    metadata_context: _metadata_pb2.Metadata
     attributes: _containers.MessageMap[str, _struct_pb2.Struct]
     protocol_config: ProtocolConfiguration
-    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., metadata_context: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping]] = ...) -> None: ...
 
 class HttpHeaders(_message.Message):
     __slots__ = ("headers", "end_of_stream")
@@ -105,7 +110,7 @@ class TrailersResponse(_message.Message):
     def __init__(self, header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ...) -> None: ...
 
 class CommonResponse(_message.Message):
-    __slots__ = ("status", "header_mutation", "clear_route_cache")
+    __slots__ = ("status", "header_mutation", "body_mutation", "clear_route_cache")
     class ResponseStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONTINUE: _ClassVar[CommonResponse.ResponseStatus]
@@ -114,11 +119,31 @@ class CommonResponse(_message.Message):
     CONTINUE_AND_REPLACE: CommonResponse.ResponseStatus
     STATUS_FIELD_NUMBER: _ClassVar[int]
     HEADER_MUTATION_FIELD_NUMBER: _ClassVar[int]
+    BODY_MUTATION_FIELD_NUMBER: _ClassVar[int]
     CLEAR_ROUTE_CACHE_FIELD_NUMBER: _ClassVar[int]
     status: CommonResponse.ResponseStatus
     header_mutation: HeaderMutation
+    body_mutation: BodyMutation
     clear_route_cache: bool
-    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ..., body_mutation: _Optional[_Union[BodyMutation, _Mapping]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
+
+class BodyMutation(_message.Message):
+    __slots__ = ("body", "clear_body", "streamed_response")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_BODY_FIELD_NUMBER: _ClassVar[int]
+    STREAMED_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    clear_body: bool
+    streamed_response: StreamedBodyResponse
+    def __init__(self, body: _Optional[bytes] = ..., clear_body: _Optional[bool] = ..., streamed_response: _Optional[_Union[StreamedBodyResponse, _Mapping]] = ...) -> None: ...
+
+class StreamedBodyResponse(_message.Message):
+    __slots__ = ("body", "end_of_stream")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    END_OF_STREAM_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    end_of_stream: bool
+    def __init__(self, body: _Optional[bytes] = ..., end_of_stream: _Optional[bool] = ...) -> None: ...
 
 class ImmediateResponse(_message.Message):
     __slots__ = ("status", "headers", "body", "details")

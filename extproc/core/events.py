@@ -1,0 +1,106 @@
+"""What Envoy tells a conversation of an HTTP request, and what it is told in return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import NamedTuple
+
+from extproc.core.router import Decision
+
+CHUNK_LIMIT = 62_000
+"""Bytes of a body in one answer at the most: the endpoint picker protocol's measure."""
+
+
+class Kind(Enum):
+    """The parts of an HTTP request and its response that Envoy may show us."""
+
+    REQUEST_HEADERS = auto()
+    REQUEST_BODY = auto()
+    REQUEST_TRAILERS = auto()
+    RESPONSE_HEADERS = auto()
+    RESPONSE_BODY = auto()
+    RESPONSE_TRAILERS = auto()
+    UNKNOWN = auto()
+    """A kind of event that this version does not know."""
+
+
+class BodyMode(Enum):
+    """Whether, and in how many pieces, a body will be shown."""
+
+    BUFFERED = auto()
+    """One event with the body or its head (BUFFERED, BUFFERED_PARTIAL), or not told."""
+    NONE = auto()
+    DUPLEX = auto()
+    """In chunks that we stream back, whenever we like (FULL_DUPLEX_STREAMED)."""
+    OTHER = auto()
+    """In chunks, after the headers have gone on: too late to choose by the body."""
+
+
+class Modes(NamedTuple):
+    """How the two bodies of a stream will be shown."""
+
+    request: BodyMode = BodyMode.BUFFERED
+    response: BodyMode = BodyMode.NONE
+
+
+class Event(NamedTuple):
+    """One message of Envoy."""
+
+    kind: Kind
+    headers: Mapping[str, bytes] = MappingProxyType({})
+    """Of REQUEST_HEADERS: names in lower case, raw values."""
+    body: bytes = b""
+    end_of_stream: bool = False
+    modes: Modes | None = None
+    """Told with the first event of a stream."""
+    subset: tuple[str, ...] | None = None
+    """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
+    served_by: str = ""
+    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
+
+
+class Proceed(NamedTuple):
+    """Go on, perhaps with another target."""
+
+    kind: Kind
+    target: str = ""
+    """Sets `x-target-endpoint`; nothing is changed where empty."""
+    reroute: bool = False
+    """Look at the routes again, with the target in place."""
+    decision: Decision | None = None
+    """Published as metadata, with the fallback candidate's header."""
+    destination: str = ""
+    """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target."""
+
+
+class Chunk(NamedTuple):
+    """A piece of a body, given back as it came (FULL_DUPLEX_STREAMED)."""
+
+    kind: Kind
+    body: bytes
+    end_of_stream: bool = False
+
+
+class Immediate(NamedTuple):
+    """Answer the client now."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    details: str
+
+
+Answer = Proceed | Chunk | Immediate
+
+
+def chunks(kind: Kind, body: bytes, *, end_of_stream: bool) -> tuple[Chunk, ...]:
+    """A part of a body in pieces that may be sent; none where there is nothing to say."""
+    if len(body) <= CHUNK_LIMIT:
+        return (Chunk(kind, body, end_of_stream),) if body or end_of_stream else ()
+    last = (len(body) - 1) // CHUNK_LIMIT * CHUNK_LIMIT
+    return tuple(
+        Chunk(kind, body[start : start + CHUNK_LIMIT], end_of_stream and start == last)
+        for start in range(0, len(body), CHUNK_LIMIT)
+    )

@@ -1,0 +1,109 @@
+"""What one HTTP request asks for: read from its headers and as much of its body as is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from types import MappingProxyType
+
+from extproc.core.body import (
+    MODEL_HEADER,
+    Document,
+    missing_model,
+    model_in_form,
+    model_in_json,
+    read_json,
+)
+from extproc.core.errors import InvalidRequest
+from extproc.core.paths import Api
+from extproc.core.prefix import is_settled
+from extproc.core.router import Placement, Router
+from extproc.core.subset import subset_of
+
+PENDING = "pending"
+"""The provisional target where the model is not yet known: no address, so that
+should we die before the body's answer, Envoy answers 503 instead of guessing."""
+
+
+class Request:
+    """Of its headers only those are kept that a placement can depend on."""
+
+    __slots__ = ("_api", "_headers", "_router", "_subset")
+
+    def __init__(
+        self,
+        router: Router,
+        api: Api = Api.GENERATE,
+        headers: Mapping[str, bytes] = MappingProxyType({}),
+        subset: tuple[str, ...] | None = None,
+    ) -> None:
+        self._router = router
+        self._api = api
+        self._headers: dict[str, str] = {}
+        for name in ("content-type", MODEL_HEADER, *router.catalog.key_headers):
+            if name in headers:
+                self._headers[name] = header_text(headers, name)
+        self._subset = None if subset is None else subset_of(subset)
+
+    def place(self, head: bytes, *, complete: bool) -> Placement:
+        """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
+        name, document = self._read(head, complete=complete)
+        name = name or self._headers.get(MODEL_HEADER)
+        if not name:
+            raise missing_model(head, self._api)
+        return self._place(name, document)
+
+    def place_early(self, head: bytes) -> Placement | None:
+        """The same by the beginning of a body that goes on; None while more may change it."""
+        if not head or head.isspace():
+            return None
+        name, document = self._read(head, complete=False)
+        if name is None:
+            return None
+        placed = self._place(name, document)
+        spec = placed.model.spec.load_balancing.prefix_hash
+        return placed if is_settled(placed.prefix, document, spec) else None
+
+    def place_unseen(self) -> Placement:
+        """Where it belongs if bodies are not shown. Raises Refusal."""
+        only = self._router.catalog.only()
+        name = self._headers.get(MODEL_HEADER) or (only.spec.name if only else None)
+        if name is None:
+            raise InvalidRequest(
+                f"Bodies are not shown to the router and there are several models: send the "
+                f"header '{MODEL_HEADER}'.",
+                param="model",
+            )
+        return self._place(name, None)
+
+    def provisional_target(self, rng: Random) -> str:
+        """A ready endpoint where the model is certain before its body is read."""
+        catalog = self._router.catalog
+        named = self._headers.get(MODEL_HEADER)
+        model, adapter = catalog.only(), ""
+        if named and catalog.names(named):
+            model, adapter = catalog.resolve(named)
+        if model is None:
+            return PENDING
+        snapshot = model.snapshot
+        if self._subset is not None:
+            snapshot = snapshot.restricted(self._subset)
+        eligible = snapshot.eligible(adapter)
+        return rng.choice(eligible).address if eligible else PENDING
+
+    def _place(self, name: str, document: Document | None) -> Placement:
+        return self._router.place(name, document, self._headers, self._subset)
+
+    def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None]:
+        """The model that the body names, and the document where it may hold a prompt."""
+        if self._api is Api.FORM:
+            content_type = self._headers.get("content-type", "")
+            return model_in_form(head, content_type, complete=complete), None
+        document = read_json(head, complete=complete)
+        name = model_in_json(head, document, complete=complete)
+        return name, document if self._api is Api.GENERATE else None
+
+
+def header_text(headers: Mapping[str, bytes], name: str) -> str:
+    """A header's value; octets that are no UTF-8 show as replacement characters."""
+    return headers.get(name, b"").decode("utf-8", "replace")

@@ -1,0 +1,54 @@
+"""The subset of a model's endpoints that a gateway allows for a request.
+
+The endpoint picker protocol's hint: entries are IP:PORT, `[IP]:PORT` for IPv6; an
+IP alone means all its ports. What is no such entry allows nothing, and an empty
+subset allows no endpoint: the gateway said where the request may go, and not there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from typing import NamedTuple
+
+_PORT_DIGITS = 5
+
+
+class Subset(NamedTuple):
+    """Which endpoints are allowed, by their addresses in canonical form."""
+
+    addresses: frozenset[str]
+    hosts: frozenset[str]
+
+    def allows(self, address: str) -> bool:
+        """Whether requests may go to this IP:PORT."""
+        return address in self.addresses or address.rpartition(":")[0] in self.hosts
+
+
+# A gateway sends few different lists, over and over, and each may be long.
+@lru_cache(maxsize=64)
+def subset_of(entries: tuple[str, ...]) -> Subset:
+    """The subset that a hint's entries allow."""
+    addresses, hosts = set(), set()
+    for entry in map(str.strip, entries):
+        host = _canonical_host(entry)
+        if host is not None:
+            hosts.add(host)
+            continue
+        name, _, port = entry.rpartition(":")
+        host = _canonical_host(name)
+        if host is not None and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS:
+            addresses.add(f"{host}:{int(port)}")
+    return Subset(frozenset(addresses), frozenset(hosts))
+
+
+def _canonical_host(text: str) -> str | None:
+    """An IP as endpoints' addresses write it, IPv6 in brackets; None for anything else."""
+    bracketed = text.startswith("[") and text.endswith("]")
+    try:
+        ip = ipaddress.ip_address(text[1:-1] if bracketed else text)
+    except ValueError:
+        return None
+    if ip.version == 6:
+        return f"[{ip}]"
+    return None if bracketed else str(ip)

@@ -1,0 +1,35 @@
+# The sidecar's image: `docker build -t extproc:0.1.0 .`
+#
+# Everything installed is pinned with its hash (manifests/image/), what builds the package too.
+
+FROM python:3.13.16-slim-trixie AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+# The dependencies change less often than the package: a layer of their own.
+COPY manifests/image/requirements.txt manifests/image/build-requirements.txt ./
+RUN python -m venv /opt/extproc \
+    && /opt/extproc/bin/pip install --require-hashes --only-binary :all: -r requirements.txt \
+    && pip install --require-hashes --only-binary :all: -r build-requirements.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY extproc ./extproc
+RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /tmp/wheel . \
+    && /opt/extproc/bin/pip install --no-deps --no-index /tmp/wheel/*.whl \
+    && /opt/extproc/bin/pip uninstall --yes pip
+
+FROM python:3.13.16-slim-trixie
+LABEL org.opencontainers.image.title="extproc" \
+      org.opencontainers.image.description="Envoy ext_proc sidecar that routes LLM requests to the vLLM replica whose prefix cache is warm" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Nothing is installed from here on, so nothing that installs stays.
+RUN python -m pip uninstall --yes pip
+COPY --from=build /opt/extproc /opt/extproc
+ENV PATH=/opt/extproc/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+# A number, so that Kubernetes can see that it is not root.
+USER 65532:65532
+# The ext_proc service, and the admin port. Their defaults are on loopback: outside a pod
+# give --listen=0.0.0.0:9002 and --admin=0.0.0.0:9090.
+EXPOSE 9002 9090
+ENTRYPOINT ["extproc"]
+CMD ["serve"]

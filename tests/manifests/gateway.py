@@ -1,0 +1,116 @@
+"""The pod of base/ on loopback: its Envoy configuration, a real sidecar, stand-in replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from extproc.lab.processes import free_port
+from extproc.lab.stack import Envoy, FileSidecar, StandInFleet
+from tests.e2e.scene import CHAT, MODEL, chat
+from tests.manifests.builds import MANIFESTS, built
+
+PATIENCE = aiohttp.ClientTimeout(total=20)
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """Envoy, sidecar and replicas, all at work."""
+
+    envoy: Envoy
+    sidecar: FileSidecar
+    replicas: StandInFleet
+    session: aiohttp.ClientSession
+
+    async def ask(self, prompt: str) -> tuple[int, str, str]:
+        """Status, port of the replica that answered, and the answer's `connection` header."""
+        async with self.session.post(self.envoy.url + CHAT, json=chat(prompt)) as answer:
+            await answer.read()
+            port = answer.headers.get("x-stand-in-port", "")
+            return answer.status, port, answer.headers.get("connection", "")
+
+    def stream(self, tokens: int) -> Any:
+        """The context of a streaming answer."""
+        body = {**chat("hello", tokens=tokens), "stream": True}
+        return self.session.post(self.envoy.url + CHAT, json=body)
+
+    async def stats(self, path: str, method: str = "GET") -> tuple[int, str]:
+        """What the listener for probes and metrics says."""
+        url = f"http://127.0.0.1:{self.envoy.ports['stats']}{path}"
+        async with self.session.request(method, url) as answer:
+            return answer.status, await answer.text()
+
+    async def drain(self, **seconds: str) -> asyncio.subprocess.Process:
+        """Starts Envoy's preStop hook."""
+        port = self.envoy.admin.rpartition(":")[2]
+        return await asyncio.create_subprocess_exec(
+            "bash",
+            str(MANIFESTS / "base" / "drain.sh"),
+            env={**os.environ, "DRAIN_ADMIN_PORT": port, **seconds},
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    def kill_sidecar(self) -> None:
+        """SIGKILL."""
+        self.sidecar.signal(signal.SIGKILL)
+
+
+def envoy_of_base() -> dict[str, Any]:
+    """Envoy's configuration as base/ ships it."""
+    data = built("base").one("Deployment")["spec"]["template"]["spec"]["volumes"]
+    name = next(v["configMap"]["name"] for v in data if "configMap" in v)
+    config: dict[str, Any] = yaml.safe_load(
+        built("base").one("ConfigMap", name)["data"]["envoy.yaml"]
+    )
+    return config
+
+
+def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
+    """The same, with addresses that are free here."""
+    config = envoy_of_base()
+    admin = free_port()
+    config["admin"]["address"]["socket_address"]["port_value"] = admin
+    for listener in config["static_resources"]["listeners"]:
+        listener["address"] = {"socket_address": {"address": "127.0.0.1", "port_value": 0}}
+    clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
+    addresses: dict[str, list[Any]] = {
+        "extproc": [{"pipe": {"path": str(socket)}}],
+        "admin": [{"socket_address": {"address": "127.0.0.1", "port_value": admin}}],
+        # The same cluster, but "localhost" is the only name here and has but one address.
+        "fallback": [
+            {"socket_address": {"address": "localhost", "port_value": int(a.rpartition(":")[2])}}
+            for a in replicas
+        ],
+    }
+    for name, places in addresses.items():
+        endpoints = [{"endpoint": {"address": place}} for place in places]
+        clusters[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
+    return config
+
+
+@asynccontextmanager
+async def run_gateway(directory: Path) -> AsyncIterator[RunningGateway]:
+    """Starts all parts in the pod's order, and stops them in the reverse one."""
+    socket = directory / "extproc.sock"
+    async with AsyncExitStack() as cleanup:
+        replicas = StandInFleet(3, directory, ["--time-scale", "1"])
+        cleanup.push_async_callback(replicas.stop)
+        await replicas.start()
+        models = {"models": [{"name": MODEL, "endpoints": replicas.addresses}]}
+        sidecar = FileSidecar(models, directory, listen=f"unix:{socket}")
+        cleanup.push_async_callback(sidecar.stop)
+        await sidecar.start()
+        envoy = Envoy(_moved(socket, replicas.addresses), directory)
+        cleanup.push_async_callback(envoy.stop)
+        await envoy.start()
+        session = await cleanup.enter_async_context(aiohttp.ClientSession(timeout=PATIENCE))
+        yield RunningGateway(envoy, sidecar, replicas, session)

@@ -1,0 +1,106 @@
+"""Every kustomization builds, into objects that an API server would take."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from tests.manifests.builds import (
+    MANIFESTS,
+    PARTS,
+    Build,
+    built,
+    containers,
+    kustomize,
+    labels_of,
+)
+
+SCHEMAS = Path(__file__).parent / "schemas"
+OLDEST = "1.30"
+NEWEST = kubernetes_validate.latest_version()
+CUSTOM = {path.stem for path in SCHEMAS.glob("*.json")}
+
+
+@cache
+def schema(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SCHEMAS / f"{kind}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_kubernetes_objects_have_no_unknown_or_missing_fields(build: Build, version: str) -> None:
+    for thing in build.objects:
+        if thing["kind"] not in CUSTOM:
+            kubernetes_validate.validate(thing, version, strict=True)
+
+
+def test_custom_objects_have_no_unknown_or_missing_fields(build: Build) -> None:
+    for thing in build.of(*CUSTOM):
+        jsonschema.Draft202012Validator(schema(thing["kind"])).validate(thing)
+
+
+@pytest.mark.parametrize("kind", sorted(CUSTOM))
+def test_every_schema_is_sound_closed_and_says_where_it_is_from(kind: str) -> None:
+    found = schema(kind)
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert re.match(r"Trimmed from [\w.-]+/[\w.-]+, .+, v?\d[\d.]*: \w+$", found["$comment"])
+    assert found["additionalProperties"] is False
+    assert found["properties"]["spec"]["additionalProperties"] is False
+
+
+def test_every_schema_is_used(every_build: dict[str, Build]) -> None:
+    kinds = {thing["kind"] for build in every_build.values() for thing in build.objects}
+    assert kinds >= CUSTOM
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_parts_build_on_their_own(path: str) -> None:
+    kustomize(MANIFESTS / path)
+
+
+def test_every_object_has_a_namespace_and_the_labels_tools_look_for(build: Build) -> None:
+    for thing in build.objects:
+        assert thing["metadata"]["namespace"]
+        if build.path not in ("existing-envoy", "overlays/benchmark"):
+            assert labels_of(thing)["app.kubernetes.io/name"] in ("extproc", "vllm")
+
+
+def test_nothing_stands_twice(build: Build) -> None:
+    names = [
+        (thing["kind"], thing["metadata"]["namespace"], thing["metadata"]["name"])
+        for thing in build.objects
+    ]
+    assert len(names) == len(set(names))
+
+
+def test_images_are_pinned_and_name_no_registry(build: Build) -> None:
+    for _, template in build.pods():
+        for container in containers(template):
+            assert re.fullmatch(r"[a-z0-9_-]+(/[a-z0-9_-]+)?:v?\d+\.\d+\.\d+", container["image"])
+
+
+def test_what_is_watched_live_keeps_its_name_and_what_is_not_has_a_hash() -> None:
+    names = {thing["metadata"]["name"] for thing in built("base").of("ConfigMap")}
+    assert "extproc-models" in names
+    assert any(re.fullmatch(r"extproc-envoy-[a-z0-9]{10}", name) for name in names)
+    assert built("overlays/monitoring").has("ConfigMap", "extproc-dashboard")
+
+
+def test_the_namespace_can_be_chosen(tmp_path: Path) -> None:
+    # Outside of the tree there is no relative way in, so the directory is linked.
+    (tmp_path / "manifests").symlink_to(MANIFESTS)
+    (tmp_path / "kustomization.yaml").write_text(
+        "namespace: elsewhere\nresources: [manifests/base]\n"
+    )
+    things = list(yaml.safe_load_all(kustomize(tmp_path)))
+    assert {thing["metadata"]["namespace"] for thing in things} == {"elsewhere"}
+    bound = [subject for thing in things for subject in thing.get("subjects", [])]
+    assert {subject["namespace"] for subject in bound} == {"elsewhere"}

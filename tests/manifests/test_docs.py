@@ -1,0 +1,75 @@
+"""What docs/kubernetes.md has people type works, as far as it can be tried without a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from tests.manifests.builds import MANIFESTS, ROOT, built, containers, kustomize
+
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+README = (MANIFESTS / "README.md").read_text()
+
+
+def test_every_path_that_is_named_exists() -> None:
+    named = set(re.findall(r"\bmanifests/[\w./-]*\w", PAGE))
+    assert named
+    for path in named:
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"^\| `([\w/-]+)/`", README, flags=re.MULTILINE):
+        assert (MANIFESTS / path).is_dir(), path
+
+
+def test_every_kustomization_is_told_of() -> None:
+    told = set(re.findall(r"^\| `([\w/-]+)/`", README, flags=re.MULTILINE))
+    there = {
+        str(path.parent.relative_to(MANIFESTS)) for path in MANIFESTS.rglob("kustomization.yaml")
+    }
+    assert told == there | {"image"}
+
+
+def test_what_is_applied_builds() -> None:
+    applied = set(re.findall(r"kubectl apply -k manifests/([\w/-]+)", PAGE))
+    assert "base" in applied
+    for path in applied:
+        assert built(path).objects
+
+
+def test_the_kustomization_that_users_write_builds(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```yaml\n(# kustomization\.yaml\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE
+    )
+    assert len(blocks) == 1
+    (tmp_path / "manifests").symlink_to(MANIFESTS)
+    (tmp_path / "kustomization.yaml").write_text(blocks[0])
+    things = list(yaml.safe_load_all(kustomize(tmp_path)))
+    deployment = next(thing for thing in things if thing["kind"] == "Deployment")
+    images = {c["name"]: c["image"] for c in containers(deployment["spec"]["template"])}
+    assert images["extproc"] == "registry.example/extproc:0.1.0"
+    documents = [thing for thing in things if "models.yaml" in thing.get("data", {})]
+    assert len(documents) == 1
+    assert len(yaml.safe_load(documents[0]["data"]["models.yaml"])["models"]) == 1
+
+
+def test_what_is_looked_at_by_name_is_called_that() -> None:
+    names = re.findall(r"(deployment|service|job|gateway)/([\w-]+)", PAGE)
+    kinds = {"deployment": "Deployment", "service": "Service", "job": "Job", "gateway": "Gateway"}
+    builds = [built(path) for path in ("base", "overlays/benchmark", "overlays/istio")]
+    # Istio makes this one, by a name of its own.
+    for kind, name in set(names) - {("deployment", "llm-istio")}:
+        assert any(build.has(kinds[kind], name) for build in builds), (kind, name)
+
+
+def test_the_table_of_rights_is_complete() -> None:
+    section = PAGE.partition("## What the sidecar may do")[2].partition("\n## ")[0]
+    rows = set(re.findall(r"^\| [^|]+ \| [^|]+ \| `(\w+)`", section, flags=re.MULTILINE))
+    granted = {
+        resource
+        for path in ("base", "overlays/inference-pool")
+        for role in built(path).of("Role")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert rows == granted

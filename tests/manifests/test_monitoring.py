@@ -1,0 +1,209 @@
+"""Alerts and dashboard ask for metrics that exist, with labels that they have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import promql_parser
+import pytest
+
+from tests.manifests.builds import Object, built
+from tests.manifests.expositions import Exposition, scrape
+
+# What Prometheus and the operator put on every sample of a pod.
+TARGET_LABELS = {"container", "endpoint", "instance", "job", "namespace", "pod"}
+# Counters of discovery in Kubernetes: a static configuration never touches them.
+SILENT = {
+    "extproc_discovery_lists_total": {"resource", "result"},
+    "extproc_discovery_watches_total": {"resource", "result"},
+    "extproc_endpoints_refused_total": {"reason"},
+}
+# Prometheus' own.
+SYNTHETIC = {"up"}
+MONITORING = built("overlays/monitoring")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A PromQL expression, and where it stands."""
+
+    where: str
+    expr: str
+
+
+def alerts() -> list[Object]:
+    groups = MONITORING.one("PrometheusRule")["spec"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard() -> Object:
+    data = MONITORING.one("ConfigMap", "extproc-dashboard")["data"]
+    found: Object = json.loads(data["extproc.json"])
+    return found
+
+
+def panels() -> list[Object]:
+    found: list[Object] = dashboard()["panels"]
+    return found
+
+
+def in_rules() -> Iterator[Asked]:
+    for rule in alerts():
+        yield Asked(rule["alert"], rule["expr"])
+
+
+def in_panels() -> Iterator[Asked]:
+    for panel in panels():
+        for target in panel.get("targets", []):
+            expr = target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1h")
+            yield Asked(f"{panel['title']} {target['refId']}", expr)
+
+
+ALL = [*in_rules(), *in_panels()]
+
+
+def selectors(expr: str) -> list[promql_parser.VectorSelector]:
+    """The vector selectors of an expression."""
+    found = []
+
+    def visit(node: promql_parser.Expr) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(node)
+        elif isinstance(node, promql_parser.MatrixSelector):
+            found.append(node.vector_selector)
+
+    promql_parser.walk(promql_parser.parse(expr), visit)
+    assert found
+    return found
+
+
+def grouping_labels(expr: str) -> set[str]:
+    """The labels that an expression groups by."""
+    lists = re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", expr)
+    return {label.strip() for found in lists for label in found.split(",")}
+
+
+@pytest.fixture(scope="session")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exposition]:
+    """What all monitored containers expose."""
+    return asyncio.run(scrape(tmp_path_factory.mktemp("mon")))
+
+
+@pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.where)
+def test_expressions_ask_for_what_is_there(asked: Asked, scraped: dict[str, Exposition]) -> None:
+    for selector in selectors(asked.expr):
+        assert selector.name is not None
+        if selector.name in SYNTHETIC:
+            continue
+        homes = [found for found in scraped.values() if selector.name in found.names]
+        assert len(homes) == 1 or selector.name in SILENT, f"{selector.name} is nowhere"
+        own = [m for m in selector.matchers.matchers if m.name not in TARGET_LABELS]
+        if selector.name in SILENT:
+            labels = SILENT[selector.name]
+            assert {matcher.name for matcher in own} <= labels
+        else:
+            samples = [sample for sample in homes[0].of(selector.name) if fits(own, sample)]
+            assert samples, f"no sample of {selector.prettify()}"
+            labels = set(samples[0])
+        assert grouping_labels(asked.expr) <= labels | TARGET_LABELS | {"le"}
+
+
+def fits(matchers: list[promql_parser.Matcher], sample: dict[str, str]) -> bool:
+    """Whether a sample has the labels of a selector, with these values where they are fixed."""
+    kinds = promql_parser.MatchOp
+    for matcher in matchers:
+        if matcher.name not in sample:
+            return False
+        if matcher.value.startswith("$"):
+            continue
+        value = sample[matcher.name]
+        held = {
+            str(kinds.Equal): value == matcher.value,
+            str(kinds.NotEqual): value != matcher.value,
+            str(kinds.Re): re.fullmatch(matcher.value, value) is not None,
+            str(kinds.NotRe): re.fullmatch(matcher.value, value) is None,
+        }
+        if not held[str(matcher.op)]:
+            return False
+    return True
+
+
+def test_a_label_of_ours_that_prometheus_would_overwrite_is_honoured(
+    scraped: dict[str, Exposition],
+) -> None:
+    for monitor in MONITORING.of("PodMonitor"):
+        clash = scraped[monitor["metadata"]["name"]].label_names() & TARGET_LABELS
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            assert endpoint.get("honorLabels", False) is bool(clash)
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+class TestAnAlert:
+    def test_says_what_happened_what_it_means_and_what_to_do(self, rule: Object) -> None:
+        assert set(rule["annotations"]) == {"summary", "description", "action"}
+        for text in rule["annotations"].values():
+            assert text.strip().endswith(".")
+        assert len(rule["annotations"]["summary"]) < 120
+
+    def test_has_a_severity_and_a_name_of_ours(self, rule: Object) -> None:
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert re.fullmatch(r"Extproc[A-Z]\w+", rule["alert"])
+
+    def test_shows_only_labels_that_its_expression_keeps(self, rule: Object) -> None:
+        shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        kept = grouping_labels(rule["expr"])
+        assert shown <= kept if kept else shown <= TARGET_LABELS
+
+
+def test_alerts_have_names_of_their_own() -> None:
+    names = [rule["alert"] for rule in alerts()]
+    assert len(names) == len(set(names))
+
+
+class TestTheDashboard:
+    def test_is_found_by_grafanas_sidecar_and_named_for_good(self) -> None:
+        labels = MONITORING.one("ConfigMap", "extproc-dashboard")["metadata"]["labels"]
+        assert labels["grafana_dashboard"] == "1"
+        assert dashboard()["uid"] == "extproc"
+        assert "id" not in dashboard()
+
+    def test_has_panels_of_their_own_that_do_not_overlap(self) -> None:
+        ids = [panel["id"] for panel in panels()]
+        assert len(ids) == len(set(ids))
+        taken: set[tuple[int, int]] = set()
+        for panel in panels():
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= 24
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert not cells & taken
+            taken |= cells
+
+    def test_says_of_every_panel_what_it_shows(self) -> None:
+        for panel in panels():
+            assert panel["title"]
+            assert panel["type"] == "row" or panel["description"].endswith(".")
+
+    def test_takes_its_data_source_from_a_variable(self) -> None:
+        variables = {v["name"]: v for v in dashboard()["templating"]["list"]}
+        assert variables["datasource"]["type"] == "datasource"
+        assert variables["datasource"]["query"] == "prometheus"
+        places = [*panels(), *(v for v in variables.values() if v["type"] == "query")]
+        for place in places:
+            for thing in (place, *place.get("targets", [])):
+                if thing.get("type") != "row":
+                    assert thing["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+    def test_uses_only_variables_that_it_has(self) -> None:
+        text = json.dumps(dashboard())
+        has = {v["name"] for v in dashboard()["templating"]["list"]}
+        builtin = {"__rate_interval", "__range", "__all"}
+        assert set(re.findall(r"\$\{?(\w+)", text)) <= has | builtin

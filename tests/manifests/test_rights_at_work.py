@@ -1,0 +1,82 @@
+"""The sidecar, with the manifests' own Roles and models document, against an API server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice, pod
+from extproc.lab.processes import until
+from extproc.lab.stack import SidecarProcess
+from tests.manifests.builds import Build, Object, built
+
+NAMESPACE = "inference"
+READY = {"ready": True, "serving": True, "terminating": False}
+VLLM = {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": "vllm-llama"}
+
+# By way of finding endpoints: the objects that a cluster with two replicas has.
+REPLICAS: dict[str, list[Object]] = {
+    "base": [
+        endpoint_slice(
+            "vllm-llama", NAMESPACE, f"vllm-llama-{n}", [(f"10.0.0.{n}", f"p{n}", READY)]
+        )
+        for n in (1, 2)
+    ],
+    "overlays/inference-pool": [pod(NAMESPACE, f"p{n}", VLLM, f"10.0.0.{n}") for n in (1, 2)],
+}
+
+
+@asynccontextmanager
+async def sidecar_in(build: Build, directory: Path) -> AsyncIterator[tuple[Any, Any]]:
+    """A cluster with the build's objects and rights, and the sidecar in it, started."""
+    cluster = StandInApiServer(directory)
+    configured = ["--models-configmap", f"{NAMESPACE}/extproc-models"]
+    configured += ["--kubeconfig", str(cluster.kubeconfig)]
+    sidecar = SidecarProcess(configured, directory)
+    try:
+        await cluster.start()
+        await cluster.apply(build.one("ConfigMap", "extproc-models"), *REPLICAS[build.path])
+        await cluster.apply(*build.of("InferencePool"))
+        await cluster.rbac(build.of("Role"))
+        await sidecar.start()
+        yield cluster, sidecar
+    finally:
+        await sidecar.stop()
+        await cluster.stop()
+
+
+@pytest.mark.parametrize("path", sorted(REPLICAS))
+async def test_the_rights_are_enough(path: str, tmp_path: Path) -> None:
+    async with sidecar_in(built(path), tmp_path) as (cluster, sidecar):
+        expected = {(f"10.0.0.{n}:8000", f"{NAMESPACE}/p{n}") for n in (1, 2)}
+
+        async def all_found() -> bool:
+            (state,) = (await sidecar.state()).values()
+            found = {(endpoint["address"], endpoint["name"]) for endpoint in state["endpoints"]}
+            return found == expected
+
+        await until(all_found, 5, "both endpoints")
+        # The one thing it writes: why it refused a document.
+        await cluster.apply(config_map(NAMESPACE, "extproc-models", {"models.yaml": "models: 1"}))
+
+        async def told() -> bool:
+            return bool(await cluster.objects("events", NAMESPACE))
+
+        await until(told, 5, "an Event")
+        asked = await cluster.requests()
+        assert {request["status"] for request in asked} <= {0, 200, 201}
+        # Nothing is asked for that the rights would not show to be needed.
+        granted = {
+            (resource, verb)
+            for role in built(path).of("Role")
+            for rule in role["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        needed = {(request["resource"], request["verb"]) for request in asked}
+        assert needed <= granted
+        assert {resource for resource, _ in needed} == {resource for resource, _ in granted}

@@ -39,6 +39,10 @@ test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on 
 		EXTPROC_ENVOY=$(CURDIR)/.envoys/$$version/envoy/_bin/envoy $(BIN)/python -m pytest -q tests/e2e $(ARGS) || exit 1; \
 	done
 
+.PHONY: test-outages
+test-outages: $(INSTALLED)  ## the API server away for a whole minute, in every way, under load
+	EXTPROC_OUTAGE_SECONDS=60 $(BIN)/python -m pytest -s tests/e2e/test_kubernetes_outages.py $(ARGS)
+
 .PHONY: check
 check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own validation of envoy/
 	$(BIN)/ruff format --check .
@@ -59,6 +63,21 @@ bench: $(INSTALLED)  ## what a decision costs, against Envoy without the filter
 .PHONY: protos
 protos: $(INSTALLED)  ## compiles protos/ into the package
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/extproc/edge/wire/*.proto
+
+.PHONY: reference
+reference: $(INSTALLED)  ## writes docs/reference.md from the code
+	$(BIN)/python -m extproc.lab.reference > docs/reference.md
+
+# uv solves for the image's Python, whatever runs here. It is no dependency of anything else.
+LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
+	--no-annotate --custom-compile-command "make lock"
+
+.PHONY: lock
+lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv
+	$(LOCK) --upgrade pyproject.toml -o manifests/image/requirements.txt
+	$(LOCK) --upgrade manifests/image/build-requirements.in -o manifests/image/build-requirements.txt
 
 .PHONY: clean
 clean:  ## removes what the targets made

@@ -9,19 +9,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.kubernetes.cluster import Cluster
+from extproc.adapters.kubernetes.discovery import Discovery
+from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.kubernetes.models_configmap import ModelsConfigMap
 from extproc.adapters.logs import fields
 from extproc.adapters.models_document import DocumentError
 from extproc.adapters.models_file import ModelsFile
 from extproc.adapters.telemetry import Telemetry
+from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
+from extproc.core.spec import Source
 from extproc.edge.admin import AdminServer, admin_app
 from extproc.edge.grpc_server import GrpcServer
 from extproc.edge.service import ExternalProcessor
+from extproc.edge.tls import KeyPair
 
 log = logging.getLogger("extproc")
+
+_SYNC_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class ConfigMapName:
+    """Which ConfigMap holds the models document."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -34,30 +52,65 @@ class Settings:
     admin: str
     """Where metrics and health are served: HOST:PORT or unix:PATH."""
 
-    models: Path
+    models: Path | ConfigMapName
     """The models document."""
 
     grace: float
     """Seconds that running streams are given after SIGTERM."""
+
+    kubeconfig: Path | None = None
+    """Credentials for Kubernetes; None for those of the pod, else those that kubectl uses."""
+
+    allow_loopback: bool = False
+    """Whether discovered endpoints may be loopback addresses, for local work."""
+
+    tls: KeyPair | None = None
+    """For the port where Envoy connects; None for plain text."""
 
 
 class StartError(Exception):
     """The sidecar cannot start; the message is one line for the operator."""
 
 
+class ModelsSource(Protocol):
+    """Where the models document comes from."""
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no document yet."""
+
+    async def load(self) -> None:
+        """Applies the first document. Raises DocumentError, OSError, KubernetesError."""
+
+    async def follow(self) -> None:
+        """Applies each change for ever."""
+
+    async def close(self) -> None:
+        """Stops following."""
+
+
 async def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT, then drains. Raises StartError."""
-    sidecar = Sidecar(settings)
-    await sidecar.start()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await stopping.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Whoever asks twice does not want to wait for the drain.
-        loop.remove_signal_handler(number)
-    await sidecar.drain()
+    sidecar = Sidecar(settings)
+    try:
+        stopped = asyncio.create_task(stopping.wait())
+        started = asyncio.create_task(sidecar.start())
+        await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            await started
+            await stopped
+        else:
+            started.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Whoever asks twice does not want to wait for the drain.
+            loop.remove_signal_handler(number)
+        await sidecar.drain()
+    finally:
+        await sidecar.close()
 
 
 class Sidecar:
@@ -68,25 +121,38 @@ class Sidecar:
         rng = Random()
         self._router = Router(Ledger())
         self._telemetry = Telemetry(self._router)
-        configuration = Configuration(self._router, self._telemetry, rng)
-        self._models = ModelsFile(settings.models, configuration)
+        self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
+        self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng)
+        self._telemetry.read_ages(self._discovery.age)
+        configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
+        self._models = self._models_source(settings.models, configuration, rng)
         self._grpc = GrpcServer(ExternalProcessor(self._router, self._telemetry, rng))
         self._admin = AdminServer(admin_app(self._router, self._telemetry, self._why_not_ready))
         self._following: asyncio.Task[None] | None = None
+        self._serving = False
         self._draining = False
 
     async def start(self) -> None:
-        """Loads the configuration, then opens the ports. Raises StartError."""
+        """Loads the configuration, finds the endpoints, then lets Envoy in. Raises StartError.
+
+        Until then nobody listens where Envoy connects, so that it takes its fallback
+        instead of hearing from us that there is no endpoint.
+        """
         try:
-            await self._models.load()
             await self._admin.start(self._settings.admin)
-            await self._grpc.start(self._settings.listen)
+            await self._models.load()
+            self._following = asyncio.create_task(self._models.follow())
+            while self._discovery.why_not_synced():
+                await asyncio.sleep(_SYNC_POLL_SECONDS)
+            await self._grpc.start(self._settings.listen, self._settings.tls)
         except DocumentError as error:
-            raise StartError(_first_problem(self._settings.models, error)) from None
+            raise StartError(self._first_problem(error)) from None
+        except KubernetesError as error:
+            raise StartError(f"{self._models}: {error}") from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(f"{where}{error.strerror or error}") from None
-        self._following = asyncio.create_task(self._models.follow())
+        self._serving = True
         await self._grpc.set_serving(True)
         log.info("serving", extra=fields(listen=self._settings.listen, admin=self._settings.admin))
 
@@ -96,12 +162,30 @@ class Sidecar:
         await self._grpc.set_serving(False)
         log.info("draining", extra=fields(streams=self._streams(), grace=self._settings.grace))
         await self._grpc.stop(self._settings.grace)
+        log.info("stopped")
+
+    async def close(self) -> None:
+        """Ends all that runs beside the streams."""
         if self._following is not None:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
+        await self._models.close()
+        await self._discovery.keep_only(())
+        await self._cluster.close()
         await self._admin.stop()
-        log.info("stopped")
+
+    def _models_source(
+        self, models: Path | ConfigMapName, configuration: Configuration, rng: Random
+    ) -> ModelsSource:
+        if isinstance(models, Path):
+            return ModelsFile(models, configuration)
+        return ModelsConfigMap(
+            models.namespace, models.name, self._cluster, configuration, self._telemetry, rng
+        )
+
+    def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
+        self._router.catalog = self._router.catalog.rediscovered(source, endpoints)
 
     def _streams(self) -> int:
         return sum(self._router.ledger.loads.values())
@@ -110,12 +194,14 @@ class Sidecar:
         if self._draining:
             return "draining"
         if self._following is None:
-            return "starting"
+            return f"{self._models}: {self._models.trouble}"
+        if not self._serving:
+            return self._discovery.why_not_synced() or "starting"
         # It never ends by itself; if it did, changes would no longer arrive.
-        return "the models file is no longer followed" if self._following.done() else None
+        return f"{self._models} is no longer followed" if self._following.done() else None
 
-
-def _first_problem(path: Path, error: DocumentError) -> str:
-    more = len(error.problems) - 1
-    rest = f" (and {more} more: extproc check {path})" if more else ""
-    return f"{path}: {error.problems[0]}{rest}"
+    def _first_problem(self, error: DocumentError) -> str:
+        more = len(error.problems) - 1
+        check = f": extproc check {self._models}" if isinstance(self._models, ModelsFile) else ""
+        rest = f" (and {more} more{check})" if more else ""
+        return f"{self._models}: {error.problems[0]}{rest}"

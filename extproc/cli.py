@@ -13,9 +13,10 @@ from typing import NoReturn
 
 from extproc import __version__
 from extproc.adapters import logs
-from extproc.adapters.configuration import read
 from extproc.adapters.models_document import DocumentError, parse
-from extproc.app import Settings, StartError, serve
+from extproc.app import ConfigMapName, Settings, StartError, serve
+from extproc.core.spec import ModelsSpec, kubernetes_name
+from extproc.edge.tls import KeyPair
 from extproc.explain import explain
 
 OK = 0
@@ -69,7 +70,35 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     _flag(parser, "--listen", "127.0.0.1:9002", _address, "ADDR", "where Envoy connects")
     _flag(parser, "--admin", "127.0.0.1:9090", _address, "ADDR", "metrics, health and state")
-    _flag(parser, "--models", None, Path, "FILE", "the models document; changes take effect live")
+    _optional(parser, "--models", Path, "FILE", "the models document; changes take effect live")
+    _optional(
+        parser,
+        "--models-configmap",
+        _config_map,
+        "NAMESPACE/NAME",
+        "or the ConfigMap whose key models.yaml holds it",
+    )
+    _optional(
+        parser,
+        "--kubeconfig",
+        Path,
+        "FILE",
+        "credentials for Kubernetes (default: the pod's own, else those of kubectl)",
+    )
+    parser.add_argument(
+        "--allow-loopback",
+        action="store_true",
+        default=_is_true(_environment("--allow-loopback")),
+        help="discovered endpoints may be loopback addresses, for local work",
+    )
+    _optional(
+        parser,
+        "--tls-cert",
+        Path,
+        "FILE",
+        "certificate for the port where Envoy connects; renewed live (default: plain text)",
+    )
+    _optional(parser, "--tls-key", Path, "FILE", "its private key")
     _flag(parser, "--grace", "25", _seconds, "SECONDS", "for running streams after SIGTERM")
     _flag(
         parser,
@@ -146,21 +175,45 @@ def _flag(
     text: str,
 ) -> None:
     """A flag whose default is its environment variable, if that is set."""
-    # An empty variable is one that was not set: deployments template them.
-    default = os.environ.get("EXTPROC_" + name[2:].replace("-", "_").upper()) or default
+    default = _environment(name) or default
     shown = f"{text} (default: %(default)s)" if default else text
     parser.add_argument(
         name, default=default, required=default is None, type=kind, metavar=metavar, help=shown
     )
 
 
+def _optional(
+    parser: argparse.ArgumentParser,
+    name: str,
+    kind: Callable[[str], object],
+    metavar: str,
+    text: str,
+) -> None:
+    parser.add_argument(name, default=_environment(name), type=kind, metavar=metavar, help=text)
+
+
+def _environment(flag: str) -> str | None:
+    # An empty variable is one that was not set: deployments template them.
+    return os.environ.get("EXTPROC_" + flag[2:].replace("-", "_").upper()) or None
+
+
 def _serve(arguments: argparse.Namespace) -> int:
+    if (arguments.models is None) == (arguments.models_configmap is None):
+        return _complain(
+            "extproc serve: give either --models FILE or --models-configmap NAMESPACE/NAME "
+            "(see extproc serve --help)"
+        )
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        return _complain("extproc serve: --tls-cert and --tls-key go together")
     logs.configure(arguments.log_level, arguments.log_format)
     settings = Settings(
         listen=arguments.listen,
         admin=arguments.admin,
-        models=arguments.models,
+        models=arguments.models or arguments.models_configmap,
         grace=arguments.grace,
+        kubeconfig=arguments.kubeconfig,
+        allow_loopback=arguments.allow_loopback,
+        tls=KeyPair(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None,
     )
     try:
         asyncio.run(serve(settings))
@@ -181,7 +234,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     try:
-        spec = read(arguments.models.read_bytes())
+        spec = _static(parse(arguments.models.read_bytes()))
         body = _body(arguments.body)
     except DocumentError as error:
         return _complain(*(f"{arguments.models}: {problem}" for problem in error.problems))
@@ -203,6 +256,18 @@ def _explain(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _static(spec: ModelsSpec) -> ModelsSpec:
+    """The document, if it says itself where the models run. Raises DocumentError."""
+    problems = [
+        f"models[{position}]: explain looks at no cluster: list 'endpoints' (see /debug/state)"
+        for position, model in enumerate(spec.models)
+        if model.source is not None
+    ]
+    if problems:
+        raise DocumentError(problems)
+    return spec
+
+
 def _body(source: str) -> bytes:
     return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
 
@@ -219,6 +284,18 @@ def _address(text: str) -> str:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:PATH")
     return text
+
+
+def _config_map(text: str) -> ConfigMapName:
+    namespace, _, name = text.partition("/")
+    try:
+        return ConfigMapName(kubernetes_name(namespace), kubernetes_name(name))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME") from None
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.lower() in ("1", "true", "yes", "on")
 
 
 def _seconds(text: str) -> float:

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from extproc import __version__
-from extproc.app import Settings
+from extproc.app import ConfigMapName, Settings
 from extproc.cli import main
+from extproc.edge.tls import KeyPair
 
 GOOD = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
 BY_SERVICE = "models: [{name: a, service: {namespace: n, name: s, port: http}}]\n"
+BY_POOL = "models: [{name: a, inferencePool: {namespace: n, name: p}}]\n"
 BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hello"}]}'
 
 Capture = pytest.CaptureFixture[str]
@@ -27,6 +29,8 @@ Capture = pytest.CaptureFixture[str]
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("EXTPROC_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent/kubeconfig")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
 
 @pytest.fixture
@@ -79,7 +83,6 @@ class TestTheCommandLine:
         [
             ([], "required: COMMAND"),
             (["fly"], "invalid choice: 'fly'"),
-            (["serve"], "required: --models"),
             (["serve", "--models", "m", "--listen", "9002"], "'9002' is neither HOST:PORT nor"),
             (["serve", "--models", "m", "--listen", ":9002"], "':9002' is neither HOST:PORT nor"),
             (["serve", "--models", "m", "--listen", "unix:"], "'unix:' is neither HOST:PORT nor"),
@@ -92,6 +95,11 @@ class TestTheCommandLine:
             (["serve", "--models", "m", "--log-level", "loud"], "'loud' is not one of debug,"),
             (["serve", "--models", "m", "--log-format", "xml"], "'xml' is not one of text, json"),
             (["serve", "--models", "m", "--fast"], "unrecognized arguments: --fast"),
+            (["serve", "--models-configmap", "models"], "'models' is not NAMESPACE/NAME"),
+            (["serve", "--models-configmap", "a/b/c"], "'a/b/c' is not NAMESPACE/NAME"),
+            (["serve", "--models-configmap", "/b"], "'/b' is not NAMESPACE/NAME"),
+            (["serve", "--models-configmap", "a/"], "'a/' is not NAMESPACE/NAME"),
+            (["serve", "--models-configmap", "a/B"], "'a/B' is not NAMESPACE/NAME"),
             (["check"], "required: FILE"),
             (["explain"], "required: --models"),
             (["explain", "--models", "m", "--header", "x"], "'x' is not NAME:VALUE"),
@@ -147,9 +155,78 @@ class TestServe:
         assert main(["serve", "--admin", "0.0.0.0:9"]) == 0
         assert settings == [Settings("0.0.0.0:1", "0.0.0.0:9", Path("env.yaml"), 3)]
 
+    def test_reads_the_models_from_a_configmap(self, settings: list[Settings]) -> None:
+        flags = ["--kubeconfig", "config.yaml", "--allow-loopback"]
+        assert main(["serve", "--models-configmap", "inference/models", *flags]) == 0
+        (told,) = settings
+        assert told.models == ConfigMapName("inference", "models")
+        assert told.kubeconfig == Path("config.yaml")
+        assert told.allow_loopback is True
+
+    def test_takes_what_it_needs_of_kubernetes_from_the_environment(
+        self, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EXTPROC_MODELS_CONFIGMAP", "inference/models")
+        monkeypatch.setenv("EXTPROC_KUBECONFIG", "config.yaml")
+        monkeypatch.setenv("EXTPROC_ALLOW_LOOPBACK", "true")
+        assert main(["serve"]) == 0
+        assert settings == [
+            Settings(
+                "127.0.0.1:9002",
+                "127.0.0.1:9090",
+                ConfigMapName("inference", "models"),
+                25,
+                Path("config.yaml"),
+                allow_loopback=True,
+            )
+        ]
+
+    @pytest.mark.parametrize("value", ["false", "0", "no", "off", ""])
+    def test_does_not_allow_loopback_where_the_environment_says_so(
+        self, value: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EXTPROC_ALLOW_LOOPBACK", value)
+        assert main(["serve", "--models", "m.yaml"]) == 0
+        assert not settings[0].allow_loopback
+
+    @pytest.mark.parametrize(
+        "given", [[], ["--models", "m.yaml", "--models-configmap", "inference/models"]]
+    )
+    def test_wants_one_source_of_models(
+        self, given: list[str], settings: list[Settings], capsys: Capture
+    ) -> None:
+        assert main(["serve", *given]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        assert line.startswith("extproc serve: ")
+        assert "--models FILE" in line
+        assert "--models-configmap NAMESPACE/NAME" in line
+        assert settings == []
+
+    @pytest.mark.parametrize("alone", ["--tls-cert", "--tls-key"])
+    def test_wants_certificate_and_key_together(
+        self, alone: str, settings: list[Settings], capsys: Capture
+    ) -> None:
+        assert main(["serve", "--models", "m.yaml", alone, "x.pem"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == "extproc serve: --tls-cert and --tls-key go together"
+        assert settings == []
+
+    def test_takes_a_certificate_and_its_key(self, settings: list[Settings]) -> None:
+        pair = ["--tls-cert", "tls.crt", "--tls-key", "tls.key"]
+        assert main(["serve", "--models", "m.yaml", *pair]) == 0
+        assert settings[0].tls == KeyPair(Path("tls.crt"), Path("tls.key"))
+
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("LISTEN", "nowhere"), ("GRACE", "soon"), ("LOG_LEVEL", "loud"), ("LOG_FORMAT", "xml")],
+        [
+            ("LISTEN", "nowhere"),
+            ("GRACE", "soon"),
+            ("LOG_LEVEL", "loud"),
+            ("LOG_FORMAT", "xml"),
+            ("MODELS_CONFIGMAP", "models"),
+        ],
     )
     def test_refuses_a_bad_environment_variable_like_a_flag(
         self, name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -162,7 +239,7 @@ class TestServe:
         [
             (GOOD.replace("name", "nam"), "models[0].name: is required"),
             ("models: [\n", "line 2, column 1: did not find expected node content"),
-            (BY_SERVICE, "models[0].service: "),
+            (BY_SERVICE, "service n/s: no credentials for Kubernetes in /nonexistent/kubeconfig: "),
             (None, "No such file or directory"),
         ],
     )
@@ -209,8 +286,11 @@ class TestCheck:
         captured = capsys.readouterr()
         assert (captured.out, captured.err) == ("", "")
 
-    def test_takes_a_service_as_it_may_be_meant_for_a_cluster(self, models: Path) -> None:
-        models.write_text(BY_SERVICE)
+    @pytest.mark.parametrize("document", [BY_SERVICE, BY_POOL])
+    def test_takes_what_is_meant_for_a_cluster_without_one(
+        self, document: str, models: Path
+    ) -> None:
+        models.write_text(document)
         assert main(["check", str(models)]) == 0
 
     def test_of_a_bad_document_has_a_line_for_every_problem(
@@ -314,8 +394,19 @@ class TestExplain:
         models.write_text("models: [{name: a}, {name: b}]")
         assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
         assert capsys.readouterr().err.splitlines() == [
-            f"{models}: models[{i}]: give either 'endpoints' or 'service'" for i in (0, 1)
+            f"{models}: models[{i}]: give one of 'endpoints', 'service' and 'inferencePool'"
+            for i in (0, 1)
         ]
+
+    @pytest.mark.parametrize("source", [BY_SERVICE, BY_POOL])
+    def test_looks_at_no_cluster(
+        self, source: str, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        models.write_text(GOOD + "- " + source.removeprefix("models: [").replace("]\n", "\n"))
+        assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"{models}: models[1]: explain looks at no cluster")
+        assert "'endpoints'" in line
 
     def test_takes_the_models_from_the_environment_as_serve_does(
         self, models: Path, body: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """The configuration in force: takes documents, keeps the last good one.
 
-Sources (a file, later others) hand in what they read; a document takes effect
+Sources (a file, a ConfigMap) hand in what they read; a document takes effect
 whole or not at all.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from random import Random
 
+from extproc.adapters.kubernetes.discovery import Discovery
+from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.logs import fields
-from extproc.adapters.models_document import DocumentError, parse
+from extproc.adapters.models_document import DocumentError
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.catalog import revise
 from extproc.core.router import Router
@@ -23,16 +25,32 @@ log = logging.getLogger("extproc.configuration")
 class Configuration:
     """Publishes each good document to the router."""
 
-    def __init__(self, router: Router, telemetry: Telemetry, rng: Random) -> None:
+    def __init__(
+        self, router: Router, discovery: Discovery, telemetry: Telemetry, rng: Random
+    ) -> None:
         self._router = router
+        self._discovery = discovery
         self._telemetry = telemetry
         self._rng = rng
 
-    def apply(self, spec: ModelsSpec) -> None:
-        """Puts a document in force. Leases, and strategies that did not change, stay."""
-        self._router.catalog = revise(self._router.catalog, spec.models, self._strategy)
+    async def apply(self, spec: ModelsSpec) -> None:
+        """Puts a document in force. Leases, and strategies that did not change, stay.
+
+        Waits a few seconds for endpoints of Services that the document is the first to
+        name, so that a model which moves there is never without any. Raises
+        DocumentError where there is no cluster to discover them in.
+        """
+        sources = [model.source for model in spec.models if model.source is not None]
+        try:
+            await self._discovery.follow(sources)
+        except KubernetesError as error:
+            raise DocumentError([f"{sources[0]}: {error}"]) from None
+        self._router.catalog = revise(
+            self._router.catalog, spec.models, self._strategy, self._discovery.endpoints
+        )
         self._telemetry.reloaded(successfully=True)
         log.info("models in force", extra=fields(models=len(spec.models)))
+        await self._discovery.keep_only(sources)
 
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
         """Says why a document was not taken; the one in force stays."""
@@ -41,17 +59,3 @@ class Configuration:
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:
         return build(spec, self._rng)
-
-
-def read(text: bytes) -> ModelsSpec:
-    """The document, if this version can serve it. Raises DocumentError."""
-    spec = parse(text)
-    undiscoverable = [
-        f"models[{position}].service: discovery from Kubernetes is not part of this version; "
-        "list 'endpoints'"
-        for position, model in enumerate(spec.models)
-        if model.service is not None
-    ]
-    if undiscoverable:
-        raise DocumentError(undiscoverable)
-    return spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from extproc.adapters.configuration import Configuration, read
-from extproc.adapters.models_document import MAX_BYTES, DocumentError
+from extproc.adapters.configuration import Configuration
+from extproc.adapters.models_document import MAX_BYTES, DocumentError, parse
 from extproc.core.spec import ModelsSpec
 
 POLL_SECONDS = 0.5
@@ -29,11 +29,19 @@ class ModelsFile:
         self._configuration = configuration
         self._read: Signature | None = None
 
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @property
+    def trouble(self) -> str:
+        """Why the document is not there yet."""
+        return "being read"
+
     async def load(self) -> None:
         """Reads and applies the file. Raises DocumentError or OSError."""
         self._read = self._signature()
         # Off the loop: a large document takes longer to parse than a request may wait.
-        self._configuration.apply(await asyncio.to_thread(self._parse))
+        await self._configuration.apply(await asyncio.to_thread(self._parse))
 
     async def follow(self) -> None:
         """Applies each change for ever; whatever the file holds, it does not stop."""
@@ -43,6 +51,9 @@ class ModelsFile:
                 await self.load()
             except (DocumentError, OSError) as problem:
                 self._configuration.refuse(problem, str(self._path))
+
+    async def close(self) -> None:
+        """Nothing is held open."""
 
     async def _change(self) -> None:
         """Waits until the file is another one than was read, and at rest."""
@@ -68,4 +79,4 @@ class ModelsFile:
 
     def _parse(self) -> ModelsSpec:
         with self._path.open("rb") as file:
-            return read(file.read(MAX_BYTES + 1))
+            return parse(file.read(MAX_BYTES + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,6 +21,7 @@ from extproc.adapters.state import model_states
 from extproc.core.conversation import Listed, Verdict
 from extproc.core.errors import Refusal
 from extproc.core.router import Decision, Router
+from extproc.core.spec import Source
 from extproc.core.strategies import Reason
 
 # A second series for each counter, with the time of its birth: nobody here asks.
@@ -75,7 +76,26 @@ class Telemetry:
         )
         for result in ("success", "failure"):
             self._reloads.labels(result)
-        registry.register(_Endpoints(router))
+        self._refused_endpoints = Counter(
+            "extproc_endpoints_refused",
+            "Discovered addresses that are never routed to, each counted when it appears.",
+            ["source", "reason"],
+            registry=registry,
+        )
+        self._lists = Counter(
+            "extproc_discovery_lists",
+            "Lists of Kubernetes objects by result: ok, unreachable, garbled, expired or a status.",
+            ["resource", "result"],
+            registry=registry,
+        )
+        self._watches = Counter(
+            "extproc_discovery_watches",
+            "Watches of Kubernetes objects by how they ended: as agreed (ended), or as lists fail.",
+            ["resource", "result"],
+            registry=registry,
+        )
+        self._endpoints = _Endpoints(router)
+        registry.register(self._endpoints)
         ProcessCollector(registry=registry)
 
     def decided(self, verdict: Verdict, seconds: float) -> None:
@@ -99,6 +119,22 @@ class Telemetry:
         self._reloads.labels("success" if successfully else "failure").inc()
         self._last_reload.set(successfully)
 
+    def endpoint_refused(self, source: Source, reason: str) -> None:
+        """Counts an address that was found and is never routed to."""
+        self._refused_endpoints.labels(str(source), reason).inc()
+
+    def listed(self, resource: str, result: str) -> None:
+        """Counts a list of Kubernetes objects."""
+        self._lists.labels(resource, result).inc()
+
+    def watched(self, resource: str, result: str) -> None:
+        """Counts a watch of Kubernetes objects, at its end."""
+        self._watches.labels(resource, result).inc()
+
+    def read_ages(self, age: Callable[[Source], float]) -> None:
+        """From now on asks this for the seconds since a source's endpoints were current."""
+        self._endpoints.age = age
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
@@ -116,6 +152,7 @@ class _Endpoints(Collector):
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self.age: Callable[[Source], float] = lambda _: 0.0
 
     def collect(self) -> Iterator[Metric]:
         inflight = GaugeMetricFamily(
@@ -131,15 +168,16 @@ class _Endpoints(Collector):
             "Time since a model's endpoints were last known to be current; 0 for a static list.",
             labels=["model"],
         )
-        for model in self._router.catalog.models:
-            age.add_metric([model], 0)
-        for model, state in model_states(self._router).items():
+        for model in self._router.catalog.models.values():
+            source = model.spec.source
+            age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
+        for name, state in model_states(self._router).items():
             counts = Tally({"ready": 0, "draining": 0})
             for endpoint in state["endpoints"]:
                 counts[endpoint["state"]] += 1
-                inflight.add_metric([model, endpoint["address"]], endpoint["inflight"])
-            for name, count in counts.items():
-                endpoints.add_metric([model, name], count)
+                inflight.add_metric([name, endpoint["address"]], endpoint["inflight"])
+            for kind, count in counts.items():
+                endpoints.add_metric([name, kind], count)
         yield inflight
         yield endpoints
         yield age

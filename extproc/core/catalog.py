@@ -7,12 +7,12 @@ a decision never sees half of a change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import ModelNotFound
-from extproc.core.spec import LoadBalancingSpec, ModelSpec
+from extproc.core.spec import LoadBalancingSpec, ModelSpec, Source
 from extproc.core.strategies import Strategy
 
 # KubeAI joins model and adapter with this in one name.
@@ -32,6 +32,12 @@ class Model:
         """The model with these ready endpoints."""
         replication = spec.load_balancing.prefix_hash.replication
         return cls(spec, strategy, Snapshot.of(endpoints, replication))
+
+    def at(self, endpoints: Iterable[Endpoint]) -> Model:
+        """The same model with other ready endpoints."""
+        replication = self.spec.load_balancing.prefix_hash.replication
+        snapshot = Snapshot.of(_serving(self.spec, endpoints), replication, self.snapshot)
+        return replace(self, snapshot=snapshot)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,14 @@ class Catalog:
         """The model, where there is but one."""
         return next(iter(self.models.values())) if len(self.models) == 1 else None
 
+    def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
+        """The catalog in which the models of a source have these endpoints."""
+        models = {
+            name: model.at(endpoints) if model.spec.source == source else model
+            for name, model in self.models.items()
+        }
+        return replace(self, models=models)
+
     def listing(self) -> bytes:
         """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""
         entries = []
@@ -96,14 +110,19 @@ def revise(
     previous: Catalog,
     specs: Iterable[ModelSpec],
     build: Callable[[LoadBalancingSpec], Strategy],
+    discovered: Callable[[Source], Iterable[Endpoint]] = lambda _: (),
 ) -> Catalog:
-    """The catalog of a new configuration.
+    """The catalog of a new configuration; `discovered` says what is known of a source.
 
     A model whose load balancing did not change keeps its strategy object, and
     with it the strategy's memory.
     """
     return Catalog.of(
-        Model.of(spec, _strategy(previous.models.get(spec.name), spec, build), _static(spec))
+        Model.of(
+            spec,
+            _strategy(previous.models.get(spec.name), spec, build),
+            _endpoints(spec, discovered),
+        )
         for spec in specs
     )
 
@@ -116,6 +135,16 @@ def _strategy(
     return build(spec.load_balancing)
 
 
-def _static(spec: ModelSpec) -> Iterator[Endpoint]:
-    for address in spec.endpoints or ():
-        yield Endpoint(address, address, frozenset(spec.adapters))
+def _endpoints(
+    spec: ModelSpec, discovered: Callable[[Source], Iterable[Endpoint]]
+) -> Iterator[Endpoint]:
+    if spec.source is not None:
+        return _serving(spec, discovered(spec.source))
+    return _serving(spec, (Endpoint(address, address) for address in spec.endpoints or ()))
+
+
+def _serving(spec: ModelSpec, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+    """The endpoints with the adapters that this model has on each of them."""
+    adapters = frozenset(spec.adapters)
+    for endpoint in endpoints:
+        yield Endpoint(endpoint.address, endpoint.name, adapters)

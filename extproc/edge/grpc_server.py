@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
 from extproc.edge.service import ExternalProcessor
+from extproc.edge.tls import KeyPair, server_credentials
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
@@ -50,10 +51,16 @@ class GrpcServer:
         handler = grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
         self._server.add_generic_rpc_handlers((handler,))
 
-    async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
+    async def start(self, address: str, key_pair: KeyPair | None = None) -> None:
+        """Binds HOST:PORT or unix:PATH and serves, with TLS if there is a key pair.
+
+        Raises OSError where that fails.
+        """
         try:
-            self._server.add_insecure_port(address)
+            if key_pair is None:
+                self._server.add_insecure_port(address)
+            else:
+                self._server.add_secure_port(address, server_credentials(key_pair))
         except RuntimeError:
             # gRPC's own words name neither cause nor remedy.
             raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None

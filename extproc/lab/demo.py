@@ -32,7 +32,7 @@ from extproc.lab.stack import (
     ENVOY_CONFIGS,
     Envoy,
     EnvoyPlaces,
-    SidecarProcess,
+    FileSidecar,
     StandInFleet,
     adapted,
 )
@@ -57,7 +57,7 @@ class Result:
 class Stack:
     """Envoy, sidecar and replicas, up and running."""
 
-    def __init__(self, envoy: Envoy, sidecar: SidecarProcess, replicas: StandInFleet) -> None:
+    def __init__(self, envoy: Envoy, sidecar: FileSidecar, replicas: StandInFleet) -> None:
         self.envoy = envoy
         self.sidecar = sidecar
         self.replicas = replicas
@@ -79,7 +79,7 @@ async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
     replicas = StandInFleet(REPLICAS, directory, arguments)
     cleanup.push_async_callback(replicas.stop)
     await replicas.start()
-    sidecar = SidecarProcess(_models("PrefixHash", replicas.addresses), directory)
+    sidecar = FileSidecar(_models("PrefixHash", replicas.addresses), directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     config = adapted(ENVOY_CONFIGS / "envoy.yaml", EnvoyPlaces(sidecar.listen, replicas.addresses))

@@ -125,30 +125,25 @@ class Envoy(Process):
 
 
 class SidecarProcess(Process):
-    """A real `extproc serve`, which can be killed and spawned again on the same ports."""
+    """A real `extproc serve`, which can be killed and spawned again on the same ports.
+
+    `configured` are the flags that say where its models come from.
+    """
 
     def __init__(
         self,
-        models: Mapping[str, Any],
+        configured: Sequence[str],
         directory: Path,
         *,
         listen: str = "",
         arguments: Sequence[str] = (),
     ) -> None:
-        self.models = directory / "models.yaml"
-        self.write_models(models)
         self.listen = listen or f"127.0.0.1:{free_port()}"
         admin = f"127.0.0.1:{free_port()}"
         self.admin = f"http://{admin}"
-        command = [sys.executable, "-m", "extproc", "serve", "--models", str(self.models)]
+        command = [sys.executable, "-m", "extproc", "serve", *configured]
         command += ["--listen", self.listen, "--admin", admin, *arguments]
         super().__init__("sidecar", command, directory)
-
-    def write_models(self, models: Mapping[str, Any]) -> None:
-        """Replaces the models document in one step, as a ConfigMap volume does."""
-        draft = self.models.with_suffix(".draft")
-        draft.write_text(yaml.safe_dump(models))
-        draft.replace(self.models)
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and text of a path of the admin port."""
@@ -173,6 +168,29 @@ class SidecarProcess(Process):
         except (aiohttp.ClientError, OSError):
             return False
         return status == 200
+
+
+class FileSidecar(SidecarProcess):
+    """Its models document is a file."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        directory: Path,
+        *,
+        listen: str = "",
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.models = directory / "models.yaml"
+        self.write_models(models)
+        configured = ["--models", str(self.models)]
+        super().__init__(configured, directory, listen=listen, arguments=arguments)
+
+    def write_models(self, models: Mapping[str, Any]) -> None:
+        """Replaces the models document in one step, as a ConfigMap volume does."""
+        draft = self.models.with_suffix(".draft")
+        draft.write_text(yaml.safe_dump(models))
+        draft.replace(self.models)
 
 
 class StandInFleet(Process):

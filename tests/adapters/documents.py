@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.kubernetes.cluster import Cluster
+from extproc.adapters.kubernetes.discovery import Discovery
 from extproc.adapters.telemetry import Telemetry
+from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
+from extproc.core.spec import Source
 
 LLAMA = b"models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
 QWEN = b"models:\n- name: qwen\n  endpoints: [10.0.0.3:8000]\n"
 BROKEN = b"models: [\n"
 
+NO_CREDENTIALS = Path("/nonexistent/kubeconfig")
+
 
 class Served:
-    """A configuration with its router and metrics."""
+    """A configuration with its discovery, router and metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster = cluster or Cluster(NO_CREDENTIALS, allow_loopback=False)
         self.router = Router(Ledger())
         self.telemetry = Telemetry(self.router)
-        self.configuration = Configuration(self.router, self.telemetry, Random(0))
+        rng = Random(0)
+        self.discovery = Discovery(self.cluster, self._publish, self.telemetry, rng)
+        self.configuration = Configuration(self.router, self.discovery, self.telemetry, rng)
 
     @property
     def models(self) -> list[str]:
         return list(self.router.catalog.models)
 
+    def addresses(self, model: str) -> list[str]:
+        """Where a model runs, as requests see it."""
+        snapshot = self.router.catalog.models[model].snapshot
+        return [endpoint.address for endpoint in snapshot.endpoints]
+
     def sample(self, name: str, **labels: str) -> float:
         """The value of one line of the metrics."""
         return sample(self.telemetry, name, **labels)
+
+    def refusals(self) -> float:
+        """How many documents were refused so far."""
+        return self.sample("extproc_config_reloads_total", result="failure")
+
+    async def close(self) -> None:
+        """Ends discovery."""
+        await self.discovery.keep_only(())
+        await self.cluster.close()
+
+    def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
+        self.router.catalog = self.router.catalog.rediscovered(source, endpoints)
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits for what is to happen soon."""
+    async with asyncio.timeout(5):
+        while True:
+            found = condition()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.005)
 
 
 def sample(telemetry: Telemetry, name: str, **labels: str) -> float:

@@ -1,61 +1,114 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 
-from extproc.adapters.configuration import read
+from extproc.adapters.configuration import Configuration
+from extproc.adapters.kubernetes import discovery
 from extproc.adapters.models_document import DocumentError, parse
-from tests.adapters.documents import LLAMA, QWEN, Served
+from extproc.lab.cluster import endpoint_slice
+from tests.adapters.documents import LLAMA, QWEN, Served, eventually
+from tests.adapters.kubernetes.scripted import Listed, ScriptedApi, ScriptedCluster, at
 
-BY_SERVICE = b"models: [{name: a, service: {namespace: n, name: s, port: http}}]"
+BY_SERVICE = b"models: [{name: llama, service: {namespace: ns, name: vllm, port: http}}]"
+BOTH = BY_SERVICE.removesuffix(b"]") + b", {name: qwen, endpoints: ['10.0.0.3:8000']}]"
+SLICE = at("1", endpoint_slice("vllm", "ns", "vllm-1", [("10.0.0.7", "pod-1", {"ready": True})]))
 
 
-def test_a_document_takes_effect_whole() -> None:
+async def apply(configuration: Configuration, text: bytes) -> None:
+    await configuration.apply(parse(text))
+
+
+async def test_a_document_takes_effect_whole() -> None:
     served = Served()
-    served.configuration.apply(read(LLAMA))
+    await apply(served.configuration, LLAMA)
     assert served.models == ["llama"]
-    served.configuration.apply(read(QWEN))
+    await apply(served.configuration, QWEN)
     assert served.models == ["qwen"]
     assert served.sample("extproc_config_reloads_total", result="success") == 2
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
-def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
+async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
     served = Served()
-    served.configuration.apply(read(LLAMA))
+    await apply(served.configuration, LLAMA)
     strategy = served.router.catalog.models["llama"].strategy
     served.router.decide(served.router.place("llama", None, {}))
-    served.configuration.apply(read(LLAMA))
+    await apply(served.configuration, LLAMA)
     assert served.router.catalog.models["llama"].strategy is strategy
     assert sum(served.router.ledger.loads.values()) == 1
 
 
 @pytest.mark.parametrize("problem", [DocumentError(["models: is required"]), OSError(2, "gone")])
-def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
+async def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
     problem: DocumentError | OSError, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = Served()
-    served.configuration.apply(read(LLAMA))
+    await apply(served.configuration, LLAMA)
     with caplog.at_level(logging.ERROR):
         served.configuration.refuse(problem, "models.yaml")
     assert served.models == ["llama"]
-    assert served.sample("extproc_config_reloads_total", result="failure") == 1
+    assert served.refusals() == 1
     assert served.sample("extproc_config_last_reload_successful") == 0
     (record,) = caplog.records
     assert record.__dict__["fields"] == {"source": "models.yaml", "why": problem}
 
 
-def test_a_good_document_after_a_bad_one_is_a_success_again() -> None:
+async def test_a_good_document_after_a_bad_one_is_a_success_again() -> None:
     served = Served()
     served.configuration.refuse(DocumentError(["no"]), "models.yaml")
-    served.configuration.apply(read(LLAMA))
+    await apply(served.configuration, LLAMA)
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
-def test_a_service_is_a_valid_document_that_this_version_cannot_serve() -> None:
-    assert parse(BY_SERVICE).models[0].service is not None
-    with pytest.raises(DocumentError) as refused:
-        read(BY_SERVICE)
-    (problem,) = refused.value.problems
-    assert problem.startswith("models[0].service: ")
+class TestADocumentThatNamesAService:
+    async def test_is_refused_without_credentials_and_nothing_changes(self) -> None:
+        served = Served()
+        await apply(served.configuration, LLAMA)
+        with pytest.raises(DocumentError) as refused:
+            await apply(served.configuration, BOTH)
+        (problem,) = refused.value.problems
+        assert problem.startswith("service ns/vllm: no credentials for Kubernetes in ")
+        assert served.models == ["llama"]
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert served.sample("extproc_config_reloads_total", result="success") == 1
+        assert served.discovery.why_not_synced() is None
+
+    async def test_takes_effect_when_its_endpoints_are_known(self) -> None:
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
+        await apply(served.configuration, BY_SERVICE)
+        assert served.addresses("llama") == ["10.0.0.7:8000"]
+        await served.close()
+
+    async def test_leaves_the_model_where_it_was_until_then(self) -> None:
+        api = ScriptedApi(endpointslices=[])
+        served = Served(ScriptedCluster(api))
+        await apply(served.configuration, LLAMA)
+        applying = asyncio.create_task(apply(served.configuration, BY_SERVICE))
+        await eventually(lambda: api.verbs == ["list"])
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert not applying.done()
+        applying.cancel()
+        await served.close()
+
+    async def test_takes_effect_without_endpoints_where_they_do_not_come(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(discovery, "SETTLE_SECONDS", 0.05)
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[])))
+        await apply(served.configuration, BOTH)
+        assert served.addresses("llama") == []
+        assert served.addresses("qwen") == ["10.0.0.3:8000"]
+        await served.close()
+
+    async def test_is_no_longer_followed_when_another_takes_its_place(self) -> None:
+        service = parse(BY_SERVICE).models[0].source
+        assert service is not None
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
+        await apply(served.configuration, BY_SERVICE)
+        assert served.discovery.endpoints(service)
+        await apply(served.configuration, QWEN)
+        assert not served.discovery.endpoints(service)
+        assert served.models == ["qwen"]

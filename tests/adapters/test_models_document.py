@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.adapters.models_document import MAX_BYTES, DocumentError, parse
-from extproc.core.spec import ServiceSpec
+from extproc.core.spec import InferencePoolSpec, ServiceSpec
 
 LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
-MODEL_KEYS = "known are name, aliases, endpoints, service, adapters, loadBalancing"
+MODEL_KEYS = "known are name, aliases, endpoints, service, inferencePool, adapters, loadBalancing"
+NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service' and 'inferencePool'"
+NO_NAME = "is no Kubernetes name: lower case letters, digits, '-' and '.'"
 STRATEGIES = "PrefixHash, LeastLoad, RoundRobin, Random"
 SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Header:<name>"
 
@@ -78,6 +80,18 @@ models:
         assert model.endpoints is None
         assert model.service == ServiceSpec(namespace="inference", name="vllm", port=port)
 
+    def test_may_give_a_port_number_in_quotes_as_templates_do(self) -> None:
+        text = 'models: [{name: a, service: {namespace: n, name: s, port: "8000"}}]'
+        (model,) = parse(text.encode()).models
+        assert model.service == ServiceSpec(namespace="n", name="s", port=8000)
+
+    def test_may_name_an_inference_pool_in_place_of_endpoints(self) -> None:
+        text = "models: [{name: a, inferencePool: {namespace: inference, name: vllm-llama}}]"
+        (model,) = parse(text.encode()).models
+        pool = InferencePoolSpec(namespace="inference", name="vllm-llama")
+        assert (model.inference_pool, model.source) == (pool, pool)
+        assert (model.endpoints, model.service) == (None, None)
+
     def test_may_hold_ipv6_addresses(self) -> None:
         text = "models: [{name: a, endpoints: ['[::1]:8000', '[2001:db8::a]:8000']}]"
         assert parse(text.encode()).models[0].endpoints == ("[::1]:8000", "[2001:db8::a]:8000")
@@ -133,11 +147,21 @@ def with_endpoints(text: str) -> str:
             "models: [{name: 7, endpoints: ['10.0.0.1:1']}]",
             "models[0].name: must be a string, not 7",
         ),
-        ("models: [{name: a}]", "models[0]: give either 'endpoints' or 'service'"),
+        ("models: [{name: a}]", NO_ONE_SOURCE),
         (
             "models: [{name: a, endpoints: ['10.0.0.1:1'], "
             "service: {namespace: a, name: b, port: 1}}]",
-            "models[0]: give either 'endpoints' or 'service'",
+            NO_ONE_SOURCE,
+        ),
+        (
+            "models: [{name: a, endpoints: ['10.0.0.1:1'], "
+            "inferencePool: {namespace: a, name: b}}]",
+            NO_ONE_SOURCE,
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: b, port: 1}, "
+            "inferencePool: {namespace: a, name: b}}]",
+            NO_ONE_SOURCE,
         ),
         (with_endpoints(""), "models[0]: 'endpoints' is empty"),
         (
@@ -261,6 +285,34 @@ def with_endpoints(text: str) -> str:
             "models[0].service.port: give the port's name or its number, from 1 to 65535",
         ),
         (
+            "models: [{name: a, service: {namespace: a, name: b, port: ''}}]",
+            "models[0].service.port: give the port's name or its number, from 1 to 65535",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a/b, name: b, port: 1}}]",
+            f"models[0].service.namespace: 'a/b' {NO_NAME}",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: '', port: 1}}]",
+            f"models[0].service.name: '' {NO_NAME}",
+        ),
+        (
+            "models: [{name: a, service: {namespace: a, name: 7, port: 1}}]",
+            "models[0].service.name: must be a string, not 7",
+        ),
+        (
+            "models: [{name: a, inferencePool: {namespace: a}}]",
+            "models[0].inferencePool.name: is required",
+        ),
+        (
+            "models: [{name: a, inferencePool: {namespace: a, name: Pool}}]",
+            f"models[0].inferencePool.name: 'Pool' {NO_NAME}",
+        ),
+        (
+            "models: [{name: a, inferencePool: {namespace: a, name: b, port: 1}}]",
+            "models[0].inferencePool.port: unknown key; known are namespace, name",
+        ),
+        (
             LLAMA + "- {name: llama, endpoints: ['10.0.0.2:1']}\n",
             "models[1].name: the name 'llama' is already taken by models[0].name",
         ),
@@ -290,7 +342,7 @@ def test_a_problem_is_said_in_one_line_with_its_place(text: str, problem: str) -
 
 def test_all_problems_are_said_at_once() -> None:
     assert problems("models: [{name: a}, {nam: b, endpoints: ['x:1']}]\nfoo: 1\n") == [
-        "models[0]: give either 'endpoints' or 'service'",
+        NO_ONE_SOURCE,
         "models[1].name: is required",
         "models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's original-destination cluster "
         "resolves no names",
@@ -406,7 +458,8 @@ scalars = st.one_of(
 )
 known_keys = st.sampled_from(
     [
-        *["models", "name", "aliases", "endpoints", "service", "adapters", "loadBalancing"],
+        *["models", "name", "aliases", "endpoints", "service", "inferencePool", "adapters"],
+        "loadBalancing",
         *["strategy", "prefixHash", "meanLoadFactor", "prefixCharLength", "replication"],
         *["prefixSource", "namespace", "port"],
     ]
@@ -428,6 +481,7 @@ documents = anything | st.fixed_dictionaries(
                     "endpoints": st.lists(scalars, max_size=2) | anything,
                     "aliases": anything,
                     "service": anything,
+                    "inferencePool": anything,
                     "loadBalancing": st.dictionaries(known_keys, anything, max_size=3),
                 },
             ),

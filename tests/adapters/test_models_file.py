@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from extproc.adapters import models_file
 from extproc.adapters.models_document import DocumentError
 from extproc.adapters.models_file import ModelsFile
-from tests.adapters.documents import BROKEN, LLAMA, QWEN, Served
+from tests.adapters.documents import BROKEN, LLAMA, QWEN, Served, eventually
 
 BOTH = LLAMA + QWEN.removeprefix(b"models:\n")
 
@@ -42,21 +42,11 @@ async def served(path: Path) -> AsyncIterator[Served]:
         await following
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def replace(path: Path, content: bytes) -> None:
     """As editors and deployment tools do: a new file in the old one's place."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.replace(path)
-
-
-def refusals(served: Served) -> float:
-    return served.sample("extproc_config_reloads_total", result="failure")
 
 
 async def test_the_first_load_takes_effect(served: Served) -> None:
@@ -130,7 +120,7 @@ class TestAConfigMapVolume:
         self.publish("..2025_2", QWEN)
         await eventually(lambda: served.models == ["qwen"])
         self.publish("..2025_3", BROKEN)
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         assert served.models == ["qwen"]
         self.publish("..2025_4", LLAMA)
         await eventually(lambda: served.models == ["llama"])
@@ -139,7 +129,7 @@ class TestAConfigMapVolume:
 class TestTheLastGoodStaysInForce:
     async def test_while_the_document_is_bad(self, path: Path, served: Served) -> None:
         replace(path, BROKEN)
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
         assert served.sample("extproc_config_last_reload_successful") == 0
 
@@ -149,7 +139,7 @@ class TestTheLastGoodStaysInForce:
 
     async def test_while_the_file_is_gone(self, path: Path, served: Served) -> None:
         path.unlink()
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
 
         path.write_bytes(QWEN)
@@ -158,7 +148,7 @@ class TestTheLastGoodStaysInForce:
     async def test_while_a_directory_is_in_its_place(self, path: Path, served: Served) -> None:
         path.unlink()
         path.mkdir()
-        await eventually(lambda: refusals(served) >= 1)
+        await eventually(lambda: served.refusals() >= 1)
         assert served.models == ["llama"]
 
         path.rmdir()
@@ -167,7 +157,7 @@ class TestTheLastGoodStaysInForce:
 
     async def test_while_the_document_is_too_large(self, path: Path, served: Served) -> None:
         replace(path, QWEN + b"#" * 1024 * 1024)
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
 
     @pytest.mark.parametrize(
@@ -177,7 +167,7 @@ class TestTheLastGoodStaysInForce:
         self, path: Path, served: Served, content: bytes
     ) -> None:
         replace(path, content)
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
 
         replace(path, QWEN)
@@ -185,10 +175,10 @@ class TestTheLastGoodStaysInForce:
 
     async def test_and_a_bad_document_is_reported_once(self, path: Path, served: Served) -> None:
         replace(path, BROKEN)
-        await eventually(lambda: refusals(served) == 1)
+        await eventually(lambda: served.refusals() == 1)
         for _ in range(20):
             await asyncio.sleep(0.005)
-        assert refusals(served) == 1
+        assert served.refusals() == 1
 
 
 async def test_a_writer_that_never_rests_is_read_all_the_same(path: Path, served: Served) -> None:
@@ -224,4 +214,4 @@ async def test_a_half_written_file_is_left_alone_until_it_rests(
     async with asyncio.timeout(10):
         while served.models != ["llama", "qwen"]:
             await sleep(0.005)
-    assert refusals(served) == 0
+    assert served.refusals() == 0

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from extproc.adapters.state import model_states
+from extproc.core.endpoint import Endpoint
 from extproc.core.router import Decision, Router
-from tests.core.builders import catalog, model_spec, router
+from tests.core.builders import by_service, catalog, model_spec, router
 
 
 def decide(serving: Router, model: str) -> Decision:
@@ -30,6 +31,18 @@ def test_every_model_is_shown_with_its_endpoints() -> None:
             ],
         }
     }
+
+
+def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
+    spec = by_service(adapters=["sql"])
+    serving = router(spec)
+    assert model_states(serving)["llama"]["endpoints"] == []
+    assert spec.source is not None
+    found = [Endpoint("10.0.0.7:8000", "ns/pod-1")]
+    serving.catalog = serving.catalog.rediscovered(spec.source, found)
+    (endpoint,) = model_states(serving)["llama"]["endpoints"]
+    assert (endpoint["address"], endpoint["name"]) == ("10.0.0.7:8000", "ns/pod-1")
+    assert (endpoint["state"], endpoint["adapters"]) == ("ready", ["sql"])
 
 
 def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:

@@ -5,12 +5,14 @@ from random import Random
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.conversation import Conversation, Event, Kind, Listed
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
 from extproc.core.router import Decision, Router
+from extproc.core.spec import ServiceSpec
 from tests.adapters.documents import sample
-from tests.core.builders import TWO_ADDRESSES, catalog, model_spec, router
+from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
 
 
 def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> Decision:
@@ -31,6 +33,9 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
         "extproc_config_reloads": "counter",
         "extproc_config_last_reload_successful": "gauge",
         "extproc_discovery_age_seconds": "gauge",
+        "extproc_endpoints_refused": "counter",
+        "extproc_discovery_lists": "counter",
+        "extproc_discovery_watches": "counter",
     }
     assert {name: families[name].type for name in promised} == promised
     assert "process_resident_memory_bytes" in families
@@ -132,6 +137,35 @@ class TestEndpoints:
     def test_of_a_static_list_are_always_current(self) -> None:
         telemetry = Telemetry(router())
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 0
+
+
+class TestDiscovery:
+    def test_is_as_old_as_the_source_of_a_models_endpoints(self) -> None:
+        telemetry = Telemetry(router(by_service("llama", name="a"), by_service("qwen", name="b")))
+        ages = {"service ns/a": 1.5, "service ns/b": 30.0}
+        telemetry.read_ages(lambda source: ages[str(source)])
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 1.5
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="qwen") == 30
+
+    def test_counts_refused_addresses_by_source_and_reason_and_names_none(self) -> None:
+        telemetry = Telemetry(router())
+        source = ServiceSpec(namespace="ns", name="a", port=8000)
+        for _ in range(2):
+            telemetry.endpoint_refused(source, Refused.LOOPBACK)
+        telemetry.endpoint_refused(source, Refused.API_SERVER)
+        name, shown = "extproc_endpoints_refused_total", "service ns/a"
+        assert sample(telemetry, name, reason="loopback", source=shown) == 2
+        assert sample(telemetry, name, reason="api_server", source=shown) == 1
+
+    def test_counts_lists_and_watches_by_result(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.listed("endpointslices", "ok")
+        telemetry.watched("endpointslices", "expired")
+        telemetry.watched("endpointslices", "expired")
+        labels = {"resource": "endpointslices"}
+        lists, watches = "extproc_discovery_lists_total", "extproc_discovery_watches_total"
+        assert sample(telemetry, lists, **labels, result="ok") == 1
+        assert sample(telemetry, watches, **labels, result="expired") == 2
 
 
 def test_no_text_of_a_client_becomes_a_label() -> None:

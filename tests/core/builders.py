@@ -53,6 +53,15 @@ def model_spec(
     return ModelSpec.model_validate(document)
 
 
+def by_service(
+    model: str = "llama", *, name: str = "vllm", adapters: Sequence[str] = ()
+) -> ModelSpec:
+    """A model whose endpoints are those of a Service in the namespace `ns`."""
+    service = {"namespace": "ns", "name": name, "port": "http"}
+    document = {"name": model, "service": service, "adapters": list(adapters)}
+    return ModelSpec.model_validate(document)
+
+
 def strategy_of(spec: LoadBalancingSpec) -> Strategy:
     """The strategy with dice that fall the same way each time."""
     return build(spec, Random(0))

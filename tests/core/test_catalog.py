@@ -5,11 +5,12 @@ import json
 import pytest
 
 from extproc.core.catalog import Catalog, revise
+from extproc.core.endpoint import Endpoint
 from extproc.core.errors import ModelNotFound
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
 from extproc.core.spec import ModelSpec
-from tests.core.builders import catalog, model_spec, strategy_of
+from tests.core.builders import by_service, catalog, model_spec, strategy_of
 
 LLAMA = model_spec("llama", aliases=["llama-latest"], adapters=["sql-lora", "my_lora"])
 QWEN = model_spec("qwen_2_5", adapters=["law_v_2"])
@@ -154,3 +155,50 @@ class TestARevision:
         decision.lease.release()
         again.lease.release()
         assert dict(serving.ledger.loads) == {}
+
+
+class TestDiscovery:
+    FOUND = (Endpoint("10.0.0.7:8000", "ns/pod-1"), Endpoint("10.0.0.8:8000", "ns/pod-2"))
+
+    def addresses(self, models: Catalog, name: str) -> list[str]:
+        return [endpoint.address for endpoint in models.models[name].snapshot.endpoints]
+
+    def test_gives_a_model_the_endpoints_known_when_it_is_configured(self) -> None:
+        spec = by_service(adapters=["sql"])
+        models = revise(Catalog(), [spec, QWEN], strategy_of, lambda source: self.FOUND)
+        snapshot = models.models["llama"].snapshot
+        assert [(e.address, e.name) for e in snapshot.endpoints] == [
+            ("10.0.0.7:8000", "ns/pod-1"),
+            ("10.0.0.8:8000", "ns/pod-2"),
+        ]
+        assert snapshot.eligible("sql") == snapshot.endpoints
+        assert self.addresses(models, "qwen_2_5") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+
+    def test_asks_for_each_models_own_source(self) -> None:
+        found = {"service ns/a": self.FOUND[:1], "service ns/b": self.FOUND[1:]}
+        specs = [by_service("a", name="a"), by_service("b", name="b")]
+        models = revise(Catalog(), specs, strategy_of, lambda source: found[str(source)])
+        assert self.addresses(models, "a") == ["10.0.0.7:8000"]
+        assert self.addresses(models, "b") == ["10.0.0.8:8000"]
+
+    def test_changes_the_endpoints_of_every_model_of_the_source_and_nothing_else(self) -> None:
+        first, second = by_service("a", adapters=["sql"]), by_service("b")
+        elsewhere = by_service("c", name="other")
+        before = catalog(first, second, elsewhere, QWEN)
+        assert first.source is not None
+        after = before.rediscovered(first.source, self.FOUND)
+        assert self.addresses(after, "a") == ["10.0.0.7:8000", "10.0.0.8:8000"]
+        assert self.addresses(after, "b") == ["10.0.0.7:8000", "10.0.0.8:8000"]
+        assert after.models["a"].snapshot.eligible("sql")
+        assert not after.models["b"].snapshot.eligible("sql")
+        for name in ("c", "qwen_2_5"):
+            assert after.models[name] is before.models[name]
+        assert all(after.models[name].strategy is before.models[name].strategy for name in "ab")
+        assert self.addresses(before, "a") == []
+        assert (after.names("law_v_2"), after.key_headers) == (True, before.key_headers)
+
+    def test_of_an_unknown_source_changes_nothing(self) -> None:
+        before = catalog(LLAMA)
+        unknown = by_service().source
+        assert unknown is not None
+        assert before.rediscovered(unknown, self.FOUND).models == before.models

@@ -3,8 +3,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from extproc.core.spec import LoadBalancingSpec
-from tests.core.builders import model_spec
+from extproc.core.spec import (
+    InferencePoolSpec,
+    LoadBalancingSpec,
+    ModelSpec,
+    ServiceSpec,
+    kubernetes_name,
+)
+from tests.core.builders import by_service, model_spec
 
 
 def test_the_defaults_are_those_users_know_from_kubeai() -> None:
@@ -71,3 +77,63 @@ def test_a_model_tells_every_name_it_answers_to_and_where_it_stands() -> None:
         ("aliases[1]", "b"),
         ("adapters[0]", "sql"),
     ]
+
+
+SERVICE = {"namespace": "ns", "name": "vllm", "port": "http"}
+POOL = {"namespace": "ns", "name": "vllm"}
+
+
+class TestTheSourceOfEndpoints:
+    def test_is_none_for_a_static_list(self) -> None:
+        assert model_spec().source is None
+
+    def test_is_the_service_or_the_pool(self) -> None:
+        by_pool = ModelSpec.model_validate({"name": "a", "inferencePool": POOL})
+        assert by_pool.source == InferencePoolSpec(namespace="ns", name="vllm")
+        assert by_service().source == ServiceSpec(namespace="ns", name="vllm", port="http")
+
+    def test_is_the_same_for_all_models_that_name_the_same(self) -> None:
+        assert len({by_service("a").source, by_service("b").source}) == 1
+        assert by_service("a").source != by_service("a", name="other").source
+
+    def test_reads_well_in_messages(self) -> None:
+        assert str(by_service().source) == "service ns/vllm"
+        assert str(InferencePoolSpec.model_validate(POOL)) == "InferencePool ns/vllm"
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {},
+            {"service": SERVICE, "inferencePool": POOL},
+            {"endpoints": ["10.0.0.1:1"], "service": SERVICE},
+            {"endpoints": ["10.0.0.1:1"], "inferencePool": POOL},
+            {"endpoints": ["10.0.0.1:1"], "service": SERVICE, "inferencePool": POOL},
+            {"endpoints": [], "service": SERVICE},
+        ],
+    )
+    def test_is_exactly_one(self, given: dict[str, object]) -> None:
+        with pytest.raises(ValidationError, match="give one of 'endpoints', 'service' and"):
+            ModelSpec.model_validate({"name": "a", **given})
+
+
+@pytest.mark.parametrize("name", ["a", "7", "vllm-llama", "vllm.llama", "a" * 253])
+def test_a_kubernetes_name_is_taken_as_it_is(name: str) -> None:
+    assert kubernetes_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["", "-a", "a-", ".a", "a.", "A", "a_b", "a/b", "a b", "a\n", "\u00e4", "\u0668"],
+        *["../a", "a?watch=true", "a,b", "a=b", "a" * 254],
+    ],
+)
+def test_what_would_change_the_meaning_of_a_request_is_no_kubernetes_name(name: str) -> None:
+    with pytest.raises(ValueError, match="is no Kubernetes name"):
+        kubernetes_name(name)
+    for source in (
+        {"service": {**SERVICE, "namespace": name}},
+        {"inferencePool": {**POOL, "name": name}},
+    ):
+        with pytest.raises(ValidationError):
+            ModelSpec.model_validate({"name": "a", **source})

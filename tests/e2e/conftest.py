@@ -10,13 +10,22 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from extproc.lab.cluster import StandInApiServer
 from extproc.lab.stack import (
     ENVOY_CONFIGS,
     Envoy,
     EnvoyPlaces,
+    FileSidecar,
     SidecarProcess,
     StandInFleet,
     adapted,
+)
+from tests.e2e.cluster_scene import (
+    CONFIG_MAP,
+    NAMESPACE,
+    ClusterOptions,
+    ClusterScene,
+    Deploy,
 )
 from tests.e2e.scene import Launch, Options, Scene, envoy_minor
 
@@ -54,12 +63,21 @@ async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
         yield start
 
 
+@pytest.fixture
+async def deploy(tmp_path: Path) -> AsyncIterator[Deploy]:
+    """Starts a scene whose sidecar lives on (a stand-in for) Kubernetes."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(options: ClusterOptions | None = None) -> ClusterScene:
+            return await _deploy(options or ClusterOptions(), tmp_path, cleanup)
+
+        yield start
+
+
 async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> Scene:
-    replicas = StandInFleet(options.replicas, directory, options.replica_arguments)
-    cleanup.push_async_callback(replicas.stop)
-    await replicas.start()
+    replicas = await _fleet(options, directory, cleanup)
     listen = f"unix:{directory}/extproc.sock" if options.unix_socket else ""
-    sidecar = SidecarProcess(
+    sidecar = FileSidecar(
         options.models(replicas.addresses),
         directory,
         listen=listen,
@@ -67,6 +85,47 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
     )
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
+    envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
+    return Scene(envoy, sidecar, replicas, session)
+
+
+async def _deploy(
+    options: ClusterOptions, directory: Path, cleanup: AsyncExitStack
+) -> ClusterScene:
+    replicas = await _fleet(options, directory, cleanup)
+    api = StandInApiServer(directory)
+    cleanup.push_async_callback(api.stop)
+    await api.start()
+    sidecar = SidecarProcess(
+        ["--models-configmap", f"{NAMESPACE}/{CONFIG_MAP}", "--kubeconfig", str(api.kubeconfig)],
+        directory,
+        arguments=options.sidecar_arguments,
+    )
+    cleanup.push_async_callback(sidecar.stop)
+    envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
+    scene = ClusterScene(envoy, sidecar, replicas, session, api)
+    await scene.configure(options.document())
+    await api.apply(*(scene.pod(i) for i in range(options.ready_replicas)))
+    if options.start_sidecar:
+        await sidecar.start()
+    return scene
+
+
+async def _fleet(options: Options, directory: Path, cleanup: AsyncExitStack) -> StandInFleet:
+    replicas = StandInFleet(options.replicas, directory, options.replica_arguments)
+    cleanup.push_async_callback(replicas.stop)
+    await replicas.start()
+    return replicas
+
+
+async def _envoy(
+    options: Options,
+    sidecar: SidecarProcess,
+    replicas: StandInFleet,
+    directory: Path,
+    cleanup: AsyncExitStack,
+) -> tuple[Envoy, aiohttp.ClientSession]:
+    """A running Envoy, and a client of it."""
     places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
     if options.config.startswith("fallback-") and envoy_minor() < 37:
         pytest.skip("the fallback variants need Envoy 1.37")
@@ -80,4 +139,4 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
     session = await cleanup.enter_async_context(
         aiohttp.ClientSession(envoy.url, connector=connector, timeout=PATIENCE)
     )
-    return Scene(envoy, sidecar, replicas, session)
+    return envoy, session

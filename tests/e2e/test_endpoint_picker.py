@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import trustme
 
 from extproc.lab.processes import free_port, until
 from tests.e2e.scene import (
@@ -619,3 +620,24 @@ class TestASidecarThatFails:
         # Not `message_timeout`, which is 2 s, but 1 s and 4 s of connection_keepalive.
         assert 3 < seconds < 8
         assert (await scene.send(chat("hello"))).status == 200
+
+
+async def test_over_tls_with_a_certificate_of_its_own(launch: Launch, tmp_path: Path) -> None:
+    """Gateways commonly call their picker with TLS, and take any certificate."""
+    issued = trustme.CA().issue_cert("extproc")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+
+    def with_tls(config: Json) -> None:
+        (cluster,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "extproc")
+        context = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+        cluster["transport_socket"] = {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {"@type": context},
+        }
+
+    arguments = ["--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key")]
+    scene = await launch(picker(change_config=with_tls, sidecar_arguments=arguments))
+    body = sized(100_000)
+    assert_whole(await scene.send(body, path=PLAIN), body)
+    await scene.agree_on_inflight(0)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from extproc.lab.processes import until
+from extproc.lab.stack import FileSidecar
 from tests.e2e.scene import Launch, Options, Scene, chat
 
 SLOW = ("--time-scale", "1")
@@ -22,6 +23,7 @@ async def reloads(scene: Scene, result: str) -> float:
 
 async def rewrite(scene: Scene, document: dict[str, Any], result: str) -> None:
     """Writes a document and waits until the sidecar has taken or refused it."""
+    assert isinstance(scene.sidecar, FileSidecar)
     before = await reloads(scene, result)
     scene.sidecar.write_models(document)
 

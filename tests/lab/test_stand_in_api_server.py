@@ -379,6 +379,12 @@ class TestWatches:
             assert (gone["type"], gone["object"]["data"]) == ("DELETED", {"key": "new"})
             assert gone["object"]["metadata"]["resourceVersion"] == await api.version()
 
+    async def test_what_happened_since_the_version_comes_at_once(self, api: Api) -> None:
+        version = await api.version()
+        await api.put("a", "b")
+        async with api.watch(resourceVersion=version) as watch:
+            assert [await watch.seen(), await watch.seen()] == [("ADDED", "a"), ("ADDED", "b")]
+
     @pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}, {"resourceVersion": ""}])
     async def test_without_a_version_they_begin_with_what_there_is(
         self, api: Api, query: dict[str, str]

@@ -25,8 +25,13 @@ class Reason(StrEnum):
     """The request has no prefix to follow, so the least loaded."""
 
     LEAST_LOAD = "least_load"
+    """The fewest requests in flight."""
+
     ROUND_ROBIN = "round_robin"
+    """Its turn."""
+
     RANDOM = "random"
+    """Chance."""
 
 
 class Query(NamedTuple):

@@ -46,6 +46,8 @@ class OpenWatch:
             self._initial = b"".join(_line(Change("ADDED", one)) for one in store.list(self._scope))
         if initial and self._bookmarks:
             self._initial += self._bookmark(_INITIAL_EVENTS_END)
+        # What has happened since that version is due at once.
+        self._wake.set()
         self.silent = False
         self.ending: Ending | None = None
 

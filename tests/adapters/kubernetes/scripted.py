@@ -1,0 +1,141 @@
+"""Stand-ins for the API server's client, for what needs an exact sequence of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from extproc.adapters.kubernetes.cluster import OPENED, Cluster, Connection
+from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.kubernetes.objects import Json
+from extproc.adapters.kubernetes.screening import Screen
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The answer to a list, or to one page of it."""
+
+    version: str
+    items: Sequence[Json] = ()
+    more: str = ""
+    """The token by which to continue."""
+
+    def json(self) -> Json:
+        metadata = {"resourceVersion": self.version, "continue": self.more}
+        return {"metadata": metadata, "items": list(self.items)}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The answer to a watch: events, and how it ends."""
+
+    events: Sequence[Json] = ()
+    error: KubernetesError | None = None
+    stays_open: bool = False
+    closes_in: float = 0.0
+    """Seconds; where it stays open."""
+
+
+Answer = Listed | Watched | KubernetesError | Json
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that came."""
+
+    verb: str
+    plural: str
+    query: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def since(self) -> object:
+        """The version that a watch starts from."""
+        return self.query.get("resourceVersion")
+
+
+class ScriptedApi:
+    """Satisfies `Api`: to each request for a resource its next answer, after the last silence."""
+
+    def __init__(self, **scripts: Sequence[Answer]) -> None:
+        self._scripts = {plural: list(script) for plural, script in scripts.items()}
+        self.asked: list[Asked] = []
+        self.created: list[tuple[str, Json]] = []
+
+    @property
+    def verbs(self) -> list[str]:
+        """What was asked for, in short."""
+        return [asked.verb for asked in self.asked]
+
+    async def get(self, path: str, query: Mapping[str, object]) -> Json:
+        answer = await self._next("list", path, query)
+        if isinstance(answer, Listed):
+            return answer.json()
+        assert isinstance(answer, dict), f"the script has {answer} for a list"
+        return answer
+
+    async def create(self, path: str, body: Json) -> None:
+        self.created.append((path, body))
+
+    async def watch(
+        self, path: str, query: Mapping[str, object], seconds: float
+    ) -> AsyncGenerator[Json, None]:
+        answer = await self._next("watch", path, query)
+        assert isinstance(answer, Watched), f"the script has {answer} for a watch"
+        yield OPENED
+        for event in answer.events:
+            yield event
+        if answer.stays_open:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(answer.closes_in)
+        if answer.error:
+            raise answer.error
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    async def _next(self, verb: str, path: str, query: Mapping[str, object]) -> Answer:
+        plural = path.rpartition("/")[2]
+        self.asked.append(Asked(verb, plural, dict(query)))
+        script = self._scripts.get(plural)
+        if not script:
+            await asyncio.Event().wait()
+            raise AssertionError
+        answer = script.pop(0)
+        # As over a network, nothing is answered at once.
+        await asyncio.sleep(0)
+        if isinstance(answer, KubernetesError):
+            raise answer
+        return answer
+
+
+class ScriptedCluster(Cluster):
+    """Is connected to a stand-in, or to an API with other addresses never to be routed to."""
+
+    def __init__(self, api: ScriptedApi, screen: Screen | None = None) -> None:
+        super().__init__(None, allow_loopback=False)
+        self._connection = Connection(api, screen or Screen((), allow_loopback=False))
+
+
+def at(version: str, item: Json) -> Json:
+    """An object as of a version."""
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": version}}
+
+
+def event(kind: str, version: str, item: Json) -> Json:
+    """An event of a watch."""
+    return {"type": kind, "object": at(version, item)}
+
+
+def bookmark(version: str) -> Json:
+    """As sparse as a real server's."""
+    return {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": version}}}
+
+
+def expired() -> Json:
+    """How a watch that was answered with 200 says that its version is gone."""
+    message = "too old resource version: 1 (2)"
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": message}
+    return {"type": "ERROR", "object": status}

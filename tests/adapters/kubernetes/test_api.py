@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import config
+
+from extproc.adapters.kubernetes import api as kubernetes_api
+from extproc.adapters.kubernetes.api import KubernetesApi
+from extproc.adapters.kubernetes.cluster import OPENED
+from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
+from extproc.adapters.kubernetes.objects import Json
+from extproc.lab.cluster import StandInApiServer, config_map
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answering = Callable[[Handler], Awaitable[KubernetesApi]]
+
+MAPS = "/api/v1/namespaces/ns/configmaps"
+
+
+def write_kubeconfig(directory: Path, server: str) -> Path:
+    path = directory / "kubeconfig.yaml"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.fixture
+async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
+    """Starts a server with one answer to everything; the API that talks to it."""
+    servers: list[TestServer] = []
+    apis: list[KubernetesApi] = []
+
+    async def start(handler: Handler) -> KubernetesApi:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        server = TestServer(app)
+        await server.start_server()
+        servers.append(server)
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, str(server.make_url(""))))
+        apis.append(api)
+        return api
+
+    yield start
+    for api in apis:
+        await api.close()
+    for server in servers:
+        await server.close()
+
+
+def with_status(status: int, text: str) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    return answer
+
+
+class TestCredentials:
+    @pytest.fixture(autouse=True)
+    def _outside_a_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.setattr(config, "KUBE_CONFIG_DEFAULT_LOCATION", "/nonexistent/default")
+
+    async def refused(self, kubeconfig: Path | None) -> str:
+        with pytest.raises(KubernetesError) as refused:
+            await KubernetesApi.connect(kubeconfig)
+        message = str(refused.value)
+        assert message.startswith("no credentials for Kubernetes in ")
+        assert "\n" not in message
+        return message
+
+    async def test_are_those_of_the_file(self, server: StandInApiServer) -> None:
+        api = await KubernetesApi.connect(server.kubeconfig)
+        assert (await api.get("/api/v1/configmaps", {}))["kind"] == "ConfigMapList"
+        await api.close()
+
+    async def test_are_else_those_of_kubectl(
+        self, server: StandInApiServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        places = f"/nonexistent/first:{server.kubeconfig}"
+        monkeypatch.setattr(config, "KUBE_CONFIG_DEFAULT_LOCATION", places)
+        api = await KubernetesApi.connect(None)
+        assert (await api.get("/api/v1/configmaps", {}))["kind"] == "ConfigMapList"
+        await api.close()
+
+    async def test_in_a_pod_are_the_pods(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+        assert "in this pod: Service token" in await self.refused(None)
+
+    async def test_that_are_not_there_are_said_to_be_missing(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert "/nonexistent/k: there is no such file" in await self.refused(Path("/nonexistent/k"))
+        assert "/nonexistent/default: there is no such file" in await self.refused(None)
+        assert caplog.records == [], "what is raised is not logged too"
+
+    @pytest.mark.parametrize(
+        "text", ["", "x", "[]", "{", "current-context: c", "\x00", "clusters: 7\nusers: {}"]
+    )
+    async def test_in_a_broken_file_are_none(self, text: str, tmp_path: Path) -> None:
+        path = tmp_path / "kubeconfig"
+        path.write_text(text)
+        assert f"in {path}: " in await self.refused(path)
+        assert f"in {tmp_path}: " in await self.refused(tmp_path)
+
+    async def test_for_a_server_that_cannot_be_are_none(self, tmp_path: Path) -> None:
+        assert "port" in await self.refused(write_kubeconfig(tmp_path, "https://host:port"))
+
+    async def test_are_sent(self, answering: Answering) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.json_response({"sent": request.headers["Authorization"]})
+
+        api = await answering(answer)
+        assert await api.get(MAPS, {}) == {"sent": "Bearer secret"}
+
+
+class TestTheAddresses:
+    @pytest.mark.parametrize(
+        ("server", "ip", "port"),
+        [
+            ("https://10.96.0.1", "10.96.0.1", 443),
+            ("http://10.96.0.1", "10.96.0.1", 80),
+            ("https://10.96.0.1:6443/prefix", "10.96.0.1", 6443),
+            ("https://[2001:db8::1]:6443", "2001:db8::1", 6443),
+            ("https://[::ffff:10.96.0.1]", "10.96.0.1", 443),
+        ],
+    )
+    async def test_are_those_of_the_url(
+        self, server: str, ip: str, port: int, tmp_path: Path
+    ) -> None:
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, server))
+        assert await api.addresses() == {(ipaddress.ip_address(ip), port)}
+
+    async def test_are_those_of_the_urls_name(self, tmp_path: Path) -> None:
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, "https://localhost:6443"))
+        found = await api.addresses()
+        assert found
+        assert all(ip.is_loopback and port == 6443 for ip, port in found)
+
+    @pytest.mark.parametrize("server", ["https://api.invalid", "https://no..name"])
+    async def test_of_a_name_that_nobody_knows_are_none(self, server: str, tmp_path: Path) -> None:
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, server))
+        assert await api.addresses() == set()
+
+
+class TestAnAnswer:
+    @pytest.mark.parametrize(
+        ("status", "text", "shown"),
+        [
+            (403, '{"message": "no\\nway"}', "403 no"),
+            (410, '{"reason": "Expired"}', "410 Expired"),
+            (503, "<html>busy</html>", "503 no reason"),
+            (500, "", "500 no reason"),
+            (404, '"x"', "404 no reason"),
+            (429, json.dumps({"message": "x" * 5000}), "429 " + "x" * 500),
+        ],
+    )
+    async def test_that_refuses_is_the_servers_own_word(
+        self, status: int, text: str, shown: str, answering: Answering
+    ) -> None:
+        api = await answering(with_status(status, text))
+        with pytest.raises(Refusal) as got:
+            await api.get(MAPS, {})
+        assert (got.value.code, str(got.value)) == (status, shown)
+        with pytest.raises(Refusal) as got:
+            await api.create(MAPS, {})
+        assert str(got.value) == shown
+        with pytest.raises(Refusal) as got:
+            await anext(api.watch(MAPS, {}, 5))
+        assert str(got.value) == shown
+
+    @pytest.mark.parametrize(
+        "text", ["", "[]", "7", "{", "[" * 100_000, "9" * 5000, '{"a": \udc00']
+    )
+    async def test_that_is_no_object_is_garbled(self, text: str, answering: Answering) -> None:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(body=text.encode(errors="surrogatepass"))
+
+        api = await answering(answer)
+        with pytest.raises(Garbled):
+            await api.get(MAPS, {})
+
+    async def test_that_does_not_come_is_unreachable(
+        self, answering: Answering, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kubernetes_api, "READ_SECONDS", 0.05)
+
+        async def answer(_: web.Request) -> web.Response:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        api = await answering(answer)
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await api.get(MAPS, {})
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await anext(api.watch(MAPS, {}, 0.05))
+
+    async def test_of_nobody_is_unreachable(self, tmp_path: Path) -> None:
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
+        with pytest.raises(Unreachable) as got:
+            await api.get(MAPS, {})
+        assert "\n" not in str(got.value)
+        await api.close()
+
+    async def test_is_asked_for_as_it_is_meant(self, answering: Answering) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            return web.json_response(dict(request.query))
+
+        api = await answering(answer)
+        query = {"labelSelector": "a/b=c,d=e+f g&h%20", "limit": 500}
+        assert await api.get(MAPS, query) == {**query, "limit": "500"}
+
+
+class TestAWatch:
+    async def watched(self, answering: Answering, *chunks: bytes) -> list[Json]:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            assert request.query["watch"] == "true"
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for chunk in chunks:
+                await response.write(chunk)
+            return response
+
+        api = await answering(answer)
+        opened, *events = [event async for event in api.watch(MAPS, {"limit": 1}, 5)]
+        assert opened is OPENED
+        return events
+
+    async def test_has_an_event_on_each_line_however_they_are_cut(
+        self, answering: Answering
+    ) -> None:
+        assert await self.watched(answering, b'{"a"', b': 1}\n{"b": 2}\n{"', b'c": 3}\n') == [
+            {"a": 1},
+            {"b": 2},
+            {"c": 3},
+        ]
+
+    async def test_may_be_empty(self, answering: Answering) -> None:
+        assert await self.watched(answering) == []
+
+    async def test_may_carry_the_largest_object_there_is(self, answering: Answering) -> None:
+        large = json.dumps({"data": "x" * 1_500_000}).encode() + b"\n"
+        assert len(await self.watched(answering, large, large)) == 2
+
+    @pytest.mark.parametrize("line", [b"{\n", b"\n", b"[]\n", b'{"a"', b"x" * 6_000_000])
+    async def test_that_makes_no_sense_is_garbled(self, line: bytes, answering: Answering) -> None:
+        with pytest.raises(Garbled):
+            await self.watched(answering, line)
+
+    async def test_that_breaks_off_is_unreachable(self, answering: Answering) -> None:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b'{"a": 1}\n{"b"')
+            assert request.transport is not None
+            request.transport.close()
+            return response
+
+        api = await answering(answer)
+        events = api.watch(MAPS, {}, 5)
+        assert await anext(events) is OPENED
+        assert await anext(events) == {"a": 1}
+        with pytest.raises(Unreachable):
+            await anext(events)
+
+
+async def test_an_object_is_created(server: StandInApiServer, api: KubernetesApi) -> None:
+    await api.create("/api/v1/namespaces/created/configmaps", config_map("created", "a", {}))
+    (found,) = await server.objects("configmaps", "created")
+    assert found["metadata"]["name"] == "a"

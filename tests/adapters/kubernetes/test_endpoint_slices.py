@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.adapters.kubernetes.endpoint_slices import Rejected, read_slices
+from extproc.adapters.kubernetes.objects import EndpointSlice
+from extproc.adapters.kubernetes.screening import Refused, Screen
+from extproc.adapters.kubernetes.selection import Found, State, choose
+from extproc.core.endpoint import Endpoint
+from extproc.lab.cluster import endpoint_slice
+from tests.core.builders import brief, thorough
+
+Json = dict[str, Any]
+
+API_SERVER = (ipaddress.ip_address("10.96.0.1"), 443)
+SCREEN = Screen([API_SERVER], allow_loopback=False)
+
+READY = {"ready": True, "serving": True, "terminating": False}
+STARTING = {"ready": False, "serving": False, "terminating": False}
+TERMINATING = {"ready": False, "serving": True, "terminating": True}
+GONE = {"ready": False, "serving": False, "terminating": True}
+
+
+def a_slice(*endpoints: tuple[str, str, Mapping[str, bool]], **more: Any) -> Json:
+    return endpoint_slice("vllm", "ns", "vllm-1", endpoints, **more)
+
+
+def with_ports(*ports: Json) -> Json:
+    return {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": list(ports)}
+
+
+def read(slices: Iterable[Json], port: str | int = "http") -> list[Found | Rejected]:
+    return list(read_slices(map(EndpointSlice.model_validate, slices), port, SCREEN))
+
+
+def chosen(*slices: Json, port: str | int = "http") -> dict[str, str]:
+    """The addresses that would be routed to, by name."""
+    endpoints = choose(one for one in read(slices, port) if isinstance(one, Found))
+    return {endpoint.name: endpoint.address for endpoint in endpoints}
+
+
+def refused(*slices: Json, port: str | int = "http") -> dict[str, str]:
+    return {one.address: one.reason for one in read(slices, port) if isinstance(one, Rejected)}
+
+
+class TestAService:
+    def test_has_the_ready_endpoints_of_all_its_slices(self) -> None:
+        first = a_slice(("10.0.0.1", "a", READY), ("10.0.0.2", "b", STARTING))
+        second = a_slice(("10.0.0.3", "c", READY))
+        assert chosen(first, second) == {"ns/a": "10.0.0.1:8000", "ns/c": "10.0.0.3:8000"}
+
+    def test_without_slices_or_with_empty_ones_has_none(self) -> None:
+        assert chosen() == {}
+        assert chosen({**a_slice(), "endpoints": None, "ports": None}) == {}
+
+    def test_may_overlap_itself(self) -> None:
+        twice = a_slice(("10.0.0.1", "a", READY)), a_slice(("10.0.0.1", "a", READY))
+        assert chosen(*twice) == {"ns/a": "10.0.0.1:8000"}
+
+    def test_may_contradict_itself(self) -> None:
+        slices = a_slice(("10.0.0.1", "a", READY)), a_slice(("10.0.0.1", "a", TERMINATING))
+        other = a_slice(("10.0.0.2", "b", READY))
+        assert chosen(*slices, other) == {"ns/b": "10.0.0.2:8000"}
+        assert chosen(*slices) == {"ns/a": "10.0.0.1:8000"}
+
+    def test_of_both_address_families_has_each_pod_once(self) -> None:
+        v4 = a_slice(("10.0.0.1", "a", READY), ("10.0.0.2", "b", READY))
+        v6 = a_slice(("2001:db8::1", "a", READY), ("2001:db8::2", "b", READY), address_type="IPv6")
+        both = {"ns/a": "10.0.0.1:8000", "ns/b": "10.0.0.2:8000"}
+        assert chosen(v4, v6) == chosen(v6, v4) == both
+        assert chosen(v6) == {"ns/a": "[2001:db8::1]:8000", "ns/b": "[2001:db8::2]:8000"}
+
+    def test_whose_pods_all_go_is_served_by_those_that_still_can(self) -> None:
+        leaving = a_slice(("10.0.0.1", "a", TERMINATING), ("10.0.0.2", "b", GONE))
+        assert chosen(leaving) == {"ns/a": "10.0.0.1:8000"}
+        assert chosen(leaving, a_slice(("10.0.0.3", "c", STARTING))) == {"ns/a": "10.0.0.1:8000"}
+        assert chosen(leaving, a_slice(("10.0.0.3", "c", READY))) == {"ns/c": "10.0.0.3:8000"}
+
+
+class TestConditions:
+    @pytest.mark.parametrize(
+        ("conditions", "state"),
+        [
+            (READY, State.READY),
+            (STARTING, State.UNREADY),
+            (TERMINATING, State.SERVING),
+            (GONE, State.GONE),
+            # Who does not say `ready` means true.
+            ({}, State.READY),
+            (None, State.READY),
+            ({"ready": None}, State.READY),
+            ({"ready": None, "serving": None, "terminating": None}, State.READY),
+            ({"serving": False}, State.READY),
+            # An API server older than `serving` and `terminating`.
+            ({"ready": False}, State.UNREADY),
+            ({"ready": True}, State.READY),
+            # Who is not ready may serve for all that, until it is.
+            ({"ready": False, "serving": True}, State.UNREADY),
+            ({"terminating": True}, State.SERVING),
+            ({"ready": False, "terminating": True}, State.GONE),
+            # A Service that publishes what is not ready calls all of its endpoints ready.
+            ({"ready": True, "serving": True, "terminating": True}, State.SERVING),
+            ({"ready": True, "serving": False, "terminating": True}, State.GONE),
+        ],
+    )
+    def test_say_what_an_endpoint_is_good_for(self, conditions: Json | None, state: State) -> None:
+        endpoint = {"addresses": ["10.0.0.7"], "conditions": conditions}
+        (found,) = read([{**a_slice(), "endpoints": [endpoint]}])
+        assert isinstance(found, Found)
+        assert found.state is state
+
+    def test_may_be_missing(self) -> None:
+        (found,) = read([{**a_slice(), "endpoints": [{"addresses": ["10.0.0.7"]}]}])
+        assert found == Found("10.0.0.7", 8000, "", State.READY)
+
+
+HTTP = {"name": "http", "port": 8000, "protocol": "TCP"}
+METRICS = {"name": "metrics", "port": 9000, "protocol": "TCP"}
+
+
+class TestThePort:
+    @pytest.mark.parametrize("port", ["http", 8000])
+    def test_is_found_by_its_name_or_number(self, port: str | int) -> None:
+        ports = with_ports(METRICS, HTTP)
+        assert chosen(ports, port=port) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_may_have_no_name(self) -> None:
+        for name in ("", None):
+            ports = with_ports({"name": name, "port": 8000, "protocol": "TCP"})
+            assert chosen(ports, port=8000) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_is_of_tcp_where_nothing_is_said(self) -> None:
+        assert chosen(with_ports({"name": "http", "port": 8000})) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    @pytest.mark.parametrize("port", ["http", 8000])
+    @pytest.mark.parametrize("protocol", ["UDP", "SCTP"])
+    def test_is_not_one_of_another_protocol(self, port: str | int, protocol: str) -> None:
+        other = {**HTTP, "protocol": protocol}
+        assert chosen(with_ports(other), port=port) == {}
+        assert chosen(with_ports(other, HTTP), port=port) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_may_have_another_number_in_each_slice(self) -> None:
+        old = a_slice(("10.0.0.1", "a", READY), port=8000)
+        new = a_slice(("10.0.0.2", "b", READY), port=9000)
+        assert chosen(old, new) == {"ns/a": "10.0.0.1:8000", "ns/b": "10.0.0.2:9000"}
+        assert chosen(old, new, port=8000) == {"ns/a": "10.0.0.1:8000"}
+
+    @pytest.mark.parametrize("port", ["https", 8001, "8000"])
+    def test_that_is_not_declared_is_refused(self, port: str | int) -> None:
+        assert chosen(with_ports(HTTP), port=port) == {}
+        assert refused(with_ports(HTTP), port=port) == {"10.0.0.7": Refused.UNDECLARED_PORT}
+
+    @pytest.mark.parametrize("ports", [[], None, [{"name": "http", "port": None}]])
+    def test_without_a_number_is_refused(self, ports: list[Json] | None) -> None:
+        undeclared = {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": ports}
+        assert chosen(undeclared) == {}
+        assert refused(undeclared) == {"10.0.0.7": Refused.UNDECLARED_PORT}
+
+
+class TestAnAddress:
+    @pytest.mark.parametrize(
+        ("address", "reason"),
+        [
+            ("127.0.0.1", Refused.LOOPBACK),
+            ("169.254.169.254", Refused.LINK_LOCAL),
+            ("10.96.0.1", Refused.API_SERVER),
+            ("vllm.example.com", Refused.NO_ADDRESS),
+        ],
+    )
+    def test_that_is_refused_takes_no_others_with_it(self, address: str, reason: Refused) -> None:
+        poisoned = a_slice((address, "bad", READY), ("10.0.0.7", "pod-7", READY))
+        assert chosen(poisoned) == {"ns/pod-7": "10.0.0.7:8000"}
+        assert refused(poisoned) == {address: reason}
+
+    def test_that_is_refused_does_not_hide_its_pods_other_one(self) -> None:
+        v4 = a_slice(("127.0.0.1", "a", READY))
+        v6 = a_slice(("2001:db8::1", "a", READY), address_type="IPv6")
+        assert chosen(v4, v6) == {"ns/a": "[2001:db8::1]:8000"}
+
+    def test_is_the_first_of_an_endpoint_as_the_api_gives_no_meaning_to_more(self) -> None:
+        endpoint = {"addresses": ["10.0.0.1", "10.0.0.2"]}
+        assert list(chosen({**a_slice(), "endpoints": [endpoint]})) == ["10.0.0.1:8000"]
+        assert not chosen({**a_slice(), "endpoints": [{"addresses": None}]})
+
+
+class TestThePod:
+    @pytest.mark.parametrize(
+        "target",
+        [
+            None,
+            {},
+            {"kind": "Node", "name": "node-1", "namespace": ""},
+            {"kind": "Pod", "namespace": "ns"},
+        ],
+    )
+    def test_is_not_known_where_the_target_is_none(self, target: Json | None) -> None:
+        endpoint = {"addresses": ["10.0.0.7"], "targetRef": target}
+        external = {**a_slice(), "endpoints": [endpoint]}
+        assert chosen(external) == {"10.0.0.7:8000": "10.0.0.7:8000"}
+
+    def test_is_in_the_namespace_of_the_slice_where_none_is_said(self) -> None:
+        endpoint = {"addresses": ["10.0.0.7"], "targetRef": {"kind": "Pod", "name": "a"}}
+        assert list(chosen({**a_slice(), "endpoints": [endpoint]})) == ["ns/a"]
+
+
+conditions = st.none() | st.fixed_dictionaries(
+    {},
+    optional={key: st.none() | st.booleans() for key in ("ready", "serving", "terminating")},
+)
+targets = st.none() | st.fixed_dictionaries(
+    {"kind": st.just("Pod"), "name": st.sampled_from(["a", "b", "c"]), "namespace": st.just("ns")}
+)
+addresses = st.sampled_from(
+    ["10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "2001:DB8::2", "::ffff:10.0.0.1"]
+) | st.sampled_from(["127.0.0.1", "::ffff:169.254.169.254", "10.96.0.1", "0.0.0.0", "host"])
+endpoints = st.fixed_dictionaries(
+    {"addresses": st.none() | st.lists(addresses, max_size=2)},
+    optional={"conditions": conditions, "targetRef": targets},
+)
+ports = st.fixed_dictionaries(
+    {"name": st.sampled_from(["http", "metrics", "", None])},
+    optional={
+        "port": st.sampled_from([8000, 8001, None]),
+        "protocol": st.sampled_from(["TCP", "UDP", None]),
+    },
+)
+some_slices = st.lists(
+    st.fixed_dictionaries(
+        {
+            "metadata": st.just({"name": "s", "namespace": "ns"}),
+            "endpoints": st.none() | st.lists(endpoints, max_size=4),
+            "ports": st.none() | st.lists(ports, max_size=2),
+        }
+    ),
+    max_size=4,
+)
+
+
+def shuffled(slices: list[Json], rng: Random) -> list[Json]:
+    mixed = [
+        {**one, "endpoints": rng.sample(one["endpoints"] or [], len(one["endpoints"] or []))}
+        for one in slices
+    ]
+    rng.shuffle(mixed)
+    return mixed
+
+
+def endpoints_of(slices: list[Json]) -> tuple[Endpoint, ...]:
+    return choose(one for one in read(slices) if isinstance(one, Found))
+
+
+@thorough
+@given(some_slices, st.randoms(use_true_random=False))
+def test_the_order_of_slices_and_endpoints_makes_no_difference(
+    slices: list[Json], rng: Random
+) -> None:
+    assert endpoints_of(shuffled(slices, rng)) == endpoints_of(slices)
+
+
+@brief
+@given(some_slices)
+def test_no_address_that_the_screen_refuses_gets_through(slices: list[Json]) -> None:
+    for endpoint in endpoints_of(slices):
+        host, _, port = endpoint.address.rpartition(":")
+        assert SCREEN.why_not(host.strip("[]"), int(port)) is None
+
+
+@brief
+@given(some_slices)
+def test_every_address_is_found_or_refused(slices: list[Json]) -> None:
+    given_ = [e["addresses"][0] for one in slices for e in one["endpoints"] or () if e["addresses"]]
+    assert [one.address for one in read(slices)] == given_
+
+
+@brief
+@given(some_slices)
+def test_names_and_addresses_are_unique(slices: list[Json]) -> None:
+    found = endpoints_of(slices)
+    assert len({e.name for e in found}) == len({e.address for e in found}) == len(found)
+
+
+@brief
+@given(some_slices)
+def test_none_that_goes_is_chosen_while_one_is_ready(slices: list[Json]) -> None:
+    found = [one for one in read(slices) if isinstance(one, Found)]
+    going = {(one.address, one.port, one.pod) for one in found if one.state.is_terminating}
+    ready = [
+        one
+        for one in found
+        if one.state is State.READY and (one.address, one.port, one.pod) not in going
+    ]
+    if ready:
+        alone = {endpoint.address for one in ready for endpoint in choose([one])}
+        assert {endpoint.address for endpoint in endpoints_of(slices)} <= alone

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from extproc.adapters.kubernetes.events import event
+from extproc.adapters.kubernetes.objects import ConfigMap
+
+ABOUT = ConfigMap.model_validate(
+    {"metadata": {"name": "models", "namespace": "ns", "uid": "u-1", "resourceVersion": "7"}}
+)
+
+
+def test_an_event_is_about_the_object_and_beside_it() -> None:
+    path, body = event(ABOUT, "Warning", "ModelsRefused", "models: is required")
+    assert path == "/api/v1/namespaces/ns/events"
+    assert (body["apiVersion"], body["kind"]) == ("v1", "Event")
+    assert body["metadata"]["namespace"] == "ns"
+    assert body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "namespace": "ns",
+        "name": "models",
+        "uid": "u-1",
+        "resourceVersion": "7",
+    }
+    said = (body["type"], body["reason"], body["message"], body["source"]["component"])
+    assert said == ("Warning", "ModelsRefused", "models: is required", "extproc")
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    names = {event(ABOUT, "Normal", "R", "m")[1]["metadata"]["name"] for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith("models.") for name in names)
+
+
+def test_it_has_the_time_of_day() -> None:
+    _, body = event(ABOUT, "Normal", "R", "m")
+    assert body["firstTimestamp"] == body["lastTimestamp"]
+    said = datetime.strptime(body["lastTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - said).total_seconds()) < 5
+
+
+def test_it_says_no_more_than_the_api_takes() -> None:
+    _, body = event(ABOUT, "Warning", "R", "x" * 5000)
+    assert body["message"] == "x" * 1024

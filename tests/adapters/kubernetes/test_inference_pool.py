@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extproc.adapters.kubernetes.endpoint_slices import Rejected
+from extproc.adapters.kubernetes.inference_pool import read_pods, selector
+from extproc.adapters.kubernetes.objects import InferencePool, Pod
+from extproc.adapters.kubernetes.screening import Refused, Screen
+from extproc.adapters.kubernetes.selection import Found, State, choose
+from extproc.lab.cluster import inference_pool, pod
+
+Json = dict[str, Any]
+
+SCREEN = Screen((), allow_loopback=False)
+
+
+def a_pod(name: str = "pod-7", ip: str = "10.0.0.7", **more: bool) -> Json:
+    return pod("ns", name, {"app": "vllm"}, ip, **more)
+
+
+def read(*pods: Json, ports: tuple[int, ...] = (8000,)) -> list[Found | Rejected]:
+    pool = InferencePool.model_validate(inference_pool("ns", "pool", {"app": "vllm"}, ports))
+    return list(read_pods(map(Pod.model_validate, pods), pool, SCREEN))
+
+
+def chosen(*pods: Json, ports: tuple[int, ...] = (8000,)) -> dict[str, str]:
+    endpoints = choose(one for one in read(*pods, ports=ports) if isinstance(one, Found))
+    return {endpoint.name: endpoint.address for endpoint in endpoints}
+
+
+class TestAPool:
+    def test_has_the_ready_pods_on_its_port(self) -> None:
+        pods = a_pod("a", "10.0.0.1"), a_pod("b", "10.0.0.2", ready=False), a_pod("c", "fd00::3")
+        assert chosen(*pods) == {"ns/a": "10.0.0.1:8000", "ns/c": "[fd00::3]:8000"}
+
+    def test_of_several_ports_has_an_endpoint_on_each(self) -> None:
+        assert chosen(a_pod(), ports=(8000, 8001)) == {
+            "ns/pod-7:8000": "10.0.0.7:8000",
+            "ns/pod-7:8001": "10.0.0.7:8001",
+        }
+
+    def test_without_ports_has_none(self) -> None:
+        assert chosen(a_pod(), ports=()) == {}
+
+    def test_whose_pods_all_go_is_served_by_those_that_still_can(self) -> None:
+        going = a_pod("a", "10.0.0.1", deleting=True)
+        gone = a_pod("b", "10.0.0.2", deleting=True, ready=False)
+        assert chosen(going, gone) == {"ns/a": "10.0.0.1:8000"}
+        assert chosen(going, gone, a_pod()) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_selects_as_the_api_writes_it(self) -> None:
+        labels = {"role": "decode", "app": "vllm", "example.com/tier": "1"}
+        pool = InferencePool.model_validate(inference_pool("ns", "pool", labels, [8000]))
+        assert selector(pool) == "app=vllm,example.com/tier=1,role=decode"
+
+    def test_without_labels_selects_nothing(self) -> None:
+        assert selector(InferencePool.model_validate(inference_pool("ns", "pool", {}, [1]))) == ""
+
+
+class TestAPod:
+    @pytest.mark.parametrize(
+        ("status", "state"),
+        [
+            ({}, State.READY),
+            ({"phase": "Pending"}, State.UNREADY),
+            ({"phase": "Succeeded"}, State.UNREADY),
+            ({"phase": "Failed"}, State.UNREADY),
+            ({"conditions": None}, State.UNREADY),
+            ({"conditions": [{"type": "Ready", "status": "False"}]}, State.UNREADY),
+            ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, State.UNREADY),
+            ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, State.UNREADY),
+        ],
+    )
+    def test_is_ready_that_runs_and_says_so(self, status: Json, state: State) -> None:
+        body = a_pod()
+        (found,) = read({**body, "status": {**body["status"], **status}})
+        assert found == Found("10.0.0.7", 8000, "ns/pod-7", state)
+
+    @pytest.mark.parametrize("ip", [None, ""])
+    def test_without_an_address_is_not_there_yet(self, ip: str | None) -> None:
+        body = a_pod()
+        assert read({**body, "status": {**body["status"], "podIP": ip}}) == []
+
+    def test_on_the_nodes_network_or_another_bad_address_is_refused(self) -> None:
+        bad = a_pod("bad", "127.0.0.1")
+        assert read(bad, ports=(8000, 8001)) == [Rejected("127.0.0.1", Refused.LOOPBACK)] * 2
+        assert chosen(bad, a_pod()) == {"ns/pod-7": "10.0.0.7:8000"}

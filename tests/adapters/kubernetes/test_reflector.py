@@ -1,0 +1,718 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from random import Random
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from extproc.adapters.kubernetes import api as kubernetes_api
+from extproc.adapters.kubernetes import backoff, reflector
+from extproc.adapters.kubernetes.api import KubernetesApi
+from extproc.adapters.kubernetes.cluster import Api
+from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
+from extproc.adapters.kubernetes.objects import ConfigMap
+from extproc.adapters.kubernetes.reflector import Reflector, Resource
+from extproc.lab.cluster import StandInApiServer, config_map
+from tests.adapters.documents import eventually
+from tests.adapters.kubernetes.scripted import (
+    Answer,
+    Listed,
+    ScriptedApi,
+    Watched,
+    at,
+    bookmark,
+    event,
+    expired,
+)
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+Json = dict[str, Any]
+
+QUIET = 0.15
+"""Seconds after which nothing is taken to have happened."""
+
+
+class Following:
+    """A reflector of ConfigMaps at work, and every set that it told of: values by name."""
+
+    def __init__(self, api: Api, resource: Resource[ConfigMap]) -> None:
+        self.sets: list[dict[str, str]] = []
+        self.lists: Counter[str] = Counter()
+        self.watches: Counter[str] = Counter()
+        self.told: Callable[[], None] = lambda: None
+        self.reflector = Reflector(api, resource, self._changed, self, Random(0))
+        self.task = asyncio.create_task(self.reflector.run())
+
+    @property
+    def latest(self) -> dict[str, str]:
+        return self.sets[-1] if self.sets else {}
+
+    @property
+    def trouble(self) -> str:
+        return self.reflector.trouble or ""
+
+    async def is_in_trouble(self, of_kind: str) -> None:
+        """Waits for that."""
+        await eventually(lambda: self.trouble.startswith(of_kind))
+
+    def listed(self, resource: str, result: str) -> None:
+        assert resource == "configmaps"
+        self.lists[result] += 1
+
+    def watched(self, resource: str, result: str) -> None:
+        assert resource == "configmaps"
+        self.watches[result] += 1
+
+    def _changed(self, objects: Mapping[str, ConfigMap]) -> None:
+        self.sets.append({name: one.data.get("key", "") for name, one in objects.items()})
+        self.told()
+
+
+@asynccontextmanager
+async def following(api: Api, namespace: str, **selectors: str) -> AsyncIterator[Following]:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    follow = Following(api, Resource("configmaps", path, ConfigMap, **selectors))
+    try:
+        yield follow
+        assert not follow.task.done(), "it follows for ever"
+    finally:
+        follow.task.cancel()
+        await asyncio.wait([follow.task])
+    assert follow.task.cancelled()
+
+
+@asynccontextmanager
+async def told(*answers: Answer) -> AsyncIterator[tuple[ScriptedApi, Following]]:
+    """Follows a script, to its end."""
+    api = ScriptedApi(configmaps=answers)
+    async with following(api, "ns") as follow:
+        await eventually(lambda: len(api.asked) == len(answers) + 1)
+        yield api, follow
+
+
+class ConfigMaps:
+    """The ConfigMaps of one namespace of the stand-in, and what was asked about them."""
+
+    def __init__(self, server: StandInApiServer, namespace: str) -> None:
+        self.server = server
+        self.namespace = namespace
+
+    def item(self, name: str, value: str = "", **labels: str) -> Json:
+        body = config_map(self.namespace, name, {"key": value})
+        body["metadata"]["labels"] = labels
+        return body
+
+    async def put(self, *names: str, value: str = "", **labels: str) -> None:
+        await self.server.apply(*(self.item(name, value, **labels) for name in names))
+
+    async def delete(self, name: str) -> None:
+        await self.server.delete("ConfigMap", self.namespace, name)
+
+    async def happen_elsewhere(self) -> None:
+        """A new version, of which those who look at this namespace learn nothing."""
+        other = config_map(f"{self.namespace}-elsewhere", "x", {"key": str(monotonic())})
+        await self.server.apply(other)
+
+    async def asked(self) -> list[Json]:
+        return [one for one in await self.server.requests() if one["namespace"] == self.namespace]
+
+    async def verbs(self) -> list[str]:
+        return [one["verb"] for one in await self.asked()]
+
+    async def watched(self, times: int = 1) -> None:
+        """Waits until so many watches have been answered."""
+
+        async def is_watched() -> bool:
+            watches = [one for one in await self.asked() if one["verb"] == "watch"]
+            return [one["status"] for one in watches].count(200) >= times
+
+        await eventually(is_watched)
+
+
+@pytest.fixture
+def maps(server: StandInApiServer, namespace: str) -> ConfigMaps:
+    return ConfigMaps(server, namespace)
+
+
+def item(name: str, value: str = "", version: str = "1") -> Json:
+    return at(version, config_map("ns", name, {"key": value}))
+
+
+def added(name: str, version: str, value: str = "") -> Json:
+    return event("ADDED", version, item(name, value))
+
+
+class TestAList:
+    async def test_is_the_first_thing_that_is_told(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a", "b", value="1")
+        async with following(api, maps.namespace) as follow:
+            assert not follow.reflector.synced
+            await follow.reflector.attempted.wait()
+            assert follow.sets == [{"a": "1", "b": "1"}]
+            assert follow.reflector.synced
+            assert follow.reflector.trouble is None
+            assert follow.lists == {"ok": 1}
+
+    async def test_of_nothing_is_told_too(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+        async with following(api, maps.namespace) as follow:
+            await follow.reflector.attempted.wait()
+            assert follow.sets == [{}]
+            assert follow.reflector.synced
+
+    async def test_in_pages_is_one_set(
+        self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reflector, "PAGE", 2)
+        await maps.put("a", "b", "c", "d", "e")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            assert follow.sets == [dict.fromkeys("abcde", "")]
+            *lists, _ = await maps.asked()
+        assert [one["query"].get("limit") for one in lists] == ["2", "2", "2"]
+        assert ["continue" in one["query"] for one in lists] == [False, True, True]
+
+    async def test_whose_next_page_has_expired_is_asked_for_whole(self) -> None:
+        pages: list[Answer] = [Listed("1", [item("a")], more="token"), Refusal(410, "too old")]
+        async with told(*pages, Listed("5", [item("a"), item("b")])) as (api, follow):
+            queries = [asked.query for asked in api.asked if asked.verb == "list"]
+            assert queries == [{"limit": 500}, {"limit": 500, "continue": "token"}, {}]
+            assert follow.sets == [{"a": "", "b": ""}]
+            assert api.asked[-1].since == "5"
+            assert follow.lists == {"ok": 1}
+
+    async def test_whose_next_page_expires_on_a_real_server_is_whole_all_the_same(
+        self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reflector, "PAGE", 2)
+        await maps.put("a", "b", "c")
+        await maps.server.faults(list_delay=0.1)
+        async with following(api, maps.namespace) as follow:
+
+            async def second_page_is_asked_for() -> bool:
+                return len(await maps.asked()) == 2
+
+            await eventually(second_page_is_asked_for)
+            await maps.happen_elsewhere()
+            await maps.server.compact()
+            await follow.reflector.attempted.wait()
+            assert follow.sets == [{"a": "", "b": "", "c": ""}]
+            assert [one["status"] for one in (await maps.asked())[:3]] == [200, 410, 200]
+
+    async def test_that_breaks_off_between_pages_is_begun_again(self) -> None:
+        broken: list[Answer] = [Listed("1", [item("old")], more="token"), Unreachable("reset")]
+        async with told(*broken, Listed("2", [item("a")])) as (_, follow):
+            assert follow.sets == [{"a": ""}]
+            assert follow.lists == {"unreachable": 1, "ok": 1}
+
+    @pytest.mark.parametrize(
+        "nonsense",
+        [
+            {},
+            {"items": []},
+            {"metadata": None, "items": []},
+            {"metadata": {"resourceVersion": ""}, "items": []},
+            {"metadata": {"resourceVersion": "1"}, "items": [7]},
+            {"metadata": {"resourceVersion": "1"}, "items": [{}]},
+            {"metadata": {"resourceVersion": "1"}, "items": ["x"]},
+            {"metadata": {"resourceVersion": "1"}, "items": "x"},
+        ],
+    )
+    async def test_that_makes_no_sense_counts_as_none(self, nonsense: Json) -> None:
+        async with told(nonsense, Listed("1", [item("a")])) as (api, follow):
+            assert follow.sets == [{"a": ""}]
+            assert follow.lists == {"garbled": 1, "ok": 1}
+            assert api.verbs == ["list", "list", "watch"]
+
+    async def test_without_items_is_empty(self) -> None:
+        null = {"metadata": {"resourceVersion": "1"}, "items": None}
+        async with told(null) as (_, follow):
+            assert follow.sets == [{}]
+
+    async def test_may_take_its_time(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+        await maps.put("a")
+        await maps.server.faults(list_delay=0.3)
+        async with following(api, maps.namespace) as follow:
+            await asyncio.sleep(QUIET)
+            assert not follow.reflector.attempted.is_set()
+            assert follow.reflector.trouble is None
+            await follow.reflector.attempted.wait()
+            assert follow.sets == [{"a": ""}]
+            assert follow.lists == {"ok": 1}
+
+    async def test_may_not_take_for_ever(
+        self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kubernetes_api, "READ_SECONDS", 0.1)
+        await maps.put("a")
+        await maps.server.faults(list_delay=60)
+        async with following(api, maps.namespace) as follow:
+            await eventually(lambda: follow.lists["unreachable"] > 0)
+            assert follow.trouble == "no answer in time"
+            assert not follow.reflector.synced
+            await maps.server.faults(list_delay=0)
+            await eventually(lambda: follow.sets == [{"a": ""}])
+
+
+class TestAWatch:
+    async def test_goes_on_from_the_list(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+        await maps.put("a")
+        await maps.happen_elsewhere()
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            _, watch = await maps.asked()
+            assert follow.sets == [{"a": ""}]
+        query = watch["query"]
+        assert query["allowWatchBookmarks"] == "true"
+        assert 20 <= int(query["timeoutSeconds"]) <= 30
+
+    async def test_starts_at_the_version_of_the_list(self) -> None:
+        async with told(Listed("41", [item("a", version="7")])) as (api, _):
+            assert [(asked.verb, asked.since) for asked in api.asked] == [
+                ("list", None),
+                ("watch", "41"),
+            ]
+
+    async def test_changes_the_set_event_by_event(self) -> None:
+        events = [
+            added("a", "2", "1"),
+            added("b", "3", "1"),
+            event("MODIFIED", "4", item("a", "2")),
+            event("DELETED", "5", item("b", "1")),
+            # As after a relist on the server's side.
+            added("a", "6", "3"),
+            event("MODIFIED", "7", item("c", "1")),
+            event("DELETED", "8", item("unknown")),
+        ]
+        async with told(Listed("1"), Watched(events)) as (api, follow):
+            assert follow.sets == [
+                {},
+                {"a": "1"},
+                {"a": "1", "b": "1"},
+                {"a": "2", "b": "1"},
+                {"a": "2"},
+                {"a": "3"},
+                {"a": "3", "c": "1"},
+                {"a": "3", "c": "1"},
+            ]
+            assert api.asked[-1].since == "8"
+
+    async def test_sees_what_is_created_changed_and_deleted(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a", value="1")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.put("b", value="1")
+            await eventually(lambda: follow.latest == {"a": "1", "b": "1"})
+            await maps.put("a", value="2")
+            await eventually(lambda: follow.latest == {"a": "2", "b": "1"})
+            await maps.delete("b")
+            await eventually(lambda: follow.latest == {"a": "2"})
+            assert await maps.verbs() == ["list", "watch"]
+
+    async def test_sees_what_no_longer_matches_the_selector_go(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a", "b", app="x")
+        await maps.put("other", app="y")
+        async with following(api, maps.namespace, label_selector="app=x") as follow:
+            await maps.watched()
+            assert follow.latest == {"a": "", "b": ""}
+            await maps.put("a", app="y")
+            await eventually(lambda: follow.latest == {"b": ""})
+            await maps.put("other", app="x")
+            await eventually(lambda: follow.latest == {"b": "", "other": ""})
+            queries = [one["query"]["labelSelector"] for one in await maps.asked()]
+            assert queries == ["app=x", "app=x"]
+
+    async def test_of_one_object_asks_for_that_alone(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a", "b")
+        async with following(api, maps.namespace, field_selector="metadata.name=a") as follow:
+            await maps.watched()
+            assert follow.sets == [{"a": ""}]
+            assert [one["name"] for one in await maps.asked()] == ["a", "a"]
+
+    async def test_that_ends_is_taken_up_where_it_was(self) -> None:
+        first = Watched([added("a", "2"), added("b", "3")])
+        async with told(Listed("1"), first, Watched([added("c", "4")])) as (api, follow):
+            assert [asked.since for asked in api.asked] == [None, "1", "3", "4"]
+            assert follow.sets[-1] == {"a": "", "b": "", "c": ""}
+            assert follow.watches == {"ended": 2}
+            assert follow.reflector.trouble is None
+
+    async def test_that_the_server_ends_loses_nothing(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        async with following(api, maps.namespace) as follow:
+            for turn in range(5):
+                await maps.watched(turn + 1)
+                await maps.server.drop_watches()
+                await maps.put(f"{turn}")
+            await eventually(lambda: len(follow.latest) == 5)
+            assert (await maps.verbs()).count("list") == 1
+            assert not follow.trouble
+            assert [len(one) for one in follow.sets] == [0, 1, 2, 3, 4, 5]
+
+    async def test_takes_the_versions_of_bookmarks(self) -> None:
+        async with told(Listed("1", [item("a")]), Watched([bookmark("9")])) as (api, follow):
+            assert api.asked[-1].since == "9"
+            assert follow.sets == [{"a": ""}]
+
+    @pytest.mark.usefixtures("short_watches")
+    async def test_with_bookmarks_outlives_the_log_of_a_busy_server(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.happen_elsewhere()
+            await maps.watched(2)
+            # The list's version has expired; the bookmark's has not.
+            await maps.server.compact()
+            await maps.watched(3)
+            await maps.put("b")
+            await eventually(lambda: follow.latest == {"a": "", "b": ""})
+            assert (await maps.verbs()).count("list") == 1
+            assert follow.watches["expired"] == 0
+
+    async def test_that_ends_at_once_again_and_again_is_not_asked_without_a_pause(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
+        api = ScriptedApi(configmaps=[Listed("1"), *[Watched()] * 1000])
+        async with following(api, "ns") as follow:
+            await asyncio.sleep(0.3)
+            assert 2 <= follow.watches["ended"] <= 7
+
+
+class TestAVersionThatHasExpired:
+    """410, which a watch says as a status or, having begun, as an event."""
+
+    @pytest.mark.parametrize("watch", [Watched([expired()]), Refusal(410, "too old"), None])
+    async def test_is_the_one_thing_that_needs_a_new_list(self, watch: Answer | None) -> None:
+        late = Watched([added("b", "2"), expired()])
+        again = Listed("9", [item("a"), item("c")])
+        async with told(Listed("1", [item("a")]), Watched(), watch or late, again) as (api, follow):
+            assert api.verbs == ["list", "watch", "watch", "list", "watch"]
+            assert api.asked[-1].since == "9"
+            assert follow.sets[0] == {"a": ""}
+            assert follow.sets[-1] == {"a": "", "c": ""}
+            assert all("a" in told for told in follow.sets), "it was never away"
+            assert follow.watches == {"ended": 1, "expired": 1}
+            assert follow.reflector.trouble is None
+
+    async def test_costs_one_list_and_the_set_is_never_empty_meanwhile(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a", "b")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.server.faults(listening=False)
+            await maps.delete("a")
+            await maps.put("c")
+            await maps.server.compact()
+            await maps.server.faults(listening=True)
+            await eventually(lambda: follow.latest == {"b": "", "c": ""})
+            await maps.watched(3)
+            assert follow.sets == [{"a": "", "b": ""}, {"b": "", "c": ""}]
+            assert (await maps.verbs()).count("list") == 2
+
+    async def test_leaves_all_as_it_is_while_the_new_list_fails(self) -> None:
+        failures: list[Answer] = [Refusal(503, "busy"), Unreachable("reset"), Refusal(403, "no")]
+        async with told(Listed("1", [item("a")]), Watched([expired()]), *failures) as (api, follow):
+            assert follow.sets == [{"a": ""}]
+            assert follow.trouble == "403 no"
+            assert api.verbs == ["list", "watch", "list", "list", "list", "list"]
+
+    async def test_of_a_list_just_made_is_the_servers_fault_and_it_is_asked_ever_less(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
+        script: list[Answer] = [Listed("1", [item("a")]), Watched([expired()])]
+        api = ScriptedApi(configmaps=script * 500)
+        async with following(api, "ns") as follow:
+            await asyncio.sleep(0.4)
+            assert "410" in follow.trouble
+            assert 3 <= api.verbs.count("list") <= 9
+            assert all(told == {"a": ""} for told in follow.sets)
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("code", [401, 403, 408, 429, 500, 503])
+    async def test_that_passes_leaves_the_version_good(self, code: int) -> None:
+        trouble = Refusal(code, "not now")
+        async with told(Listed("1", [item("a")]), trouble, trouble) as (api, follow):
+            assert [asked.since for asked in api.asked] == [None, "1", "1", "1"]
+            assert follow.trouble == f"{code} not now"
+            assert follow.sets == [{"a": ""}]
+
+    @pytest.mark.parametrize("code", [400, 404, 410, 422, 504])
+    async def test_that_only_a_list_can_mend_is_mended_by_a_list(self, code: int) -> None:
+        again = Listed("2", [item("a")])
+        watch = Refusal(code, "no such thing")
+        async with told(Listed("1", [item("a")]), Watched(), watch, again) as (api, _):
+            assert [asked.since for asked in api.asked] == [None, "1", "1", None, "2"]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            {},
+            {"type": "ADDED"},
+            {"type": "ADDED", "object": None},
+            {"type": "ADDED", "object": {"metadata": {"name": "x"}}},
+            {"type": "ADDED", "object": {"metadata": {"resourceVersion": "2"}}},
+            {"type": "ADDED", "object": {"metadata": {"name": "x", "resourceVersion": 2}}},
+            {"type": "BOOKMARK", "object": {"metadata": {}}},
+            {"type": "UNHEARD-OF", "object": item("x", version="2")},
+            {"type": ["ADDED"], "object": item("x", version="2")},
+        ],
+    )
+    async def test_by_an_event_that_makes_no_sense_is_mended_by_a_list(self, line: Json) -> None:
+        again = Listed("5", [item("b")])
+        async with told(Listed("1", [item("a")]), Watched([line]), again) as (api, follow):
+            assert api.verbs == ["list", "watch", "list", "watch"]
+            assert follow.sets == [{"a": ""}, {"b": ""}]
+            assert follow.watches == {"garbled": 1}
+
+    @pytest.mark.parametrize(
+        ("status", "shown"),
+        [
+            ({"code": 500, "message": "etcd"}, "500 etcd"),
+            ({"code": "x", "message": "etcd"}, "500 etcd"),
+            ({}, "500 None"),
+            (None, "500 None"),
+        ],
+    )
+    async def test_told_by_an_event_is_trouble(self, status: Json | None, shown: str) -> None:
+        error = {"type": "ERROR", "object": status}
+        async with told(Listed("1", [item("a")]), Watched([error])) as (api, follow):
+            assert follow.trouble == shown
+            assert api.asked[-1].since == "1"
+
+    async def test_with_the_connection_loses_nothing(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        async with following(api, maps.namespace) as follow:
+            for turn in range(3):
+                await maps.watched(turn + 1)
+                await maps.server.drop_watches(abort=True)
+                await maps.put(f"{turn}")
+            await eventually(lambda: len(follow.latest) == 3)
+            assert (await maps.verbs()).count("list") == 1
+            assert follow.watches["unreachable"] >= 1
+            assert follow.watches["garbled"] == 0
+
+    async def test_by_a_broken_line_is_mended_by_a_list(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.server.faults(garbage=True)
+            await maps.put("b")
+            await eventually(lambda: follow.latest == {"a": "", "b": ""})
+            assert follow.sets == [{"a": ""}, {"a": "", "b": ""}]
+            assert (await maps.verbs()).count("list") == 2
+            assert follow.watches["garbled"] == 1
+
+    async def test_with_permissions_at_first_is_said_and_passes(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a")
+        await maps.server.faults(forbidden=["configmaps"])
+        async with following(api, maps.namespace) as follow:
+            await follow.reflector.attempted.wait()
+            assert not follow.reflector.synced
+            assert follow.trouble.startswith("403 ")
+            assert "configmaps" in follow.trouble
+            assert follow.sets == []
+            await maps.server.faults(forbidden=[])
+            await eventually(lambda: follow.reflector.synced)
+            assert follow.sets == [{"a": ""}]
+            assert not follow.trouble
+
+    @pytest.mark.parametrize("fault", [{"forbidden": ["configmaps"]}, {"failing": 429}])
+    @pytest.mark.parametrize("later", [{"failing": 500}, {"failing": 503}])
+    async def test_later_leaves_all_as_it_is(
+        self, api: KubernetesApi, maps: ConfigMaps, fault: Json, later: Json
+    ) -> None:
+        await maps.put("a")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            for trouble in (fault, later):
+                await maps.server.faults(forbidden=[], failing=0)
+                await maps.server.faults(**trouble)
+                await maps.server.drop_watches()
+                await follow.is_in_trouble(str(trouble.get("failing", 403)))
+                assert follow.reflector.synced
+            await maps.put("b")
+            assert follow.sets == [{"a": ""}]
+            await maps.server.faults(forbidden=[], failing=0)
+            await eventually(lambda: follow.sets == [{"a": ""}, {"a": "", "b": ""}])
+            assert (await maps.verbs()).count("list") == 1
+            assert not follow.trouble
+
+    async def test_with_a_server_that_is_away_leaves_all_as_it_is_until_it_is_back(
+        self, api: KubernetesApi, maps: ConfigMaps, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await maps.put("a")
+        with caplog.at_level(logging.INFO, "extproc.kubernetes"):
+            async with following(api, maps.namespace) as follow:
+                await maps.watched()
+                await maps.server.faults(listening=False)
+                confirmed = follow.reflector.confirmed_at
+                await eventually(lambda: follow.watches["unreachable"] >= 4)
+                await maps.put("b")
+                await maps.delete("a")
+                assert follow.sets == [{"a": ""}]
+                assert follow.reflector.confirmed_at == confirmed, "the copy grows old"
+                await maps.server.faults(listening=True)
+                await eventually(lambda: follow.latest == {"b": ""})
+                assert follow.reflector.confirmed_at > confirmed
+                assert (await maps.verbs()).count("list") == 1
+        said = [record.getMessage() for record in caplog.records]
+        assert said[-1] == "following again"
+        assert 1 <= said.count("what is known stays") <= 2, "each trouble is said but once"
+
+    @pytest.mark.usefixtures("short_watches")
+    async def test_with_a_frozen_server_is_noticed_and_passes(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        await maps.put("a")
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.server.faults(frozen=True)
+            await maps.put("b")
+            await follow.is_in_trouble("no answer in time")
+            assert follow.sets == [{"a": ""}]
+            await maps.server.faults(frozen=False)
+            await eventually(lambda: follow.latest == {"a": "", "b": ""})
+            assert (await maps.verbs()).count("list") == 1
+
+    @pytest.mark.usefixtures("short_watches")
+    async def test_with_a_watch_that_falls_silent_is_noticed(
+        self, api: KubernetesApi, maps: ConfigMaps
+    ) -> None:
+        async with following(api, maps.namespace) as follow:
+            await maps.watched()
+            await maps.server.faults(silent_watches=True)
+            began = monotonic()
+            await maps.put("a")
+            await eventually(lambda: follow.latest == {"a": ""})
+            assert 0.5 < monotonic() - began < 2
+            assert follow.watches["unreachable"] == 1
+
+    async def test_is_over_when_a_watch_is_answered_though_it_has_no_news(self) -> None:
+        script: list[Answer] = [Listed("1"), Unreachable("no"), Watched(stays_open=True)]
+        api = ScriptedApi(configmaps=script)
+        async with following(api, "ns") as follow:
+            await follow.is_in_trouble("no")
+            confirmed = follow.reflector.confirmed_at
+            await eventually(lambda: not follow.trouble)
+            assert follow.reflector.confirmed_at > confirmed
+            assert follow.sets == [{}]
+
+    async def test_is_answered_by_longer_and_longer_waits(self) -> None:
+        api = ScriptedApi(configmaps=[Unreachable("no")] * 7)
+        times: list[float] = []
+        async with following(api, "ns") as follow:
+            while len(times) < 7:
+                await eventually(lambda: len(api.asked) > len(times))
+                times.append(monotonic())
+            assert not follow.reflector.synced
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert waits[-1] > 3 * waits[0]
+
+    async def test_of_our_own_making_is_logged_and_not_the_end(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        again = Listed("3", [item("c")])
+        api = ScriptedApi(configmaps=[Listed("1", [item("a")]), Watched([added("b", "2")]), again])
+        async with following(api, "ns") as follow:
+
+            def fail() -> None:
+                if len(follow.sets) == 2:
+                    raise ZeroDivisionError("ours")
+
+            follow.told = fail
+            await eventually(lambda: len(api.asked) == 4)
+            assert api.verbs == ["list", "watch", "list", "watch"]
+            assert follow.sets == [{"a": ""}, {"a": "", "b": ""}, {"c": ""}]
+        (record,) = (record for record in caplog.records if record.exc_info)
+        assert record.exc_info is not None
+        assert isinstance(record.exc_info[1], ZeroDivisionError)
+
+    async def test_of_our_own_making_at_the_first_list_counts_as_an_attempt(self) -> None:
+        api = ScriptedApi(configmaps=[Listed("1"), Listed("2", [item("a")])])
+        async with following(api, "ns") as follow:
+
+            def fail() -> None:
+                if len(follow.sets) == 1:
+                    raise ZeroDivisionError("ours")
+
+            follow.told = fail
+            await asyncio.wait_for(follow.reflector.attempted.wait(), 5)
+            assert follow.trouble == "ours"
+            await eventually(lambda: follow.latest == {"a": ""})
+
+
+class TestTheCount:
+    @pytest.mark.parametrize(
+        ("error", "result"),
+        [
+            (Refusal(410, "x"), "expired"),
+            (Refusal(403, "x"), "403"),
+            (Garbled("x"), "garbled"),
+            (Unreachable("x"), "unreachable"),
+        ],
+    )
+    async def test_of_lists_and_watches_is_by_result(
+        self, error: KubernetesError, result: str
+    ) -> None:
+        first = [error, error] if result == "expired" else [error]
+        async with told(*first, Listed("1"), error) as (_, follow):
+            assert follow.lists[result] == 1
+            assert follow.lists["ok"] >= 1
+            assert follow.watches == {result: 1}
+
+
+class TestTheEnd:
+    async def test_leaves_nothing_running(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+        before = asyncio.all_tasks()
+        open_before = await maps.server.open_watches()
+        async with following(api, maps.namespace):
+            await maps.watched()
+            assert await maps.server.open_watches() == open_before + 1
+        assert asyncio.all_tasks() == before
+
+        async def is_closed() -> bool:
+            return await maps.server.open_watches() == open_before
+
+        await eventually(is_closed)
+
+    @pytest.mark.parametrize(
+        "script",
+        [
+            [],
+            [Listed("1")],
+            [Listed("1"), Watched(stays_open=True)],
+            [Unreachable("no")] * 5,
+        ],
+    )
+    async def test_comes_at_once_whatever_is_going_on(self, script: list[Answer]) -> None:
+        before = asyncio.all_tasks()
+        async with following(ScriptedApi(configmaps=script), "ns"):
+            await asyncio.sleep(0.05)
+        assert asyncio.all_tasks() == before

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.adapters.kubernetes.selection import Found, State, choose
+from tests.core.builders import thorough
+
+
+def found(
+    address: str = "10.0.0.7", pod: str = "ns/pod-7", state: State = State.READY, port: int = 8000
+) -> Found:
+    return Found(address, port, pod, state)
+
+
+def chosen(*those: Found) -> dict[str, str]:
+    """The addresses that would be routed to, by name."""
+    endpoints = choose(those)
+    assert len({endpoint.name for endpoint in endpoints}) == len(endpoints)
+    return {endpoint.name: endpoint.address for endpoint in endpoints}
+
+
+class TestAnEndpoint:
+    def test_is_named_after_its_pod(self) -> None:
+        assert chosen(found("10.0.0.7", "ns/pod-7")) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_is_named_after_its_address_where_nobody_says_which_pod_it_is(self) -> None:
+        assert chosen(found("10.0.0.7", "")) == {"10.0.0.7:8000": "10.0.0.7:8000"}
+
+    def test_keeps_its_pods_name_where_somebody_else_leaves_it_out(self) -> None:
+        assert chosen(found(pod=""), found(pod="ns/pod-7")) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_has_an_ipv6_address_in_brackets_and_in_its_one_form(self) -> None:
+        assert chosen(found("2001:0DB8:0::7")) == {"ns/pod-7": "[2001:db8::7]:8000"}
+        assert chosen(found("2001:db8::7", "")) == {"[2001:db8::7]:8000": "[2001:db8::7]:8000"}
+
+    def test_with_an_ipv4_address_in_ipv6s_clothes_has_the_ipv4_address(self) -> None:
+        assert chosen(found("::ffff:10.0.0.7")) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_is_one_whose_pod_has_an_ipv4_and_an_ipv6_address(self) -> None:
+        both = (found("2001:db8::7"), found("10.0.0.7"))
+        assert chosen(*both) == {"ns/pod-7": "10.0.0.7:8000"}
+        assert chosen(*reversed(both)) == {"ns/pod-7": "10.0.0.7:8000"}
+
+    def test_uses_the_ipv6_address_where_only_that_one_is_ready(self) -> None:
+        both = (found("10.0.0.7", state=State.UNREADY), found("2001:db8::7"))
+        assert chosen(*both) == {"ns/pod-7": "[2001:db8::7]:8000"}
+
+    def test_is_one_that_is_found_twice(self) -> None:
+        assert chosen(found(), found()) == {"ns/pod-7": "10.0.0.7:8000"}
+        assert chosen(found(pod=""), found(pod="")) == {"10.0.0.7:8000": "10.0.0.7:8000"}
+
+    def test_is_one_for_each_port_of_a_pod_that_has_several(self) -> None:
+        assert chosen(found(port=8000), found(port=8001)) == {
+            "ns/pod-7:8000": "10.0.0.7:8000",
+            "ns/pod-7:8001": "10.0.0.7:8001",
+        }
+
+    def test_keeps_its_name_whatever_ports_other_pods_have(self) -> None:
+        other = found("10.0.0.8", "ns/pod-8", port=8001)
+        assert chosen(found(), other) == {"ns/pod-7": "10.0.0.7:8000", "ns/pod-8": "10.0.0.8:8001"}
+
+    def test_of_two_pods_at_one_address_is_but_one(self) -> None:
+        # The address of a pod that has gone is soon another's.
+        assert len(chosen(found(pod="ns/a"), found(pod="ns/b"))) == 1
+
+
+class TestTheChoice:
+    READY = found("10.0.0.1", "ns/1")
+    SERVING = found("10.0.0.2", "ns/2", State.SERVING)
+    UNREADY = found("10.0.0.3", "ns/3", State.UNREADY)
+    GONE = found("10.0.0.4", "ns/4", State.GONE)
+
+    def test_is_of_ready_ones(self) -> None:
+        assert list(chosen(self.READY, self.SERVING, self.UNREADY, self.GONE)) == ["ns/1"]
+
+    def test_is_of_those_that_still_serve_only_where_nothing_is_ready(self) -> None:
+        assert list(chosen(self.SERVING, self.UNREADY, self.GONE)) == ["ns/2"]
+
+    def test_is_never_of_others(self) -> None:
+        assert not chosen(self.UNREADY, self.GONE)
+        assert not chosen()
+
+    def test_is_of_the_new_pod_where_it_has_the_address_of_one_that_goes(self) -> None:
+        assert chosen(found(pod="ns/new"), found(pod="ns/old", state=State.SERVING)) == {
+            "ns/new": "10.0.0.7:8000"
+        }
+
+
+class TestOfTwoThatDisagreeAboutAPod:
+    def chosen(self, first: State, second: State) -> bool:
+        other = found("10.0.0.9", "ns/other")
+        one_way = chosen(found(state=first), found(state=second), other)
+        other_way = chosen(other, found(state=second), found(state=first))
+        assert one_way == other_way
+        return "ns/pod-7" in one_way
+
+    def test_the_one_that_says_it_is_ready_counts(self) -> None:
+        assert self.chosen(State.READY, State.UNREADY)
+
+    def test_the_one_that_says_it_goes_counts_for_that_is_never_taken_back(self) -> None:
+        assert not self.chosen(State.READY, State.SERVING)
+        assert not self.chosen(State.READY, State.GONE)
+
+    def test_the_one_that_says_it_no_longer_answers_counts_most(self) -> None:
+        assert not chosen(found(state=State.SERVING), found(state=State.GONE))
+
+
+few_found = st.lists(
+    st.builds(
+        Found,
+        st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "::ffff:10.0.0.1"]),
+        st.sampled_from([8000, 8001]),
+        st.sampled_from(["", "ns/a", "ns/b", "ns/c"]),
+        st.sampled_from(State),
+    ),
+    max_size=8,
+)
+
+
+@thorough
+@given(few_found, st.randoms(use_true_random=False))
+def test_the_order_of_what_is_found_makes_no_difference(those: list[Found], rng: Random) -> None:
+    assert choose(rng.sample(those, len(those))) == choose(those)
+
+
+@thorough
+@given(few_found)
+def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[Found]) -> None:
+    endpoints = choose(those)
+    addresses = {endpoint.address for endpoint in endpoints}
+    assert len({endpoint.name for endpoint in endpoints}) == len(addresses) == len(endpoints)
+    assert addresses <= {alone(one) for one in those}
+
+
+@thorough
+@given(few_found)
+def test_all_are_ready_or_none_is_and_all_still_serve(those: list[Found]) -> None:
+    going = {one[:3] for one in those if one.state.is_terminating}
+    ready = {alone(one) for one in those if one.state is State.READY and one[:3] not in going}
+    serving = {alone(one) for one in those if one.state is State.SERVING}
+    addresses = {endpoint.address for endpoint in choose(those)}
+    assert addresses <= (ready or serving)
+    assert bool(addresses) >= bool(ready)
+
+
+def alone(one: Found) -> str:
+    """The address by which it would be reached."""
+    (endpoint,) = choose([one._replace(state=State.READY)])
+    return endpoint.address

@@ -1,0 +1,134 @@
+"""The ConfigMap is edited while requests run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from extproc.lab.cluster import config_map, inference_pool, pod
+from extproc.lab.processes import until
+from tests.e2e.cluster_scene import (
+    CONFIG_MAP,
+    FROM_SERVICE,
+    NAMESPACE,
+    ClusterOptions,
+    ClusterScene,
+    Deploy,
+    statuses,
+)
+from tests.e2e.scene import Json, chat
+
+RELOADS = "extproc_config_reloads_total"
+
+
+def document(strategy: str, factor: int = 125) -> Json:
+    balancing = {"strategy": strategy, "prefixHash": {"meanLoadFactor": factor}}
+    return {"models": [{"name": "llama", **FROM_SERVICE, "loadBalancing": balancing}]}
+
+
+async def reached(scene: ClusterScene, result: str, count: int) -> bool:
+    return await scene.metric(RELOADS, result=result) >= count
+
+
+async def events(scene: ClusterScene) -> list[tuple[str, str]]:
+    found = await scene.api.objects("events", NAMESPACE)
+    return [(event["type"], event["reason"]) for event in found]
+
+
+async def test_a_hundred_edits_under_load_fail_no_request(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=3))
+    async with scene.load() as answers:
+        for edit in range(100):
+            strategy = ("PrefixHash", "LeastLoad", "RoundRobin", "Random")[edit % 4]
+            await scene.configure(document(strategy, 100 + edit))
+        await until(partial(strategy_is, scene, "Random"), 10, "the last edit to be in force")
+        await scene.configure(document("PrefixHash"))
+        await until(partial(strategy_is, scene, "PrefixHash"), 10, "one more edit")
+    assert statuses(answers) == {200}
+    assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
+    # Edits that come faster than they can be applied may be skipped, but none is refused.
+    assert await scene.metric(RELOADS, result="failure") == 0
+    assert await events(scene) == []
+    await scene.agree_on_inflight(0)
+
+
+async def strategy_is(scene: ClusterScene, strategy: str) -> bool:
+    return bool((await scene.sidecar.state())["llama"]["strategy"] == strategy)
+
+
+async def test_a_refused_document_is_told_as_an_event_and_the_last_good_stays(
+    deploy: Deploy,
+) -> None:
+    scene = await deploy(ClusterOptions(replicas=2))
+    await scene.configure({"models": [{"name": "llama", **FROM_SERVICE, "strategy": "Typo"}]})
+    await until(partial(reached, scene, "failure", 1), 5, "the refusal")
+    assert await scene.metric("extproc_config_last_reload_successful") == 0
+    assert (await scene.send(chat("hello"))).status == 200
+    (event,) = await scene.api.objects("events", NAMESPACE)
+    assert (event["type"], event["reason"]) == ("Warning", "ModelsRefused")
+    assert event["message"].startswith("models[0].strategy: unknown key")
+    about = event["involvedObject"]
+    assert (about["kind"], about["namespace"], about["name"]) == (
+        "ConfigMap",
+        NAMESPACE,
+        CONFIG_MAP,
+    )
+
+    await scene.configure(document("LeastLoad"))
+    await until(partial(reached, scene, "success", 2), 5, "the correction")
+    await until(partial(has_events, scene, 2), 5, "the second event")
+    assert await scene.metric("extproc_config_last_reload_successful") == 1
+    assert set(await events(scene)) == {("Warning", "ModelsRefused"), ("Normal", "ModelsAccepted")}
+
+
+async def has_events(scene: ClusterScene, count: int) -> bool:
+    return len(await events(scene)) == count
+
+
+async def test_a_deleted_config_map_leaves_the_last_good_in_force(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=2))
+    await scene.api.delete("ConfigMap", NAMESPACE, CONFIG_MAP)
+    await until(lambda: "deleted, the last good" in scene.sidecar.complaint(), 5, "the log line")
+    assert (await scene.send(chat("hello"))).status == 200
+    await scene.configure(document("RoundRobin"))
+    await until(partial(strategy_is, scene, "RoundRobin"), 5, "the new document")
+    assert (await scene.sidecar.get("/readyz"))[0] == 200
+
+
+async def test_a_model_that_moves_to_another_service_is_never_without_endpoints(
+    deploy: Deploy,
+) -> None:
+    scene = await deploy(ClusterOptions(replicas=2, pods=1))
+    moved = scene.pod(1)
+    moved["metadata"]["labels"]["kubernetes.io/service-name"] = "new"
+    await scene.api.apply(moved)
+    await scene.api.faults(list_delay=0.5)
+    service = {**FROM_SERVICE["service"], "name": "new"}
+    async with scene.load(clients=5) as answers:
+        await scene.configure({"models": [{"name": "llama", "service": service}]})
+        await scene.routes_to(1)
+    assert statuses(answers) == {200}
+    asked = [r for r in await scene.api.requests() if r["resource"] == "endpointslices"]
+    assert {r["namespace"] for r in asked} == {NAMESPACE}
+
+
+async def test_endpoints_of_an_inference_pool(deploy: Deploy) -> None:
+    pool = {"inferencePool": {"namespace": NAMESPACE, "name": "llama"}}
+    scene = await deploy(ClusterOptions(replicas=2, pods=0, source=pool, start_sidecar=False))
+    # Both pods have one address here, so the pool's ports tell the replicas apart.
+    ports = [int(address.rpartition(":")[2]) for address in scene.replicas.addresses]
+    await scene.api.apply(
+        inference_pool(NAMESPACE, "llama", {"app": "vllm"}, ports),
+        pod(NAMESPACE, "vllm-0", {"app": "vllm"}, "127.0.0.1"),
+        pod(NAMESPACE, "another", {"app": "other"}, "127.0.0.1"),
+        config_map(NAMESPACE, "unrelated", {}),
+    )
+    await scene.sidecar.start()
+    await scene.routes_to(0, 1)
+    names = {e["name"] for e in (await scene.sidecar.state())["llama"]["endpoints"]}
+    assert names == {f"{NAMESPACE}/vllm-0:{port}" for port in ports}
+    assert (await scene.send(chat("hello"))).status == 200
+    await scene.api.apply(inference_pool(NAMESPACE, "llama", {"app": "vllm"}, ports[:1]))
+    await scene.routes_to(0)
+    await scene.api.apply(pod(NAMESPACE, "vllm-0", {"app": "vllm"}, "127.0.0.1", ready=False))
+    await scene.routes_to()
+    assert (await scene.send(chat("hello"))).error()["code"] == "no_endpoints"

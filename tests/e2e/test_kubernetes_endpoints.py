@@ -1,0 +1,197 @@
+"""Endpoints come and go on Kubernetes; requests notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+
+from extproc.lab.cluster import endpoint_slice
+from extproc.lab.processes import until
+from tests.e2e.cluster_scene import (
+    FROM_SERVICE,
+    NAMESPACE,
+    READY,
+    SERVICE,
+    STARTING,
+    TERMINATING,
+    ClusterOptions,
+    Deploy,
+    statuses,
+)
+from tests.e2e.scene import Json, chat
+
+
+async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=5))
+    addresses = scene.replicas.addresses
+    async with scene.load() as answers:
+        for turn in range(10):
+            gone = turn % 5
+            await scene.remove(gone)
+            await scene.routes_to(*(i for i in range(5) if i != gone))
+            # Those decided before the event may still be on their way.
+            await asyncio.sleep(0.3)
+            before = (await scene.replicas.requests())[addresses[gone]]
+            await asyncio.sleep(0.3)
+            assert (await scene.replicas.requests())[addresses[gone]] == before
+            await scene.api.apply(scene.pod(gone))
+            await scene.routes_to(*range(5))
+    assert statuses(answers) == {200}
+    assert {address for _, address in answers} == set(addresses)
+    log = await scene.access_log(answers.total())
+    assert {line["route"] for line in log} == {"chosen"}
+    await scene.agree_on_inflight(0)
+
+
+async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) -> None:
+    """As a Deployment does it: the new pod is ready before an old one is told to go."""
+    scene = await deploy(ClusterOptions(replicas=8, pods=4))
+    async with scene.load() as answers:
+        for old in range(4):
+            new = old + 4
+            await scene.api.apply(scene.pod(new, STARTING))
+            await asyncio.sleep(0.1)
+            await scene.api.apply(scene.pod(new))
+            await scene.routes_to(*range(old, new + 1))
+            await scene.api.apply(scene.pod(old, TERMINATING))
+            await scene.routes_to(*range(old + 1, new + 1))
+            await asyncio.sleep(0.2)
+            await scene.remove(old)
+    assert statuses(answers) == {200}
+    assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
+
+
+async def test_a_terminating_pod_keeps_its_streams_and_gets_no_new_ones(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=2, replica_arguments=("--time-scale", "1")))
+    async with AsyncExitStack() as cleanup:
+        streams = [
+            await cleanup.enter_async_context(scene.stream(chat(f"user {i}", tokens=40)))
+            for i in range(6)
+        ]
+        await scene.agree_on_inflight(6)
+        await scene.api.apply(scene.pod(0, TERMINATING))
+        await scene.routes_to(1)
+        leaving = scene.replicas.addresses[0]
+        held = (await scene.sidecar.inflight())[leaving]
+        assert held > 0
+        endpoints = (await scene.sidecar.state())["llama"]["endpoints"]
+        (draining,) = (e for e in endpoints if e["state"] == "draining")
+        assert (draining["address"], draining["name"]) == (leaving, f"{NAMESPACE}/vllm-0")
+        for i in range(4):
+            assert (await scene.send(chat(f"new {i}"))).replica == scene.replicas.addresses[1]
+        for stream in streams:
+            assert (await stream.read()).endswith(b"data: [DONE]\n\n")
+    await scene.agree_on_inflight(0)
+
+
+async def test_when_nothing_is_ready_the_serving_pods_are_used_then_503(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=2))
+    await scene.api.apply(scene.pod(0, TERMINATING), scene.pod(1, STARTING))
+    await scene.routes_to(0)
+    assert (await scene.send(chat("hello"))).replica == scene.replicas.addresses[0]
+    await scene.remove(0)
+    await scene.routes_to()
+    reply = await scene.send(chat("hello"))
+    assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
+    assert reply.headers["retry-after"] == "2"
+    await scene.api.apply(scene.pod(1))
+    await scene.routes_to(1)
+    assert (await scene.send(chat("hello"))).status == 200
+
+
+async def test_poisoned_slices_are_never_routed_to(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=1))
+    api_port = int(scene.api.url.rpartition(":")[2])
+    poison = {
+        "169.254.169.254": ("IPv4", 80),
+        "224.0.0.1": ("IPv4", 8000),
+        "0.0.0.0": ("IPv4", 8000),
+        "127.0.0.1": ("IPv4", api_port),
+        "fe80::1": ("IPv6", 8000),
+        "ff02::1": ("IPv6", 8000),
+    }
+    for number, (address, (family, port)) in enumerate(poison.items()):
+        await scene.api.apply(
+            endpoint_slice(
+                SERVICE,
+                NAMESPACE,
+                f"poison-{number}",
+                [(address, f"evil-{number}", READY)],
+                port=port,
+                address_type=family,
+            )
+        )
+    undeclared = endpoint_slice(
+        SERVICE, NAMESPACE, "other-port", [("127.0.0.1", "p", READY)], port=1, port_name="admin"
+    )
+    await scene.api.apply(undeclared, scene.pod(0, TERMINATING))
+    await scene.api.apply(scene.pod(0))
+    name = "extproc_endpoints_refused_total"
+
+    async def all_counted() -> bool:
+        reasons = ("link_local", "multicast", "unspecified", "api_server", "undeclared_port")
+        source = f"service {NAMESPACE}/{SERVICE}"
+        counts = [await scene.metric(name, reason=r, source=source) for r in reasons]
+        return counts == [2, 2, 1, 1, 1]
+
+    await until(all_counted, 5, "all poison to be counted")
+    assert await scene.ready() == {scene.replicas.addresses[0]}
+    for i in range(10):
+        assert (await scene.send(chat(f"hello {i}"))).replica == scene.replicas.addresses[0]
+    for address in poison:
+        assert scene.sidecar.complaint().count(f"address={address} ") == 1
+
+
+async def test_loopback_is_routed_to_only_where_that_is_allowed(deploy: Deploy) -> None:
+    scene = await deploy(ClusterOptions(replicas=1, sidecar_arguments=()))
+    assert await scene.ready() == set()
+    reply = await scene.send(chat("hello"))
+    assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
+    source = f"service {NAMESPACE}/{SERVICE}"
+    counted = await scene.metric(
+        "extproc_endpoints_refused_total", reason="loopback", source=source
+    )
+    assert counted == 1
+
+
+async def test_a_thousand_endpoints_and_fifty_models_beside_a_loaded_one(deploy: Deploy) -> None:
+    """Addresses of nobody, in a test network: they are discovered, and never sent anything."""
+    others = [
+        {"name": f"other-{i}", "service": {**FROM_SERVICE["service"], "name": f"other-{i}"}}
+        for i in range(49)
+    ]
+    scene = await deploy(ClusterOptions(replicas=2, more_models=others))
+
+    def slices(ready: int) -> list[Json]:
+        return [
+            endpoint_slice(
+                "other-0",
+                NAMESPACE,
+                f"other-0-{part}",
+                [
+                    (f"198.18.{part}.{i}", f"pod-{part}-{i}", READY if i <= ready else STARTING)
+                    for i in range(1, 101)
+                ],
+            )
+            for part in range(12)
+        ]
+
+    async def has(model: str, count: int) -> bool:
+        return await scene.metric("extproc_endpoints", model=model, state="ready") == count
+
+    async with scene.load(clients=8) as answers:
+        began = time.monotonic()
+        await scene.api.apply(*slices(ready=100))
+        await until(lambda: has("other-0", 1200), 20, "1,200 endpoints")
+        found = time.monotonic() - began
+        await scene.api.apply(*slices(ready=90))
+        await until(lambda: has("other-0", 1080), 20, "1,080 endpoints")
+        for i in range(1, 49):
+            pod = [(f"198.18.99.{i}", f"pod-{i}", READY)]
+            await scene.api.apply(endpoint_slice(f"other-{i}", NAMESPACE, f"other-{i}", pod))
+        for i in range(1, 49):
+            await until(partial(has, f"other-{i}", 1), 10, f"an endpoint of other-{i}")
+    assert statuses(answers) == {200}
+    print(f"1,200 endpoints in 12 slices were found after {found:.2f} s")

@@ -1,0 +1,95 @@
+"""TLS on the gRPC port, over loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.edge.grpc_server import GrpcServer
+from extproc.edge.tls import KeyPair
+from extproc.lab.processes import free_port
+from tests.edge.streams import Sidecar
+
+CA = trustme.CA()
+
+
+def write(pair: KeyPair, ca: trustme.CA = CA) -> None:
+    issued = ca.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(pair.certificate)
+    issued.private_key_pem.write_to_path(pair.key)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> KeyPair:
+    pair = KeyPair(tmp_path / "tls.crt", tmp_path / "tls.key")
+    write(pair)
+    return pair
+
+
+@pytest.fixture
+async def address(pair: KeyPair) -> AsyncIterator[str]:
+    """Where a server with that pair listens."""
+    address = f"127.0.0.1:{free_port()}"
+    server = GrpcServer(Sidecar().processor)
+    await server.start(address, pair)
+    await server.set_serving(True)
+    yield address
+    await server.stop(0)
+
+
+async def is_serving(address: str, ca: trustme.CA = CA) -> bool:
+    """Asks on a new connection, trusting this CA."""
+    credentials = grpc.ssl_channel_credentials(ca.cert_pem.bytes())
+    # Without it a second channel would share the first one's connection.
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(address, credentials, options=alone) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return False
+            raise
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_who_trusts_the_certificate_is_served(address: str) -> None:
+    assert await is_serving(address)
+    assert not await is_serving(address, trustme.CA())
+
+
+async def test_a_renewed_certificate_is_what_new_connections_get(
+    address: str, pair: KeyPair
+) -> None:
+    assert await is_serving(address)
+    other = trustme.CA()
+    write(pair, other)
+    assert await is_serving(address, other)
+    assert not await is_serving(address)
+
+
+@pytest.mark.parametrize("bad", ["", "no PEM at all"])
+async def test_a_bad_renewal_leaves_the_last_good_one(
+    address: str, pair: KeyPair, bad: str
+) -> None:
+    pair.certificate.write_text(bad)
+    assert await is_serving(address)
+    pair.key.unlink()
+    assert await is_serving(address)
+
+
+def test_a_pair_that_does_not_fit_is_refused(pair: KeyPair, tmp_path: Path) -> None:
+    other = KeyPair(tmp_path / "other.crt", tmp_path / "other.key")
+    write(other)
+    with pytest.raises(OSError, match=r"tls\.crt and .*other\.key: key values mismatch"):
+        KeyPair(pair.certificate, other.key).read()
+    with pytest.raises(OSError, match="No such file"):
+        KeyPair(tmp_path / "absent.crt", pair.key).read()
+    pair.certificate.write_text("nothing")
+    with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key: "):
+        pair.read()

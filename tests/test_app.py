@@ -1,0 +1,260 @@
+"""`extproc serve` on (a stand-in for) Kubernetes, as a process: how it starts, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.processes import until
+from extproc.lab.stack import SidecarProcess
+
+READY = {"ready": True, "serving": True, "terminating": False}
+STATIC = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
+
+SOON = 10.0
+"""Seconds: some waits between attempts, and the start of the process."""
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServer]:
+    server = StandInApiServer(tmp_path_factory.mktemp("api-server"))
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+async def api(running: StandInApiServer) -> StandInApiServer:
+    """With nothing wrong with it."""
+    await running.faults(listening=True, frozen=False, forbidden=[], failing=0, list_delay=0)
+    return running
+
+
+class Scene:
+    """A namespace, and a sidecar that is configured in it."""
+
+    def __init__(self, api: StandInApiServer, directory: Path) -> None:
+        self.api = api
+        self.directory = directory
+        self.namespace = f"app-{next(_numbers)}"
+        self.configure_by("--models-configmap", f"{self.namespace}/models")
+        service = f"{{namespace: {self.namespace}, name: vllm, port: http}}"
+        self.by_service = f"models: [{{name: llama, service: {service}}}]"
+
+    def configure_by(self, flag: str, value: object) -> None:
+        """Says where the sidecar's models document is."""
+        configured = [flag, str(value), "--kubeconfig", str(self.api.kubeconfig)]
+        self.sidecar = SidecarProcess(configured, self.directory)
+
+    async def configure(self, document: str) -> None:
+        await self.api.apply(config_map(self.namespace, "models", {"models.yaml": document}))
+
+    async def add_pod(self, name: str, address: str) -> None:
+        endpoints = [(address, name, READY)]
+        await self.api.apply(endpoint_slice("vllm", self.namespace, name, endpoints))
+
+    async def is_not_ready(self, why: str) -> None:
+        """Waits until it says that it is not ready for this reason."""
+
+        async def says_so() -> bool:
+            try:
+                status, text = await self.sidecar.get("/readyz")
+            except aiohttp.ClientError:
+                return False
+            return status == 503 and why in text
+
+        await until(says_so, SOON, f"'{why}' on /readyz")
+        assert await self.sidecar.get("/healthz") == (200, "ok\n")
+
+    async def is_ready(self) -> None:
+        await until(self.sidecar.is_ready, SOON, "the sidecar to be ready")
+
+    async def lets_envoy_in(self) -> bool:
+        host, _, port = self.sidecar.listen.rpartition(":")
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionRefusedError:
+            return False
+        writer.close()
+        await writer.wait_closed()
+        return True
+
+    async def endpoints(self) -> dict[str, str]:
+        """The addresses that it routes to, by name."""
+        (model,) = (await self.sidecar.state()).values()
+        return {endpoint["name"]: endpoint["address"] for endpoint in model["endpoints"]}
+
+    async def events(self) -> list[tuple[str, str, str]]:
+        found = await self.api.objects("events", self.namespace)
+        return [(one["type"], one["reason"], one["message"]) for one in found]
+
+    async def ends(self) -> tuple[int, list[str]]:
+        """Exit code and stderr of a sidecar that is to end by itself."""
+        code = await self.sidecar.wait(SOON)
+        return code, said(self.sidecar)
+
+    async def ends_when_told(self) -> None:
+        """Sends SIGTERM: it ends soon, and well."""
+        began = time.monotonic()
+        self.sidecar.signal(signal.SIGTERM)
+        assert await self.sidecar.wait(SOON) == 0
+        assert time.monotonic() - began < 2
+        lines = said(self.sidecar)
+        assert all(" INFO " in line or " WARNING " in line for line in lines)
+        assert lines[-1].endswith("INFO stopped")
+
+
+def said(sidecar: SidecarProcess) -> list[str]:
+    """What it wrote to stderr, which says nothing of its own insides."""
+    text = sidecar.stderr.read_text()
+    for sign in ("Traceback", "Unclosed", "destroyed", "never retrieved", "never awaited"):
+        assert sign not in text
+    return text.splitlines()
+
+
+@pytest.fixture
+async def scene(api: StandInApiServer, tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(api, tmp_path)
+    yield scene
+    await scene.sidecar.kill()
+
+
+class TestTheStart:
+    async def test_is_over_when_all_endpoints_are_known(self, scene: Scene) -> None:
+        """Until then nobody listens where Envoy connects, so that it takes its fallback."""
+        await scene.api.faults(forbidden=["endpointslices"])
+        scene.sidecar.spawn()
+        await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: not found")
+        assert not await scene.lets_envoy_in()
+
+        await scene.configure(scene.by_service)
+        await scene.is_not_ready(f"service {scene.namespace}/vllm: 403 ")
+        assert not await scene.lets_envoy_in()
+
+        await scene.add_pod("pod-1", "10.0.0.1")
+        await scene.api.faults(forbidden=[])
+        await scene.is_ready()
+        assert await scene.lets_envoy_in()
+        assert await scene.endpoints() == {f"{scene.namespace}/pod-1": "10.0.0.1:8000"}
+
+        await scene.add_pod("pod-2", "10.0.0.2")
+
+        async def has_both() -> bool:
+            return len(await scene.endpoints()) == 2
+
+        await until(has_both, SOON, "the second endpoint")
+        await scene.ends_when_told()
+
+    async def test_waits_for_the_api_server(self, scene: Scene) -> None:
+        await scene.configure(STATIC)
+        await scene.api.faults(listening=False)
+        scene.sidecar.spawn()
+        await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: ")
+        assert not await scene.lets_envoy_in()
+        await scene.api.faults(listening=True)
+        await scene.is_ready()
+        await scene.ends_when_told()
+
+    async def test_needs_no_endpoints_only_to_know_that_there_are_none(self, scene: Scene) -> None:
+        await scene.configure(scene.by_service)
+        scene.sidecar.spawn()
+        await scene.is_ready()
+        assert await scene.endpoints() == {}
+
+    async def test_fails_with_a_bad_first_document(self, scene: Scene) -> None:
+        await scene.configure(STATIC.replace("name", "nam") + "- {name: a}\n")
+        scene.sidecar.spawn()
+        code, (*logged, last) = await scene.ends()
+        assert code == 2
+        problem = "models[0].name: is required"
+        assert last == f"ConfigMap {scene.namespace}/models: {problem} (and 2 more)"
+        assert [line.split()[1] for line in logged] == ["ERROR"]
+        ((kind, reason, message),) = await scene.events()
+        assert (kind, reason) == ("Warning", "ModelsRefused")
+        assert message.startswith(problem)
+
+    @pytest.mark.parametrize("kubeconfig", ["", "/nonexistent", "/dev/null"])
+    async def test_fails_without_credentials(
+        self, kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KUBECONFIG", "/nonexistent/default")
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        given = ["--kubeconfig", kubeconfig] if kubeconfig else []
+        sidecar = SidecarProcess(["--models-configmap", "ns/models", *given], tmp_path)
+        sidecar.spawn()
+        assert await sidecar.wait(SOON) == 2
+        (line,) = said(sidecar)
+        place = kubeconfig or "/nonexistent/default"
+        says = f"ConfigMap ns/models: no credentials for Kubernetes in {place}: "
+        assert line.startswith(says)
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("fault", ["listening", "frozen"])
+    async def test_may_come_while_it_waits_for_the_api_server(
+        self, fault: str, scene: Scene
+    ) -> None:
+        await scene.configure(STATIC)
+        await scene.api.faults(**{fault: fault == "frozen"})
+        scene.sidecar.spawn()
+        await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: ")
+        await scene.ends_when_told()
+
+    async def test_may_come_while_it_waits_for_the_document(self, scene: Scene) -> None:
+        scene.sidecar.spawn()
+        await scene.is_not_ready("not found")
+        await scene.ends_when_told()
+
+    @pytest.mark.parametrize(
+        "fault", [{"forbidden": ["endpointslices"]}, {"listening": False}, {"frozen": True}]
+    )
+    async def test_may_come_while_it_waits_for_endpoints(
+        self, fault: dict[str, Any], scene: Scene, tmp_path: Path
+    ) -> None:
+        await scene.api.faults(**fault)
+        models = tmp_path / "models.yaml"
+        models.write_text(scene.by_service)
+        scene.configure_by("--models", models)
+        scene.sidecar.spawn()
+        await scene.is_not_ready("")
+        await scene.ends_when_told()
+
+    async def test_may_come_while_the_api_server_is_away(self, scene: Scene) -> None:
+        await scene.configure(scene.by_service)
+        scene.sidecar.spawn()
+        await scene.is_ready()
+        await scene.api.faults(listening=False)
+
+        async def has_noticed() -> bool:
+            return "what is known stays" in scene.sidecar.complaint()
+
+        await until(has_noticed, SOON, "the sidecar to notice")
+        assert await scene.sidecar.is_ready(), "it serves with what it knows"
+        await scene.ends_when_told()
+
+    async def test_closes_all_watches(self, scene: Scene) -> None:
+        await scene.configure(scene.by_service)
+        before = await scene.api.open_watches()
+        scene.sidecar.spawn()
+
+        async def watches() -> bool:
+            return await scene.api.open_watches() == before + 2
+
+        async def watches_no_more() -> bool:
+            return await scene.api.open_watches() == before
+
+        await until(watches, SOON, "the sidecar to watch")
+        await scene.is_ready()
+        await scene.ends_when_told()
+        await until(watches_no_more, SOON, "the watches to end")

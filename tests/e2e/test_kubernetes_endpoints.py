@@ -57,8 +57,12 @@ async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) ->
             await scene.routes_to(*range(old, new + 1))
             await scene.api.apply(scene.pod(old, TERMINATING))
             await scene.routes_to(*range(old + 1, new + 1))
-            await asyncio.sleep(0.2)
+            # What was on its way has ended long before a pod's grace is over.
+            await asyncio.sleep(0.3)
+            before = (await scene.replicas.requests())[scene.replicas.addresses[old]]
             await scene.remove(old)
+            await asyncio.sleep(0.2)
+            assert (await scene.replicas.requests())[scene.replicas.addresses[old]] == before
     assert statuses(answers) == {200}
     assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
 

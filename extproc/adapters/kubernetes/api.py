@@ -24,7 +24,7 @@ from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal
 from extproc.adapters.kubernetes.objects import Json
 from extproc.adapters.kubernetes.screening import IPAddress, parse
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 4.0
 # Between two reads of an answer: a busy API server may take its time over a list.
 READ_SECONDS = 30.0
 LIST_SECONDS = 120.0

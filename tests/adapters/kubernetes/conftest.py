@@ -15,12 +15,10 @@ from extproc.lab.cluster import StandInApiServer
 _numbers = count()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_certificates() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
     """To read the system's for each client takes longer than most of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", "/dev/null")
-        yield
+    monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
 
 
 @pytest.fixture(scope="session")

@@ -43,9 +43,9 @@ async def test_an_api_server_that_is_away_fails_no_request(
         began = time.monotonic()
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS)
         took = time.monotonic() - began
+        assert await scene.metric("extproc_discovery_age_seconds", model="llama") < 2
     assert statuses(answers) == {200}
     assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
-    assert await scene.metric("extproc_discovery_age_seconds", model="llama") < took + 1
     print(f"{answers.total()} requests; caught up {took:.1f} s after the API server's return")
 
 

@@ -210,7 +210,10 @@ class Reflector(Generic[Kept]):
             raise Refusal(code if isinstance(code, int) else 500, str(status.get("message")))
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
             raise Garbled(f"an event of type {kind!r}")
-        self._version = _version(item)
+        version = _version(item)
+        if kind == "BOOKMARK":
+            self._refuse_the_past(version)
+        self._version = version
         self._confirm()
         if kind == "BOOKMARK":
             return
@@ -220,6 +223,16 @@ class Reflector(Generic[Kept]):
         else:
             self._objects[kept.metadata.name] = kept
         self._changed(self._objects)
+
+    def _refuse_the_past(self, bookmark: str) -> None:
+        """After its store was restored, a server counts on from an older version than ours.
+
+        A watch from ours would then be silent until the server gets there, and what is
+        known would be of a past that never was.
+        """
+        known = self._version or ""
+        if bookmark.isdecimal() and known.isdecimal() and int(bookmark) < int(known):
+            raise Garbled(f"version {bookmark} after {known}: the server went back in time")
 
     def _keep(self, item: object) -> Kept:
         try:

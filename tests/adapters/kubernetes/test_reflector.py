@@ -370,6 +370,14 @@ class TestAWatch:
             assert api.asked[-1].since == "9"
             assert follow.sets == [{"a": ""}]
 
+    async def test_lists_anew_when_a_bookmark_shows_that_the_server_went_back_in_time(self) -> None:
+        """Its store was restored: it would say nothing until it has caught up with us."""
+        script = (Listed("90", [item("a")]), Watched([bookmark("9")]), Listed("9", [item("b")]))
+        async with told(*script) as (api, follow):
+            assert api.verbs == ["list", "watch", "list", "watch"]
+            assert api.asked[-1].since == "9"
+            assert follow.sets == [{"a": ""}, {"b": ""}]
+
     @pytest.mark.usefixtures("short_watches")
     async def test_with_bookmarks_outlives_the_log_of_a_busy_server(
         self, api: KubernetesApi, maps: ConfigMaps

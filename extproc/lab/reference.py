@@ -132,7 +132,7 @@ def values(schema: Schema) -> str:
         case "string":
             return f"text of {schema['minLength']:,} to {schema['maxLength']:,} characters"
         case kind:
-            raise NotImplementedError(f"the reference has no words for {kind!r}")
+            raise TypeError(f"the reference has no words for {kind!r}")
 
 
 def _default(schema: Schema) -> str:

@@ -64,6 +64,9 @@ class Settings:
     allow_loopback: bool = False
     """Whether discovered endpoints may be loopback addresses, for local work."""
 
+    single_endpoint: bool = False
+    """Whether no second candidate is named, for gateways that read one address and no list."""
+
     tls: KeyPair | None = None
     """For the port where Envoy connects; None for plain text."""
 
@@ -119,7 +122,7 @@ class Sidecar:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         rng = Random()
-        self._router = Router(Ledger())
+        self._router = Router(Ledger(), fallbacks=not settings.single_endpoint)
         self._telemetry = Telemetry(self._router)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng)

@@ -85,11 +85,16 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
         "FILE",
         "credentials for Kubernetes (default: the pod's own, else those of kubectl)",
     )
-    parser.add_argument(
+    _switch(
+        parser,
         "--allow-loopback",
-        action="store_true",
-        default=_is_true(_environment("--allow-loopback")),
-        help="discovered endpoints may be loopback addresses, for local work",
+        "discovered endpoints may be loopback addresses, for local work",
+    )
+    _switch(
+        parser,
+        "--single-endpoint",
+        "name no second candidate: for gateways that take one address, and no list, in "
+        "x-gateway-destination-endpoint",
     )
     _optional(
         parser,
@@ -192,6 +197,11 @@ def _optional(
     parser.add_argument(name, default=_environment(name), type=kind, metavar=metavar, help=text)
 
 
+def _switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    default = _is_true(_environment(name))
+    parser.add_argument(name, action="store_true", default=default, help=text)
+
+
 def _environment(flag: str) -> str | None:
     # An empty variable is one that was not set: deployments template them.
     return os.environ.get("EXTPROC_" + flag[2:].replace("-", "_").upper()) or None
@@ -213,6 +223,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         grace=arguments.grace,
         kubeconfig=arguments.kubeconfig,
         allow_loopback=arguments.allow_loopback,
+        single_endpoint=arguments.single_endpoint,
         tls=KeyPair(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None,
     )
     try:

@@ -28,16 +28,21 @@ class Model:
     snapshot: Snapshot
 
     @classmethod
-    def of(cls, spec: ModelSpec, strategy: Strategy, endpoints: Iterable[Endpoint]) -> Model:
-        """The model with these ready endpoints."""
+    def of(
+        cls,
+        spec: ModelSpec,
+        strategy: Strategy,
+        endpoints: Iterable[Endpoint],
+        previous: Model | None = None,
+    ) -> Model:
+        """The model with these ready endpoints; `previous` is what it replaces."""
         replication = spec.load_balancing.prefix_hash.replication
-        return cls(spec, strategy, Snapshot.of(endpoints, replication))
+        snapshot = Snapshot.of(endpoints, replication, previous.snapshot if previous else None)
+        return cls(spec, strategy, snapshot)
 
     def at(self, endpoints: Iterable[Endpoint]) -> Model:
         """The same model with other ready endpoints."""
-        replication = self.spec.load_balancing.prefix_hash.replication
-        snapshot = Snapshot.of(_serving(self.spec, endpoints), replication, self.snapshot)
-        return replace(self, snapshot=snapshot)
+        return Model.of(self.spec, self.strategy, _serving(self.spec, endpoints), self)
 
 
 @dataclass(frozen=True)
@@ -118,21 +123,20 @@ def revise(
     with it the strategy's memory.
     """
     return Catalog.of(
-        Model.of(
-            spec,
-            _strategy(previous.models.get(spec.name), spec, build),
-            _endpoints(spec, discovered),
-        )
+        _revised(previous.models.get(spec.name), spec, build, _endpoints(spec, discovered))
         for spec in specs
     )
 
 
-def _strategy(
-    before: Model | None, spec: ModelSpec, build: Callable[[LoadBalancingSpec], Strategy]
-) -> Strategy:
+def _revised(
+    before: Model | None,
+    spec: ModelSpec,
+    build: Callable[[LoadBalancingSpec], Strategy],
+    endpoints: Iterable[Endpoint],
+) -> Model:
     if before is not None and before.spec.load_balancing == spec.load_balancing:
-        return before.strategy
-    return build(spec.load_balancing)
+        return Model.of(spec, before.strategy, endpoints, before)
+    return Model.of(spec, build(spec.load_balancing), endpoints, before)
 
 
 def _endpoints(

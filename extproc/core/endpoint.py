@@ -49,6 +49,8 @@ class Snapshot:
         `previous` only saves time: what the snapshot is to replace.
         """
         ordered = tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
+        if previous and previous.endpoints == ordered and previous.ring.replication == replication:
+            return previous
         members = {endpoint.name: endpoint for endpoint in ordered}
         ring = Ring.of(members, replication, previous.ring if previous else None)
         return cls(ordered, ring, _by_adapter(ordered))

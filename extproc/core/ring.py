@@ -69,6 +69,11 @@ class Ring(Generic[Member]):
         places.sort()
         return cls(places, members, replication)
 
+    @property
+    def replication(self) -> int:
+        """Places of each member."""
+        return self._replication
+
     def __len__(self) -> int:
         return len(self._hashes)
 

@@ -59,10 +59,14 @@ class Router:
 
     Synchronous on purpose: between looking at the loads and taking the lease no
     other decision can come, so concurrent requests never share one free place.
+    Without `fallbacks` no decision names a second candidate.
     """
 
-    def __init__(self, ledger: Ledger, catalog: Catalog | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, catalog: Catalog | None = None, *, fallbacks: bool = True
+    ) -> None:
         self.ledger = ledger
+        self._fallbacks = fallbacks
         self.catalog = catalog or Catalog()
         """The catalog in force; assign to publish another."""
 
@@ -98,7 +102,7 @@ class Router:
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot
             raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
-        second = next(order, None)
+        second = next(order, None) if self._fallbacks else None
         return Decision(
             model=spec.name,
             adapter=placement.adapter,

@@ -61,6 +61,14 @@ def test_one_endpoint_alone_has_no_fallback() -> None:
     assert decision.destination == "10.0.0.1:8000"
 
 
+def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
+    whole = router(LLAMA)
+    serving = Router(Ledger(), whole.catalog, fallbacks=False)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert (decision.fallback, decision.candidates) == (None, 2)
+    assert decision.destination == decision.address
+
+
 def test_the_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
     serving = router(LLAMA)
     decision = serving.decide(serving.place("llama", PROMPT, {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -23,6 +24,9 @@ from extproc.adapters.kubernetes.cluster import OPENED
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import Json
 from extproc.adapters.kubernetes.screening import IPAddress, parse
+from extproc.adapters.logs import fields
+
+log = logging.getLogger("extproc.kubernetes")
 
 CONNECT_SECONDS = 4.0
 # Between two reads of an answer: a busy API server may take its time over a list.
@@ -82,7 +86,9 @@ class KubernetesApi:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self._url.hostname, self._port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
+        except (OSError, UnicodeError) as error:
+            why = fields(host=self._url.hostname, why=error)
+            log.warning("the API server's own addresses are unknown, and not refused", extra=why)
             return set()
         ips = (parse(str(sockaddr[0])) for *_, sockaddr in found)
         return {(ip, self._port) for ip in ips if ip is not None}

@@ -5,9 +5,10 @@ Theory of operation
 A list gives the whole set and its resourceVersion; a watch from there gives every
 change since. A watch that ends, breaks off or falls silent is taken up again from
 the last version seen, which loses nothing. Only when the server has forgotten that
-version (410) is the set listed anew. An error never changes the copy: it stays what
-it was, grows older, and its age says so. These are the guarantees of client-go's
-reflector, whose waits between attempts are ours (`backoff`).
+version (410) is the set listed anew, and every quarter of an hour to be sure. An
+error never changes the copy: it stays what it was, grows older, and its age says so.
+These are the guarantees of client-go's reflector, whose waits between attempts are
+ours (`backoff`).
 
 Watches are short, 20 to 30 s where client-go's are 5 to 10 minutes. HTTP/1.1 has no
 ping, and a proxy or a hung server can hold a connection open in silence; the
@@ -39,6 +40,9 @@ log = logging.getLogger("extproc.kubernetes")
 
 PAGE = 500
 WATCH_SECONDS = (20, 30)
+# Nothing is lost between lists, says the API; should it be all the same (a store restored
+# from a backup, a fault of ours), it is not lost for ever.
+RELIST_SECONDS = (600, 900)
 # What a watch may take beyond the time it was given, until it counts as silent.
 _SILENCE_SECONDS = 5
 # A server that ends watches sooner than this, again and again, is not asked without a pause.
@@ -93,6 +97,7 @@ class Reflector(Generic[Kept]):
         self._backoff = Backoff(rng)
         self._objects: dict[str, Kept] = {}
         self._version: str | None = None
+        self._relist_at = 0.0
         self._trouble: str | None = None
         self.attempted = asyncio.Event()
         """Set once a first list has been answered or has failed."""
@@ -121,7 +126,7 @@ class Reflector(Generic[Kept]):
 
     async def _follow(self) -> None:
         """Lists if need be, and watches once."""
-        listed = self._version is None
+        listed = self._version is None or monotonic() >= self._relist_at
         if listed:
             await self._list()
         began = monotonic()
@@ -146,6 +151,7 @@ class Reflector(Generic[Kept]):
             self._observer.listed(self._resource.plural, _result(error))
             raise
         self._observer.listed(self._resource.plural, "ok")
+        self._relist_at = monotonic() + self._rng.uniform(*RELIST_SECONDS)
         self._version = version
         self._objects = objects
         self.synced = True
@@ -205,6 +211,8 @@ class Reflector(Generic[Kept]):
     def _take(self, event: Json) -> None:
         kind, item = event.get("type"), event.get("object")
         if kind == "ERROR":
+            # Whatever it is, the watch cannot go on from here.
+            self._version = None
             status = item if isinstance(item, dict) else {}
             code = status.get("code")
             raise Refusal(code if isinstance(code, int) else 500, str(status.get("message")))
@@ -225,10 +233,10 @@ class Reflector(Generic[Kept]):
         self._changed(self._objects)
 
     def _refuse_the_past(self, bookmark: str) -> None:
-        """After its store was restored, a server counts on from an older version than ours.
+        """A server whose store was restored may count on from an older version than ours.
 
-        A watch from ours would then be silent until the server gets there, and what is
-        known would be of a past that never was.
+        A watch from ours would be silent until the server gets there. Not every server
+        shows it so; for the others there is RELIST_SECONDS.
         """
         known = self._version or ""
         if bookmark.isdecimal() and known.isdecimal() and int(bookmark) < int(known):

@@ -27,7 +27,10 @@ class Refused(StrEnum):
     """The node itself, unless `--allow-loopback` says otherwise."""
 
     LINK_LOCAL = "link_local"
-    """The node's own link, where clouds put their metadata service."""
+    """The node's own link, where most clouds put their metadata service."""
+
+    METADATA = "metadata"
+    """A cloud's metadata service that is not link-local."""
 
     MULTICAST = "multicast"
     """No single server."""
@@ -36,10 +39,24 @@ class Refused(StrEnum):
     """`0.0.0.0/8` or `240.0.0.0/4`: no host has such an address."""
 
     API_SERVER = "api_server"
-    """The API server's own address."""
+    """The API server's own address, by which the sidecar knows it: in a pod that of the Service."""
 
     UNDECLARED_PORT = "undeclared_port"
     """The configured port is none of those that the EndpointSlice declares."""
+
+
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        (
+            "fd00:ec2::254",  # AWS
+            "fd20:ce::254",  # Google Cloud
+            "168.63.129.16",  # Azure
+            "100.100.100.200",  # Alibaba Cloud
+            "192.0.0.192",  # Oracle Cloud
+        ),
+    )
+)
 
 
 class Screen:
@@ -67,6 +84,8 @@ class Screen:
             return Refused.LOOPBACK
         if ip.is_link_local:
             return Refused.LINK_LOCAL
+        if ip in _METADATA:
+            return Refused.METADATA
         if ip.is_multicast:
             return Refused.MULTICAST
         if _is_reserved(ip):
@@ -77,8 +96,10 @@ class Screen:
 
 
 def _is_reserved(ip: IPAddress) -> bool:
-    # For IPv6 that covers the other ways to write an IPv4 address: `::a.b.c.d`, and NAT64's.
-    return (ip.is_reserved and not ip.is_loopback) or (ip.version == 4 and ip.packed[0] == 0)
+    # For IPv6 that covers the other ways to write an IPv4 address: `::a.b.c.d`, NAT64's, 6to4's.
+    if ip.version == 4:
+        return ip.is_reserved or ip.packed[0] == 0
+    return (ip.is_reserved and not ip.is_loopback) or ip.sixtofour is not None
 
 
 def parse(address: str) -> IPAddress | None:

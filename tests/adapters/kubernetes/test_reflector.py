@@ -370,6 +370,15 @@ class TestAWatch:
             assert api.asked[-1].since == "9"
             assert follow.sets == [{"a": ""}]
 
+    async def test_is_followed_by_a_list_now_and_then_to_be_sure(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reflector, "RELIST_SECONDS", (0, 0))
+        script = (Listed("1", [item("a")]), Watched(), Listed("5", [item("b")]))
+        async with told(*script) as (api, follow):
+            assert api.verbs == ["list", "watch", "list", "watch"]
+            assert follow.sets == [{"a": ""}, {"b": ""}]
+
     async def test_lists_anew_when_a_bookmark_shows_that_the_server_went_back_in_time(self) -> None:
         """Its store was restored: it would say nothing until it has caught up with us."""
         script = (Listed("90", [item("a")]), Watched([bookmark("9")]), Listed("9", [item("b")]))
@@ -503,11 +512,14 @@ class TestTrouble:
             (None, "500 None"),
         ],
     )
-    async def test_told_by_an_event_is_trouble(self, status: Json | None, shown: str) -> None:
+    async def test_told_by_an_event_is_trouble_that_only_a_list_can_mend(
+        self, status: Json | None, shown: str
+    ) -> None:
         error = {"type": "ERROR", "object": status}
         async with told(Listed("1", [item("a")]), Watched([error])) as (api, follow):
             assert follow.trouble == shown
-            assert api.asked[-1].since == "1"
+            assert api.asked[-1].verb == "list"
+            assert follow.sets == [{"a": ""}]
 
     async def test_with_the_connection_loses_nothing(
         self, api: KubernetesApi, maps: ConfigMaps

@@ -34,6 +34,8 @@ def test_a_pods_address_may_be_routed_to(address: str) -> None:
         *[(a, Refused.NO_ADDRESS) for a in ("[::1]", "010.0.0.1", "10.0.0.1 ", "1e1", "::g")],
         *[(a, Refused.UNSPECIFIED) for a in ("0.0.0.0", "::", "0:0::0")],
         *[(a, Refused.LOOPBACK) for a in ("127.0.0.1", "127.255.255.254", "::1", "0::1")],
+        *[(a, Refused.METADATA) for a in ("fd00:ec2::254", "168.63.129.16", "100.100.100.200")],
+        ("2002:a9fe:a9fe::1", Refused.RESERVED),
         *[(a, Refused.LINK_LOCAL) for a in ("169.254.169.254", "fe80::1", "fe80::1%eth0")],
         *[(a, Refused.MULTICAST) for a in ("224.0.0.1", "239.1.2.3", "ff02::1")],
         *[(a, Refused.RESERVED) for a in ("240.0.0.1", "255.255.255.255", "0.1.2.3")],
@@ -105,6 +107,8 @@ def test_nothing_that_gets_through_is_special(address: str, port: int) -> None:
         or ip.is_unspecified
         or ip.is_reserved
         or ip in ipaddress.ip_network("0.0.0.0/8")
+        or ip in ipaddress.ip_network("2002::/16")
+        or STRICT.why_not(address, port) is Refused.METADATA
     )
     assert (STRICT.why_not(address, port) is None) == (
         not special and ip not in {one for one, _ in API_SERVER}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Protocol
 
 from extproc.adapters.configuration import Configuration
@@ -23,6 +24,7 @@ from extproc.adapters.telemetry import Telemetry
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
+from extproc.core.signals import Signals
 from extproc.core.spec import Source
 from extproc.edge.admin import AdminServer, admin_app
 from extproc.edge.grpc_server import GrpcServer
@@ -122,7 +124,13 @@ class Sidecar:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         rng = Random()
-        self._router = Router(Ledger(), fallbacks=not settings.single_endpoint)
+        ledger = Ledger()
+        self._router = Router(
+            ledger,
+            signals=Signals(monotonic, ledger.loads),
+            rng=rng,
+            fallbacks=not settings.single_endpoint,
+        )
         self._telemetry = Telemetry(self._router)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng)
@@ -188,7 +196,7 @@ class Sidecar:
         )
 
     def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
-        self._router.catalog = self._router.catalog.rediscovered(source, endpoints)
+        self._router.publish(self._router.catalog.rediscovered(source, endpoints))
 
     def _streams(self) -> int:
         return sum(self._router.ledger.loads.values())

@@ -94,8 +94,8 @@ def explain(
     `head` is the body, or as much of it as Envoy would show if not `complete`;
     `inflight` are the loads to assume, by address.
     """
-    catalog = revise(Catalog(), spec.models, lambda balancing: build(balancing, Random()))
-    router = _WatchedRouter(_ledger(inflight), catalog)
+    router = _WatchedRouter(_ledger(inflight))
+    router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), router.signals)))
     conversation = Conversation(router, Random())
     pseudo = {":method": "POST", ":path": path, **headers}
     raw = {name.lower(): value.encode() for name, value in pseudo.items()}

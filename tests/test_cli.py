@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from extproc import __version__
 from extproc.app import ConfigMapName, Settings
 from extproc.cli import main
+from extproc.core.spec import StrategyName
 from extproc.edge.tls import KeyPair
 
 GOOD = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
@@ -305,8 +307,8 @@ class TestCheck:
         assert captured.err.splitlines() == [
             f"{models}: models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's "
             "original-destination cluster resolves no names",
-            f"{models}: models[1].loadBalancing.strategy: 'Best' is not one of PrefixHash, "
-            "LeastLoad, RoundRobin, Random",
+            f"{models}: models[1].loadBalancing.strategy: 'Best' is not one of "
+            + ", ".join(get_args(StrategyName)),
         ]
 
     def test_of_no_file_says_so(self, tmp_path: Path, capsys: Capture) -> None:
@@ -394,7 +396,8 @@ class TestExplain:
         models.write_text("models: [{name: a}, {name: b}]")
         assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
         assert capsys.readouterr().err.splitlines() == [
-            f"{models}: models[{i}]: give one of 'endpoints', 'service' and 'inferencePool'"
+            f"{models}: models[{i}]: give one of 'endpoints', 'service', 'inferencePool' and "
+            "'split'"
             for i in (0, 1)
         ]
 

@@ -45,8 +45,8 @@ class Configuration:
             await self._discovery.follow(sources)
         except KubernetesError as error:
             raise DocumentError([f"{sources[0]}: {error}"]) from None
-        self._router.catalog = revise(
-            self._router.catalog, spec.models, self._strategy, self._discovery.endpoints
+        self._router.publish(
+            revise(self._router.catalog, spec.models, self._strategy, self._discovery.endpoints)
         )
         self._telemetry.reloaded(successfully=True)
         log.info("models in force", extra=fields(models=len(spec.models)))
@@ -58,4 +58,4 @@ class Configuration:
         log.error("models refused, the last good stay", extra=fields(source=source, why=problem))
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:
-        return build(spec, self._rng)
+        return build(spec, self._rng, self._router.signals)

@@ -41,9 +41,9 @@ def parse(text: bytes) -> ModelsSpec:
     except ValidationError as invalid:
         problems = [_problem(error) for error in invalid.errors(include_url=False)]
         raise DocumentError(problems) from None
-    clashes = list(_name_clashes(spec))
-    if clashes:
-        raise DocumentError(clashes)
+    contradictions = [*_name_clashes(spec), *_dangling_targets(spec)]
+    if contradictions:
+        raise DocumentError(contradictions)
     return spec
 
 
@@ -91,6 +91,7 @@ def _check_depth(text: bytes) -> None:
 
 _EXPECTED = {
     "bool_type": "true or false",
+    "float_type": "a number",
     "dict_type": "a mapping",
     "int_type": "a whole number",
     "model_type": "a mapping",
@@ -168,3 +169,14 @@ def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
                 yield f"{path}: the name {name!r} is already taken by {first[name]}"
             else:
                 first[name] = path
+
+
+def _dangling_targets(spec: ModelsSpec) -> Iterator[str]:
+    """A split's target that is no model with servers."""
+    known = spec.served_names()
+    for position, model in enumerate(spec.models):
+        for place, target in enumerate(model.split.targets if model.split else ()):
+            if target.model not in known:
+                path = f"models[{position}].split.targets[{place}].model"
+                close = _suggestion(target.model, known)
+                yield f"{path}: {target.model!r} is no model or adapter of this document{close}"

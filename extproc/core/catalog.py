@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import ModelNotFound
 from extproc.core.spec import LoadBalancingSpec, ModelSpec, Source
+from extproc.core.split import Split
 from extproc.core.strategies import Strategy
+
+Adapters = Mapping[str, frozenset[str]]
+"""LoRA adapters by the address of an endpoint that has them."""
 
 # KubeAI joins model and adapter with this in one name.
 _ADAPTER_SEPARATOR = "_"
@@ -26,6 +31,17 @@ class Model:
     spec: ModelSpec
     strategy: Strategy
     snapshot: Snapshot
+
+    @property
+    def discovers_adapters(self) -> bool:
+        """Whether its endpoints are asked for their adapters."""
+        wanted = self.spec.discover_adapters
+        return self.strategy.reads_signals if wanted is None else wanted
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its endpoints are asked for anything."""
+        return self.strategy.reads_signals or self.discovers_adapters
 
     @classmethod
     def of(
@@ -40,9 +56,11 @@ class Model:
         snapshot = Snapshot.of(endpoints, replication, previous.snapshot if previous else None)
         return cls(spec, strategy, snapshot)
 
-    def at(self, endpoints: Iterable[Endpoint]) -> Model:
-        """The same model with other ready endpoints."""
-        return Model.of(self.spec, self.strategy, _serving(self.spec, endpoints), self)
+    def at(self, endpoints: Iterable[Endpoint], found: Adapters) -> Model:
+        """The same model with other ready endpoints, or other adapters found on them."""
+        extra = found if self.discovers_adapters else {}
+        serving = _serving(self.spec.adapters, endpoints, extra)
+        return Model.of(self.spec, self.strategy, serving, self)
 
 
 @dataclass(frozen=True)
@@ -50,35 +68,42 @@ class Catalog:
     """All models, and the names by which requests may call them."""
 
     models: Mapping[str, Model] = field(default_factory=dict)
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """By each name that requests may call them."""
+    found: Adapters = field(default_factory=dict)
+    """The adapters that endpoints said they have."""
     _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     key_headers: frozenset[str] = frozenset()
-    """The request headers that some model reads its key from."""
+    """The request headers that some model or split reads its key from."""
 
     @classmethod
-    def of(cls, models: Iterable[Model]) -> Catalog:
-        """The catalog of these models, whose names must be distinct."""
+    def of(
+        cls,
+        models: Iterable[Model],
+        splits: Mapping[str, Split] = MappingProxyType({}),
+        found: Adapters = MappingProxyType({}),
+    ) -> Catalog:
+        """The catalog of these models and splits, whose names must be distinct."""
         by_name = {model.spec.name: model for model in models}
-        names: dict[str, tuple[str, str]] = {}
-        for name, model in by_name.items():
-            names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
-            names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
-        headers = (m.spec.load_balancing.prefix_hash.header for m in by_name.values())
-        return cls(by_name, names, frozenset(header for header in headers if header))
+        keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
+        keys += [split.key for split in splits.values()]
+        headers = frozenset(key.header for key in keys if key.header is not None)
+        return cls(by_name, splits, found, _names(by_name, splits), headers)
 
     def resolve(self, name: str) -> tuple[Model, str]:
         """The model and adapter that a request's model name means.
 
         A model, an alias or an adapter by its own name; else KubeAI's form
-        MODEL_ADAPTER. Raises ModelNotFound.
+        MODEL_ADAPTER. Raises ModelNotFound, also for the name of a split.
         """
-        found = self._names.get(name) or self._split(name)
+        found = self._names.get(name) or self._model_and_adapter(name)
         if found is None:
-            raise ModelNotFound(name, sorted(self._names))
+            raise ModelNotFound(name, sorted([*self._names, *self.splits]))
         return self.models[found[0]], found[1]
 
     def names(self, name: str) -> bool:
-        """Whether requests may use this name."""
-        return name in self._names or self._split(name) is not None
+        """Whether requests may call a model by this name."""
+        return name in self._names or self._model_and_adapter(name) is not None
 
     def only(self) -> Model | None:
         """The model, where there is but one."""
@@ -86,21 +111,30 @@ class Catalog:
 
     def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
         """The catalog in which the models of a source have these endpoints."""
-        models = {
-            name: model.at(endpoints) if model.spec.source == source else model
-            for name, model in self.models.items()
-        }
-        return replace(self, models=models)
+        models = (
+            model.at(endpoints, self.found) if model.spec.source == source else model
+            for model in self.models.values()
+        )
+        return Catalog.of(models, self.splits, self.found)
+
+    def with_adapters(self, found: Adapters) -> Catalog:
+        """The catalog in which endpoints have these adapters beside the configured ones."""
+        models = (
+            model.at(model.snapshot.endpoints, found) if model.discovers_adapters else model
+            for model in self.models.values()
+        )
+        return Catalog.of(models, self.splits, found)
 
     def listing(self) -> bytes:
         """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""
         entries = []
-        for name, (model, adapter) in self._names.items():
+        for name in [*self._names, *self.splits]:
+            model, adapter = self._names.get(name, ("", ""))
             entry = {"id": name, "object": "model", "created": 0, "owned_by": "extproc"}
             entries.append({**entry, "parent": model} if adapter else entry)
         return json.dumps({"object": "list", "data": entries}).encode()
 
-    def _split(self, name: str) -> tuple[str, str] | None:
+    def _model_and_adapter(self, name: str) -> tuple[str, str] | None:
         position = name.find(_ADAPTER_SEPARATOR)
         while position > 0:
             base = self._names.get(name[:position])
@@ -122,33 +156,59 @@ def revise(
     A model whose load balancing did not change keeps its strategy object, and
     with it the strategy's memory.
     """
-    return Catalog.of(
-        _revised(previous.models.get(spec.name), spec, build, _endpoints(spec, discovered))
-        for spec in specs
-    )
+    models: list[Model] = []
+    splits: dict[str, Split] = {}
+    for spec in specs:
+        if spec.split is not None:
+            split = Split(spec.name, spec.split)
+            splits.update(dict.fromkeys((spec.name, *spec.aliases), split))
+            continue
+        before = previous.models.get(spec.name)
+        base = Model(spec, _strategy(before, spec.load_balancing, build), _snapshot(before))
+        models.append(base.at(_endpoints(spec, discovered), previous.found))
+    return Catalog.of(models, splits, previous.found)
 
 
-def _revised(
+def _strategy(
     before: Model | None,
-    spec: ModelSpec,
+    spec: LoadBalancingSpec,
     build: Callable[[LoadBalancingSpec], Strategy],
-    endpoints: Iterable[Endpoint],
-) -> Model:
-    if before is not None and before.spec.load_balancing == spec.load_balancing:
-        return Model.of(spec, before.strategy, endpoints, before)
-    return Model.of(spec, build(spec.load_balancing), endpoints, before)
+) -> Strategy:
+    if before is not None and before.spec.load_balancing == spec:
+        return before.strategy
+    return build(spec)
+
+
+def _snapshot(before: Model | None) -> Snapshot:
+    return before.snapshot if before is not None else Snapshot.of(())
 
 
 def _endpoints(
     spec: ModelSpec, discovered: Callable[[Source], Iterable[Endpoint]]
-) -> Iterator[Endpoint]:
+) -> Iterable[Endpoint]:
     if spec.source is not None:
-        return _serving(spec, discovered(spec.source))
-    return _serving(spec, (Endpoint(address, address) for address in spec.endpoints or ()))
+        return discovered(spec.source)
+    return (Endpoint(address, address) for address in spec.endpoints or ())
 
 
-def _serving(spec: ModelSpec, endpoints: Iterable[Endpoint]) -> Iterator[Endpoint]:
+def _serving(
+    configured: Iterable[str], endpoints: Iterable[Endpoint], found: Adapters
+) -> Iterator[Endpoint]:
     """The endpoints with the adapters that this model has on each of them."""
-    adapters = frozenset(spec.adapters)
+    everywhere = frozenset(configured)
     for endpoint in endpoints:
+        adapters = everywhere | found.get(endpoint.address, frozenset())
         yield Endpoint(endpoint.address, endpoint.name, adapters)
+
+
+def _names(models: Mapping[str, Model], splits: Mapping[str, Split]) -> dict[str, tuple[str, str]]:
+    """The model and adapter of each name; what endpoints call theirs never takes a name away."""
+    names: dict[str, tuple[str, str]] = {}
+    for name, model in models.items():
+        names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
+        names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
+    for name, model in models.items():
+        for adapter in sorted(model.snapshot.adapters):
+            if adapter not in splits:
+                names.setdefault(adapter, (name, adapter))
+    return names

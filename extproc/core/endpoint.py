@@ -64,6 +64,11 @@ class Snapshot:
         """The endpoints that can serve a request: all, or those that have its adapter."""
         return self._by_adapter.get(adapter, ()) if adapter else self.endpoints
 
+    @property
+    def adapters(self) -> Iterable[str]:
+        """The adapters that some endpoint has."""
+        return self._by_adapter.keys()
+
     def walk(self, key: int, adapter: str) -> Iterator[Endpoint]:
         """The eligible endpoints, each once, in the order met on the ring from a key on."""
         met = self.ring.walk(key)

@@ -62,7 +62,8 @@ class Request:
             return None
         placed = self._place(name, document)
         spec = placed.model.spec.load_balancing.prefix_hash
-        return placed if is_settled(placed.prefix, document, spec) else None
+        settled = placed.settled and is_settled(placed.prefix, document, spec)
+        return placed if settled else None
 
     def place_unseen(self) -> Placement:
         """Where it belongs if bodies are not shown. Raises Refusal."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from typing import NamedTuple
 
 from extproc.core.body import Document
@@ -10,7 +11,9 @@ from extproc.core.catalog import Catalog, Model
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
-from extproc.core.prefix import key_of, prefix_of
+from extproc.core.prefix import is_settled, key_of, prefix_of
+from extproc.core.signals import Signals
+from extproc.core.split import Split
 from extproc.core.strategies import Candidate, Query, Reason
 from extproc.core.subset import Subset
 
@@ -24,6 +27,10 @@ class Placement(NamedTuple):
     key: int | None
     snapshot: Snapshot
     """The model's endpoints that the request may go to."""
+    rename: str | None = None
+    """What the servers call the model, where the request calls it otherwise."""
+    settled: bool = True
+    """Of a cut body: whether what makes the request stay with a split's target was read whole."""
 
 
 class Decision(NamedTuple):
@@ -41,6 +48,10 @@ class Decision(NamedTuple):
     """Endpoints that could have served the request."""
     fallback: str | None
     """The address to try when the endpoint refuses."""
+    rename: str | None
+    """What the body must call the model; None where it does so already."""
+    reads_signals: bool
+    """Whether the strategy wants to know what the answer says of the endpoint's load."""
     lease: Lease
 
     @property
@@ -59,16 +70,36 @@ class Router:
 
     Synchronous on purpose: between looking at the loads and taking the lease no
     other decision can come, so concurrent requests never share one free place.
-    Without `fallbacks` no decision names a second candidate.
+    Without `fallbacks` no decision names a second candidate. `rng` shares requests out
+    that have nothing to stick to; without `signals` nobody hears what endpoints say.
     """
 
     def __init__(
-        self, ledger: Ledger, catalog: Catalog | None = None, *, fallbacks: bool = True
+        self,
+        ledger: Ledger,
+        catalog: Catalog | None = None,
+        *,
+        signals: Signals | None = None,
+        rng: Random | None = None,
+        fallbacks: bool = True,
     ) -> None:
         self.ledger = ledger
-        self._fallbacks = fallbacks
+        self.signals = signals or Signals(lambda: 0.0, ledger.loads)
         self.catalog = catalog or Catalog()
-        """The catalog in force; assign to publish another."""
+        """The catalog in force; `publish` puts another in its place."""
+        self._rng = rng or Random(0)
+        self._fallbacks = fallbacks
+        self._followers: list[Callable[[Catalog], None]] = []
+
+    def publish(self, catalog: Catalog) -> None:
+        """Puts a catalog in force, and shows it to all who follow."""
+        self.catalog = catalog
+        for follower in self._followers:
+            follower(catalog)
+
+    def follow(self, follower: Callable[[Catalog], None]) -> None:
+        """From now on shows each new catalog to this function too."""
+        self._followers.append(follower)
 
     def place(
         self,
@@ -78,10 +109,36 @@ class Router:
         subset: Subset | None = None,
     ) -> Placement:
         """What the request means here. Raises ModelNotFound."""
+        split = self.catalog.splits.get(name)
+        if split is not None:
+            return self._place_split(split, document, headers, subset)
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
-        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot)
+        served = adapter or model.spec.served
+        rename = None if served == name else served
+        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot, rename)
+
+    def _place_split(
+        self,
+        split: Split,
+        document: Document | None,
+        headers: Mapping[str, str],
+        subset: Subset | None,
+    ) -> Placement:
+        """In the first target that has an endpoint for the request, else in the first."""
+        sticky = prefix_of(document, headers, split.key)
+        settled = is_settled(sticky, document, split.key)
+        first: Placement | None = None
+        for target in split.order(sticky, self._rng):
+            place = self.place(target, document, headers, subset)
+            served = place.adapter or place.model.spec.served
+            place = place._replace(rename=served, settled=settled)
+            if place.snapshot.eligible(place.adapter):
+                return place
+            first = first or place
+        assert first is not None, "a split has targets"
+        return first
 
     def endpoint(self, model: str, address: str) -> Endpoint:
         """The endpoint of a model at an address, be it known or not."""
@@ -103,6 +160,8 @@ class Router:
             restricted = placement.snapshot is not placement.model.snapshot
             raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
+        strategy = placement.model.strategy
+        strategy.chosen(Query(placement.adapter, placement.key), best.endpoint)
         return Decision(
             model=spec.name,
             adapter=placement.adapter,
@@ -113,5 +172,7 @@ class Router:
             inflight=self.ledger.loads.get(best.endpoint.address, 0),
             candidates=len(placement.snapshot.eligible(placement.adapter)),
             fallback=second.endpoint.address if second else None,
+            rename=placement.rename,
+            reads_signals=strategy.reads_signals,
             lease=self.ledger.acquire(spec.name, best.endpoint),
         )

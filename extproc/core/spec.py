@@ -24,7 +24,22 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-StrategyName = Literal["PrefixHash", "LeastLoad", "RoundRobin", "Random"]
+StrategyName = Literal[
+    "PrefixHash",
+    "Random",
+    "RoundRobin",
+    "LeastLoad",
+    "LeastRequest",
+    "LeastQueue",
+    "LeastKVCache",
+    "QueueKVCache",
+    "LoraQueue",
+    "LoraKVCache",
+    "LowLatency",
+    "Chain",
+]
+
+FilterName = Literal["LowLatency", "LoraAffinity", "LeastQueue", "LeastKVCache", "PrefixHash"]
 
 HEADER_SOURCE = "Header:"
 
@@ -151,6 +166,56 @@ class PrefixHashSpec(_Spec):
         return None
 
 
+class FilterSpec(_Spec):
+    """One step of a chain: it passes on some of the endpoints that the step before it left, and
+    one at least.
+    """
+
+    filter: FilterName
+    """What it keeps."""
+
+    max_queue: int | None = Field(default=None, ge=0, le=100_000)
+    """Of `LowLatency`: requests waiting on an endpoint at most. 50 where it is not given."""
+
+    slack: float | None = Field(default=None, ge=0, le=100_000)
+    """Of `LeastQueue` (requests) and `LeastKVCache` (share of the cache, 0 to 1): how far above
+    the least an endpoint may be and still be kept. Where it is not given: the distance from the
+    least to the most, divided by the number of endpoints."""
+
+    @model_validator(mode="after")
+    def _has_only_its_own_thresholds(self) -> FilterSpec:
+        if self.max_queue is not None and self.filter != "LowLatency":
+            raise ValueError(f"'maxQueue' means nothing to {self.filter}")
+        if self.slack is not None and self.filter not in ("LeastQueue", "LeastKVCache"):
+            raise ValueError(f"'slack' means nothing to {self.filter}")
+        return self
+
+
+class SignalsSpec(_Spec):
+    """How vLLM's own metrics are read, for strategies that use them."""
+
+    interval_seconds: float = Field(default=0.2, ge=0.05, le=60)
+    """Between two readings of an endpoint that has requests. Longer where there are so many
+    endpoints that reading them would cost the sidecar more than a few percent of a core."""
+
+    idle_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """The same while it has none."""
+
+    stale_after_seconds: float = Field(default=3.0, ge=0.1, le=600)
+    """What is older than this is not believed: the endpoint then counts as an average one with
+    the requests that this sidecar has in flight there."""
+
+    slow_start_seconds: float = Field(default=30.0, ge=0, le=3600)
+    """How long a new endpoint, which has nothing waiting and nothing cached, is held back: its
+    share of the requests in flight grows from nothing to the mean over this time."""
+
+    @model_validator(mode="after")
+    def _is_stale_only_after_a_missed_reading(self) -> SignalsSpec:
+        if self.stale_after_seconds <= max(self.interval_seconds, self.idle_interval_seconds):
+            raise ValueError("'staleAfterSeconds' must be longer than both intervals")
+        return self
+
+
 class LoadBalancingSpec(_Spec):
     """How a model's endpoints share its requests."""
 
@@ -158,7 +223,19 @@ class LoadBalancingSpec(_Spec):
     """How an endpoint is chosen."""
 
     prefix_hash: PrefixHashSpec = PrefixHashSpec()
-    """For the strategy `PrefixHash`; others do not look at it."""
+    """For the strategy `PrefixHash`; the key breaks ties in all others that read signals."""
+
+    chain: Items[FilterSpec] = ()
+    """The filters of the strategy `Chain`, applied in this order."""
+
+    signals: SignalsSpec = SignalsSpec()
+    """For strategies that read vLLM's metrics, and for the discovery of adapters."""
+
+    @model_validator(mode="after")
+    def _has_a_chain_where_it_is_used(self) -> LoadBalancingSpec:
+        if (self.strategy == "Chain") != bool(self.chain):
+            raise ValueError("the strategy 'Chain' needs a 'chain', and only it reads one")
+        return self
 
 
 class ServiceSpec(_Spec):
@@ -194,20 +271,69 @@ Source = ServiceSpec | InferencePoolSpec
 """Where endpoints are discovered; equal sources are one, whichever models use them."""
 
 
+class TargetSpec(_Spec):
+    """A model that takes a share of a split."""
+
+    model: Name
+    """A model of this document by its name, or one of its configured adapters."""
+
+    weight: int = Field(ge=0, le=1_000_000)
+    """Its share is its weight over the sum of all. 0: only if no other target has endpoints."""
+
+
+class SplitSpec(_Spec):
+    """Models that share the requests of one name, by weight. A request that is like another in
+    what `stickyBy` names goes to the same target, as long as that has endpoints; when weights
+    change, only those move that have to.
+    """
+
+    targets: Items[TargetSpec]
+    """The models; the body's model becomes the target's."""
+
+    sticky_by: PrefixSource = "FirstUserMessage"
+    """What requests must share to go to the same target."""
+
+    prefix_char_length: int = Field(default=100, ge=1, le=1_000_000)
+    """Characters of it that count; a header counts whole."""
+
+    @field_validator("targets", mode="after")
+    @classmethod
+    def _targets_share(cls, targets: tuple[TargetSpec, ...]) -> tuple[TargetSpec, ...]:
+        _unique([target.model for target in targets])
+        if not any(target.weight for target in targets):
+            raise ValueError("one target at least must have a weight above 0")
+        return targets
+
+    @property
+    def key(self) -> PrefixHashSpec:
+        """How the text that makes requests alike is read."""
+        return PrefixHashSpec.model_construct(
+            prefix_source=self.sticky_by, prefix_char_length=self.prefix_char_length
+        )
+
+
+# What a model says of its servers.
+_OF_SERVERS = frozenset({"served_name", "adapters", "discover_adapters", "load_balancing"})
+
+
 class ModelSpec(_Spec):
     """One model: the names it answers to, where it runs, how requests are spread."""
 
     name: Name
-    """What requests put in `model`. Bodies go on as they are, so the servers must know the model
-    by this name (vLLM: `--served-model-name`). No two names, aliases or adapters of a document
-    may be alike."""
+    """What requests put in `model`. No two names, aliases or adapters of a document may be
+    alike."""
 
     aliases: Items[Name] = ()
-    """Other names for the model, which the servers must know too."""
+    """Other names for the model."""
+
+    served_name: Name | None = None
+    """The name by which the servers know the model (vLLM: `--served-model-name`), if it is not
+    `name`. Requests that call it otherwise have the body's `model` changed to this, and nothing
+    else."""
 
     endpoints: Items[IpPort] | None = None
-    """The model's servers as a fixed list. Each model has one of `endpoints`, `service` and
-    `inferencePool`."""
+    """The model's servers as a fixed list. Each model has one of `endpoints`, `service`,
+    `inferencePool` and `split`."""
 
     service: ServiceSpec | None = None
     """The Kubernetes Service whose endpoints are the model's servers."""
@@ -215,9 +341,16 @@ class ModelSpec(_Spec):
     inference_pool: InferencePoolSpec | None = None
     """The InferencePool whose pods are the model's servers."""
 
+    split: SplitSpec | None = None
+    """Other models, which share the requests of this name."""
+
     adapters: Items[Name] = ()
     """LoRA adapters that every one of the servers has. Each is a model name of its own;
-    `MODEL_ADAPTER` means it too, where the servers know that name."""
+    `MODEL_ADAPTER` means it too."""
+
+    discover_adapters: bool | None = None
+    """Whether the servers are asked which adapters they have, beside those listed here. By
+    default they are, where the strategy reads signals."""
 
     load_balancing: LoadBalancingSpec = LoadBalancingSpec()
     """How requests are spread: KubeAI's block."""
@@ -229,12 +362,24 @@ class ModelSpec(_Spec):
 
     @model_validator(mode="after")
     def _has_one_source_of_endpoints(self) -> ModelSpec:
-        sources = (self.endpoints, self.service, self.inference_pool)
+        sources = (self.endpoints, self.service, self.inference_pool, self.split)
         if sum(source is not None for source in sources) != 1:
-            raise ValueError("give one of 'endpoints', 'service' and 'inferencePool'")
+            raise ValueError("give one of 'endpoints', 'service', 'inferencePool' and 'split'")
         if self.endpoints == ():
             raise ValueError("'endpoints' is empty")
         return self
+
+    @model_validator(mode="after")
+    def _has_servers_or_is_a_split(self) -> ModelSpec:
+        if self.split is not None and (self.model_fields_set & _OF_SERVERS):
+            given = next(key for key in sorted(_OF_SERVERS) if key in self.model_fields_set)
+            raise ValueError(f"a split has no servers of its own: {to_camel(given)!r} goes to them")
+        return self
+
+    @property
+    def served(self) -> str:
+        """The name by which the servers know the model."""
+        return self.served_name or self.name
 
     @property
     def source(self) -> Source | None:
@@ -262,3 +407,12 @@ class ModelsSpec(_Spec):
         if not models:
             raise ValueError("is empty; list at least one model")
         return models
+
+    def served_names(self) -> list[str]:
+        """What a split may have as its targets: models with servers, and their adapters."""
+        return [
+            name
+            for model in self.models
+            if model.split is None
+            for name in (model.name, *model.adapters)
+        ]

@@ -69,8 +69,8 @@ def decision_microseconds(endpoints: int, size: int, rounds: int) -> float:
     addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
     spec = ModelsSpec.model_validate({"models": [{"name": MODEL, "endpoints": addresses}]})
     rng = Random(1)
-    catalog = revise(Catalog(), spec.models, lambda balancing: build(balancing, rng))
-    router = Router(Ledger(), catalog)
+    router = Router(Ledger())
+    router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))
     messages = [(_headers_message(), _body_message(body(size, key))) for key in range(KEYS)]
     open_conversations = [Conversation(router, rng) for _ in range(4 * endpoints)]
 

@@ -18,7 +18,7 @@ from enum import Enum
 from itertools import pairwise
 from random import Random
 from textwrap import dedent, wrap
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 from unittest.mock import patch
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -34,8 +34,16 @@ from extproc.core.errors import NoEndpoints, Refusal
 from extproc.core.ledger import Ledger
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.router import Router
-from extproc.core.spec import PREFIX_SOURCES, LoadBalancingSpec, ModelsSpec, StrategyName
+from extproc.core.signals import Signals
+from extproc.core.spec import (
+    PREFIX_SOURCES,
+    FilterName,
+    LoadBalancingSpec,
+    ModelsSpec,
+    StrategyName,
+)
 from extproc.core.strategies import Reason, build
+from extproc.core.strategies.presets import PRESETS, filter_of
 
 Schema = dict[str, Any]
 Row = Sequence[str]
@@ -125,6 +133,10 @@ def values(schema: Schema) -> str:
     if "format" in schema:
         return str(schema["format"])
     match schema["type"]:
+        case "boolean":
+            return "`true` or `false`"
+        case "number":
+            return f"number from {schema['minimum']:,} to {schema['maximum']:,}"
         case "array":
             return f"list of: {values(schema['items'])}"
         case "integer":
@@ -173,6 +185,10 @@ def _strategies() -> Iterator[str]:
     rows = [(f"`{name}`", strategy_in_words(name)) for name in get_args(StrategyName)]
     yield from _table(("strategy", "what it chooses"), rows)
     yield ""
+    yield "The values of `filter` in a chain, and what each keeps:"
+    filters = [(f"`{name}`", _filter_in_words(name)) for name in get_args(FilterName)]
+    yield from _table(("filter", "what it keeps"), filters)
+    yield ""
     yield "`PrefixHash` hashes a key of each request. The values of `prefixSource`:"
     rows = [(f"`{name}`", meaning) for name, meaning in PREFIX_SOURCES.items()]
     yield from _table(("source", "the key"), rows)
@@ -180,13 +196,23 @@ def _strategies() -> Iterator[str]:
 
 def strategy_in_words(name: str) -> str:
     """How the module of a strategy begins, less the name. Raises Undocumented."""
-    chosen = LoadBalancingSpec.model_validate({"strategy": name})
-    module = sys.modules[type(build(chosen, Random())).__module__]
+    preset = PRESETS.get(cast("StrategyName", name))
+    if preset is not None:
+        return f"The chain {', '.join(f'`{one.filter}`' for one in preset)}."
+    filters = [{"filter": "LeastQueue"}] if name == "Chain" else []
+    chosen = LoadBalancingSpec.model_validate({"strategy": name, "chain": filters})
+    module = sys.modules[type(build(chosen, Random(), Signals(lambda: 0.0, {}))).__module__]
     start, colon, rest = (module.__doc__ or "").partition(":")
     if start != name or not colon:
         raise Undocumented(f"the docstring of {module.__name__} does not begin with '{name}:'")
     words = _one_line(" ".join(rest.split("\n\n")[:2]))
     return words[:1].upper() + words[1:]
+
+
+def _filter_in_words(name: FilterName) -> str:
+    spec = LoadBalancingSpec.model_validate({"strategy": "Chain", "chain": [{"filter": name}]})
+    built = filter_of(spec.chain[0], spec, Signals(lambda: 0.0, {}), Random())
+    return _one_line((type(built).__doc__ or "").replace("\n\n", " "))
 
 
 def _commands() -> Iterator[str]:

@@ -57,7 +57,7 @@ class Served:
         await self.cluster.close()
 
     def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
-        self.router.catalog = self.router.catalog.rediscovered(source, endpoints)
+        self.router.publish(self.router.catalog.rediscovered(source, endpoints))
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:

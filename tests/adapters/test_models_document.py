@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.adapters.models_document import MAX_BYTES, DocumentError, parse
-from extproc.core.spec import InferencePoolSpec, ServiceSpec
+from extproc.core.spec import InferencePoolSpec, ServiceSpec, StrategyName
 
 LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
-MODEL_KEYS = "known are name, aliases, endpoints, service, inferencePool, adapters, loadBalancing"
-NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service' and 'inferencePool'"
+MODEL_KEYS = (
+    "known are name, aliases, servedName, endpoints, service, inferencePool, split, adapters, "
+    "discoverAdapters, loadBalancing"
+)
+NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"
 NO_NAME = "is no Kubernetes name: lower case letters, digits, '-' and '.'"
-STRATEGIES = "PrefixHash, LeastLoad, RoundRobin, Random"
+STRATEGIES = ", ".join(get_args(StrategyName))
 SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Header:<name>"
 
 
@@ -213,7 +216,7 @@ def with_endpoints(text: str) -> str:
         (
             with_key("loadBalancing: {strategi: Random}"),
             "models[0].loadBalancing.strategi: unknown key, did you mean 'strategy'?; "
-            "known are strategy, prefixHash",
+            "known are strategy, prefixHash, chain, signals",
         ),
         (
             prefix_hash("mean_load_factor: 125"),
@@ -229,6 +232,56 @@ def with_endpoints(text: str) -> str:
         (
             with_key("loadBalancing: {strategy: Zzz}"),
             f"models[0].loadBalancing.strategy: 'Zzz' is not one of {STRATEGIES}",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: LeastQue}\n",
+            f"models[0].loadBalancing.strategy: 'LeastQue' is not one of {STRATEGIES}, "
+            "did you mean 'LeastQueue'?",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: Chain}\n",
+            "models[0].loadBalancing: the strategy 'Chain' needs a 'chain', and only it reads one",
+        ),
+        (
+            LLAMA + "  loadBalancing: {chain: [{filter: LeastQueue}]}\n",
+            "models[0].loadBalancing: the strategy 'Chain' needs a 'chain', and only it reads one",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastQeue}]}\n",
+            "models[0].loadBalancing.chain[0].filter: 'LeastQeue' is not one of LowLatency, "
+            "LoraAffinity, LeastQueue, LeastKVCache, PrefixHash, did you mean 'LeastQueue'?",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastQueue, "
+            "maxQueue: 5}]}\n",
+            "models[0].loadBalancing.chain[0]: 'maxQueue' means nothing to LeastQueue",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LowLatency, slack: x}]}\n",
+            "models[0].loadBalancing.chain[0].slack: must be a number, not 'x'",
+        ),
+        (
+            LLAMA + "  loadBalancing: {signals: {staleAfterSeconds: 0.5}}\n",
+            "models[0].loadBalancing.signals: 'staleAfterSeconds' must be longer than both "
+            "intervals",
+        ),
+        (
+            LLAMA + "- {name: canary, split: {targets: [{model: lama, weight: 1}]}}\n",
+            "models[1].split.targets[0].model: 'lama' is no model or adapter of this document, "
+            "did you mean 'llama'?",
+        ),
+        (
+            LLAMA + "- {name: canary, split: {targets: [{model: canary, weight: 1}]}}\n",
+            "models[1].split.targets[0].model: 'canary' is no model or adapter of this document",
+        ),
+        (
+            LLAMA + "- {name: canary, split: {targets: [{model: llama, weight: 0}]}}\n",
+            "models[1].split.targets: one target at least must have a weight above 0",
+        ),
+        (
+            LLAMA + "- {name: canary, split: {targets: [{model: llama, weight: 1}]}, "
+            "loadBalancing: {}}\n",
+            "models[1]: a split has no servers of its own: 'loadBalancing' goes to them",
         ),
         (
             prefix_hash("meanLoadFactor: 99"),

@@ -39,7 +39,7 @@ def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
     assert model_states(serving)["llama"]["endpoints"] == []
     assert spec.source is not None
     found = [Endpoint("10.0.0.7:8000", "ns/pod-1")]
-    serving.catalog = serving.catalog.rediscovered(spec.source, found)
+    serving.publish(serving.catalog.rediscovered(spec.source, found))
     (endpoint,) = model_states(serving)["llama"]["endpoints"]
     assert (endpoint["address"], endpoint["name"]) == ("10.0.0.7:8000", "ns/pod-1")
     assert (endpoint["state"], endpoint["adapters"]) == ("ready", ["sql"])
@@ -48,7 +48,7 @@ def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
 def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     last, lost = decide(serving, "llama"), decide(serving, "llama")
-    serving.catalog = catalog(model_spec(endpoints=["10.0.0.2:8000"]))
+    serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
 
     def shown() -> list[tuple[str, str, int]]:
         endpoints = model_states(serving)["llama"]["endpoints"]
@@ -64,8 +64,8 @@ def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
 def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     decide(serving, "llama")
-    serving.catalog = catalog(model_spec(endpoints=["10.0.0.2:8000"]))
-    serving.catalog = catalog(model_spec(endpoints=["10.0.0.1:8000"]))
+    serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
+    serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
     (endpoint,) = model_states(serving)["llama"]["endpoints"]
     assert (endpoint["state"], endpoint["inflight"]) == ("ready", 1)
 
@@ -73,7 +73,7 @@ def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -
 def test_a_model_that_left_is_shown_while_it_has_requests() -> None:
     serving = router(model_spec("old", endpoints=["10.0.0.1:8000"]))
     last = decide(serving, "old")
-    serving.catalog = catalog(model_spec("new", endpoints=["10.0.0.2:8000"]))
+    serving.publish(catalog(model_spec("new", endpoints=["10.0.0.2:8000"])))
     old = model_states(serving)["old"]
     assert old["strategy"] is None
     assert [(e["state"], e["inflight"]) for e in old["endpoints"]] == [("draining", 1)]
@@ -84,7 +84,7 @@ def test_a_model_that_left_is_shown_while_it_has_requests() -> None:
 def test_an_endpoint_that_moved_to_another_model_drains_under_the_old() -> None:
     serving = router(model_spec("old", endpoints=["10.0.0.1:8000"]))
     decide(serving, "old")
-    serving.catalog = catalog(model_spec("new", endpoints=["10.0.0.1:8000"]))
+    serving.publish(catalog(model_spec("new", endpoints=["10.0.0.1:8000"])))
     decide(serving, "new")
     states = model_states(serving)
     assert [(e["state"], e["inflight"]) for e in states["old"]["endpoints"]] == [("draining", 1)]

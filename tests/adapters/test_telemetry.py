@@ -126,7 +126,7 @@ class TestEndpoints:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
         telemetry = Telemetry(serving)
         last = decision(serving)
-        serving.catalog = catalog(model_spec(endpoints=["10.0.0.2:8000"]))
+        serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
         labels = {"model": "llama", "endpoint": "10.0.0.1:8000"}
         assert sample(telemetry, "extproc_inflight_requests", **labels) == 1
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 1

@@ -13,6 +13,7 @@ from extproc.core.catalog import Catalog, Model, revise
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.ledger import Lease, Ledger
 from extproc.core.router import Router
+from extproc.core.signals import Signals
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Candidate, Query, Strategy, build
 
@@ -54,17 +55,42 @@ def model_spec(
 
 
 def by_service(
-    model: str = "llama", *, name: str = "vllm", adapters: Sequence[str] = ()
+    model: str = "llama",
+    *,
+    name: str = "vllm",
+    adapters: Sequence[str] = (),
+    strategy: str = "PrefixHash",
 ) -> ModelSpec:
     """A model whose endpoints are those of a Service in the namespace `ns`."""
     service = {"namespace": "ns", "name": name, "port": "http"}
-    document = {"name": model, "service": service, "adapters": list(adapters)}
+    document = {
+        "name": model,
+        "service": service,
+        "adapters": list(adapters),
+        "loadBalancing": {"strategy": strategy},
+    }
     return ModelSpec.model_validate(document)
+
+
+def split_spec(
+    name: str = "canary", sticky_by: str = "FirstUserMessage", **weights: int
+) -> ModelSpec:
+    """A name whose requests other models share."""
+    targets = [{"model": model, "weight": weight} for model, weight in weights.items()]
+    return ModelSpec.model_validate(
+        {"name": name, "split": {"targets": targets, "stickyBy": sticky_by}}
+    )
+
+
+def balancing(strategy: str, **other: object) -> LoadBalancingSpec:
+    """Load balancing as the document says it; a chain of one filter for the strategy `Chain`."""
+    chain = {"chain": [{"filter": "LeastQueue"}]} if strategy == "Chain" else {}
+    return LoadBalancingSpec.model_validate({"strategy": strategy, **chain, **other})
 
 
 def strategy_of(spec: LoadBalancingSpec) -> Strategy:
     """The strategy with dice that fall the same way each time."""
-    return build(spec, Random(0))
+    return build(spec, Random(0), Signals(lambda: 0.0, {}))
 
 
 def catalog(*specs: ModelSpec) -> Catalog:

@@ -241,7 +241,7 @@ class TestTheAnswerToTheBody:
     def test_uses_the_catalog_in_force_when_it_is_made(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
-        peer.router.catalog = router(QWEN).catalog
+        peer.router.publish(router(QWEN).catalog)
         assert proceeding(peer.body(asking("qwen"))).target == "10.0.1.1:8000"
 
 

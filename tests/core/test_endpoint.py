@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from random import Random
 from typing import get_args
 
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 from extproc.core.endpoint import Snapshot
 from extproc.core.spec import LoadBalancingSpec, StrategyName
-from extproc.core.strategies import Candidate, Query, Reason, build
+from extproc.core.strategies import Candidate, Query, Reason
 from extproc.core.subset import subset_of
-from tests.core.builders import endpoint, endpoints, thorough
+from tests.core.builders import balancing, endpoint, endpoints, strategy_of, thorough
 
 A, B, C = endpoint("a", "sql"), endpoint("b", "sql", "law"), endpoint("c")
 
@@ -93,7 +92,7 @@ class TestARestrictedSnapshot:
         fleet = endpoints(6)
         kept = fleet[1], fleet[4]
         snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
-        ranking = build(LoadBalancingSpec(strategy=strategy), Random(0))
+        ranking = strategy_of(balancing(strategy))
         for loads in ({}, {e.address: i for i, e in enumerate(fleet)}, {kept[0].address: 50}):
             order = list(ranking.rank(Query(key=key), snapshot, loads))
             assert {candidate.endpoint for candidate in order} == set(kept)
@@ -103,7 +102,7 @@ class TestARestrictedSnapshot:
         fleet = endpoints(6)
         kept = fleet[1], fleet[4]
         snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
-        ranking = build(LoadBalancingSpec(strategy="PrefixHash"), Random(0))
+        ranking = strategy_of(LoadBalancingSpec(strategy="PrefixHash"))
         home, other = snapshot.walk(7, "")
         # Over the two: (10 + 1) / 2 * 1.25 < 7, though all others are busy.
         loads = {**{e.address: 1000 for e in fleet}, home.address: 7, other.address: 3}

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from extproc.core.spec import LoadBalancingSpec, StrategyName
-from extproc.core.strategies import Query, Strategy, build
+from extproc.core.strategies import Query, Strategy
 from extproc.core.strategies.least_load import LeastLoad
 from extproc.core.strategies.prefix_hash import PrefixHash
 from extproc.core.strategies.random_choice import RandomChoice
 from extproc.core.strategies.round_robin import RoundRobin
-from tests.core.builders import Traffic, endpoints, model_spec
+from tests.core.builders import Traffic, endpoints, model_spec, strategy_of
 
 
 @pytest.mark.parametrize(
@@ -23,17 +21,17 @@ from tests.core.builders import Traffic, endpoints, model_spec
     ],
 )
 def test_a_strategy_is_chosen_by_its_name(name: StrategyName, kind: type[Strategy]) -> None:
-    assert type(build(LoadBalancingSpec(strategy=name), Random())) is kind
+    assert type(strategy_of(LoadBalancingSpec(strategy=name))) is kind
 
 
 def test_prefix_hash_is_the_default() -> None:
-    assert isinstance(build(LoadBalancingSpec(), Random()), PrefixHash)
+    assert isinstance(strategy_of(LoadBalancingSpec()), PrefixHash)
 
 
 @pytest.mark.parametrize(("factor", "at_home"), [(100, 2), (150, 14), (200, 100)])
 def test_prefix_hash_bounds_the_load_as_configured(factor: int, at_home: int) -> None:
     spec = model_spec(meanLoadFactor=factor).load_balancing
-    traffic = Traffic(build(spec, Random(0)), *endpoints(2))
+    traffic = Traffic(strategy_of(spec), *endpoints(2))
     home, other = (c.endpoint.name for c in traffic.rank(Query(key=7)))
     traffic.load({home: 5, other: 5})
     # The request after n others stays where 5 + n <= (10 + n + 1) / 2 * factor / 100.

@@ -64,8 +64,8 @@ class TestValues:
         assert values({"anyOf": [{"format": "IP:PORT"}, {"type": "null"}]}) == "IP:PORT"
 
     def test_of_a_kind_without_words_stop_the_page(self) -> None:
-        with pytest.raises(TypeError, match="'boolean'"):
-            values({"type": "boolean"})
+        with pytest.raises(TypeError, match="'object'"):
+            values({"type": "object"})
 
 
 def test_a_strategy_is_told_in_the_words_of_its_module() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from random import Random
 
+from extproc.core.signals import Signals
 from extproc.core.spec import LoadBalancingSpec
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 from extproc.core.strategies.least_load import LeastLoad
+from extproc.core.strategies.least_request import LeastRequest
 from extproc.core.strategies.prefix_hash import PrefixHash
+from extproc.core.strategies.presets import PRESETS, chain
 from extproc.core.strategies.random_choice import RandomChoice
 from extproc.core.strategies.round_robin import RoundRobin
 
 __all__ = ["Candidate", "Query", "Reason", "Strategy", "build"]
 
 
-def build(spec: LoadBalancingSpec, rng: Random) -> Strategy:
+def build(spec: LoadBalancingSpec, rng: Random, signals: Signals) -> Strategy:
     """The strategy a model asks for; `rng` breaks ties and makes random choices."""
     match spec.strategy:
         case "PrefixHash":
@@ -25,3 +28,9 @@ def build(spec: LoadBalancingSpec, rng: Random) -> Strategy:
             return RoundRobin()
         case "Random":
             return RandomChoice(rng)
+        case "LeastRequest":
+            return LeastRequest(rng)
+        case "Chain":
+            return chain(spec.chain, spec, signals, rng)
+        case preset:
+            return chain(PRESETS[preset], spec, signals, rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from extproc.core.endpoint import Endpoint, Snapshot
 
@@ -33,6 +33,30 @@ class Reason(StrEnum):
     RANDOM = "random"
     """Chance."""
 
+    LEAST_REQUEST = "least_request"
+    """Fewer requests in flight than the other one that was drawn."""
+
+    LOW_LATENCY = "low_latency"
+    """Of those that could serve it the only one with a short queue."""
+
+    LORA_LOADED = "lora_loaded"
+    """The only one that probably has the adapter in memory."""
+
+    LORA_FREE_SLOT = "lora_free_slot"
+    """The only one with room for the adapter."""
+
+    LEAST_QUEUE = "least_queue"
+    """The fewest requests waiting."""
+
+    LEAST_KV_CACHE = "least_kv_cache"
+    """The most room in its KV cache."""
+
+    RING = "ring"
+    """The first on the ring among equals."""
+
+    ONLY_ONE = "only_one"
+    """There was no other."""
+
 
 class Query(NamedTuple):
     """What a strategy may know of a request."""
@@ -56,6 +80,9 @@ class Candidate(NamedTuple):
 class Strategy(Protocol):
     """An order of preference among a snapshot's endpoints for one request."""
 
+    reads_signals: ClassVar[bool] = False
+    """Whether it wants to know what endpoints say of themselves."""
+
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
     ) -> Iterator[Candidate]:
@@ -66,3 +93,7 @@ class Strategy(Protocol):
         in flight by address, without this one, and do not change meanwhile.
         """
         ...
+
+    def chosen(self, query: Query, endpoint: Endpoint) -> None:
+        """The request goes there; for strategies that remember."""
+        return

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from extproc.core.endpoint import Snapshot
-from extproc.core.strategies.base import Candidate, Query, Reason
+from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
-class LeastLoad:
+class LeastLoad(Strategy):
     """Ties are broken at random: sidecars that broke them alike would stampede together."""
 
     def __init__(self, rng: Random) -> None:

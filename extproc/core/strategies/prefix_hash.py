@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.strategies.base import Candidate, Query, Reason
+from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 from extproc.core.strategies.least_load import LeastLoad
 
 
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
         return load * self.denominator <= self.numerator
 
 
-class PrefixHash:
+class PrefixHash(Strategy):
     """A request without a prefix goes by least load: a constant key would pile such
     requests on one endpoint.
 

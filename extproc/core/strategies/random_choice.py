@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from extproc.core.endpoint import Snapshot
-from extproc.core.strategies.base import Candidate, Query, Reason
+from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
-class RandomChoice:
+class RandomChoice(Strategy):
     """Knows neither load nor prefix."""
 
     def __init__(self, rng: Random) -> None:

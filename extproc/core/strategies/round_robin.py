@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from extproc.core.endpoint import Snapshot
-from extproc.core.strategies.base import Candidate, Query, Reason
+from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
-class RoundRobin:
+class RoundRobin(Strategy):
     """One turn is counted for all requests of a model, whatever adapter they need."""
 
     def __init__(self) -> None:

@@ -1,0 +1,125 @@
+"""What endpoints say of themselves: the latest word of each, and how old it is.
+
+Two sources write here. A reading of an endpoint's own metrics says everything; the
+load report that comes with an answer (ORCA) says only what waits and how full the
+cache is. Both are already old when they arrive, so each is kept with its time and
+with what this sidecar had in flight there, and `extproc.core.estimate` adds what
+has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from extproc.core.residency import Residency
+
+
+class Load(NamedTuple):
+    """What waits and how full the cache is."""
+
+    waiting: float
+    """Requests in the endpoint's queue."""
+
+    kv_usage: float
+    """Share of the KV cache that running requests hold, 0 to 1."""
+
+
+class Report(NamedTuple):
+    """All that an endpoint's metrics say."""
+
+    load: Load
+    running: float
+    """Requests in the batch."""
+
+    max_loras: int | None = None
+    """Adapters that one batch can have; None where LoRA is off."""
+
+    running_adapters: frozenset[str] = frozenset()
+    """Adapters that running requests use."""
+
+    waiting_adapters: frozenset[str] = frozenset()
+    """Adapters that waiting requests need."""
+
+    block_size: int | None = None
+    """Tokens of a block of the KV cache."""
+
+    blocks: int | None = None
+    """Blocks of the KV cache."""
+
+
+class Reading(NamedTuple):
+    """The latest word of an endpoint."""
+
+    load: Load
+    inflight: int
+    """Our requests in flight there when it said so."""
+    at: float
+    """When it said so, by the clock of `Signals`."""
+    report: Report | None
+    """Its latest metrics; None where only answers told of it."""
+    reported_at: float
+    """When those were read."""
+
+    @property
+    def running(self) -> float:
+        """Requests in the batch: as reported, else those of ours that were not waiting."""
+        if self.report is not None:
+            return self.report.running
+        return max(0.0, self.inflight - self.load.waiting)
+
+
+class Signals:
+    """The latest reading of each endpoint, by address; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float], loads: Mapping[str, int]) -> None:
+        self.clock = clock
+        self._loads = loads
+        self._readings: dict[str, Reading] = {}
+        self._since: dict[str, float] = {}
+        self.residency = Residency()
+        """Which adapters each endpoint probably has in memory."""
+
+    def follow(self, addresses: Collection[str]) -> None:
+        """These are the endpoints now: new ones start slowly, what others said is forgotten."""
+        now = self.clock()
+        for address in self._since.keys() - set(addresses):
+            del self._since[address]
+            self._readings.pop(address, None)
+            self.residency.forget(address)
+        for address in addresses:
+            self._since.setdefault(address, now)
+
+    def reported(self, address: str, report: Report, inflight: int) -> None:
+        """An endpoint's metrics were read; `inflight` are our requests there when we asked."""
+        if address not in self._since:
+            return  # it left while it was asked
+        now = self.clock()
+        self._readings[address] = Reading(report.load, inflight, now, report, now)
+        self.residency.observed(
+            address, report.running_adapters | report.waiting_adapters, report.max_loras
+        )
+
+    def answered(self, address: str, load: Load) -> None:
+        """An answer carried a load report. It was made when the request was over."""
+        if address not in self._since:
+            return
+        inflight = max(0, self._loads.get(address, 0) - 1)
+        before = self._readings.get(address)
+        report, at = (before.report, before.reported_at) if before else (None, self.clock())
+        self._readings[address] = Reading(load, inflight, self.clock(), report, at)
+
+    def latest(self, address: str) -> Reading | None:
+        """The last word of an endpoint, however old; None where there was none."""
+        return self._readings.get(address)
+
+    def fresh(self, addresses: Iterable[str], max_age: float) -> list[Reading | None]:
+        """The reading of each endpoint; None where it is older than `max_age` seconds."""
+        oldest = self.clock() - max_age
+        readings = map(self._readings.get, addresses)
+        return [one if one is not None and one.at >= oldest else None for one in readings]
+
+    def age(self, address: str) -> float | None:
+        """Seconds since an endpoint came; None for one that is not followed."""
+        since = self._since.get(address)
+        return None if since is None else self.clock() - since

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.signals import Load, Signals
+from tests.core.clock import Clock, report
+
+A = "10.0.0.1:8000"
+B = "10.0.0.2:8000"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loads() -> dict[str, int]:
+    return {}
+
+
+@pytest.fixture
+def signals(clock: Clock, loads: dict[str, int]) -> Signals:
+    followed = Signals(clock, loads)
+    followed.follow([A, B])
+    return followed
+
+
+def test_nothing_is_known_before_an_endpoint_says_something(signals: Signals) -> None:
+    assert signals.latest(A) is None
+    assert signals.fresh([A, B], 3) == [None, None]
+
+
+def test_a_report_is_kept_with_its_time_and_our_requests_then(
+    signals: Signals, clock: Clock
+) -> None:
+    said = report(waiting=3, running=8, kv_usage=0.5)
+    signals.reported(A, said, inflight=9)
+    reading = signals.latest(A)
+    assert reading is not None
+    assert (reading.load, reading.running, reading.inflight) == (said.load, 8, 9)
+    assert (reading.at, reading.reported_at) == (clock.now, clock.now)
+
+
+def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
+    signals: Signals, clock: Clock
+) -> None:
+    signals.reported(A, report(), inflight=0)
+    clock.forward(3)
+    assert signals.fresh([A, B], 3) == [signals.latest(A), None]
+    clock.forward(0.01)
+    assert signals.fresh([A], 3) == [None]
+    assert signals.latest(A) is not None
+
+
+class TestAnAnswersLoadReport:
+    def test_brings_load_up_to_date_and_leaves_the_rest(
+        self, signals: Signals, clock: Clock, loads: dict[str, int]
+    ) -> None:
+        signals.reported(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
+        clock.forward(1)
+        loads[A] = 5
+        signals.answered(A, Load(0, 0.2))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.load, reading.running) == (Load(0, 0.2), 8)
+        assert (reading.at, reading.reported_at) == (clock.now, clock.now - 1)
+
+    def test_was_made_when_its_own_request_was_over(
+        self, signals: Signals, loads: dict[str, int]
+    ) -> None:
+        loads[A] = 5
+        signals.answered(A, Load(0, 0))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert reading.inflight == 4
+
+    def test_alone_lets_those_of_our_requests_run_that_do_not_wait(
+        self, signals: Signals, loads: dict[str, int]
+    ) -> None:
+        loads[A] = 6
+        signals.answered(A, Load(2, 0.1))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.running, reading.report) == (3, None)
+
+
+class TestWhenEndpointsChange:
+    def test_what_one_said_that_left_is_forgotten(self, signals: Signals) -> None:
+        signals.reported(A, report(), inflight=0)
+        signals.reported(B, report(), inflight=0)
+        signals.follow([B])
+        assert signals.latest(A) is None
+        assert signals.latest(B) is not None
+
+    def test_one_that_left_while_it_was_asked_is_not_heard(self, signals: Signals) -> None:
+        signals.follow([B])
+        signals.reported(A, report(adapters=frozenset({"sql"})), inflight=0)
+        signals.answered(A, Load(0, 0))
+        assert signals.latest(A) is None
+        assert not signals.residency.has(A, "sql")
+
+    def test_each_has_the_age_of_its_coming(self, signals: Signals, clock: Clock) -> None:
+        clock.forward(5)
+        signals.follow([B, "10.0.0.3:8000"])
+        clock.forward(1)
+        assert signals.age(A) is None
+        assert signals.age(B) == 6
+        assert signals.age("10.0.0.3:8000") == 1
+
+    def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
+        signals.residency.used(A, "sql")
+        signals.follow([B])
+        clock.forward(5)
+        signals.follow([A, B])
+        assert signals.age(A) == 0
+        assert not signals.residency.has(A, "sql")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from itertools import count
 
 from extproc.lab.kv_cache import BlockId
+from extproc.lab.lora_gauge import LoraGauge
 from extproc.lab.replica import Replica, SimRequest, TokenEvent
 
 _MAX_LAG_SECONDS = 0.25
@@ -50,19 +52,23 @@ class Generation:
 class EngineTask:
     """Runs one replica in real time, or `time_scale` times faster."""
 
-    def __init__(self, replica: Replica, time_scale: float = 1.0) -> None:
+    def __init__(
+        self, replica: Replica, time_scale: float = 1.0, gauge: LoraGauge | None = None
+    ) -> None:
         self.replica = replica
+        self.gauge = gauge
         self._time_scale = time_scale
         self._ids = count()
         self._generations: dict[int, Generation] = {}
         self._submitted = asyncio.Event()
+        self._loads: list[asyncio.Future[None]] = []
 
     def submit(
-        self, prompt_tokens: int, output_tokens: int, blocks: Sequence[BlockId]
+        self, prompt_tokens: int, output_tokens: int, blocks: Sequence[BlockId], adapter: str = ""
     ) -> Generation:
         """Queues a request. ValueError where the engine can never serve it."""
         request_id = next(self._ids)
-        self.replica.submit(SimRequest(request_id, prompt_tokens, output_tokens, blocks))
+        self.replica.submit(SimRequest(request_id, prompt_tokens, output_tokens, blocks, adapter))
         generation = self._generations[request_id] = Generation(request_id)
         self._submitted.set()
         return generation
@@ -70,7 +76,16 @@ class EngineTask:
     def abort(self, generation: Generation) -> None:
         """Ends a request early; one that is over changes nothing."""
         self.replica.abort(generation.request_id)
-        self._generations.pop(generation.request_id, None)
+        if self._generations.pop(generation.request_id, None) is not None:
+            self._stamp()
+
+    async def load_adapter(self, adapter: str) -> None:
+        """Loads an adapter between two steps; over when that is done."""
+        self.replica.load_adapter(adapter)
+        loaded = asyncio.get_running_loop().create_future()
+        self._loads.append(loaded)
+        self._submitted.set()
+        await loaded
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -88,10 +103,24 @@ class EngineTask:
         now = asyncio.get_running_loop().time
         deadline = now()
         while (seconds := self.replica.begin_step()) is not None:
+            loads, self._loads = self._loads, []
             deadline = max(deadline + seconds / self._time_scale, now() - _MAX_LAG_SECONDS)
             await asyncio.sleep(max(0.0, deadline - now()))
-            for event in self.replica.finish_step():
-                self._deliver(event)
+            self._finish_step()
+            for load in loads:
+                if not load.done():  # done: its client has gone
+                    load.set_result(None)
+
+    def _finish_step(self) -> None:
+        events = self.replica.finish_step()
+        for event in events:
+            self._deliver(event)
+        if events or self.replica.running:
+            self._stamp()  # but not where an idle engine has only loaded an adapter
+
+    def _stamp(self) -> None:
+        if self.gauge is not None:
+            self.gauge.stamp(time.time())
 
     def _deliver(self, event: TokenEvent) -> None:
         self._generations[event.request_id]._add(event)

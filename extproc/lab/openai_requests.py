@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from extproc.lab import tokens
+from extproc.lab.refusal import Refusal
 
 DEFAULT_MAX_TOKENS = 16
 """Where the request does not say; OpenAI's default for completions."""
 
 
-class BadRequest(Exception):
+class BadRequest(Refusal):
     """Answered with 400; the message is for the client."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, "BadRequestError", message)
 
 
 @dataclass(frozen=True)

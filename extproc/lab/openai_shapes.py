@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from extproc.lab.served_models import ServedModels
 
 DONE = b"data: [DONE]\n\n"
 
@@ -24,19 +26,28 @@ def error(status: int, kind: str, message: str, param: str | None = None) -> byt
     return json.dumps({"error": shape}).encode()
 
 
-def models(names: Sequence[str], max_model_len: int) -> bytes:
-    """The body of GET /v1/models; where there are several names, all mean the first one."""
-    cards = [
-        {
-            "id": name,
-            "object": "model",
-            "owned_by": "stand-in",
-            "root": names[0],
-            "max_model_len": max_model_len,
-        }
-        for name in names
-    ]
+def models(served: ServedModels, max_model_len: int, created: int) -> bytes:
+    """The body of GET /v1/models: the names of the base model, then the adapters."""
+    root = served.name
+    cards = [_card(name, root, None, max_model_len, created) for name in served.bases]
+    cards += [_card(name, path, root, None, created) for name, path in served.adapters.items()]
     return json.dumps({"object": "list", "data": cards}).encode()
+
+
+def _card(
+    name: str, root: str, parent: str | None, max_model_len: int | None, created: int
+) -> dict[str, object]:
+    """Of an adapter vLLM says the path as `root`, the base model as `parent`, and no length."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "stand-in",
+        "root": root,
+        "parent": parent,
+        "max_model_len": max_model_len,
+        "permission": [],
+    }
 
 
 class Answer:

@@ -43,6 +43,20 @@ class Profile:
     """Tokens computed in one step at most; a longer prompt is computed in chunks. The published
     runs' value."""
 
+    max_loras: int = 0
+    """Adapters in one batch at most, and so the slots for them on the GPU. 0: LoRA is off."""
+
+    max_cpu_loras: int = 0
+    """Adapters in host memory at most; those in slots are among them, as in vLLM, so it is as many
+    as there are slots at least. 0: just as many, vLLM's default."""
+
+    lora_load_seconds: float = 0.5
+    """Seconds to read an adapter from disk into host memory. Assumed: some 100 MB at the pace of a
+    network disk; nothing of it is in the published tables."""
+
+    lora_activate_seconds: float = 0.01
+    """Seconds to copy an adapter from host memory into a slot. Assumed: some 100 MB over PCIe."""
+
 
 L4_LLAMA_3_1_8B_FP8 = Profile(
     name="Llama 3.1 8B FP8 on an L4",

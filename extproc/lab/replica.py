@@ -10,19 +10,24 @@ cache have room; at its end every request whose known tokens are all computed ha
 A driver lets that time pass in between: an event loop by sleeping, a simulation by moving its
 clock. Requests can be submitted and aborted at any moment, also between the two.
 
-When the cache is full, the latest arrival among the running requests is preempted: it loses its
+When the cache is full, the one admitted last among the running requests is preempted: it loses its
 blocks, returns to the front of the queue, and computes its tokens again when it is its turn.
+
+A batch has `max_loras` adapters at most. A waiting request that would bring one more keeps its
+place in the queue, and those behind it may overtake it; nothing else is ever overtaken. Bringing
+an adapter into its slot takes time in the step that needs it: see `extproc.lab.lora_slots`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from extproc.lab.kv_cache import BlockId, Holding, PrefixCache
+from extproc.lab.lora_slots import LoraSlots
 from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8, Profile
 
 __all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "TokenEvent"]
@@ -43,7 +48,11 @@ class SimRequest:
 
     blocks: Sequence[BlockId]
     """Chained ids of all full blocks of prompt and output together. The block in which the prompt
-    ends is filled up by output."""
+    ends is filled up by output. Who makes them makes them differ by adapter: its keys and values
+    are not the base model's."""
+
+    adapter: str = ""
+    """The LoRA adapter it runs with; none: the base model."""
 
 
 class TokenEvent(NamedTuple):
@@ -89,10 +98,11 @@ class _Sequence:
 class _Step:
     """What one step computes."""
 
-    __slots__ = ("admitted", "budget", "context", "parts", "prefill")
+    __slots__ = ("adapters", "admitted", "budget", "context", "parts", "prefill")
 
     def __init__(self, budget: int) -> None:
         self.parts: list[tuple[_Sequence, int]] = []
+        self.adapters: dict[str, None] = {}  # in the order of the batch
         self.budget = budget
         self.context = 0
         self.prefill = 0
@@ -104,6 +114,8 @@ class _Step:
         self.context += sequence.computed + tokens
         if sequence.prefilling:
             self.prefill += tokens
+        if sequence.request.adapter:
+            self.adapters[sequence.request.adapter] = None
 
 
 class Replica:
@@ -112,10 +124,11 @@ class Replica:
     def __init__(self, profile: Profile = L4_LLAMA_3_1_8B_FP8) -> None:
         self.profile = profile
         self.cache = PrefixCache(profile.kv_blocks)
-        # Both in order of arrival, and every running request arrived before every waiting one.
-        self._running: dict[int, _Sequence] = {}
+        self.loras = LoraSlots(profile)
+        self._running: dict[int, _Sequence] = {}  # in order of admission
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._step: _Step | None = None
+        self._loading: float | None = None  # seconds; None: no load was asked for
         self._reset_counters()
 
     @property
@@ -127,6 +140,22 @@ class Replica:
     def waiting(self) -> int:
         """Requests in the queue, preempted ones among them."""
         return len(self._waiting)
+
+    @property
+    def running_adapters(self) -> Counter[str]:
+        """Requests in the batch by adapter, without those of the base model."""
+        return _by_adapter(self._running.values())
+
+    @property
+    def waiting_adapters(self) -> Counter[str]:
+        """Requests in the queue by adapter, without those of the base model."""
+        return _by_adapter(self._waiting.values())
+
+    @property
+    def answering_adapters(self) -> Counter[str]:
+        """Requests by adapter that have a token, whether in the batch or preempted."""
+        sequences = chain(self._running.values(), self._waiting.values())
+        return _by_adapter(sequence for sequence in sequences if sequence.generated)
 
     @property
     def kv_usage(self) -> float:
@@ -145,8 +174,18 @@ class Replica:
         if sequence is not None:
             self._release(sequence)
 
+    def load_adapter(self, adapter: str) -> None:
+        """Reads an adapter from disk before the next step, which takes so much longer.
+
+        Loaded before or not: who asks for it says that what is on the disk is new.
+        """
+        self._loading = (self._loading or 0.0) + self.loras.load(adapter)
+
     def begin_step(self) -> float | None:
-        """Plans the next step and says its seconds; None where there is nothing to do."""
+        """Plans the next step and says its seconds; None where there is nothing to do.
+
+        A step without requests only loads the adapters that were asked for.
+        """
         if self._step is not None:
             raise RuntimeError("finish_step() comes before the next begin_step()")
         step = _Step(self.profile.max_num_batched_tokens)
@@ -154,10 +193,11 @@ class Replica:
         if not preempted:
             # Who has just lost its blocks comes first, and would lose them again.
             self._admit_waiting(step)
-        if not step.parts:
+        loading, self._loading = self._loading, None
+        if not step.parts and loading is None:
             return None
         self._step = step
-        return self._seconds(step)
+        return (loading or 0.0) + self.loras.use(step.adapters) + self._seconds(step)
 
     def finish_step(self) -> list[TokenEvent]:
         """Ends the step that begin_step() planned: at most one token for each request in it."""
@@ -205,10 +245,14 @@ class Replica:
                 f"prompt and output together have {tokens} tokens, "
                 f"but the whole cache holds {self.cache.capacity * size}"
             )
+        if request.adapter and not self.profile.max_loras:
+            raise ValueError(f"adapter {request.adapter} is asked for, but LoRA is off")
         if request.request_id in self._running or request.request_id in self._waiting:
             raise ValueError(f"request {request.request_id} is in the engine already")
 
     def _seconds(self, step: _Step) -> float:
+        if not step.parts:
+            return 0.0
         profile = self.profile
         return (
             profile.step_base_seconds
@@ -252,12 +296,25 @@ class Replica:
         self._waiting.move_to_end(request_id, last=False)
 
     def _admit_waiting(self, step: _Step) -> None:
-        while self._waiting and step.budget and len(self._running) < self.profile.max_num_seqs:
-            request_id, sequence = next(iter(self._waiting.items()))
+        admitted: list[_Sequence] = []
+        room = self.profile.max_num_seqs - len(self._running)
+        for sequence in self._waiting.values():
+            if not step.budget or len(admitted) == room:
+                break
+            if self._is_one_adapter_too_many(sequence.request.adapter, step):
+                continue  # keeps its place; others need not wait for a slot
             if not self._admit(sequence, step):
                 break  # first come first served: nobody overtakes
-            del self._waiting[request_id]
-            self._running[request_id] = sequence
+            admitted.append(sequence)
+        for sequence in admitted:
+            request_id = sequence.request.request_id
+            self._running[request_id] = self._waiting.pop(request_id)
+
+    def _is_one_adapter_too_many(self, adapter: str, step: _Step) -> bool:
+        """Whether it would be, in this batch; what is in slots and unused does not count."""
+        if not adapter or adapter in step.adapters:
+            return False
+        return len(step.adapters) == self.profile.max_loras
 
     def _admit(self, sequence: _Sequence, step: _Step) -> bool:
         size = self.profile.block_size
@@ -314,3 +371,8 @@ class Replica:
         self.cache.release(sequence.holding)
         sequence.holding = None
         sequence.prefilling = True
+
+
+def _by_adapter(sequences: Iterable[_Sequence]) -> Counter[str]:
+    adapters = (sequence.request.adapter for sequence in sequences)
+    return Counter(adapter for adapter in adapters if adapter)

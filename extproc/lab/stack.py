@@ -219,13 +219,35 @@ class StandInFleet(Process):
     async def hit_rate(self) -> float:
         """Prompt tokens found in a prefix cache, of all that were looked for, over all replicas."""
         hits = queries = 0.0
-        async with aiohttp.ClientSession() as session:
-            for address in self.addresses:
-                async with session.get(f"http://{address}/metrics") as response:
-                    metrics = await response.text()
-                hits += _sample(metrics, "vllm:prefix_cache_hits_total")
-                queries += _sample(metrics, "vllm:prefix_cache_queries_total")
+        for address in self.addresses:
+            metrics = await self.metrics(address)
+            hits += _sample(metrics, "vllm:prefix_cache_hits_total")
+            queries += _sample(metrics, "vllm:prefix_cache_queries_total")
         return hits / queries if queries else 0.0
+
+    async def metrics(self, address: str) -> str:
+        """What a replica exposes."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{address}/metrics") as response,
+        ):
+            return await response.text()
+
+    async def load_adapter(self, address: str, adapter: str) -> None:
+        """Makes one replica serve a LoRA adapter; it must have been started with --max-loras."""
+        body = {"lora_name": adapter, "lora_path": f"/adapters/{adapter}"}
+        await self._post(address, "/v1/load_lora_adapter", body)
+
+    async def unload_adapter(self, address: str, adapter: str) -> None:
+        """Makes one replica no longer serve it."""
+        await self._post(address, "/v1/unload_lora_adapter", {"lora_name": adapter})
+
+    async def _post(self, address: str, path: str, body: Mapping[str, str]) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"http://{address}{path}", json=body) as response,
+        ):
+            response.raise_for_status()
 
     async def reset(self) -> None:
         """Empties the prefix caches and starts all counters anew."""

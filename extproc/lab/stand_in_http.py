@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from itertools import count
 
+import xxhash
 from aiohttp import web
 
-from extproc.lab import openai_shapes, tokens, vllm_metrics
+from extproc.lab import lora_http, openai_shapes, orca, tokens, vllm_metrics
 from extproc.lab.engine_task import EngineTask, Generation
+from extproc.lab.http_answers import json_answer, refused
 from extproc.lab.openai_requests import (
     BadRequest,
     GenerationRequest,
@@ -20,7 +22,10 @@ from extproc.lab.openai_requests import (
     completion_request,
 )
 from extproc.lab.openai_shapes import Answer
+from extproc.lab.refusal import Refusal
+from extproc.lab.served_models import ServedModels
 from extproc.lab.tally import Tally
+from extproc.lab.vllm_metrics import Style
 
 MAX_MODEL_LEN = 16_384
 """The longest prompt and output together, in tokens, by default; the published runs' value."""
@@ -37,22 +42,24 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class StandIn:
-    """One replica behind one port. No `models`: it serves whatever model a request names."""
+    """One replica behind one port."""
 
     def __init__(
         self,
         port: int,
         engine: EngineTask,
-        models: Sequence[str] = (),
-        max_model_len: int = MAX_MODEL_LEN,
+        models: ServedModels,
+        max_model_len: int,
+        style: Style,
     ) -> None:
         self.port = port
         self._max_model_len = max_model_len
         self.engine = engine
         self._models = models
-        self._name = models[0] if models else "stand-in"
+        self._style = style
         self._tally = Tally()
         self._numbers = count(1)
+        self._started = int(time.time())
 
     def app(self) -> web.Application:
         """The routes."""
@@ -65,6 +72,7 @@ class StandIn:
         app.router.add_get("/load", self._load)
         app.router.add_get("/stand-in/requests", self._requests)
         app.router.add_post("/stand-in/reset-cache", self._reset_cache)
+        lora_http.LoraRoutes(self._models, self.engine).add_to(app)
         app.router.add_post("/{path:.*}", self._anything)
         return app
 
@@ -73,9 +81,7 @@ class StandIn:
         """Counts a POST from its headers to the end of its answer."""
         if request.method != "POST":
             return await handler(request)
-        # What is asked of the stand-in itself would blur the counts it is asked about.
-        own = request.path.startswith("/stand-in/")
-        with nullcontext() if own else self._tally.held():
+        with nullcontext() if _is_of_an_operator(request.path) else self._tally.held():
             try:
                 return await self._answer(request, handler)
             except ConnectionResetError:
@@ -111,13 +117,10 @@ class StandIn:
         body = await request.read()
         try:
             wanted = parse(body)
-            model = wanted.model or self._name
-            if self._models and model not in self._models:
-                message = f"The model `{model}` does not exist."
-                return _error(404, "NotFoundError", message, "model")
-            generation, words = self._submit(wanted)
-        except BadRequest as refusal:
-            return _error(400, "BadRequestError", str(refusal))
+            model = wanted.model or self._models.name
+            generation, words = self._submit(wanted, self._models.adapter_of(model))
+        except Refusal as refusal:
+            return refused(refusal)
         answer = Answer(chat, model, next(self._numbers), int(time.time()))
         try:
             if wanted.stream:
@@ -127,12 +130,15 @@ class StandIn:
                 await _stream(response, wanted, generation, answer, words)
                 return response
             await generation.all()
-            return _json(answer.whole(words, _usage(wanted, generation)))
+            whole = json_answer(answer.whole(words, _usage(wanted, generation)))
+            # Only here: vLLM's streams and refusals carry no report.
+            whole.headers.update(orca.report(request.headers, self.engine.replica))
+            return whole
         finally:
             # Also when the handler is cancelled, because the client has gone.
             self.engine.abort(generation)
 
-    def _submit(self, wanted: GenerationRequest) -> tuple[Generation, list[bytes]]:
+    def _submit(self, wanted: GenerationRequest, adapter: str) -> tuple[Generation, list[bytes]]:
         prompt_tokens = tokens.count(wanted.prompt)
         if prompt_tokens + wanted.max_tokens > self._max_model_len:
             raise BadRequest(
@@ -141,9 +147,9 @@ class StandIn:
                 f"{prompt_tokens} input tokens."
             )
         words = tokens.answer(wanted.prompt, wanted.max_tokens)
-        blocks = tokens.block_ids(wanted.prompt + b"".join(words))
+        blocks = tokens.block_ids(wanted.prompt + b"".join(words), _cache_of(adapter))
         try:
-            return self.engine.submit(prompt_tokens, wanted.max_tokens, blocks), words
+            return self.engine.submit(prompt_tokens, wanted.max_tokens, blocks, adapter), words
         except ValueError as error:
             raise BadRequest(str(error)) from None
 
@@ -152,14 +158,16 @@ class StandIn:
         return web.json_response(shape)
 
     async def _list_models(self, _: web.Request) -> web.StreamResponse:
-        return _json(openai_shapes.models(self._models or (self._name,), self._max_model_len))
+        return json_answer(openai_shapes.models(self._models, self._max_model_len, self._started))
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         return web.Response()
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
         return web.Response(
-            body=vllm_metrics.exposition(self.engine.replica, self._name),
+            body=vllm_metrics.exposition(
+                self.engine.replica, self._models.name, self._style, self.engine.gauge
+            ),
             headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
@@ -203,9 +211,15 @@ def _usage(wanted: GenerationRequest, generation: Generation) -> dict[str, objec
     return openai_shapes.usage(prompt_tokens, wanted.max_tokens, generation.cached_tokens)
 
 
-def _json(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, content_type="application/json")
+def _is_of_an_operator(path: str) -> bool:
+    """Whether a POST is not a request that a router sends on, and so would blur the counts.
+
+    What is asked of the stand-in itself, and what loads adapters; vLLM's /load leaves
+    the latter out as well.
+    """
+    return path.startswith("/stand-in/") or path in (lora_http.LOAD, lora_http.UNLOAD)
 
 
-def _error(status: int, kind: str, message: str, param: str | None = None) -> web.Response:
-    return _json(openai_shapes.error(status, kind, message, param), status)
+def _cache_of(adapter: str) -> int:
+    """What separates the blocks of an adapter from those of others; the base model has none."""
+    return xxhash.xxh64_intdigest(adapter.encode("utf-8", "surrogatepass")) if adapter else 0

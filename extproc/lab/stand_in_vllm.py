@@ -21,8 +21,11 @@ from dataclasses import dataclass, replace
 from aiohttp import web
 
 from extproc.lab.engine_task import EngineTask
+from extproc.lab.lora_gauge import LoraGauge
 from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica
+from extproc.lab.served_models import ServedModels
 from extproc.lab.stand_in_http import MAX_MODEL_LEN, StandIn
+from extproc.lab.vllm_metrics import Style
 
 _SHUTDOWN_SECONDS = 0.2
 """Like vLLM's default, a stop does not wait for running requests; this closes their connections."""
@@ -42,12 +45,18 @@ class Settings:
     models: tuple[str, ...]
     """Names served; none: any."""
 
+    adapters: tuple[str, ...]
+    """Names of LoRA adapters, loaded from the start."""
+
     time_scale: float
     """How many times faster than real."""
 
     profile: Profile
     max_model_len: int
     """Tokens of prompt and output together."""
+
+    style: Style
+    """Of /metrics."""
 
     announce: bool
     """Whether to say the ports on stdout once they are open."""
@@ -102,22 +111,76 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         action="store_true",
         help='print {"ports": [...]} in one line once they are open (always done for port 0)',
     )
+    _add_lora(parser, default)
+    _add_metrics(parser)
     parsed = parser.parse_args(arguments)
     if parsed.kv_tokens < default.block_size:
         parser.error(f"--kv-tokens: a block has {default.block_size} tokens, so give as many")
+    if parsed.adapters and not parsed.max_loras:
+        parser.error("--adapters: give --max-loras, which turns LoRA on")
+    if both := set(parsed.adapters) & set(parsed.model):
+        parser.error(f"--adapters: {', '.join(both)} is a name of the base model")
+    if 0 < parsed.max_cpu_loras < parsed.max_loras:
+        parser.error("--max-cpu-loras: adapters of --max-loras are among them, so give as many")
     return Settings(
         host=parsed.host,
         ports=parsed.ports,
         models=parsed.model,
+        adapters=parsed.adapters,
         time_scale=parsed.time_scale,
         profile=replace(
             default,
             kv_blocks=parsed.kv_tokens // default.block_size,
             max_num_seqs=parsed.max_num_seqs,
+            max_loras=parsed.max_loras,
+            max_cpu_loras=parsed.max_cpu_loras,
+            lora_load_seconds=parsed.lora_load_seconds,
         ),
         max_model_len=parsed.max_model_len,
+        style=Style(parsed.old_metric_names, parsed.metrics_padding),
         # Nobody could know a port that was not chosen by them.
         announce=parsed.announce or 0 in parsed.ports,
+    )
+
+
+def _add_lora(parser: argparse.ArgumentParser, default: Profile) -> None:
+    lora = parser.add_argument_group("LoRA adapters")
+    lora.add_argument(
+        "--max-loras",
+        type=_positive_int,
+        default=0,
+        help="adapters in a running batch at most; turns LoRA on (default: off)",
+    )
+    lora.add_argument(
+        "--max-cpu-loras",
+        type=_positive_int,
+        default=0,
+        help="adapters in host memory, those in the batch among them (default: --max-loras)",
+    )
+    lora.add_argument(
+        "--adapters", type=_names, default=(), help="comma list of names, loaded from the start"
+    )
+    lora.add_argument(
+        "--lora-load-seconds",
+        type=_seconds,
+        default=default.lora_load_seconds,
+        help="real seconds to read an adapter from disk (default: %(default)s)",
+    )
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    metrics = parser.add_argument_group("/metrics")
+    metrics.add_argument(
+        "--old-metric-names",
+        action="store_true",
+        help="as older vLLM: gpu_cache_usage_perc; running and waiting adapters told apart",
+    )
+    metrics.add_argument(
+        "--metrics-padding",
+        type=_natural,
+        default=0,
+        metavar="BYTES",
+        help="of series that mean nothing; a real vLLM has 50 kB (default: %(default)s)",
     )
 
 
@@ -126,12 +189,10 @@ async def serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    engines = [EngineTask(Replica(settings.profile), settings.time_scale) for _ in sockets]
+    engines = [_engine(settings) for _ in sockets]
     tasks = [asyncio.create_task(engine.run()) for engine in engines]
     runners = [
-        await _start(
-            StandIn(port_of(listening), engine, settings.models, settings.max_model_len), listening
-        )
+        await _start(_stand_in(settings, port_of(listening), engine), listening)
         for listening, engine in zip(sockets, engines, strict=True)
     ]
     if settings.announce:
@@ -139,6 +200,21 @@ async def serve(settings: Settings, sockets: Sequence[socket.socket]) -> None:
         sys.stdout.flush()
     await _stopped(stopping, tasks)
     await asyncio.gather(*(runner.cleanup() for runner in runners))
+
+
+def _engine(settings: Settings) -> EngineTask:
+    replica = Replica(settings.profile)
+    for adapter in settings.adapters:
+        replica.load_adapter(adapter)
+    if replica.begin_step() is not None:
+        replica.finish_step()  # before there is a server, so it takes nobody's time
+    gauge = LoraGauge(replica, settings.style.old_names) if settings.profile.max_loras else None
+    return EngineTask(replica, settings.time_scale, gauge)
+
+
+def _stand_in(settings: Settings, port: int, engine: EngineTask) -> StandIn:
+    models = ServedModels(settings.models, settings.adapters)
+    return StandIn(port, engine, models, settings.max_model_len, settings.style)
 
 
 def port_of(listening: socket.socket) -> int:
@@ -191,6 +267,20 @@ def _names(text: str) -> tuple[str, ...]:
 def _positive_int(text: str) -> int:
     value = int(text)
     if value < 1:
+        raise ValueError
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
         raise ValueError
     return value
 

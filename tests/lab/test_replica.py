@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.lab.lora_gauge import LoraGauge
 from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica, SimRequest, TokenEvent
 
 BLOCK = L4_LLAMA_3_1_8B_FP8.block_size
@@ -17,12 +18,17 @@ L4 = L4_LLAMA_3_1_8B_FP8
 
 
 def request(
-    number: int, prompt: int, output: int, shared: int = 0, prefix: str = "shared"
+    number: int,
+    prompt: int,
+    output: int,
+    shared: int = 0,
+    prefix: str = "shared",
+    adapter: str = "",
 ) -> SimRequest:
     """A request whose first `shared` blocks are those of its prefix and the rest its own."""
     full = (prompt + output) // BLOCK
-    blocks = [(prefix, i) if i < shared else (number, i) for i in range(full)]
-    return SimRequest(number, prompt, output, blocks)
+    blocks = [(prefix, adapter, i) if i < shared else (number, i) for i in range(full)]
+    return SimRequest(number, prompt, output, blocks, adapter)
 
 
 def small(blocks: int) -> Replica:
@@ -306,6 +312,146 @@ class TestAborting:
         assert replica.generation_tokens_total == 2
 
 
+class TestAdapters:
+    """`max_loras` of them in a batch; who would bring one more waits, and lets others pass."""
+
+    def lora(self, max_loras: int) -> Replica:
+        return Replica(replace(L4, max_loras=max_loras))
+
+    def crowd(self, replica: Replica, *adapters: str) -> None:
+        """A request for each, numbered from 1."""
+        for number, adapter in enumerate(adapters, 1):
+            replica.submit(request(number, 100, 5, adapter=adapter))
+
+    def test_a_batch_mixes_adapters_and_the_base_model(self) -> None:
+        replica = self.lora(2)
+        self.crowd(replica, "a", "", "b", "a")
+        assert [event.request_id for event in step(replica)] == [1, 2, 3, 4]
+
+    def test_one_adapter_too_many_waits_and_those_behind_overtake_it(self) -> None:
+        replica = self.lora(2)
+        self.crowd(replica, "a", "b", "c", "", "b", "d")
+        assert [event.request_id for event in step(replica)] == [1, 2, 4, 5]
+        assert replica.running_adapters == {"a": 1, "b": 2}
+        assert replica.waiting_adapters == {"c": 1, "d": 1}
+
+    def test_it_keeps_its_place_in_the_queue(self) -> None:
+        replica = self.lora(1)
+        self.crowd(replica, "a", "b", "c", "b", "c")
+        firsts = [event.request_id for event in drain(replica) if event.first]
+        assert firsts == [1, 2, 4, 3, 5]
+
+    def test_it_comes_as_soon_as_nobody_uses_one_of_the_others(self) -> None:
+        replica = self.lora(2)
+        replica.submit(request(1, 100, 2, adapter="a"))
+        replica.submit(request(2, 100, 9, adapter="b"))
+        replica.submit(request(3, 100, 9, adapter="c"))
+        assert [event.request_id for event in step(replica)] == [1, 2]
+        assert [event.request_id for event in step(replica)] == [1, 2]
+        assert [event.request_id for event in step(replica)] == [2, 3]
+
+    def test_a_slot_that_nobody_uses_does_not_keep_anybody_out(self) -> None:
+        replica = self.lora(1)
+        replica.submit(request(1, 100, 1, adapter="a"))
+        drain(replica)
+        assert replica.loras.in_slots == ["a"]
+        replica.submit(request(2, 100, 1, adapter="b"))
+        assert [event.request_id for event in step(replica)] == [2]
+
+    def test_who_waits_for_room_in_the_cache_is_still_not_overtaken(self) -> None:
+        replica = Replica(replace(L4, kv_blocks=20, max_loras=1))
+        replica.submit(request(1, 160, 20, adapter="a"))
+        step(replica)
+        replica.submit(request(2, 100, 2, adapter="b"))
+        replica.submit(request(3, 300, 2, adapter="a"))
+        replica.submit(request(4, 10, 2, adapter="a"))
+        step(replica)
+        assert (replica.running, replica.waiting) == (1, 3)
+
+    def test_who_was_admitted_last_is_preempted_whoever_arrived_last(self) -> None:
+        replica = Replica(replace(L4, kv_blocks=13, max_loras=1))
+        replica.submit(request(1, 70, 4, adapter="a"))
+        replica.submit(request(2, 90, 30, adapter="b"))
+        replica.submit(request(3, 80, 60))
+        finished = [event.request_id for event in drain(replica) if event.finished]
+        # The second is overtaken by the third, and has to make room for it later.
+        assert (finished, replica.preemptions) == ([1, 3, 2], 1)
+
+    def test_an_aborted_request_frees_its_adapter_s_place(self) -> None:
+        replica = self.lora(1)
+        self.crowd(replica, "a", "b")
+        step(replica)
+        replica.abort(1)
+        assert [event.request_id for event in step(replica)] == [2]
+
+    def test_a_request_has_a_token_before_its_adapter_is_told_of(self) -> None:
+        replica = Replica(replace(L4, max_loras=2, max_num_batched_tokens=100))
+        replica.submit(request(1, 150, 3, adapter="a"))
+        step(replica)
+        assert (replica.running_adapters, replica.answering_adapters) == ({"a": 1}, {})
+        step(replica)
+        assert replica.answering_adapters == {"a": 1}
+
+    def test_without_lora_an_adapter_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="LoRA is off"):
+            Replica().submit(request(1, 100, 2, adapter="a"))
+
+    def test_each_adapter_finds_only_what_ran_with_it(self) -> None:
+        replica = self.lora(2)
+        for number, adapter in enumerate(("", "a", "b", "a", "")):
+            replica.submit(request(number, 402, 1, shared=25, adapter=adapter))
+            drain(replica)
+        assert replica.prefix_cache_hits == 800
+
+
+class TestAdapterTiming:
+    PROFILE = replace(L4, max_loras=1, max_cpu_loras=2, lora_load_seconds=3.0)
+    STEP = 0.041 + 100 * 0.5e-6 + 0.010 + 100 / 4_300
+
+    def once(self, replica: Replica, number: int, adapter: str) -> float | None:
+        replica.submit(request(number, 100, 1, adapter=adapter))
+        seconds = replica.begin_step()
+        replica.finish_step()
+        return seconds
+
+    def test_the_step_that_needs_an_adapter_first_takes_its_loading(self) -> None:
+        replica = Replica(self.PROFILE)
+        assert self.once(replica, 1, "a") == pytest.approx(self.STEP + 3.0 + 0.01)
+        assert self.once(replica, 2, "a") == pytest.approx(self.STEP)
+
+    def test_from_host_memory_it_is_only_copied(self) -> None:
+        replica = Replica(self.PROFILE)
+        self.once(replica, 1, "a")
+        self.once(replica, 2, "b")
+        assert self.once(replica, 3, "a") == pytest.approx(self.STEP + 0.01)
+
+    def test_loading_holds_up_everybody_in_the_batch(self) -> None:
+        replica = Replica(self.PROFILE)
+        replica.submit(request(1, 100, 9))
+        step(replica)
+        replica.submit(request(2, 100, 1, adapter="a"))
+        seconds = replica.begin_step()
+        assert seconds is not None
+        assert seconds > 3.0
+        assert [event.request_id for event in replica.finish_step()] == [1, 2]
+
+    def test_an_idle_engine_loads_in_a_step_of_its_own(self) -> None:
+        replica = Replica(self.PROFILE)
+        replica.load_adapter("a")
+        assert replica.begin_step() == pytest.approx(3.01)
+        assert replica.finish_step() == []
+        assert replica.begin_step() is None
+        assert self.once(replica, 1, "a") == pytest.approx(self.STEP)
+
+    def test_what_is_asked_for_while_a_step_runs_is_loaded_in_the_next(self) -> None:
+        replica = Replica(self.PROFILE)
+        replica.submit(request(1, 100, 2))
+        replica.begin_step()
+        replica.load_adapter("a")
+        replica.finish_step()
+        assert replica.begin_step() == pytest.approx(0.041 + 101 * 0.5e-6 + 3.01)
+
+
 class TestTiming:
     def test_a_prompt_takes_its_admission_and_its_uncached_tokens(self) -> None:
         replica = Replica()
@@ -391,20 +537,28 @@ class Planned:
     in_step: bool
     """Whether it is aborted while a step runs, or between two."""
 
+    adapter: str = ""
 
-PLANS = st.lists(
-    st.builds(
-        Planned,
-        prompt=st.integers(1, 120),
-        output=st.integers(1, 40),
-        shared=st.integers(0, 8),
-        at_step=st.integers(0, 30),
-        abort_after=st.none() | st.integers(0, 40),
-        in_step=st.booleans(),
-    ),
-    min_size=1,
-    max_size=12,
-)
+
+def plans(adapters: st.SearchStrategy[str]) -> st.SearchStrategy[list[Planned]]:
+    return st.lists(
+        st.builds(
+            Planned,
+            prompt=st.integers(1, 120),
+            output=st.integers(1, 40),
+            shared=st.integers(0, 8),
+            at_step=st.integers(0, 30),
+            abort_after=st.none() | st.integers(0, 40),
+            in_step=st.booleans(),
+            adapter=adapters,
+        ),
+        min_size=1,
+        max_size=12,
+    )
+
+
+PLANS = plans(st.just(""))
+PLANS_WITH_ADAPTERS = plans(st.sampled_from(["", "a", "b", "c", "d"]))
 PROFILES = st.builds(
     Profile,
     name=st.just("any"),
@@ -416,6 +570,7 @@ PROFILES = st.builds(
     max_num_seqs=st.integers(1, 6),
     max_num_batched_tokens=st.integers(1, 300),
 )
+PROFILES_WITH_LORA = st.builds(replace, PROFILES, max_loras=st.integers(1, 3))
 
 
 def check(replica: Replica) -> None:
@@ -424,6 +579,20 @@ def check(replica: Replica) -> None:
     assert cache.used + cache.free == cache.capacity
     assert 0.0 <= replica.kv_usage <= 1.0
     assert replica.running <= replica.profile.max_num_seqs
+    assert len(replica.running_adapters) <= replica.profile.max_loras
+
+
+def check_labels(replica: Replica) -> None:
+    """What the gauge of adapters lists has requests, and only that."""
+    gauge = LoraGauge(replica, told_apart=True)
+    gauge.stamp(1.0)
+    (labels,) = gauge.series
+    running, waiting = (set(filter(None, names.split(","))) for names in labels)
+    assert running == {name for name, n in replica.running_adapters.items() if n}
+    assert waiting == {name for name, n in replica.waiting_adapters.items() if n}
+    assert replica.running_adapters.total() <= replica.running
+    assert replica.waiting_adapters.total() <= replica.waiting
+    assert set(replica.answering_adapters) <= running | waiting
 
 
 def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEvent], set[int]]:
@@ -445,7 +614,9 @@ def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEve
     for now in range(100_000):
         for number, plan in enumerate(plans):
             if plan.at_step == now:
-                replica.submit(request(number, plan.prompt, plan.output, plan.shared))
+                replica.submit(
+                    request(number, plan.prompt, plan.output, plan.shared, adapter=plan.adapter)
+                )
             if plan.at_step <= now:
                 abort(number, False, now)
         planned = replica.begin_step()
@@ -458,6 +629,8 @@ def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEve
             new = replica.finish_step()
             finished |= {event.request_id for event in new if event.finished}
             events += new
+            if profile.max_loras:
+                check_labels(replica)
         elif now > 30:
             break
         check(replica)
@@ -471,6 +644,16 @@ def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEve
 def test_every_request_has_all_its_tokens_or_was_aborted(
     profile: Profile, plans: list[Planned]
 ) -> None:
+    everybody_is_served(profile, plans)
+
+
+@settings(deadline=None)
+@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
+def test_so_it_is_with_adapters(profile: Profile, plans: list[Planned]) -> None:
+    everybody_is_served(profile, plans)
+
+
+def everybody_is_served(profile: Profile, plans: list[Planned]) -> None:
     replica, events, aborted = play(profile, plans)
     tokens = Counter(event.request_id for event in events)
     finishes = Counter(event.request_id for event in events if event.finished)
@@ -505,6 +688,18 @@ def test_first_tokens_come_in_the_order_of_arrival(profile: Profile, plans: list
 
 
 @settings(deadline=None)
-@given(PROFILES, PLANS)
+@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
+def test_first_tokens_of_an_adapter_come_in_the_order_of_arrival(
+    profile: Profile, plans: list[Planned]
+) -> None:
+    _, events, _ = play(profile, plans)
+    for adapter in {plan.adapter for plan in plans}:
+        firsts = [e.request_id for e in events if e.first]
+        arrivals = [(plans[n].at_step, n) for n in firsts if plans[n].adapter == adapter]
+        assert arrivals == sorted(arrivals)
+
+
+@settings(deadline=None)
+@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
 def test_the_same_story_is_told_the_same_way_again(profile: Profile, plans: list[Planned]) -> None:
     assert play(profile, plans)[1] == play(profile, plans)[1]

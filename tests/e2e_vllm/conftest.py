@@ -1,0 +1,107 @@
+"""Real vLLM engines, started once for all tests; Envoy and the sidecar, for each test anew.
+
+Run by `make e2e-vllm`, which installs vLLM first. What is asserted are counts, the
+sidecar's against the engines' own, and never times: the engines share few cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from extproc.lab.real_vllm import VLLM_PYTHON, RealFleet, RealVllm, build_model
+from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, FileSidecar, adapted
+from tests.e2e.scene import MODEL, ext_proc_filter
+from tests.e2e_vllm.scene import ENGINES, LOADED_LATER, RESIDENT, Launch, Options, Tell, VllmScene
+
+PATIENCE = aiohttp.ClientTimeout(total=120)
+
+FIGURES = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """The figures that tests told of, together at the end."""
+    figures = config.stash[FIGURES]
+    if figures:
+        terminalreporter.section("real vLLM")
+        width = max(len(what) for what, _ in figures)
+        for what, figure in figures:
+            terminalreporter.line(f"{what:<{width}}  {figure}")
+
+
+@pytest.fixture
+def tell(pytestconfig: pytest.Config) -> Tell:
+    """Shows a figure when all tests are over."""
+
+    def add(what: str, figure: str) -> None:
+        pytestconfig.stash[FIGURES].append((what, figure))
+
+    return add
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the model and of its adapters."""
+    if not VLLM_PYTHON.exists():
+        pytest.fail("no vLLM here: `make e2e-vllm` installs it")
+    directory = tmp_path_factory.mktemp("tiny")
+    build_model(directory, [RESIDENT, LOADED_LATER])
+    return directory
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealFleet]:
+    """The engines, up and serving; idle between the tests."""
+    directory = tmp_path_factory.mktemp("vllm")
+    resident = {RESIDENT: tiny / RESIDENT}
+    fleet = RealFleet(
+        [RealVllm(i, tiny / "model", MODEL, directory, resident) for i in range(ENGINES)]
+    )
+    try:
+        await fleet.start()
+        yield fleet
+    finally:
+        await fleet.stop()
+
+
+@pytest.fixture
+async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
+    """Starts a scene; Envoy and sidecar are stopped when the test ends."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(options: Options | None = None) -> VllmScene:
+            return await _start(options or Options(), engines, tmp_path, cleanup)
+
+        yield start
+
+
+async def _start(
+    options: Options, engines: RealFleet, directory: Path, cleanup: AsyncExitStack
+) -> VllmScene:
+    sidecar = FileSidecar(options.models(engines.addresses), directory)
+    cleanup.push_async_callback(sidecar.stop)
+    await sidecar.start()
+    places = EnvoyPlaces(sidecar.listen, engines.addresses)
+    config = adapted(ENVOY_CONFIGS / "envoy.yaml", places)
+    # While the engines have the cores to themselves, the sidecar waits for its turn, too.
+    ext_proc_filter(config)["message_timeout"] = "20s"
+    options.change_config(config)
+    envoy = Envoy(config, directory)
+    cleanup.push_async_callback(envoy.stop)
+    await envoy.start()
+    connector = aiohttp.TCPConnector(limit=0)
+    session = await cleanup.enter_async_context(
+        aiohttp.ClientSession(envoy.url, connector=connector, timeout=PATIENCE)
+    )
+    return VllmScene(envoy, sidecar, engines, session)

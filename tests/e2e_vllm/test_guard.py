@@ -1,0 +1,63 @@
+"""Nothing of an engine outlives it, or whoever started it; shells stand for engines here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.processes import Process, until
+from extproc.lab.real_vllm import RealVllm
+from extproc.lab.real_vllm_guard import session_members
+from tests.e2e.scene import MODEL
+
+GUARD = (sys.executable, "-m", "extproc.lab.real_vllm_guard")
+# What an API server that dies leaves behind: a child that ends neither with it nor when asked.
+WITH_CHILD = "sh -c \"trap '' TERM; echo ready; while :; do sleep 1; done\" & "
+
+
+async def guarded(program: str, directory: Path) -> Process:
+    """A guard whose program has its child."""
+    process = Process("guard", [*GUARD, str(os.getpid()), "sh", "-c", program], directory)
+    process.spawn()
+    await until(lambda: "ready" in process.stdout.read_text(), 10, "the child")
+    return process
+
+
+async def nothing_is_left(session: int) -> None:
+    await until(lambda: session_members(session) == [], 10, f"the end of session {session}")
+
+
+async def test_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    guard = await guarded(f"{WITH_CHILD} wait", tmp_path)
+    assert len(session_members(guard.pid)) > 2
+    await guard.stop()
+    assert guard.returncode() == 128 + 15
+    assert session_members(guard.pid) == []
+
+
+async def test_when_the_program_ends_by_itself(tmp_path: Path) -> None:
+    guard = await guarded(f"{WITH_CHILD} sleep 0.5; exit 7", tmp_path)
+    assert await guard.wait() == 7
+    assert session_members(guard.pid) == []
+
+
+async def test_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+    guard = f"{shlex.join(GUARD)} $$ sh -c {shlex.quote(WITH_CHILD + 'wait')}"
+    parent = Process("parent", ["sh", "-c", f"{guard} & echo $!; wait"], tmp_path)
+    parent.spawn()
+    await until(lambda: "ready" in parent.stdout.read_text(), 10, "the child")
+    session = int(parent.stdout.read_text().splitlines()[0])
+    assert session_members(session)
+    await parent.kill()
+    await nothing_is_left(session)
+
+
+async def test_when_an_engine_cannot_start(tmp_path: Path) -> None:
+    engine = RealVllm(0, tmp_path / "no-model", MODEL, tmp_path)
+    with pytest.raises(RuntimeError, match="vllm-0 did not start"):
+        await engine.start()
+    await nothing_is_left(engine.pid)

@@ -1,0 +1,20 @@
+"""The sidecar's counts equal what the engines say they run and have waiting."""
+
+from __future__ import annotations
+
+from tests.e2e.scene import chat
+from tests.e2e_vllm.scene import ENDLESS, STREAMS, Launch, Options, Tell, abort
+
+
+async def test_counts_agree_when_half_of_the_clients_abort(launch: Launch, tell: Tell) -> None:
+    scene = await launch(Options(strategy="RoundRobin"))
+    await scene.agree_on_inflight(0)
+    streams = [scene.begin(chat(f"user {i}", tokens=ENDLESS)) for i in range(STREAMS)]
+    await scene.agree_on_inflight(STREAMS)
+    held = await scene.engines.inflight()
+    await abort(streams[: STREAMS // 2])
+    await scene.agree_on_inflight(STREAMS - STREAMS // 2)
+    left = await scene.engines.inflight()
+    await abort(streams)
+    await scene.agree_on_inflight(0)
+    tell("in flight, counted alike", f"{[*held.values()]}, half aborted {[*left.values()]}, then 0")

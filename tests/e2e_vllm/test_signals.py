@@ -1,0 +1,125 @@
+"""The sidecar reads from the engines what they say of themselves, all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extproc.lab.processes import until
+from extproc.lab.real_vllm import BLOCK_SIZE, BLOCKS, MAX_LORAS
+from extproc.lab.real_vllm_metrics import Metrics
+from tests.e2e.scene import MODEL, Json, chat, ext_proc_filter
+from tests.e2e_vllm.scene import (
+    AGREEMENT_SECONDS,
+    ENDLESS,
+    RESIDENT,
+    STREAMS,
+    Launch,
+    Options,
+    Tell,
+    VllmScene,
+    abort,
+)
+
+READING = Options(strategy="LowLatency", adapters=[RESIDENT])
+FIXED = {"block_size": BLOCK_SIZE, "blocks": BLOCKS, "max_loras": MAX_LORAS}
+
+
+async def signals(scene: VllmScene) -> dict[str, Json]:
+    """What the sidecar knows of each endpoint by its signals; all must have been read once."""
+
+    async def read() -> bool:
+        endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+        return all(endpoint["signals"] for endpoint in endpoints)
+
+    await until(read, AGREEMENT_SECONDS, "signals of every endpoint")
+    endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+    return {endpoint["address"]: endpoint["signals"] for endpoint in endpoints}
+
+
+def counted(metrics: Metrics) -> dict[str, Any]:
+    """What an engine says, in the sidecar's words; without what changes with every token."""
+    loras = metrics.labels("vllm:lora_requests_info")
+    return {
+        "running": metrics.value("vllm:num_requests_running"),
+        "waiting": metrics.value("vllm:num_requests_waiting"),
+        "running_adapters": _names(loras.get("running_lora_adapters", "")),
+        "waiting_adapters": _names(loras.get("waiting_lora_adapters", "")),
+    }
+
+
+def _names(joined: str) -> list[str]:
+    return sorted(name for name in joined.split(",") if name)
+
+
+def held(known: Json) -> float:
+    """Requests in an engine."""
+    total: float = known["running"] + known["waiting"]
+    return total
+
+
+async def agree(scene: VllmScene, requests: int) -> dict[str, Json]:
+    """Waits until sidecar and engines say the same, of so many requests in all."""
+
+    async def same() -> bool:
+        ours, theirs = await signals(scene), await scene.engines.metrics()
+        return sum(map(held, ours.values())) == requests and all(
+            ours[address].items() >= counted(metrics).items() for address, metrics in theirs.items()
+        )
+
+    try:
+        await until(same, AGREEMENT_SECONDS, f"signals of {requests} requests")
+    except TimeoutError as error:
+        theirs = {a: counted(metrics) for a, metrics in (await scene.engines.metrics()).items()}
+        raise AssertionError(f"{error}: {await signals(scene)}, engines {theirs}") from None
+    return await signals(scene)
+
+
+async def test_the_scraper_reads_every_signal(launch: Launch, tell: Tell) -> None:
+    scene = await launch(READING)
+    await agree(scene, requests=0)
+    names = (MODEL, RESIDENT)
+    streams = [
+        scene.begin(chat(f"user {i}", model=names[i % 2], tokens=ENDLESS)) for i in range(STREAMS)
+    ]
+    busy = await agree(scene, requests=STREAMS)
+    for known in busy.values():
+        shown = ("running", "waiting", "kv_usage", "running_adapters", "age_seconds")
+        tell("signals of an engine", ", ".join(f"{name} {known[name]}" for name in shown))
+        assert known.items() >= FIXED.items()
+        assert known["kv_usage"] > 0
+    assert any(RESIDENT in known["running_adapters"] for known in busy.values())
+    await abort(streams)
+    for known in (await agree(scene, requests=0)).values():
+        assert known["kv_usage"] == 0
+    await scene.agree_on_inflight(0)
+
+
+async def test_a_load_report_in_an_answer_is_fresher_than_the_last_reading(
+    launch: Launch, tell: Tell
+) -> None:
+    def with_response_headers(config: Json) -> None:
+        ext_proc_filter(config)["processing_mode"]["response_header_mode"] = "SEND"
+
+    rarely = {"intervalSeconds": 60, "idleIntervalSeconds": 60, "staleAfterSeconds": 120}
+    scene = await launch(
+        Options(strategy="LowLatency", signals=rarely, change_config=with_response_headers)
+    )
+    await signals(scene)
+
+    async def ages() -> list[float]:
+        return [known["age_seconds"] for known in (await signals(scene)).values()]
+
+    async def all_are_old() -> bool:
+        return min(await ages()) > 3
+
+    await until(all_are_old, AGREEMENT_SECONDS, "the readings to grow old")
+    before = await ages()
+    # The first answer shows the sidecar that it is shown answers: from then on it asks for reports.
+    for _ in range(2):
+        reply = await scene.send(chat("hello"))
+        assert reply.status == 200
+        assert "endpoint-load-metrics" not in reply.headers
+    after = await ages()
+    tell("seconds since the last word", f"{before}, after an answer of one {after}")
+    assert min(after) < min(before)
+    assert max(after) >= min(before)

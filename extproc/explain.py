@@ -33,7 +33,9 @@ class Explanation:
 
     model: str | None = None
     adapter: str | None = None
+    rename: str | None = None
     strategy: str | None = None
+    reads_signals: bool = False
     endpoint: str | None = None
     reason: str | None = None
     prefix: str | None = None
@@ -54,7 +56,11 @@ class Explanation:
             return
         yield f"model       {self.model}"
         yield f"adapter     {self.adapter or '-'}"
+        if self.rename is not None:
+            yield f"renamed     the body's model becomes {self.rename!r}"
         yield f"strategy    {self.strategy}"
+        if self.reads_signals:
+            yield "signals     none here: judged by requests in flight alone"
         yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none to follow)"
         yield f"hash        {self.prefix_hash or '-'}"
         if self.bound is not None:
@@ -128,7 +134,9 @@ def _explanation(
     return Explanation(
         model=decision.model,
         adapter=decision.adapter,
+        rename=decision.rename,
         strategy=decision.strategy,
+        reads_signals=decision.reads_signals,
         endpoint=decision.address,
         reason=decision.reason,
         prefix=placement.prefix,

@@ -11,7 +11,7 @@ from extproc.core.conversation import Conversation, Event, Kind
 from extproc.core.router import Decision
 from extproc.core.spec import ModelSpec, ModelsSpec
 from extproc.explain import Explanation, explain
-from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router
+from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
 
 CHAT = "/v1/chat/completions"
 LLAMA = model_spec("llama", adapters=["sql"])
@@ -158,3 +158,25 @@ def test_machines_read_the_documented_keys() -> None:
     assert isinstance(refused["error"], dict)
     assert set(refused["error"]) == {"status", "code", "message"}
     assert documented <= set(refused)
+
+
+def test_a_request_by_an_alias_is_told_its_new_name() -> None:
+    aliased = model_spec("llama", aliases=["l3"])
+    explanation = explained(aliased, body={"model": "l3", "prompt": "hello"})
+    assert (explanation.model, explanation.rename) == ("llama", "llama")
+    assert "renamed     the body's model becomes 'llama'" in explanation.lines()
+    assert explained(aliased).rename is None
+
+
+def test_a_split_is_told_by_its_target() -> None:
+    explanation = explained(LLAMA, split_spec(llama=1), body={"model": "canary", "prompt": "hi"})
+    assert (explanation.model, explanation.rename) == ("llama", "llama")
+
+
+def test_a_strategy_that_reads_signals_says_that_there_are_none_here() -> None:
+    explanation = explained(
+        model_spec("llama", strategy="LowLatency"), inflight={TWO_ADDRESSES[0]: 3}
+    )
+    assert explanation.endpoint == TWO_ADDRESSES[1]
+    assert any(line.startswith("signals     none here") for line in explanation.lines())
+    assert not any(line.startswith("signals") for line in explained().lines())

@@ -9,6 +9,7 @@ client to upstream through Envoy, and we only look at its beginning.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jiter
@@ -85,22 +86,32 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
 
     Raises InvalidRequest for a body that is no form or certainly has no model.
     """
-    boundary = _boundary(content_type)
-    if not boundary:
+    if not _boundary(content_type):
         raise InvalidRequest("This path expects multipart/form-data with a boundary.")
     if not head:
         raise InvalidRequest("The request has no body; a multipart form is expected.")
-    # What follows the last delimiter may be cut; all before it is whole.
-    for part in head.split(b"--" + boundary)[1:-1]:
-        fields, found, value = part.partition(b"\r\n\r\n")
-        if found and _field_name(fields) == b"model":
-            model = value.removesuffix(b"\r\n").decode(errors="replace").strip()
-            if not model:
-                raise InvalidRequest("'model' must be a non-empty string.", param="model")
-            return model
+    for start, end in form_values(head, content_type, b"model"):
+        model = head[start:end].decode(errors="replace").strip()
+        if not model:
+            raise InvalidRequest("'model' must be a non-empty string.", param="model")
+        return model
     if complete:
         raise InvalidRequest("The form has no field 'model'.", param="model")
     return None
+
+
+def form_values(head: bytes, content_type: str, name: bytes) -> Iterator[tuple[int, int]]:
+    """Where the values of a form's fields of this name stand, as far as they are whole."""
+    delimiter = b"--" + _boundary(content_type)
+    # What follows the last delimiter may be cut; all before it is whole.
+    place, *parts = head.split(delimiter)[:-1] or [b""]
+    end = len(place)
+    for part in parts:
+        start = end + len(delimiter)
+        end = start + len(part)
+        fields, found, value = part.partition(b"\r\n\r\n")
+        if found and _field_name(fields) == name:
+            yield end - len(value), end - len(value) + len(value.removesuffix(b"\r\n"))
 
 
 def _boundary(content_type: str) -> bytes:

@@ -34,6 +34,10 @@ headers must be answered before the body is seen, that answer carries a provisio
 target, and the body's answer only overwrites the target header, which chooses the
 host within the route. Where the headers' answer can wait, it carries the decision.
 
+Where the servers know the model by another name, the body's `model` is changed to it
+in the same answer that lets the body go: as far as the body is shown, and where the
+value of `model` was shown whole. A body that is not shown goes on as it is.
+
 Where Envoy retries on another endpoint and tells us which one answered, the
 lease moves there. The stream's end releases it, however it comes: with Envoy's
 `response_trailer_mode: SEND` the stream lives exactly as long as the request.
@@ -49,6 +53,7 @@ from random import Random
 from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
 from extproc.core.head import Head
+from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown, load_of
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
 from extproc.core.request import Request, header_text
 from extproc.core.router import Decision, Placement, Router
@@ -58,6 +63,7 @@ __all__ = ["Conversation", "Event", "Kind", "Listed", "Verdict"]
 Answers = tuple[Answer, ...]
 
 _UNTOLD = Modes()
+_LENGTH = "content-length"
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,8 @@ class Conversation:
     """Feed it events with `receive`, and end it with `close`."""
 
     __slots__ = (
-        *("_head", "_modes", "_phase", "_request", "_response_passed", "_rng", "_router"),
-        "verdict",
+        *("_asked", "_head", "_modes", "_phase", "_request", "_response_passed"),
+        *("_rng", "_router", "_shown", "verdict"),
     )
 
     _request: Request
@@ -93,9 +99,11 @@ class Conversation:
     _head: Head
     """In HOLDING only: a stream may live for hours, and nobody needs the head then."""
 
-    def __init__(self, router: Router, rng: Random) -> None:
+    def __init__(self, router: Router, rng: Random, shown: Shown | None = None) -> None:
         self._router = router
         self._rng = rng
+        self._shown = shown or Shown()
+        self._asked = False
         self._phase = Phase.OPENING
         self._modes = _UNTOLD
         self._response_passed = False
@@ -153,8 +161,14 @@ class Conversation:
         return self._on_request_body(event)
 
     def _on_request_body(self, event: Event) -> Answers:
-        complete = event.end_of_stream
-        return self._decide(event.kind, self._request.place(event.body, complete=complete))
+        request, body = self._request, event.body
+        placement = request.place(body, complete=event.end_of_stream)
+        (answer,) = self._decide(event.kind, placement)
+        if placement.rename is not None:
+            renamed = request.renamed(body, placement.rename)
+            if renamed != body:
+                answer = _with_body(answer, renamed, complete=event.end_of_stream)
+        return (answer,)
 
     def _on_request_without_body(self, event: Event) -> Answers:
         return self._decide(event.kind, self._request.place(b"", complete=True))
@@ -182,10 +196,20 @@ class Conversation:
         return ()
 
     def _on_response_headers(self, event: Event) -> Answers:
+        self._shown.response_headers = True
         verdict = self.verdict
-        if isinstance(verdict, Decision) and event.served_by not in ("", verdict.address):
-            verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
-        return (Proceed(event.kind),)
+        if isinstance(verdict, Decision):
+            if event.served_by not in ("", verdict.address):
+                verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
+            if event.load_report and verdict.reads_signals:
+                self._learn(verdict.address, event.load_report)
+        ours = event.load_report and self._asked
+        return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
+
+    def _learn(self, address: str, report: bytes) -> None:
+        load = load_of(report)
+        if load is not None:
+            self._router.signals.answered(address, load)
 
     def _go_on(self, event: Event) -> Answers:
         if event.kind is Kind.RESPONSE_BODY and self._modes.response is BodyMode.DUPLEX:
@@ -200,24 +224,47 @@ class Conversation:
 
     def _let_go(self, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""
-        held = self._head.held
+        rename = placement.rename
+        held = self._head.held if rename is None else self._head.renamed(rename)
         del self._head
         decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
         return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
-    def _decide(self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED) -> Answers:
+    def _decide(
+        self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED
+    ) -> tuple[Proceed]:
         decision = self._router.decide(placement)
         self.verdict = decision
         self._phase = phase
         reroute = kind is Kind.REQUEST_HEADERS
         destination = decision.destination if self._modes.request is BodyMode.DUPLEX else ""
-        return (Proceed(kind, decision.address, reroute, decision, destination),)
+        return (
+            Proceed(kind, decision.address, reroute, decision, destination, self._ask(decision)),
+        )
+
+    def _ask(self, decision: Decision) -> tuple[tuple[str, str], ...]:
+        """The header that asks for a load report, unless the client has asked for one."""
+        if not decision.reads_signals or not self._shown.response_headers:
+            return ()
+        self._asked = not self._request.wants_load_report
+        return ((FORMAT_HEADER, FORMAT),) if self._asked else ()
 
     def _list_models(self) -> Answers:
         self._phase = Phase.CLOSED
         self.verdict = Listed()
         headers = {"content-type": "application/json"}
         return (Immediate(200, headers, self._router.catalog.listing(), "models_listed"),)
+
+
+def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:
+    """The answer with another body than was shown.
+
+    In BUFFERED mode Envoy answers 500 where `content-length` is not the new body's; in
+    BUFFERED_PARTIAL it takes the header away and does not listen.
+    """
+    if not complete:
+        return answer._replace(body=body, remove_headers=(_LENGTH,))
+    return answer._replace(body=body, set_headers=(*answer.set_headers, (_LENGTH, str(len(body)))))
 
 
 _STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answers]] = {

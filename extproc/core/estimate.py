@@ -18,7 +18,8 @@ the requests in flight, and strategies become least load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from extproc.core.endpoint import Endpoint
@@ -39,56 +40,63 @@ class Estimate(NamedTuple):
 
 
 class _Mean(NamedTuple):
-    """The mean of what known endpoints say, and of our requests there."""
+    """What is known of endpoints on the mean, and what we have in flight there now."""
 
-    waiting: float = 0.0
-    running: float = 0.0
-    kv_usage: float = 0.0
-    inflight: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Of a cache, held by one running request."""
-        return self.kv_usage / self.running if self.running else 0.0
+    waiting: float
+    kv_usage: float
+    running: float
+    ours: float
 
 
 def estimates(
     endpoints: Sequence[Endpoint], loads: Mapping[str, int], signals: Signals, spec: SignalsSpec
 ) -> list[Estimate]:
     """An estimate for each endpoint, in the same order."""
-    readings = signals.fresh((e.address for e in endpoints), spec.stale_after_seconds)
-    inflight = [loads.get(endpoint.address, 0) for endpoint in endpoints]
-    known = [(r, n) for r, n in zip(readings, inflight, strict=True) if r is not None]
-    mean = _mean(known)
-    typical_inflight = sum(inflight) / len(inflight) if inflight else 0.0
+    addresses = [endpoint.address for endpoint in endpoints]
+    inflight = [loads.get(address, 0) for address in addresses]
+    readings = signals.fresh(addresses, spec.stale_after_seconds)
+    mean = _mean(readings, inflight)
+    # Of a cache, held by one running request.
+    share = mean.kv_usage / mean.running if mean.running else 0.0
+    allowed = _allowed(addresses, inflight, signals, spec.slow_start_seconds)
     found = []
-    for endpoint, reading, ours in zip(endpoints, readings, inflight, strict=True):
-        more = _unknown(reading, ours, mean)
-        warmth = _warmth(signals.age(endpoint.address), spec.slow_start_seconds)
-        if warmth < 1:
-            more = max(more, ours - warmth * typical_inflight)
-        waiting, kv_usage = reading.load if reading else (mean.waiting, mean.kv_usage)
-        queue = max(0.0, waiting + more)
-        found.append(Estimate(endpoint, ours, queue, max(0.0, kv_usage + more * mean.share)))
+    for i, reading in enumerate(readings):
+        ours = inflight[i]
+        if reading is None:
+            waiting, kv_usage, _, known = mean
+        else:
+            (waiting, kv_usage), _, known, *_ = reading
+        more = ours - (known if allowed is None else min(known, allowed[i]))
+        queue, kv_usage = waiting + more, kv_usage + more * share
+        found.append(
+            Estimate(
+                endpoints[i], ours, queue if queue > 0 else 0.0, kv_usage if kv_usage > 0 else 0.0
+            )
+        )
     return found
 
 
-def _mean(known: Iterable[tuple[Reading, int]]) -> _Mean:
-    rows = [(r.load.waiting, r.running, r.load.kv_usage, float(ours)) for r, ours in known]
-    if not rows:
-        return _Mean()
-    return _Mean(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
+def _mean(readings: Sequence[Reading | None], inflight: Sequence[int]) -> _Mean:
+    number = 0
+    waiting = kv_usage = running = requests = 0.0
+    for reading, ours in zip(readings, inflight, strict=True):
+        if reading is not None:
+            number += 1
+            load = reading.load
+            waiting += load.waiting
+            kv_usage += load.kv_usage
+            running += reading.running
+            requests += ours
+    number = number or 1
+    return _Mean(waiting / number, kv_usage / number, running / number, requests / number)
 
 
-def _unknown(reading: Reading | None, inflight: int, mean: _Mean) -> float:
-    """Requests there that are not in what the endpoint said; negative where some are over."""
-    if reading is None:
-        return inflight - mean.inflight
-    return max(inflight - reading.inflight, inflight - reading.load.waiting - reading.running)
-
-
-def _warmth(age: float | None, slow_start: float) -> float:
-    """From 0 for an endpoint that has just come to 1 for one that is not held back."""
-    if age is None or slow_start <= 0:
-        return 1.0
-    return min(1.0, age / slow_start)
+def _allowed(
+    addresses: Sequence[str], inflight: Sequence[int], signals: Signals, slow_start: float
+) -> list[float] | None:
+    """How many requests each may have for its age; None where there are no new ones."""
+    ages = signals.newcomers(addresses, slow_start)
+    if not ages:
+        return None
+    mean = sum(inflight) / len(inflight)
+    return [mean * ages[address] / slow_start if address in ages else inf for address in addresses]

@@ -59,10 +59,12 @@ class Event(NamedTuple):
     """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
     served_by: str = ""
     """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
+    load_report: bytes = b""
+    """Of RESPONSE_HEADERS: what the upstream says there of its load."""
 
 
 class Proceed(NamedTuple):
-    """Go on, perhaps with another target."""
+    """Go on, perhaps with another target, other headers or another body."""
 
     kind: Kind
     target: str = ""
@@ -73,6 +75,11 @@ class Proceed(NamedTuple):
     """Published as metadata, with the fallback candidate's header."""
     destination: str = ""
     """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target."""
+    set_headers: tuple[tuple[str, str], ...] = ()
+    """Further headers, each overwriting what was there."""
+    remove_headers: tuple[str, ...] = ()
+    body: bytes | None = None
+    """Of REQUEST_BODY: replaces what was shown; None where that is to go on as it is."""
 
 
 class Chunk(NamedTuple):

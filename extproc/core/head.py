@@ -31,6 +31,10 @@ class Head:
         """All that was fed."""
         return bytes(self._held)
 
+    def renamed(self, name: str) -> bytes:
+        """The same with this name for the model, if as much as was read shows one."""
+        return self._request.renamed(self._head(), name) + self._held[HEAD_LIMIT:]
+
     def add(self, chunk: bytes) -> Placement | None:
         """The request's place, or None while more of the body is needed. Raises Refusal."""
         self._held += chunk

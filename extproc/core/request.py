@@ -15,8 +15,10 @@ from extproc.core.body import (
     read_json,
 )
 from extproc.core.errors import InvalidRequest
+from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api
 from extproc.core.prefix import is_settled
+from extproc.core.rename import renamed_form, renamed_json
 from extproc.core.router import Placement, Router
 from extproc.core.subset import subset_of
 
@@ -24,9 +26,11 @@ PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
 should we die before the body's answer, Envoy answers 503 instead of guessing."""
 
+_HEADERS = ("content-type", MODEL_HEADER, FORMAT_HEADER)
+
 
 class Request:
-    """Of its headers only those are kept that a placement can depend on."""
+    """Of its headers only those are kept that an answer can depend on."""
 
     __slots__ = ("_api", "_headers", "_router", "_subset")
 
@@ -40,7 +44,7 @@ class Request:
         self._router = router
         self._api = api
         self._headers: dict[str, str] = {}
-        for name in ("content-type", MODEL_HEADER, *router.catalog.key_headers):
+        for name in (*_HEADERS, *router.catalog.key_headers):
             if name in headers:
                 self._headers[name] = header_text(headers, name)
         self._subset = None if subset is None else subset_of(subset)
@@ -91,6 +95,20 @@ class Request:
             snapshot = snapshot.restricted(self._subset)
         eligible = snapshot.eligible(adapter)
         return rng.choice(eligible).address if eligible else PENDING
+
+    def renamed(self, head: bytes, name: str) -> bytes:
+        """The body or its head with another name for the model; itself where that shows none.
+
+        It must have been read before, to be placed.
+        """
+        if self._api is Api.FORM:
+            return renamed_form(head, self._headers.get("content-type", ""), name)
+        return renamed_json(head, name)
+
+    @property
+    def wants_load_report(self) -> bool:
+        """Whether the client itself asks for a report that upstreams know to give."""
+        return is_format(self._headers.get(FORMAT_HEADER, ""))
 
     def _place(self, name: str, document: Document | None) -> Placement:
         return self._router.place(name, document, self._headers, self._subset)

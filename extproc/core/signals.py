@@ -52,21 +52,17 @@ class Reading(NamedTuple):
     """The latest word of an endpoint."""
 
     load: Load
-    inflight: int
-    """Our requests in flight there when it said so."""
+    running: float
+    """Requests in the batch: as reported, else those of ours that were not waiting."""
+    ours: float
+    """Our requests that are in those figures: what we had in flight there, or fewer if it did
+    not know of all."""
     at: float
     """When it said so, by the clock of `Signals`."""
     report: Report | None
     """Its latest metrics; None where only answers told of it."""
     reported_at: float
     """When those were read."""
-
-    @property
-    def running(self) -> float:
-        """Requests in the batch: as reported, else those of ours that were not waiting."""
-        if self.report is not None:
-            return self.report.running
-        return max(0.0, self.inflight - self.load.waiting)
 
 
 class Signals:
@@ -77,6 +73,7 @@ class Signals:
         self._loads = loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
+        self._newest = 0.0
         self.residency = Residency()
         """Which adapters each endpoint probably has in memory."""
 
@@ -89,13 +86,14 @@ class Signals:
             self.residency.forget(address)
         for address in addresses:
             self._since.setdefault(address, now)
+        self._newest = max(self._since.values(), default=now)
 
     def reported(self, address: str, report: Report, inflight: int) -> None:
         """An endpoint's metrics were read; `inflight` are our requests there when we asked."""
         if address not in self._since:
             return  # it left while it was asked
         now = self.clock()
-        self._readings[address] = Reading(report.load, inflight, now, report, now)
+        self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
         )
@@ -106,12 +104,21 @@ class Signals:
             return
         inflight = max(0, self._loads.get(address, 0) - 1)
         before = self._readings.get(address)
-        report, at = (before.report, before.reported_at) if before else (None, self.clock())
-        self._readings[address] = Reading(load, inflight, self.clock(), report, at)
+        now = self.clock()
+        report, at = (before.report, before.reported_at) if before else (None, now)
+        # Those of ours that do not wait must run, whatever an older report says.
+        running = max(report.running if report else 0.0, inflight - load.waiting)
+        self._readings[address] = _reading(load, running, inflight, now, report, at)
 
     def latest(self, address: str) -> Reading | None:
         """The last word of an endpoint, however old; None where there was none."""
         return self._readings.get(address)
+
+    def silence(self, address: str) -> float | None:
+        """Seconds since an endpoint said how loaded it is, since it came where it never did."""
+        reading = self._readings.get(address)
+        since = reading.at if reading is not None else self._since.get(address)
+        return None if since is None else self.clock() - since
 
     def fresh(self, addresses: Iterable[str], max_age: float) -> list[Reading | None]:
         """The reading of each endpoint; None where it is older than `max_age` seconds."""
@@ -119,7 +126,17 @@ class Signals:
         readings = map(self._readings.get, addresses)
         return [one if one is not None and one.at >= oldest else None for one in readings]
 
-    def age(self, address: str) -> float | None:
-        """Seconds since an endpoint came; None for one that is not followed."""
-        since = self._since.get(address)
-        return None if since is None else self.clock() - since
+    def newcomers(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
+        """Those that came less than `max_age` seconds ago, with their ages."""
+        now = self.clock()
+        # Nearly always there are none, and this is asked for each request.
+        if now - self._newest >= max_age:
+            return {}
+        ages = {address: now - self._since.get(address, 0.0) for address in addresses}
+        return {address: age for address, age in ages.items() if age < max_age}
+
+
+def _reading(
+    load: Load, running: float, inflight: int, at: float, report: Report | None, reported_at: float
+) -> Reading:
+    return Reading(load, running, min(inflight, load.waiting + running), at, report, reported_at)

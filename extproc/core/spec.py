@@ -283,8 +283,8 @@ class TargetSpec(_Spec):
 
 class SplitSpec(_Spec):
     """Models that share the requests of one name, by weight. A request that is like another in
-    what `stickyBy` names goes to the same target, as long as that has endpoints; when weights
-    change, only those move that have to.
+    what `stickyBy` names goes to the same target, as long as that has endpoints; when a weight
+    changes, only those move that have to.
     """
 
     targets: Items[TargetSpec]

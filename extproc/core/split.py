@@ -4,7 +4,7 @@ Each target draws a number for a request from what the request has in common wit
 others of its conversation or user, and the best draw wins: weighted rendezvous
 hashing (Thaler, Ravishankar 1998; the weights as in Schindelhauer, Schomaker 2005).
 So equal requests win the same target on every sidecar, the shares are the
-weights, and a change of weights moves only the requests it has to.
+weights, and a change of one weight moves only the requests it has to.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import cast
 from google.protobuf.struct_pb2 import Value
 
 from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
+from extproc.core.orca import REPORT_HEADER
 from extproc.core.router import Decision
 from extproc.edge.wire.external_processor_pb2 import (
     HeaderMutation,
@@ -65,7 +66,12 @@ def decode(message: bytes) -> Event:
         body: HttpBody = getattr(request, _FIELDS[kind])
         return Event(kind, body=body.body, end_of_stream=body.end_of_stream, modes=modes)
     if kind is Kind.RESPONSE_HEADERS:
-        return Event(kind, modes=modes, served_by=_served_by(request))
+        return Event(
+            kind,
+            load_report=_header(request.response_headers, REPORT_HEADER),
+            modes=modes,
+            served_by=_served_by(request),
+        )
     return Event(kind, modes=modes) if kind else _UNKNOWN
 
 
@@ -78,6 +84,9 @@ def encode(answer: Answer) -> bytes:
         _fill_chunk(response, answer)
     elif answer.kind in (Kind.REQUEST_HEADERS, Kind.REQUEST_BODY) and answer.target:
         _fill_target(response, answer)
+    elif answer.kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
+        removed = response.response_headers.response.header_mutation.remove_headers
+        removed.extend(answer.remove_headers)
     else:
         # An empty member means: go on, nothing changes.
         getattr(response, _FIELDS[answer.kind]).SetInParent()
@@ -87,6 +96,11 @@ def encode(answer: Answer) -> bytes:
 def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     # Envoy fills raw_value; other peers may fill value.
     return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
+
+
+def _header(message: HttpHeaders, name: str) -> bytes:
+    found = (h for h in message.headers.headers if h.key == name)
+    return next((h.raw_value or h.value.encode() for h in found), b"")
 
 
 def _modes(request: ProcessingRequest) -> Modes:
@@ -160,6 +174,11 @@ def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
     else:
         # Whatever is there came from the client.
         mutation.remove_headers.append(FALLBACK_HEADER)
+    for name, value in answer.set_headers:
+        _set(mutation, name, value)
+    mutation.remove_headers.extend(answer.remove_headers)
+    if answer.body is not None:
+        member.response.body_mutation.body = answer.body
     if answer.destination:
         _set(mutation, DESTINATION, answer.destination)
         targets[DESTINATION].string_value = answer.destination

@@ -11,6 +11,7 @@ from extproc.adapters.logs import fields
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.conversation import Conversation
 from extproc.core.errors import Refusal
+from extproc.core.orca import Shown
 from extproc.core.router import Decision, Router
 from extproc.edge.codec import decode, encode
 
@@ -34,10 +35,11 @@ class ExternalProcessor:
         self._router = router
         self._telemetry = telemetry
         self._rng = rng
+        self._shown = Shown()
 
     async def process(self, stream: Stream) -> None:
         """Answers a stream to its end. Raises protobuf's DecodeError for a garbled message."""
-        conversation = Conversation(self._router, self._rng)
+        conversation = Conversation(self._router, self._rng, self._shown)
         try:
             while (message := await stream.read()) is not None:
                 for answer in self._answers(conversation, message):

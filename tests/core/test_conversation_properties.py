@@ -23,19 +23,32 @@ from extproc.core.events import (
     Proceed,
 )
 from extproc.core.ledger import Ledger
+from extproc.core.orca import Shown
 from extproc.core.paths import INFERENCE_PATHS
+from extproc.core.rename import renamed_form, renamed_json
 from extproc.core.request import PENDING
 from extproc.core.router import Decision, Router
 from tests.core.bodies import bodies, documents, written
-from tests.core.builders import catalog, model_spec, thorough, without_endpoints
+from tests.core.builders import catalog, model_spec, split_spec, thorough, without_endpoints
 
 LLAMA = model_spec("llama", aliases=["l"], adapters=["sql"], meanLoadFactor=100)
+LISTENING = model_spec("llama", aliases=["l"], adapters=["sql"], strategy="LeastQueue")
 QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"], prefixSource="Header:x-session")
+CANARY = split_spec("canary", llama=2, qwen=1)
 EVIL = "6.6.6.6:6666"
+REPORT = b"TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25"
 
-catalogs = st.sampled_from([catalog(LLAMA), catalog(LLAMA, QWEN), without_endpoints(LLAMA)])
+catalogs = st.sampled_from(
+    [
+        catalog(LLAMA),
+        catalog(LLAMA, QWEN),
+        catalog(LLAMA, QWEN, CANARY),
+        catalog(LISTENING),
+        without_endpoints(LLAMA),
+    ]
+)
 
-models = st.sampled_from(["llama", "l", "sql", "llama_sql", "qwen", "gpt", EVIL, ""])
+models = st.sampled_from(["llama", "l", "sql", "llama_sql", "qwen", "canary", "gpt", EVIL, ""])
 paths = st.sampled_from([*INFERENCE_PATHS, "/v1/models", "/", "", f"/{EVIL}"])
 headers = st.fixed_dictionaries(
     {":path": paths.map(str.encode), ":method": st.sampled_from([b"GET", b"POST", b""])},
@@ -94,6 +107,7 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
             Event,
             st.just(Kind.RESPONSE_HEADERS),
             served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
+            load_report=st.sampled_from([b"", REPORT, b"TEXT nonsense", b"\xff"]),
             modes=told,
         ),
     )
@@ -277,14 +291,64 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
                 ends += answer.end_of_stream
     assert kinds.count(Kind.REQUEST_HEADERS) <= 1
     assert ends <= 1
-    decided = isinstance(conversation.verdict, Decision)
-    assert back == (came if decided else b"")
+    verdict = conversation.verdict
+    decided = isinstance(verdict, Decision)
+    if isinstance(verdict, Decision) and verdict.rename is not None:
+        assert bytes(back) in renamings(bytes(came), verdict.rename)
+    else:
+        assert back == (came if decided else b"")
     if decided:
         order = [PARTS.index(kind) for kind in kinds if kind in PARTS]
         assert order == sorted(order)
         assert ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
     conversation.close()
     assert dict(router.ledger.loads) == {}
+
+
+def renamings(body: bytes, name: str) -> set[bytes]:
+    """The body under another name for its model, as far as its head shows it, however long."""
+    content_type = "multipart/form-data; boundary=XX"
+    heads = [(body[:length], body[length:]) for length in range(len(body) + 1)]
+    return {renamed_json(head, name) + rest for head, rest in heads} | {
+        renamed_form(head, content_type, name) + rest for head, rest in heads
+    }
+
+
+@thorough
+@given(catalogs, sequences)
+def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    conversation = Conversation(Router(Ledger(), models), Random(0), Shown())
+    for event in sequence:
+        for answer in conversation.receive(event):
+            if not isinstance(answer, Proceed) or answer.body is None:
+                continue
+            assert answer.kind is event.kind is Kind.REQUEST_BODY
+            assert answer.decision is not None
+            assert answer.decision.rename is not None
+            assert answer.body != event.body
+            assert answer.body in renamings(event.body, answer.decision.rename)
+            length = ("content-length", str(len(answer.body)))
+            assert (length in answer.set_headers) == event.end_of_stream
+            assert ("content-length" in answer.remove_headers) != event.end_of_stream
+
+
+@thorough
+@given(catalogs, sequences)
+def test_a_report_is_taken_away_only_where_we_asked_for_it(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    conversation = Conversation(Router(Ledger(), models), Random(0), Shown())
+    asked = False
+    for event in sequence:
+        for answer in conversation.receive(event):
+            if isinstance(answer, Proceed) and answer.kind is Kind.RESPONSE_HEADERS:
+                assert bool(answer.remove_headers) == (asked and bool(event.load_report))
+            elif isinstance(answer, Proceed):
+                asked |= ("endpoint-load-metrics-format", "TEXT") in answer.set_headers
+            if isinstance(answer, Proceed) and answer.decision is not None:
+                assert answer.decision.reads_signals or not asked
 
 
 def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
@@ -296,7 +360,8 @@ def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
 def requests(draw: st.DrawFn) -> bytes:
     """A body that is a request for the model, sometimes longer than is ever held."""
     items = list(draw(documents).items())
-    items.insert(draw(st.integers(0, len(items))), ("model", "llama"))
+    model = draw(st.sampled_from(["llama", "l", "llama_sql"]))
+    items.insert(draw(st.integers(0, len(items))), ("model", model))
     if draw(st.booleans()):
         items.append(("padding", "x" * draw(st.integers(1, 3 * CHUNK_LIMIT))))
     return written(dict(items), compact=draw(st.booleans()), ascii_only=draw(st.booleans()))
@@ -311,7 +376,9 @@ OF_A_PREFIX = st.sampled_from(["FirstUserMessage", "PromptHead", "Header:x-sessi
 def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
     body: bytes, cuts: list[int], with_trailers: bool, source: str, length: int
 ) -> None:
-    spec = model_spec("llama", prefixSource=source, prefixCharLength=length)
+    spec = model_spec(
+        "llama", aliases=["l"], adapters=["sql"], prefixSource=source, prefixCharLength=length
+    )
     outcomes = []
     for parts in ([body], _parts(body, cuts)):
         conversation = Conversation(Router(Ledger(), catalog(spec)), Random(0))
@@ -332,7 +399,11 @@ def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
         assert headers.decision is not None
         if with_trailers:
             assert pieces.pop() == Proceed(Kind.REQUEST_TRAILERS)
-        assert b"".join(p.body for p in pieces if isinstance(p, Chunk)) == body
+        rename = headers.decision.rename
+        back = b"".join(p.body for p in pieces if isinstance(p, Chunk))
+        assert back == (body if rename is None else renamed_json(body, rename))
+        served = rename or json.loads(body)["model"]
+        assert json.loads(back) == {**json.loads(body), "model": served}
         ends = [isinstance(p, Chunk) and p.end_of_stream for p in pieces]
         assert ends == [*[False] * (len(ends) - 1), not with_trailers]
         outcomes.append((headers.target, headers.decision.key))

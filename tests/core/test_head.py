@@ -118,6 +118,20 @@ def test_everything_fed_is_held_also_beyond_what_is_read() -> None:
     assert held.held == body
 
 
+def test_what_was_read_of_it_is_given_back_under_another_name() -> None:
+    for padding in ("", "x" * HEAD_LIMIT):
+        held = head()
+        assert held.add(chat(prompt="once upon a time in the west", padding=padding)) is not None
+        assert held.renamed("qwen") == held.held.replace(b"llama", b"qwen")
+
+
+def test_what_was_not_read_of_it_keeps_its_name() -> None:
+    late = json.dumps({"prompt": "x" * HEAD_LIMIT, "model": "llama"}).encode()
+    held = head(x_model="llama")
+    assert held.add(late) is not None
+    assert held.renamed("qwen") == late
+
+
 def test_a_trickle_is_read_no_more_often_than_it_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 

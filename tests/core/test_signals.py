@@ -38,7 +38,7 @@ def test_a_report_is_kept_with_its_time_and_our_requests_then(
     signals.reported(A, said, inflight=9)
     reading = signals.latest(A)
     assert reading is not None
-    assert (reading.load, reading.running, reading.inflight) == (said.load, 8, 9)
+    assert (reading.load, reading.running, reading.ours) == (said.load, 8, 9)
     assert (reading.at, reading.reported_at) == (clock.now, clock.now)
 
 
@@ -51,6 +51,13 @@ def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
     clock.forward(0.01)
     assert signals.fresh([A], 3) == [None]
     assert signals.latest(A) is not None
+
+
+def test_of_our_requests_only_those_count_as_told_that_it_knew_of(signals: Signals) -> None:
+    signals.reported(A, report(waiting=1, running=2), inflight=9)
+    reading = signals.latest(A)
+    assert reading is not None
+    assert reading.ours == 3
 
 
 class TestAnAnswersLoadReport:
@@ -70,10 +77,21 @@ class TestAnAnswersLoadReport:
         self, signals: Signals, loads: dict[str, int]
     ) -> None:
         loads[A] = 5
-        signals.answered(A, Load(0, 0))
+        signals.answered(A, Load(9, 0))
         reading = signals.latest(A)
         assert reading is not None
-        assert reading.inflight == 4
+        assert reading.ours == 4
+
+    def test_does_not_make_requests_unknown_that_came_after_the_last_report(
+        self, signals: Signals, clock: Clock, loads: dict[str, int]
+    ) -> None:
+        signals.reported(A, report(), inflight=0)
+        clock.forward(1)
+        loads[A] = 6
+        signals.answered(A, Load(0, 0.1))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.ours, reading.running) == (5, 5)
 
     def test_alone_lets_those_of_our_requests_run_that_do_not_wait(
         self, signals: Signals, loads: dict[str, int]
@@ -104,14 +122,14 @@ class TestWhenEndpointsChange:
         clock.forward(5)
         signals.follow([B, "10.0.0.3:8000"])
         clock.forward(1)
-        assert signals.age(A) is None
-        assert signals.age(B) == 6
-        assert signals.age("10.0.0.3:8000") == 1
+        assert signals.newcomers([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
+        assert signals.newcomers([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
+        assert signals.newcomers([B, "10.0.0.3:8000"], 1) == {}
 
     def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
         signals.residency.used(A, "sql")
         signals.follow([B])
         clock.forward(5)
         signals.follow([A, B])
-        assert signals.age(A) == 0
+        assert signals.newcomers([A, B], 1) == {A: 0}
         assert not signals.residency.has(A, "sql")

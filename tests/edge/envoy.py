@@ -101,13 +101,15 @@ def response_body(part: bytes, *, end: bool = False) -> bytes:
 def response_headers(
     attributes: dict[str, str] | None = None,
     metadata: dict[str, dict[str, Hint]] | None = None,
+    **others: bytes,
 ) -> bytes:
     """The upstream's answer, with what Envoy was asked to tell of it."""
     told = {}
     if attributes is not None:
         values = {name: Value(string_value=value) for name, value in attributes.items()}
         told = {"envoy.filters.http.ext_proc": Struct(fields=values)}
-    headers = header_map({":status": b"200"})
+    named = {name.replace("_", "-"): value for name, value in others.items()}
+    headers = header_map({":status": b"200", **named})
     return bytes(
         ProcessingRequest(
             response_headers=HttpHeaders(headers=headers),
@@ -136,8 +138,9 @@ class Reply:
 
     @property
     def mutation(self) -> HeaderMutation:
-        """What becomes of the request's headers, or those of the immediate response."""
-        answer = self.message.request_headers or self.message.request_body
+        """What becomes of the headers, or those of the immediate response."""
+        message = self.message
+        answer = message.request_headers or message.request_body or message.response_headers
         if self.message.immediate_response is not None:
             found = self.message.immediate_response.headers
         else:
@@ -165,6 +168,13 @@ class Reply:
         assert answer is not None
         assert answer.response is not None
         return answer.response.clear_route_cache
+
+    @property
+    def body(self) -> bytes | None:
+        """What replaces the body that was shown."""
+        answer = self.message.request_body
+        mutation = answer.response.body_mutation if answer and answer.response else None
+        return None if mutation is None else mutation.body
 
     @property
     def streamed(self) -> StreamedBodyResponse:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 import xxhash
@@ -173,6 +174,22 @@ class TestAMessageOfEnvoy:
         other = decode(response_headers(attributes, {"envoy.lb": {"other": "x"}}))
         assert other.served_by == ("10.0.0.1:8000" if attributes else "")
 
+    def test_may_hold_a_load_report(self) -> None:
+        message = response_headers(
+            {"upstream.address": "10.0.0.2:8000"},
+            endpoint_load_metrics=b"TEXT a=1",
+            endpoint_load_metrics_format=b"TEXT",
+            server=b"uvicorn",
+        )
+        assert decode(message) == Event(
+            Kind.RESPONSE_HEADERS, served_by="10.0.0.2:8000", load_report=b"TEXT a=1"
+        )
+
+    def test_may_hold_a_load_report_as_text(self) -> None:
+        headers = HeaderMap([HeaderValue(key="endpoint-load-metrics", value="TEXT a=1")])
+        message = ProcessingRequest(response_headers=HttpHeaders(headers=headers))
+        assert decode(bytes(message)).load_report == b"TEXT a=1"
+
     @pytest.mark.parametrize(
         "message",
         [
@@ -292,6 +309,31 @@ class TestTheAnswerWithADecision:
         decided = decision()
         answer = Proceed(Kind.REQUEST_HEADERS, decided.address, reroute=True, decision=decided)
         assert b"x-gateway-destination" not in encode(answer)
+
+
+class TestTheAnswerWithAnotherBody:
+    def reply(self, **changes: Any) -> Reply:
+        decided = decision()
+        answer = Proceed(Kind.REQUEST_BODY, decided.address, decision=decided)
+        return Reply(encode(answer._replace(**changes)))
+
+    def test_replaces_what_was_shown(self) -> None:
+        assert self.reply(body=b"\x00{").body == b"\x00{"
+
+    def test_is_none_where_nothing_changes(self) -> None:
+        assert self.reply().body is None
+
+    def test_sets_and_removes_headers_beside_the_targets(self) -> None:
+        reply = self.reply(set_headers=(("content-length", "7"), ("x", "é")), remove_headers=("y",))
+        plain = self.reply()
+        assert reply.headers == {**plain.headers, "content-length": "7", "x": "é"}
+        assert reply.mutation.remove_headers == [*plain.mutation.remove_headers, "y"]
+
+
+def test_the_answer_to_a_response_may_take_headers_away() -> None:
+    reply = Reply(encode(Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x", "y"))))
+    assert reply.kind == "response_headers"
+    assert (reply.headers, reply.mutation.remove_headers) == ({}, ["x", "y"])
 
 
 @pytest.mark.parametrize("kind", [Kind.REQUEST_BODY, Kind.RESPONSE_BODY])

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from tests.adapters.documents import sample
-from tests.core.builders import TWO_ADDRESSES
+from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.edge.envoy import (
     DUPLEX,
     asking,
@@ -65,6 +65,25 @@ async def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -
         b"data: 2\n\n",
     ]
     assert sidecar.in_flight == 0
+
+
+async def test_answers_that_were_shown_once_have_upstreams_asked_on_every_later_stream() -> None:
+    sidecar = Sidecar(model_spec("llama", strategy="LeastQueue"))
+    asked = []
+    for _ in range(3):
+        report = b"TEXT named_metrics.num_requests_waiting=1, named_metrics.kv_cache_usage_perc=0"
+        stream = MemoryStream(
+            request_headers(),
+            request_body(asking()),
+            response_headers(endpoint_load_metrics=report),
+            None,
+        )
+        await sidecar.processor.process(stream)
+        asked.append("endpoint-load-metrics-format" in stream.replies[1].headers)
+        answer = stream.replies[2].message.response_headers
+        assert answer is not None
+        assert (answer.response is not None) == asked[-1]
+    assert asked == [False, True, True]
 
 
 async def test_a_lease_is_held_while_the_stream_is_open() -> None:

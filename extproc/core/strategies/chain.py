@@ -42,7 +42,7 @@ class Chain(Strategy):
         for hops in range(len(remaining)):
             best, reason = self._best(query, snapshot, remaining)
             yield Candidate(best.endpoint, hops, reason)
-            remaining.remove(best)
+            remaining = [estimate for estimate in remaining if estimate is not best]
 
     def chosen(self, query: Query, endpoint: Endpoint) -> None:
         """The adapter will be in memory there: known at once, long before the next reading."""

@@ -1,0 +1,128 @@
+"""One name whose requests two models share, on replicas that know their own name only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extproc.lab.processes import until
+from extproc.lab.stack import StandInFleet
+from tests.e2e.cluster_scene import FROM_SERVICE, ClusterOptions, Deploy
+from tests.e2e.scene import Json, Launch, Options, Reply, Scene, chat
+
+STABLE, CANARY = ("--model", "meta/llama-8b"), ("--model", "llama-next")
+FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
+
+
+@pytest.fixture
+async def canary(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of the replica that serves the new model."""
+    directory = tmp_path / "canary"
+    directory.mkdir()
+    fleet = StandInFleet(1, directory, (*FAST, *CANARY))
+    try:
+        await fleet.start()
+        yield fleet.addresses[0]
+    finally:
+        await fleet.stop()
+
+
+def split(sticky_by: str = "FirstUserMessage", **weights: int) -> Json:
+    """`llama`, shared by the models of these names."""
+    targets = [{"model": model, "weight": weight} for model, weight in weights.items()]
+    return {"name": "llama", "split": {"targets": targets, "stickyBy": sticky_by}}
+
+
+@dataclass(frozen=True)
+class Split(Options):
+    """Two replicas of the old model, one of the new."""
+
+    replicas: int = 2
+    replica_arguments: Sequence[str] = (*FAST, *STABLE)
+    canary: str = ""
+    sticky_by: str = "FirstUserMessage"
+
+    def models(self, addresses: Sequence[str]) -> Json:
+        stable = {"name": "stable", "servedName": "meta/llama-8b", "endpoints": list(addresses)}
+        new = {"name": "new", "servedName": "llama-next", "endpoints": [self.canary]}
+        return {"models": [stable, new, split(self.sticky_by, stable=80, new=20)]}
+
+
+def options(canary: str, **others: Any) -> Split:
+    return Split(canary=canary, more_endpoints=[canary], **others)
+
+
+async def ask(scene: Scene, body: Json, headers: Mapping[str, str] | None = None) -> str:
+    """The model that answered. A replica that was asked by another's name would have refused."""
+    reply: Reply = await scene.send(body, headers=headers)
+    assert reply.status == 200, reply.body
+    return str(reply.json()["model"])
+
+
+async def ask_all(scene: Scene, contents: Iterable[str]) -> list[str]:
+    """The same for conversations that begin like this."""
+    return await asyncio.gather(*(ask(scene, chat(content)) for content in contents))
+
+
+@pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
+async def test_models_share_requests_by_weight_and_conversations_stay(
+    launch: Launch, canary: str, config: str, every_envoy: str
+) -> None:
+    scene = await launch(options(canary, config=config))
+    contents = [f"question {i}" for i in range(200)]
+    first = await ask_all(scene, contents)
+    assert Counter(first)["meta/llama-8b"] == pytest.approx(160, abs=24)
+    assert set(first) == {"meta/llama-8b", "llama-next"}
+    # However long a conversation gets, and whatever the body's size.
+    for position, padding in enumerate((0, 10, 50_000, 200_000)):
+        body = chat(contents[position])
+        body["messages"] += [{"role": "assistant", "content": "x" * padding}]
+        assert await ask(scene, body) == first[position]
+    assert await ask_all(scene, contents) == first
+    listed = (await scene.send(b"", method="GET", path="/v1/models")).json()["data"]
+    assert [entry["id"] for entry in listed] == ["stable", "new", "llama"]
+    await scene.agree_on_inflight(0)
+
+
+async def test_a_header_can_be_what_stays(launch: Launch, canary: str) -> None:
+    scene = await launch(options(canary, sticky_by="Header:X-User"))
+    by_user = {}
+    for user in map(str, range(40)):
+        models = {await ask(scene, chat(f"question {i}"), {"x-user": user}) for i in range(3)}
+        assert len(models) == 1
+        by_user[user] = models.pop()
+    assert Counter(by_user.values())["meta/llama-8b"] == pytest.approx(32, abs=8)
+    # Nothing to stick to: shared by chance.
+    assert set(await ask_all(scene, ["the same"] * 60)) == {"meta/llama-8b", "llama-next"}
+
+
+async def test_a_target_without_endpoints_is_passed_over(deploy: Deploy) -> None:
+    scene = await deploy(
+        ClusterOptions(replicas=2, pods=1, replica_arguments=(*FAST, "--model", "stable,new"))
+    )
+    stable = {"name": "stable", **FROM_SERVICE}
+    new = {"name": "new", "endpoints": [scene.replicas.addresses[1]]}
+    await scene.configure({"models": [stable, new, split(stable=80, new=20)]})
+    contents = [f"question {i}" for i in range(40)]
+
+    async def ready(count: int) -> None:
+        async def is_so() -> bool:
+            return len(await scene.ready("stable")) == count
+
+        await until(is_so, 5, f"{count} pods to be ready")
+
+    await ready(1)
+    before = await ask_all(scene, contents)
+    assert set(before) == {"stable", "new"}
+    await scene.remove(0)
+    await ready(0)
+    assert set(await ask_all(scene, contents)) == {"new"}
+    await scene.api.apply(scene.pod(0))
+    await ready(1)
+    assert await ask_all(scene, contents) == before

@@ -21,6 +21,7 @@ from extproc.adapters.logs import fields
 from extproc.adapters.models_document import DocumentError
 from extproc.adapters.models_file import ModelsFile
 from extproc.adapters.telemetry import Telemetry
+from extproc.adapters.vllm.scraper import Scraper
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
@@ -132,6 +133,8 @@ class Sidecar:
             fallbacks=not settings.single_endpoint,
         )
         self._telemetry = Telemetry(self._router)
+        self._scraper = Scraper(self._router, self._telemetry, rng)
+        self._router.follow(self._scraper.follow)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng)
         self._telemetry.read_ages(self._discovery.age)
@@ -183,6 +186,7 @@ class Sidecar:
                 await self._following
         await self._models.close()
         await self._discovery.keep_only(())
+        await self._scraper.close()
         await self._cluster.close()
         await self._admin.stop()
 

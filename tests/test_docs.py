@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extproc.adapters.models_document import parse
-from extproc.core.spec import PrefixHashSpec
+from extproc.core.spec import LoadBalancingSpec, PrefixHashSpec
 from tests.manifests.builds import kustomize
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,19 @@ def test_there_are_models_documents_to_look_at() -> None:
         "README.md": 2,
         "docs/kubernetes.md": 1,
         "docs/migrating-from-kubeai.md": 1,
+        "docs/strategies.md": 1,
     }
+
+
+def test_a_chain_on_a_page_is_a_good_one() -> None:
+    chains = [
+        yaml.safe_load(block)["loadBalancing"]
+        for page in PAGES
+        for block in blocks(page, "yaml")
+        if block.startswith("loadBalancing:") and "strategy: Chain" in block
+    ]
+    assert len(chains) == 1
+    assert all(LoadBalancingSpec.model_validate(chain).chain for chain in chains)
 
 
 class TestTheTreeInTheReadme:

@@ -18,11 +18,11 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from extproc.adapters.state import model_states
+from extproc.core.catalog import Model
 from extproc.core.conversation import Listed, Verdict
 from extproc.core.errors import Refusal
 from extproc.core.router import Decision, Router
 from extproc.core.spec import Source
-from extproc.core.strategies import Reason
 
 # A second series for each counter, with the time of its birth: nobody here asks.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -94,6 +94,13 @@ class Telemetry:
             ["resource", "result"],
             registry=registry,
         )
+        self._signal_readings = Counter(
+            "extproc_signal_readings",
+            "Readings of endpoints' own metrics and lists of models: ok, unreachable, timeout, "
+            "status, too_large or garbled.",
+            ["path", "result"],
+            registry=registry,
+        )
         self._endpoints = _Endpoints(router)
         registry.register(self._endpoints)
         ProcessCollector(registry=registry)
@@ -103,7 +110,8 @@ class Telemetry:
         self._duration.observe(seconds)
         if isinstance(verdict, Decision):
             self._count(verdict.model, verdict.strategy, "routed")
-            if verdict.reason is Reason.PREFIX or verdict.reason is Reason.BOUND:
+            # In a chain they are places in the order, and no hops on the ring.
+            if verdict.strategy == "PrefixHash" and verdict.key is not None:
                 self._hops.observe(verdict.hops)
         elif isinstance(verdict, Refusal):
             self._count(verdict.model, NO_STRATEGY, verdict.code)
@@ -130,6 +138,10 @@ class Telemetry:
     def watched(self, resource: str, result: str) -> None:
         """Counts a watch of Kubernetes objects, at its end."""
         self._watches.labels(resource, result).inc()
+
+    def signal_read(self, path: str, result: str) -> None:
+        """Counts a reading of what an endpoint says of itself."""
+        self._signal_readings.labels(path, result).inc()
 
     def read_ages(self, age: Callable[[Source], float]) -> None:
         """From now on asks this for the seconds since a source's endpoints were current."""
@@ -168,9 +180,17 @@ class _Endpoints(Collector):
             "Time since a model's endpoints were last known to be current; 0 for a static list.",
             labels=["model"],
         )
+        signals_age = GaugeMetricFamily(
+            "extproc_signals_age_seconds",
+            "Time since an endpoint last said how loaded it is, since it came where it never did; "
+            "only where the model's strategy reads it.",
+            labels=["model", "endpoint"],
+        )
         for model in self._router.catalog.models.values():
             source = model.spec.source
             age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
+            for address, seconds in self._signals_ages(model):
+                signals_age.add_metric([model.spec.name, address], seconds)
         for name, state in model_states(self._router).items():
             counts = Tally({"ready": 0, "draining": 0})
             for endpoint in state["endpoints"]:
@@ -181,3 +201,11 @@ class _Endpoints(Collector):
         yield inflight
         yield endpoints
         yield age
+        yield signals_age
+
+    def _signals_ages(self, model: Model) -> Iterator[tuple[str, float]]:
+        if model.strategy.reads_signals:
+            for endpoint in model.snapshot.endpoints:
+                seconds = self._router.signals.silence(endpoint.address)
+                if seconds is not None:
+                    yield endpoint.address, seconds

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from extproc.adapters.state import model_states
+from extproc.adapters.state import SignalsState, model_states
 from extproc.core.endpoint import Endpoint
+from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Router
+from extproc.core.signals import Load, Report, Signals
 from tests.core.builders import by_service, catalog, model_spec, router
 
 
@@ -43,6 +45,76 @@ def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
     (endpoint,) = model_states(serving)["llama"]["endpoints"]
     assert (endpoint["address"], endpoint["name"]) == ("10.0.0.7:8000", "ns/pod-1")
     assert (endpoint["state"], endpoint["adapters"]) == ("ready", ["sql"])
+
+
+class TestSignals:
+    def test_are_shown_with_their_age(self) -> None:
+        now = 100.0
+        serving = Router(Ledger(), signals=Signals(lambda: now, {}))
+        serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
+        serving.signals.follow(["10.0.0.1:8000"])
+        report = Report(
+            Load(waiting=2.0, kv_usage=0.25),
+            running=3.0,
+            max_loras=2,
+            running_adapters=frozenset({"sql", "law"}),
+            waiting_adapters=frozenset({"med"}),
+            block_size=16,
+            blocks=2048,
+        )
+        serving.signals.reported("10.0.0.1:8000", report, inflight=1)
+        now = 101.2345
+        assert signals_of(serving) == {
+            "waiting": 2.0,
+            "running": 3.0,
+            "kv_usage": 0.25,
+            "max_loras": 2,
+            "running_adapters": ["law", "sql"],
+            "waiting_adapters": ["med"],
+            "loaded_adapters": ["med", "sql"],
+            "block_size": 16,
+            "blocks": 2048,
+            "age_seconds": 1.234,
+            "reported_age_seconds": 1.234,
+        }
+        serving.signals.answered("10.0.0.1:8000", Load(waiting=0.0, kv_usage=0.5))
+        now = 102.0
+        shown = signals_of(serving)
+        assert shown is not None
+        assert (shown["waiting"], shown["running"], shown["kv_usage"]) == (0.0, 3.0, 0.5)
+        assert (shown["age_seconds"], shown["reported_age_seconds"]) == (0.766, 2.0)
+
+    def test_are_shown_in_part_where_only_an_answer_told_of_them(self) -> None:
+        serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
+        serving.signals.follow(["10.0.0.1:8000"])
+        assert signals_of(serving) is None
+        serving.signals.answered("10.0.0.1:8000", Load(waiting=1.0, kv_usage=0.5))
+        assert signals_of(serving) == {
+            "waiting": 1.0,
+            "running": None,
+            "kv_usage": 0.5,
+            "max_loras": None,
+            "running_adapters": [],
+            "waiting_adapters": [],
+            "loaded_adapters": [],
+            "block_size": None,
+            "blocks": None,
+            "age_seconds": 0.0,
+            "reported_age_seconds": None,
+        }
+
+
+def signals_of(serving: Router) -> SignalsState | None:
+    (endpoint,) = model_states(serving)["llama"]["endpoints"]
+    return endpoint["signals"]
+
+
+def test_adapters_that_endpoints_said_they_have_are_shown() -> None:
+    serving = router(model_spec(strategy="LeastQueue", adapters=["sql"]))
+    serving.publish(serving.catalog.with_adapters({"10.0.0.1:8000": frozenset({"law"})}))
+    shown = model_states(serving)["llama"]
+    assert shown["adapters"] == ["law", "sql"]
+    assert [endpoint["adapters"] for endpoint in shown["endpoints"]] == [["law", "sql"], ["sql"]]
 
 
 def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:

@@ -9,7 +9,9 @@ from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.conversation import Conversation, Event, Kind, Listed
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
+from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Router
+from extproc.core.signals import Load, Report, Signals
 from extproc.core.spec import ServiceSpec
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
@@ -36,6 +38,8 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
         "extproc_endpoints_refused": "counter",
         "extproc_discovery_lists": "counter",
         "extproc_discovery_watches": "counter",
+        "extproc_signal_readings": "counter",
+        "extproc_signals_age_seconds": "gauge",
     }
     assert {name: families[name].type for name in promised} == promised
     assert "process_resident_memory_bytes" in families
@@ -206,3 +210,30 @@ def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
     families = list(text_string_to_metric_families(telemetry.exposition().decode()))
     (age,) = (family for family in families if family.name == "extproc_discovery_age_seconds")
     assert age.samples[0].labels == {"model": 'a"b\\c\nd世'}
+
+
+class TestSignals:
+    def test_count_readings_by_path_and_result(self) -> None:
+        telemetry = Telemetry(router())
+        for result in ("ok", "ok", "timeout"):
+            telemetry.signal_read("/metrics", result)
+        telemetry.signal_read("/v1/models", "status")
+        name = "extproc_signal_readings_total"
+        assert sample(telemetry, name, path="/metrics", result="ok") == 2
+        assert sample(telemetry, name, path="/metrics", result="timeout") == 1
+        assert sample(telemetry, name, path="/v1/models", result="status") == 1
+
+    def test_are_as_old_as_the_last_word_of_an_endpoint_or_as_the_endpoint(self) -> None:
+        now = 100.0
+        serving = Router(Ledger(), signals=Signals(lambda: now, {}))
+        serving.publish(catalog(model_spec(strategy="LeastQueue"), model_spec("b")))
+        telemetry, (one, two) = Telemetry(serving), TWO_ADDRESSES
+        name = "extproc_signals_age_seconds"
+        assert sample(telemetry, name, model="llama", endpoint=one) == -1
+        serving.signals.follow(TWO_ADDRESSES)
+        now = 105.0
+        serving.signals.reported(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        now = 107.0
+        assert sample(telemetry, name, model="llama", endpoint=one) == 2
+        assert sample(telemetry, name, model="llama", endpoint=two) == 7
+        assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy reads none"

@@ -45,7 +45,7 @@ def read(text: str) -> Exposition:
 
 async def scrape(directory: Path) -> dict[str, Exposition]:
     """Runs the bundled gateway, asks it this and that, and scrapes all three kinds."""
-    async with run_gateway(directory) as gateway:
+    async with run_gateway(directory, "QueueKVCache") as gateway:
         assert (await gateway.ask("hello"))[0] == 200
         await gateway.session.post(gateway.envoy.url + "/v1/chat/completions", data=b"{")
         async with gateway.session.get(gateway.sidecar.admin + "/metrics") as answer:

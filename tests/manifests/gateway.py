@@ -98,15 +98,21 @@ def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def run_gateway(directory: Path) -> AsyncIterator[RunningGateway]:
-    """Starts all parts in the pod's order, and stops them in the reverse one."""
+async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[RunningGateway]:
+    """Starts all parts in the pod's order, and stops them in the reverse one.
+
+    For each strategy there is a further model of its name, on the same replicas.
+    """
     socket = directory / "extproc.sock"
     async with AsyncExitStack() as cleanup:
         replicas = StandInFleet(3, directory, ["--time-scale", "1"])
         cleanup.push_async_callback(replicas.stop)
         await replicas.start()
-        models = {"models": [{"name": MODEL, "endpoints": replicas.addresses}]}
-        sidecar = FileSidecar(models, directory, listen=f"unix:{socket}")
+        models: list[dict[str, Any]] = [{"name": MODEL, "endpoints": replicas.addresses}]
+        for strategy in strategies:
+            balancing = {"strategy": strategy}
+            models.append({**models[0], "name": strategy, "loadBalancing": balancing})
+        sidecar = FileSidecar({"models": models}, directory, listen=f"unix:{socket}")
         cleanup.push_async_callback(sidecar.stop)
         await sidecar.start()
         envoy = Envoy(_moved(socket, replicas.addresses), directory)

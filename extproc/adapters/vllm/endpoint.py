@@ -1,0 +1,181 @@
+"""Follows what one endpoint says: a task that asks, waits and asks again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from extproc.adapters.logs import fields
+from extproc.adapters.vllm.client import Client
+from extproc.adapters.vllm.complaints import Complaints
+from extproc.adapters.vllm.exposition import read_report
+from extproc.adapters.vllm.found_adapters import FoundAdapters
+from extproc.adapters.vllm.models_list import read_adapters
+from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Observer, Result
+from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm
+from extproc.core.signals import Signals
+
+log = logging.getLogger("extproc.signals")
+
+# What takes more time to read and to parse takes the place of several readings.
+_BYTES_OF_A_READING = 65_536
+
+TOO_LARGE_SECONDS = 60.0
+"""Before what was too large is asked again: it cost as much as ten other readings."""
+
+_NO_ANSWER = (Result.UNREACHABLE, Result.TIMEOUT)
+
+_NO_LIST = (Result.STATUS, Result.GARBLED)
+"""It answers, and not with a list: whatever it listed before is no longer known."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all followed endpoints share."""
+
+    client: Client
+    signals: Signals
+    loads: Mapping[str, int]
+    found: FoundAdapters
+    observer: Observer
+    complaints: Complaints
+    rng: Random
+    metrics: Pacer
+    lists: Pacer
+    retries: Pacer
+    """For what failed more than once: a fleet that is away costs next to nothing."""
+
+
+class _Course:
+    """One path of an endpoint, asked again and again."""
+
+    def __init__(self, path: str, pacer: Pacer, shared: Surroundings, due: float) -> None:
+        self.path = path
+        self.pacer = pacer
+        self.rhythm = Rhythm(due, shared.rng)
+        self._retries = shared.retries
+        self._admitted = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to ask, and its turn: else it is due when that comes."""
+        if self.rhythm.due > now:
+            return False
+        if not self._admitted:
+            pacer = self.pacer if self.rhythm.failures < 2 else self._retries
+            self.rhythm.postpone(now + pacer.reserve(now))
+            self._admitted = self.rhythm.due > now
+            return not self._admitted
+        self._admitted = False
+        return True
+
+    def hurry(self, interval: float) -> bool:
+        """It shall be asked soon; whether that is sooner. Turns are not jumped."""
+        return not self._admitted and self.rhythm.hurry(interval)
+
+
+class FollowedEndpoint:
+    """One endpoint and its task; `delay` seconds pass before the first reading."""
+
+    def __init__(self, address: str, plan: Plan, shared: Surroundings, delay: float) -> None:
+        self._address = address
+        self._plan = plan
+        self._shared = shared
+        self._works = False
+        due = shared.signals.clock() + delay
+        self._metrics = _Course(METRICS, shared.metrics, shared, due)
+        self._list = _Course(MODELS, shared.lists, shared, due)
+        self._woken = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    def follow(self, plan: Plan) -> None:
+        """From now on by this plan."""
+        if plan != self._plan:
+            self._plan = plan
+            self._metrics.hurry(plan.idle)
+            self._list.hurry(plan.idle)
+            self._woken.set()
+
+    def hurry(self) -> None:
+        """It has requests: reads its metrics soon, if it was about to wait longer."""
+        if self._plan.metrics and self._metrics.hurry(self._plan.busy):
+            self._woken.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep(min(course.rhythm.due for course in self._courses()))
+            for course in self._courses():
+                is_due = course.is_due(self._shared.signals.clock())
+                if is_due and await self._ask(course) in _NO_ANSWER:
+                    # One question at a time is enough to learn that it is back.
+                    self._list.rhythm.postpone(course.rhythm.due)
+
+    def _courses(self) -> list[_Course]:
+        courses = ((self._plan.metrics, self._metrics), (self._plan.adapters, self._list))
+        return [course for wanted, course in courses if wanted]
+
+    async def _sleep(self, until: float) -> None:
+        """Until then, or until woken."""
+        seconds = until - self._shared.signals.clock()
+        if seconds > 0:
+            alarm = asyncio.get_running_loop().call_later(seconds, self._woken.set)
+            try:
+                await self._woken.wait()
+            finally:
+                alarm.cancel()
+        self._woken.clear()
+
+    async def _ask(self, course: _Course) -> Result:
+        clock = self._shared.signals.clock
+        course.rhythm.asked = clock()
+        failure = await self._read(course)
+        if failure is None:
+            course.rhythm.succeeded(self._interval(course))
+        else:
+            course.rhythm.failed(clock(), self._interval(course))
+            if failure.result is Result.TOO_LARGE:
+                course.rhythm.postpone(clock() + TOO_LARGE_SECONDS)
+            self._shared.complaints.add(self._address, course.path, failure)
+        result = failure.result if failure else Result.OK
+        self._shared.observer.signal_read(course.path, result)
+        return result
+
+    async def _read(self, course: _Course) -> Failure | None:
+        """Takes what the endpoint says; why it could not, if so. Nothing else gets out."""
+        take = self._take_metrics() if course is self._metrics else self._take_list
+        try:
+            text = await self._shared.client.get(self._address, course.path)
+            course.pacer.charge(len(text) // _BYTES_OF_A_READING)
+            take(text)
+        except Failure as failure:
+            if course is self._list and failure.result in _NO_LIST:
+                self._shared.found.not_listed(self._address)
+            return failure
+        except Exception as error:
+            log.exception("reading failed", extra=fields(endpoint=self._address, path=course.path))
+            return Failure(Result.GARBLED, repr(error))
+        return None
+
+    def _take_metrics(self) -> Callable[[bytes], None]:
+        # Counted when it is asked: what is sent meanwhile, the answer may not know of.
+        inflight = self._shared.loads.get(self._address, 0)
+
+        def take(text: bytes) -> None:
+            report = read_report(text)
+            self._works = report.load.waiting + report.running > 0
+            self._shared.signals.reported(self._address, report, inflight)
+            if self._plan.adapters:
+                used = report.running_adapters | report.waiting_adapters
+                self._shared.found.seen(self._address, used)
+
+        return take
+
+    def _take_list(self, text: bytes) -> None:
+        self._shared.found.listed(self._address, read_adapters(text))
+
+    def _interval(self, course: _Course) -> float:
+        busy = self._works or self._shared.loads.get(self._address, 0) > 0
+        # Loads change from moment to moment, adapters do not.
+        return self._plan.busy if busy and course is self._metrics else self._plan.idle

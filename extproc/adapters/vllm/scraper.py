@@ -1,0 +1,123 @@
+"""Keeps the signals and the adapters of all endpoints current, as far as some model wants them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from random import Random
+
+from extproc.adapters.logs import fields
+from extproc.adapters.vllm.client import Client
+from extproc.adapters.vllm.complaints import Complaints
+from extproc.adapters.vllm.endpoint import FollowedEndpoint, Surroundings
+from extproc.adapters.vllm.found_adapters import FoundAdapters
+from extproc.adapters.vllm.readings import Observer
+from extproc.adapters.vllm.schedule import Pacer, Plan, plans
+from extproc.core.catalog import Adapters, Catalog
+from extproc.core.router import Router
+
+log = logging.getLogger("extproc.signals")
+
+METRICS_PER_SECOND = 200.0
+LISTS_PER_SECOND = 50.0
+"""Readings of all endpoints together: each costs about a quarter of a millisecond."""
+
+RETRIES_PER_SECOND = 20.0
+"""Of those that failed more than once: each costs twice as much, and says nothing."""
+
+# What comes together, as at the start, is asked together, up to this number.
+_TOGETHER = 50
+_RETRIED_TOGETHER = 10
+_SPREAD_SECONDS = 0.05
+_LOGGED_ADAPTERS = 10
+
+
+class Scraper:
+    """One task for each endpoint that is asked for anything, as the router's catalogs come."""
+
+    def __init__(self, router: Router, observer: Observer, rng: Random) -> None:
+        self._router = router
+        self._found = FoundAdapters(self._publish)
+        self._shared = Surroundings(
+            Client(),
+            router.signals,
+            router.ledger.loads,
+            self._found,
+            observer,
+            Complaints(router.signals.clock),
+            rng,
+            Pacer(METRICS_PER_SECOND, _TOGETHER),
+            Pacer(LISTS_PER_SECOND, _TOGETHER),
+            Pacer(RETRIES_PER_SECOND, _RETRIED_TOGETHER),
+        )
+        self._endpoints: dict[str, FollowedEndpoint] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._shortest = 0.0
+
+    def follow(self, catalog: Catalog) -> None:
+        """From now on asks the endpoints of this catalog, and no others."""
+        wanted = plans(catalog)
+        self._router.signals.follow(wanted.keys())
+        for address in self._endpoints.keys() - wanted.keys():
+            self._endpoints.pop(address).task.cancel()
+            self._shared.complaints.forget(address)
+            self._shared.client.forget(address)
+        for address in self._endpoints:
+            self._endpoints[address].follow(wanted[address])
+        new = [address for address in wanted if address not in self._endpoints]
+        for position, address in enumerate(new):
+            self._begin(address, wanted[address], _SPREAD_SECONDS * position / len(new))
+        self._found.keep_only([address for address, plan in wanted.items() if plan.adapters])
+        self._shortest = min((plan.busy for plan in wanted.values()), default=0.0)
+        if wanted and self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Asks nobody any more."""
+        self._found.close()
+        tasks = self._tasks if self._watching is None else self._tasks | {self._watching}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._shared.client.close()
+
+    def _begin(self, address: str, plan: Plan, delay: float) -> None:
+        self._endpoints[address] = followed = FollowedEndpoint(address, plan, self._shared, delay)
+        self._tasks.add(followed.task)
+        followed.task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """Wakes endpoints that became busy: cheaper than if each looked for itself."""
+        loads = self._router.ledger.loads
+        while True:
+            await asyncio.sleep(self._shortest / 2 or 1)
+            for address in loads:
+                endpoint = self._endpoints.get(address)
+                if endpoint is not None:
+                    endpoint.hurry()
+
+    def _publish(self, found: Adapters) -> None:
+        """Never called from `follow`, which the router calls when this publishes."""
+        catalog = self._router.catalog
+        if found != catalog.found:
+            _log(catalog.found, found)
+            self._router.publish(catalog.with_adapters(found))
+
+
+def _log(before: Adapters, now: Adapters) -> None:
+    changed = [a for a in before.keys() | now.keys() if before.get(a) != now.get(a)]
+    came = _shown(changed, now, before)
+    left = _shown(changed, before, now)
+    log.info("adapters", extra=fields(endpoints=len(changed), came=came, left=left))
+
+
+def _shown(addresses: Iterable[str], those: Adapters, without: Adapters) -> str:
+    """The adapters of these endpoints that are in one and not in the other, some of them."""
+    none: frozenset[str] = frozenset()
+    names = {name for a in addresses for name in those.get(a, none) - without.get(a, none)}
+    more = len(names) - _LOGGED_ADAPTERS
+    shown = ", ".join(sorted(names)[:_LOGGED_ADAPTERS])
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,86 @@
+"""Expositions as vLLM servers send them: excerpts of real ones, in their order."""
+
+from __future__ import annotations
+
+PREAMBLE = """\
+# HELP process_open_fds Number of open file descriptors.
+# TYPE process_open_fds gauge
+process_open_fds 61.0
+# HELP http_requests_total Total number of requests by method, status and handler.
+# TYPE http_requests_total counter
+http_requests_total{handler="/v1/models",method="GET",status="2xx"} 4.0
+"""
+
+BASE = (
+    PREAMBLE
+    + """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="base"} 3.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="base"} 2.0
+# HELP vllm:num_requests_waiting_by_reason Number of waiting requests by reason.
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="0",model_name="base",reason="capacity"} 1.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="base",reason="deferred"} 1.0
+# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="base"} 0.125
+# HELP vllm:prefix_cache_queries_total Prefix cache queries, in terms of number of queried tokens.
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="0",model_name="base"} 1206.0
+"""
+)
+"""vLLM 0.32 without LoRA, as far as it says how loaded it is."""
+
+LORA = """\
+# HELP vllm:lora_requests_info Running stats on lora requests.
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="a",waiting_lora_adapters="a"} 1.795275033697358e+09
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="a,b",waiting_lora_adapters="a,b"} 1.795275024837467e+09
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="c,d",waiting_lora_adapters="d"} 1.795275033753160e+09
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 1.795275033753159e+09
+"""  # noqa: E501
+"""Of 0.32: what was ever in use, in no order of time. The last but one is the newest."""
+
+CACHE = """\
+# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{_block_size_resolved="True",block_size="32",cache_dtype="auto",cache_hit_alignment_tokens="None",effective_attention_block_size="16",enable_mamba_shared_prefix_checkpoint="False",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",hash_block_size="None",is_attention_free="False",kv_cache_dtype_skip_layers="[]",kv_cache_layout="None",kv_cache_max_concurrency="4.0",kv_cache_memory_bytes="1073741824",kv_cache_size_tokens="16384",kv_offloading_backend="native",kv_offloading_size="None",kv_sharing_fast_prefill="False",mamba_block_size="None",mamba_cache_dtype="auto",mamba_cache_mode="none",mamba_page_size_padded="None",mamba_ssm_cache_dtype="float32",num_cpu_blocks="None",num_gpu_blocks="512",num_gpu_blocks_override="512",prefix_cache_retention_interval="0",prefix_caching_hash_algo="sha256",prefix_match_unit="None",replayssm_buffer_len="16",skip_page_size_padded="None",sliding_window="None",swa_bounded_replay="True",use_kda_recoverssm="False",use_replayssm="False",user_specified_block_size="True"} 1.0
+"""  # noqa: E501
+"""Of 0.32: all its labels."""
+
+OLD = """\
+# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",cache_dtype="auto",num_cpu_blocks="2048",num_gpu_blocks="27862",num_gpu_blocks_override="None",sliding_window="None"} 1.0
+# HELP vllm:num_requests_running Number of requests currently running on GPU.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="meta-llama/Llama-3.1-8B"} 1.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{model_name="meta-llama/Llama-3.1-8B"} 0.0
+# HELP vllm:lora_requests_info Running stats on lora requests.
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql, law",waiting_lora_adapters="med"} 1.73e+09
+# HELP vllm:gpu_cache_usage_perc GPU KV-cache usage. 1 means 100 percent usage.
+# TYPE vllm:gpu_cache_usage_perc gauge
+vllm:gpu_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B"} 0.0003
+# HELP vllm:cpu_cache_usage_perc CPU KV-cache usage. 1 means 100 percent usage.
+# TYPE vllm:cpu_cache_usage_perc gauge
+vllm:cpu_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B"} 0.5
+"""  # noqa: E501
+"""In the manner of the first releases: no engine, the cache of the GPU has a name of its own."""
+
+ENGINES = """\
+vllm:num_requests_running{engine="0",model_name="base"} 3.0
+vllm:num_requests_running{engine="1",model_name="base"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="base"} 2.0
+vllm:num_requests_waiting{engine="1",model_name="base"} 0.0
+vllm:kv_cache_usage_perc{engine="0",model_name="base"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="base"} 0.25
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="120"} 1.0
+"""
+"""Data parallel: two engines behind one port."""

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import ascii_letters
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extproc.adapters.vllm.exposition import read_report
+from extproc.adapters.vllm.names import LONGEST_NAME, MOST_ADAPTERS
+from extproc.adapters.vllm.readings import Failure, Result
+from extproc.core.residency import DEFAULT_SLOTS
+from extproc.core.signals import Load, Report
+from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD, PREAMBLE
+from tests.core.builders import brief, thorough
+
+NAMES = {
+    "waiting": "vllm:num_requests_waiting",
+    "running": "vllm:num_requests_running",
+    "usage": "vllm:kv_cache_usage_perc",
+}
+
+OLD_USAGE = "vllm:gpu_cache_usage_perc"
+
+
+def said(**values: str) -> str:
+    """An exposition with these values instead of zeros; "" leaves a metric out."""
+    shown = {name: values.get(name, "0.0") for name in NAMES}
+    return "".join(f'{NAMES[n]}{{engine="0"}} {value}\n' for n, value in shown.items() if value)
+
+
+def read(text: str) -> Report:
+    return read_report(text.encode())
+
+
+def adapters(text: str) -> tuple[int | None, set[str], set[str]]:
+    report = read(said() + text)
+    return report.max_loras, set(report.running_adapters), set(report.waiting_adapters)
+
+
+def lora(labels: str, value: str = "1.0") -> str:
+    return f"vllm:lora_requests_info{{{labels}}} {value}\n"
+
+
+def refused(text: str) -> str:
+    """Why the reading came to nothing."""
+    with pytest.raises(Failure) as failure:
+        read(text)
+    assert failure.value.result is Result.GARBLED
+    return str(failure.value)
+
+
+class TestARealExposition:
+    def test_says_what_waits_what_runs_and_how_full_the_cache_is(self) -> None:
+        assert read(BASE) == Report(Load(2.0, 0.125), 3.0)
+
+    def test_says_what_adapters_are_in_use_and_how_many_fit(self) -> None:
+        report = read(BASE + LORA)
+        assert report.max_loras == 2
+        assert report.running_adapters == {"c", "d"}
+        assert report.waiting_adapters == {"d"}
+
+    def test_says_how_large_its_cache_is(self) -> None:
+        report = read(BASE + LORA + CACHE)
+        assert (report.block_size, report.blocks) == (32, 512)
+
+    def test_of_an_old_release_says_the_same_under_old_names(self) -> None:
+        report = read(OLD)
+        assert (report.load, report.running) == (Load(0.0, 0.0003), 1.0)
+        assert (report.block_size, report.blocks) == (16, 27862)
+        assert report.max_loras == 4
+        assert report.running_adapters == {"sql", "law"}
+        assert report.waiting_adapters == {"med"}
+
+    def test_of_several_engines_is_their_sum_and_the_mean_use_of_their_caches(self) -> None:
+        assert read(ENGINES) == Report(Load(2.0, 0.375), 4.0, block_size=16, blocks=220)
+
+
+class TestANumber:
+    @pytest.mark.parametrize("missing", NAMES)
+    def test_that_is_missing_is_no_zero(self, missing: str) -> None:
+        shown = OLD_USAGE if missing == "usage" else NAMES[missing]
+        assert refused(said(**{missing: ""})) == f"{shown} is missing"
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1.0", "", "many", "1,5", "0x1"])
+    def test_that_is_none_is_no_zero(self, name: str, value: str) -> None:
+        assert NAMES[name] in refused(said(**{name: f" {value}"}))
+
+    def test_may_be_written_in_any_way_of_the_format(self) -> None:
+        text = said(waiting="1.2e+01", running="  7", usage="5e-1 1795275033697")
+        assert read(text) == Report(Load(12.0, 0.5), 7.0)
+
+    def test_needs_no_labels(self) -> None:
+        text = "".join(f"{name} {i}.0\n" for i, name in enumerate(NAMES.values()))
+        assert read(text) == Report(Load(0.0, 2.0), 1.0)
+
+    def test_is_not_read_from_a_label(self) -> None:
+        labels = 'a="} 9.0",b="\\"} 8.0",engine="0"'
+        text = "".join(f"{name}{{{labels}}} 1.0\n" for name in NAMES.values())
+        assert read(text) == Report(Load(1.0, 1.0), 1.0)
+
+    def test_of_endless_length_is_none(self) -> None:
+        assert "waiting" in refused(said(waiting="1" * 100_000))
+
+    def test_is_not_taken_from_a_comment_or_from_the_middle_of_a_line(self) -> None:
+        text = f"# {NAMES['waiting']} 5.0\n x{NAMES['waiting']} 5.0\n #\t{NAMES['waiting']} 5.0\n"
+        assert "is missing" in refused(text + said(waiting=""))
+
+    @pytest.mark.parametrize("sibling", ["_by_reason", "_total", "s", "_", ":x", "2"])
+    def test_is_not_that_of_a_metric_whose_name_begins_so(self, sibling: str) -> None:
+        siblings = "".join(f'{name}{sibling}{{engine="0"}} 9.0\n' for name in NAMES.values())
+        assert read(siblings + said(waiting="1.0") + siblings) == Report(Load(1.0, 0.0), 0.0)
+        assert "is missing" in refused(siblings)
+
+    def test_counts_wherever_it_stands(self) -> None:
+        assert read(said() + PREAMBLE + said(waiting="1.0", usage="1.0")).load == Load(1.0, 0.5)
+
+    def test_is_not_believed_where_it_may_be_cut(self) -> None:
+        assert refused(said(usage="0.25")[:-2]) == "the exposition is cut off"
+
+    def test_stands_in_no_more_series_than_there_are_engines(self) -> None:
+        assert "more than 1000 series" in refused(said() * 1001)
+        assert "more than 1000 series" in refused(said() + f"{NAMES['running']}_x 1.0\n" * 1001)
+
+
+class TestTheNewNameOfTheCachesUse:
+    def test_goes_before_the_old_one(self) -> None:
+        old = f"{OLD_USAGE} 0.75\n"
+        assert read(old + said(usage="0.5")).load.kv_usage == 0.5
+        assert read(old + said(usage="")).load.kv_usage == 0.75
+
+
+class TestAdapters:
+    def test_are_off_where_nothing_is_said_of_them(self) -> None:
+        assert adapters("") == (None, set(), set())
+
+    def test_are_those_of_the_series_with_the_largest_value(self) -> None:
+        series = [
+            (lora('max_lora="2",running_lora_adapters="old",waiting_lora_adapters=""', "1.7e+09")),
+            (lora('max_lora="3",running_lora_adapters="new",waiting_lora_adapters=""', "1.8e+09")),
+        ]
+        assert adapters("".join(series)) == adapters("".join(series[::-1])) == (3, {"new"}, set())
+
+    def test_may_be_listed_in_any_order_of_labels(self) -> None:
+        text = lora(
+            'waiting_lora_adapters="b" , engine="0", max_lora="1",running_lora_adapters="a"'
+        )
+        assert adapters(text) == (1, {"a"}, {"b"})
+
+    def test_may_have_names_that_need_escapes(self) -> None:
+        text = lora(
+            r'running_lora_adapters="say \"hi\",C:\\a,two\nlines",waiting_lora_adapters="é"'
+        )
+        assert adapters(text) == (None, {'say "hi"', "C:\\a", "two\nlines"}, {"é"})
+
+    def test_are_not_read_from_a_label_that_looks_like_another(self) -> None:
+        text = lora('x="y,running_lora_adapters=",not_running_lora_adapters="b",max_lora="2"')
+        assert adapters(text) == (2, set(), set())
+
+    @pytest.mark.parametrize("value", ["NaN", "soon", ""])
+    def test_are_unknown_where_the_time_is_no_number(self, value: str) -> None:
+        assert adapters(lora('running_lora_adapters="a"', value)) == (None, set(), set())
+
+    @pytest.mark.parametrize("labels", ["", "x", 'running_lora_adapters="a', "max_lora=2", ',="'])
+    def test_are_unknown_where_the_labels_are_none(self, labels: str) -> None:
+        assert adapters(lora(labels)) == (None, set(), set())
+
+    @pytest.mark.parametrize("number", ["None", "-1", "0", "2.5", "", "9" * 100])
+    def test_have_as_much_room_as_is_said_in_a_number(self, number: str) -> None:
+        assert adapters(lora(f'max_lora="{number}"'))[0] is None
+
+    def test_are_bounded_in_number_and_length(self) -> None:
+        many = ",".join(f"adapter-{i}" for i in range(5 * MOST_ADAPTERS))
+        long = "x" * (LONGEST_NAME + 1)
+        text = f'running_lora_adapters="{many}",waiting_lora_adapters="{long},{long[1:]},,short"'
+        _, running, waiting = adapters(lora(text))
+        assert len(running) == MOST_ADAPTERS
+        assert waiting == {long[1:], "short"}
+
+    def test_are_unknown_where_there_are_too_many_sets_of_them(self) -> None:
+        """Then it is only known that there are any; and the load is known as ever."""
+        sets = "".join(lora(f'running_lora_adapters="a{i}"', f"{i}.0") for i in range(2001))
+        assert adapters(sets) == (DEFAULT_SLOTS, set(), set())
+
+
+class TestTheCache:
+    @pytest.mark.parametrize(
+        ("labels", "block_size", "blocks"),
+        [
+            ('block_size="None",num_gpu_blocks="None",num_gpu_blocks_override="None"', None, None),
+            ('block_size="16",num_gpu_blocks="None",num_gpu_blocks_override="300"', 16, 300),
+            ('num_gpu_blocks="200",num_gpu_blocks_override="300",block_size="0"', None, 200),
+            ('block_size="16', None, None),
+            ("", None, None),
+        ],
+    )
+    def test_may_be_described_in_part(
+        self, labels: str, block_size: int | None, blocks: int | None
+    ) -> None:
+        report = read(said() + f"vllm:cache_config_info{{{labels}}} 1.0\n")
+        assert (report.block_size, report.blocks) == (block_size, blocks)
+
+    def test_of_one_engine_that_was_configured_anew_counts_once(self) -> None:
+        of = 'vllm:cache_config_info{{engine="0",num_gpu_blocks="{}"}} 1.0\n'
+        assert read(said() + of.format(0) + of.format(5) + of.format(7)).blocks == 7
+
+    def test_may_be_described_at_any_length(self) -> None:
+        text = f'vllm:cache_config_info{{x="{"y" * 100_000}",block_size="16"}} 1.0\n'
+        assert read(said() + text).block_size is None
+
+
+@thorough
+@given(st.binary())
+def test_arbitrary_bytes_are_a_report_or_a_failure(text: bytes) -> None:
+    with pytest.raises(Failure):
+        read_report(text)
+
+
+LINE_PARTS = [
+    *(*NAMES.values(), "vllm:lora_requests_info", "vllm:cache_config_info", "_total", "# TYPE "),
+    *('{engine="0"', "{", "}", '"', "\\", ",", "=", " ", "\n", " 1.0\n", "} 2.0\n", "} NaN\n"),
+    *('max_lora="', 'running_lora_adapters="', 'num_gpu_blocks="', "é", "\0", "9" * 400),
+]
+
+
+@thorough
+@given(st.lists(st.sampled_from(LINE_PARTS), max_size=40).map("".join))
+def test_what_nearly_is_an_exposition_is_a_report_or_a_failure(text: str) -> None:
+    try:
+        report = read(said() + text + "\n")
+    except Failure:
+        return
+    assert report.load.waiting >= 0
+    assert report.load.kv_usage >= 0
+    assert report.running >= 0
+
+
+labels = st.dictionaries(
+    st.text(ascii_letters, min_size=1, max_size=4), st.text(max_size=8), max_size=3
+)
+# Tests compare exactly: numbers whose sums and means are exact in any order.
+series = st.lists(st.tuples(labels, st.integers(0, 2**20)), max_size=3)
+
+
+def gauge(
+    registry: CollectorRegistry, name: str, rows: Sequence[tuple[Mapping[str, str], int]]
+) -> None:
+    names = sorted({label for row, _ in rows for label in row})
+    made = Gauge(name, "Some text.", names, registry=registry)
+    for row, value in rows:
+        child = made.labels(*(row.get(label, "") for label in names)) if names else made
+        child.set(value)
+
+
+def names_in(joined: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, joined.split(","))))
+
+
+@brief
+@given(waiting=series, running=series, usage=series, others=series, named=series)
+def test_a_librarys_reading_of_a_librarys_text_is_the_same(
+    waiting: list[tuple[Mapping[str, str], int]],
+    running: list[tuple[Mapping[str, str], int]],
+    usage: list[tuple[Mapping[str, str], int]],
+    others: list[tuple[Mapping[str, str], int]],
+    named: list[tuple[Mapping[str, str], int]],
+) -> None:
+    registry = CollectorRegistry()
+    gauge(registry, NAMES["waiting"], waiting)
+    gauge(registry, f"{NAMES['waiting']}_by_reason", others)
+    gauge(registry, NAMES["running"], running)
+    gauge(registry, NAMES["usage"], usage)
+    joined = [({"running_lora_adapters": ",".join(row.values())}, value) for row, value in named]
+    gauge(registry, "vllm:lora_requests_info", joined)
+    text = generate_latest(registry)
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    ]
+
+    def values(name: str) -> list[float]:
+        return [sample.value for sample in samples if sample.name == name]
+
+    expected = {key: values(name) for key, name in NAMES.items()}
+    if not all(expected.values()):
+        with pytest.raises(Failure):
+            read_report(text)
+        return
+    report = read_report(text)
+    mean = sum(expected["usage"]) / len(expected["usage"])
+    assert report.load == Load(sum(expected["waiting"]), mean)
+    assert report.running == sum(expected["running"])
+    infos = [sample for sample in samples if sample.name == "vllm:lora_requests_info"]
+    if infos:
+        newest = max(sample.value for sample in infos)
+        lists = [s.labels.get("running_lora_adapters", "") for s in infos if s.value == newest]
+        assert report.running_adapters in [names_in(one) for one in lists]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.adapters.vllm.models_list import read_adapters
+from extproc.adapters.vllm.names import LONGEST_NAME, MOST_ADAPTERS
+from extproc.adapters.vllm.readings import Failure, Result
+from tests.core.builders import thorough
+
+PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}
+
+
+def card(name: object, parent: object, **more: object) -> dict[str, object]:
+    """As vLLM describes a model."""
+    known = {"object": "model", "created": 1_795_275_033, "owned_by": "vllm", "root": "/models/x"}
+    return {"id": name, **known, "parent": parent, "permission": [PERMISSION], **more}
+
+
+def listed(*cards: object) -> bytes:
+    return json.dumps({"object": "list", "data": cards}).encode()
+
+
+def test_adapters_are_the_models_that_have_a_parent() -> None:
+    text = listed(
+        card("base", None, max_model_len=4096),
+        card("alias", None),
+        card("sql", "base"),
+        card("law", "base"),
+    )
+    assert read_adapters(text) == {"sql", "law"}
+
+
+def test_there_may_be_none() -> None:
+    assert read_adapters(listed(card("base", None))) == frozenset()
+    assert read_adapters(listed()) == frozenset()
+
+
+def test_what_is_no_model_is_passed_over() -> None:
+    strange: tuple[object, ...] = (
+        None,
+        "sql",
+        5,
+        [],
+        {},
+        {"id": "no-parent"},
+        {"parent": "base"},
+        card(5, "base"),
+    )
+    assert read_adapters(listed(*strange, card("", "base"), card("sql", "base"))) == {"sql"}
+
+
+def test_they_are_bounded_in_number_and_length() -> None:
+    long = "x" * (LONGEST_NAME + 1)
+    assert read_adapters(listed(card(long, "base"), card(long[1:], "base"))) == {long[1:]}
+    many = (card(f"adapter-{i}", "base") for i in range(MOST_ADAPTERS + 5))
+    assert len(read_adapters(listed(*many))) == MOST_ADAPTERS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"object": "list"}',
+        b'{"data": null}',
+        b'{"data": {"id": "sql", "parent": "base"}}',
+        b'{"detail": "Unauthorized"}',
+        b'{"data": [{"id": "\\ud800", "parent": "base"}]}',
+        b'{"data": ' + b"[" * 10_000,
+        b'{"data": [' + b"1" * 10_000 + b"x",
+    ],
+)
+def test_what_is_no_list_of_models_is_a_failure(text: bytes) -> None:
+    with pytest.raises(Failure) as failure:
+        read_adapters(text)
+    assert failure.value.result is Result.GARBLED
+    assert len(str(failure.value)) <= 200
+
+
+@thorough
+@given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda x: listed(x)))
+def test_anything_is_a_set_of_names_or_a_failure(text: bytes) -> None:
+    with suppress(Failure):
+        assert all(read_adapters(text))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.adapters.vllm import schedule
+from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm, plans
+from extproc.core.spec import ModelSpec
+from tests.adapters.vllm.servers import model
+from tests.core.builders import brief, catalog
+
+
+def spec(*addresses: str, **more: object) -> ModelSpec:
+    return ModelSpec.model_validate(model(*addresses, **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real times: nothing here waits."""
+    monkeypatch.setattr(schedule, "LONGEST_BACKOFF", 10.0)
+
+
+class Middle(Random):
+    """Always draws the middle."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
+class TestPlans:
+    def test_are_made_for_the_endpoints_of_models_that_ask(self) -> None:
+        found = plans(
+            catalog(
+                spec("10.0.0.1:8000", name="a", busy=0.1, idle=2.0),
+                spec("10.0.0.2:8000", name="b", strategy="PrefixHash"),
+                spec("10.0.0.3:8000", name="c", strategy="PrefixHash", discoverAdapters=True),
+                spec("10.0.0.4:8000", name="d", discoverAdapters=False),
+            )
+        )
+        assert found == {
+            "10.0.0.1:8000": Plan(0.1, 2.0, metrics=True, adapters=True),
+            "10.0.0.3:8000": Plan(0.05, 0.05, metrics=False, adapters=True),
+            "10.0.0.4:8000": Plan(0.05, 0.05, metrics=True, adapters=False),
+        }
+
+    def test_of_two_models_are_joined_where_they_share_an_endpoint(self) -> None:
+        found = plans(
+            catalog(
+                spec("10.0.0.1:8000", name="a", busy=0.1, idle=3.0, discoverAdapters=False),
+                spec("10.0.0.1:8000", name="b", strategy="PrefixHash", discoverAdapters=True),
+                spec("10.0.0.1:8000", name="c", strategy="PrefixHash", busy=0.06, idle=0.06),
+            )
+        )
+        assert found == {"10.0.0.1:8000": Plan(0.05, 0.05, metrics=True, adapters=True)}
+
+
+class TestARhythm:
+    def test_is_steady_while_readings_succeed(self) -> None:
+        rhythm = Rhythm(5.0, Middle())
+        assert rhythm.due == 5.0
+        rhythm.asked = 6.0
+        rhythm.succeeded(0.5)
+        assert rhythm.due == 6.5
+
+    def test_slows_down_while_they_fail_and_is_back_at_once(self) -> None:
+        rhythm = Rhythm(0.0, Middle())
+        waits = []
+        for _ in range(50):
+            rhythm.failed(100.0, 0.2)
+            waits.append(round(rhythm.due - 100, 6))
+        assert waits[:7] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+        assert waits[-1] == 10.0
+        rhythm.asked = 100.0
+        rhythm.succeeded(0.2)
+        assert rhythm.due == 100.2
+        rhythm.failed(200.0, 0.2)
+        assert rhythm.due == 200.4
+
+    def test_that_is_slow_anyway_is_not_faster_where_it_fails(self) -> None:
+        rhythm = Rhythm(0.0, Middle())
+        rhythm.failed(100.0, 60.0)
+        assert rhythm.due == 160.0
+
+    def test_quickens_when_its_endpoint_becomes_busy(self) -> None:
+        rhythm = Rhythm(0.0, Middle())
+        rhythm.asked = 10.0
+        rhythm.succeeded(1.0)
+        assert rhythm.hurry(0.2)
+        assert rhythm.due == 10.2
+        assert not rhythm.hurry(0.2)
+
+    def test_does_not_where_it_fails(self) -> None:
+        rhythm = Rhythm(0.0, Middle())
+        rhythm.failed(10.0, 1.0)
+        assert not rhythm.hurry(0.2)
+        assert rhythm.due == 12.0
+
+    def test_can_be_put_off_and_not_forward(self) -> None:
+        rhythm = Rhythm(5.0, Middle())
+        rhythm.postpone(4.0)
+        assert rhythm.due == 5.0
+        rhythm.postpone(9.0)
+        assert rhythm.due == 9.0
+
+    @brief
+    @given(st.integers())
+    def test_varies_by_a_tenth(self, seed: int) -> None:
+        rhythm = Rhythm(0.0, Random(seed))
+        rhythm.succeeded(1.0)
+        assert 0.9 <= rhythm.due <= 1.1
+        rhythm.failed(0.0, 1.0)
+        assert 1.8 <= rhythm.due <= 2.2
+
+
+class TestAPacer:
+    def test_lets_some_go_together_and_then_one_by_one(self) -> None:
+        pacer = Pacer(per_second=10, together=3)
+        assert [pacer.reserve(100.0) for _ in range(3)] == pytest.approx([0, 0, 0])
+        assert [pacer.reserve(100.0) for _ in range(3)] == pytest.approx([0.1, 0.2, 0.3])
+
+    def test_does_so_again_after_a_rest(self) -> None:
+        pacer = Pacer(per_second=10, together=3)
+        for _ in range(9):
+            pacer.reserve(100.0)
+        assert pacer.reserve(100.0) == pytest.approx(0.7)
+        assert [pacer.reserve(200.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
+
+    def test_counts_what_took_longer_as_several(self) -> None:
+        pacer = Pacer(per_second=10, together=1)
+        pacer.reserve(100.0)
+        pacer.charge(5)
+        assert pacer.reserve(100.0) == pytest.approx(0.6)
+
+    @brief
+    @given(st.lists(st.floats(0, 0.1), min_size=1, max_size=200))
+    def test_never_lets_more_go_than_it_should(self, gaps: list[float]) -> None:
+        pacer, now, times = Pacer(per_second=50, together=5), 1000.0, []
+        for gap in gaps:
+            now += gap
+            times.append(now + pacer.reserve(now))
+        assert times == sorted(times)
+        for position, first in enumerate(times):
+            within = [time for time in times[position:] if time < first + 1 - 1e-6]
+            assert len(within) <= 50 + 5

@@ -1,0 +1,500 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from extproc.adapters.vllm import endpoint
+from extproc.adapters.vllm.readings import METRICS, MODELS, Result
+from extproc.core.endpoint import Endpoint
+from extproc.core.errors import ModelNotFound
+from tests.adapters.documents import eventually
+from tests.adapters.vllm.expositions import BASE
+from tests.adapters.vllm.servers import Behave, Scene, Server, answer, in_use, model, model_list
+
+Start = Callable[[], Awaitable[Server]]
+
+
+def known(scene: Scene, name: str) -> bool:
+    """Whether requests can call a model by this name."""
+    try:
+        scene.router.place(name, None, {})
+    except ModelNotFound:
+        return False
+    return True
+
+
+class TestMetrics:
+    async def test_are_read_where_a_strategy_wants_them(self, scene: Scene, start: Start) -> None:
+        servers = [await start() for _ in range(3)]
+        scene.configure(model(*servers))
+        await eventually(lambda: scene.has_read(*servers))
+        reading = scene.reading(servers[0].address)
+        assert reading is not None
+        assert (reading.load, reading.running) == ((2.0, 0.125), 3.0)
+
+    async def test_are_read_again_and_again_over_one_connection(
+        self, scene: Scene, server: Server
+    ) -> None:
+        scene.configure(model(server))
+        await eventually(lambda: server.count(METRICS) >= 5 and server.count(MODELS) >= 5)
+        assert server.connections == 1
+        assert {result for _, result in scene.results} == {"ok"}
+
+    async def test_are_asked_for_plainly(self, scene: Scene, server: Server) -> None:
+        scene.configure(model(server))
+        await eventually(lambda: scene.has_read(server))
+        first, *fields = server.heads[0].decode().split("\r\n")
+        assert first == "GET /metrics HTTP/1.1"
+        assert f"host: {server.address}" in fields
+        assert "accept-encoding: identity" in fields
+
+    async def test_are_stored_with_what_was_in_flight_when_they_were_asked_for(
+        self, scene: Scene, server: Server
+    ) -> None:
+        async def answers_after_a_request_has_come(writer: asyncio.StreamWriter) -> None:
+            scene.router.ledger.acquire("base", Endpoint(server.address, ""))
+            writer.write(answer(BASE.encode()))
+
+        server.answers[METRICS] = answers_after_a_request_has_come
+        scene.configure(model(server, busy=3, idle=3))
+        await eventually(lambda: scene.has_read(server))
+        reading = scene.reading(server.address)
+        assert reading is not None
+        assert (reading.ours, scene.router.ledger.loads[server.address]) == (0, 1)
+
+    async def test_of_an_ipv6_endpoint_are_read(self, scene: Scene) -> None:
+        server = Server()
+        try:
+            made = await asyncio.start_server(server._serve, "::1", 0)
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        address = f"[::1]:{made.sockets[0].getsockname()[1]}"
+        scene.configure(model(address))
+        await eventually(lambda: scene.reading(address) is not None)
+        made.close()
+
+
+class TestAnEndpoint:
+    @pytest.mark.parametrize(
+        ("strategy", "discover", "asked"),
+        [
+            ("PrefixHash", None, set()),
+            ("PrefixHash", True, {MODELS}),
+            ("LeastQueue", None, {METRICS, MODELS}),
+            ("LeastQueue", False, {METRICS}),
+        ],
+    )
+    async def test_is_asked_for_what_is_wanted_and_nothing_else(
+        self, scene: Scene, start: Start, strategy: str, discover: bool | None, asked: set[str]
+    ) -> None:
+        server, other = await start(), await start()
+        chosen = model(server, strategy=strategy)
+        if discover is not None:
+            chosen["discoverAdapters"] = discover
+        scene.configure(chosen, model(other, name="other"))
+        await eventually(lambda: len(other.asked) >= 4)
+        assert set(server.asked) == asked
+
+    async def test_of_two_models_is_asked_once_and_as_often_as_one_of_them_wants(
+        self, scene: Scene, server: Server
+    ) -> None:
+        scene.configure(
+            model(server, busy=60, idle=60),
+            model(server, name="other", strategy="PrefixHash", discoverAdapters=True),
+        )
+        await eventually(lambda: server.count(MODELS) >= 4)
+        assert server.count(METRICS) == server.count(MODELS)
+        assert server.connections == 1
+
+    async def test_that_leaves_is_asked_no_more_and_what_it_said_is_forgotten(
+        self, scene: Scene, start: Start
+    ) -> None:
+        stays, leaves = await start(), await start()
+        scene.configure(model(stays, leaves))
+        await eventually(lambda: scene.has_read(stays, leaves))
+        scene.configure(model(stays))
+        await eventually(lambda: leaves.open == 0)
+        assert scene.reading(leaves.address) is None
+        before, then = len(leaves.asked), len(stays.asked)
+        await eventually(lambda: len(stays.asked) > then + 2)
+        assert len(leaves.asked) == before
+
+    async def test_that_leaves_while_it_is_asked_does_no_harm(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.always(hangs)
+        scene.configure(model(server))
+        await eventually(lambda: server.asked != [])
+        scene.configure(model("127.0.0.1:1", strategy="PrefixHash"))
+        await eventually(lambda: server.open == 0)
+        server.always(answer(BASE.encode()))
+        scene.configure(model(server))
+        await eventually(lambda: scene.has_read(server))
+
+    async def test_of_a_model_that_changes_its_strategy_is_asked_accordingly(
+        self, scene: Scene, server: Server
+    ) -> None:
+        scene.configure(model(server, strategy="PrefixHash", discoverAdapters=True, idle=60))
+        await eventually(lambda: server.asked == [MODELS])
+        scene.configure(model(server))
+        await eventually(lambda: server.count(METRICS) >= 2 and server.count(MODELS) >= 2)
+
+    async def test_that_is_idle_is_asked_seldom(self, scene: Scene, start: Start) -> None:
+        idle, other = await start(), await start()
+        idle.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
+        scene.configure(model(idle, idle=60), model(other, name="other"))
+        await eventually(lambda: other.count(METRICS) > 5)
+        assert idle.asked == [METRICS, MODELS]
+
+    async def test_that_says_it_works_is_asked_often(self, scene: Scene, server: Server) -> None:
+        scene.configure(model(server, idle=60))
+        await eventually(lambda: server.count(METRICS) > 3)
+        assert server.count(MODELS) == 1, "adapters do not change with the load"
+
+    async def test_that_gets_a_request_while_it_is_idle_is_asked_soon(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
+        scene.configure(model(server, idle=60))
+        await eventually(lambda: scene.has_read(server))
+        lease = scene.router.ledger.acquire("base", Endpoint(server.address, ""))
+        await eventually(lambda: server.count(METRICS) > 3)
+        lease.release()
+
+
+async def hangs(writer: asyncio.StreamWriter) -> None:
+    """Says nothing more, until the other side has gone."""
+    while not writer.transport.is_closing():
+        await asyncio.sleep(0.005)
+
+
+def sends(*pieces: bytes, then: Behave | None = None) -> Behave:
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if then is not None:
+            await then(writer)
+
+    return behave
+
+
+async def closes(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def resets(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+def for_ever(piece: bytes) -> Behave:
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(piece)
+            await writer.drain()
+
+    return behave
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+METRICS_TEXT = BASE.encode()
+
+BAD: dict[str, tuple[Behave, Result]] = {
+    "hangs": (hangs, Result.TIMEOUT),
+    "hangs in the headers": (sends(HEAD, then=hangs), Result.TIMEOUT),
+    "hangs in the body": (sends(answer(METRICS_TEXT)[:-9], then=hangs), Result.TIMEOUT),
+    "says it is longer": (
+        sends(HEAD + b"content-length: 9999\r\n\r\n" + METRICS_TEXT, then=closes),
+        Result.UNREACHABLE,
+    ),
+    "says it is shorter": (
+        sends(HEAD + b"content-length: 9\r\n\r\n" + METRICS_TEXT),
+        Result.GARBLED,
+    ),
+    "says it has 100 MB": (
+        sends(HEAD + b"content-length: 100000000\r\n\r\n", then=for_ever(b"x" * 65_536)),
+        Result.TOO_LARGE,
+    ),
+    "sends without end": (
+        sends(HEAD + b"\r\n", then=for_ever(b"# " + b"x" * 65_536 + b"\n")),
+        Result.TOO_LARGE,
+    ),
+    "sends chunks without end": (
+        sends(HEAD + b"transfer-encoding: chunked\r\n\r\n", then=for_ever(b"3\r\nabc\r\n" * 999)),
+        Result.TOO_LARGE,
+    ),
+    "sends headers without end": (sends(HEAD, then=for_ever(b"x: y\r\n" * 99)), Result.GARBLED),
+    "sends an endless header": (sends(HEAD, then=for_ever(b"x" * 999)), Result.GARBLED),
+    "sends garbage": (for_ever(b"\0\xff garbage" * 999), Result.GARBLED),
+    "sends another text": (sends(answer(b"<html></html>\n")), Result.GARBLED),
+    "sends nothing": (sends(answer(b"")), Result.GARBLED),
+    "compresses": (
+        sends(answer(gzip.compress(METRICS_TEXT), "200 OK", "content-encoding: gzip")),
+        Result.GARBLED,
+    ),
+    "closes": (closes, Result.UNREACHABLE),
+    "resets": (resets, Result.UNREACHABLE),
+    "resets in the body": (sends(answer(METRICS_TEXT)[:-9], then=resets), Result.UNREACHABLE),
+    "redirects": (sends(answer(b"", "302 Found", "location: /metrics")), Result.STATUS),
+    "fails": (sends(answer(b"Internal Server Error", "500 Oops")), Result.STATUS),
+    "speaks HTTP/1.0 and closes too early": (
+        sends(answer(METRICS_TEXT).replace(b"1.1", b"1.0")[:-9], then=closes),
+        Result.UNREACHABLE,
+    ),
+}
+
+
+class TestABadEndpoint:
+    @pytest.mark.parametrize("kind", BAD)
+    async def test_counts_as_what_it_is_and_is_read_when_it_is_good_again(
+        self, scene: Scene, start: Start, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(endpoint, "TOO_LARGE_SECONDS", 0.05)
+        bad, good = await start(), await start()
+        behave, result = BAD[kind]
+        bad.always(behave)
+        scene.configure(model(bad, good))
+        await eventually(lambda: scene.results[METRICS, result] >= 2)
+        assert scene.reading(bad.address) is None
+        seen = len(good.asked)
+        await eventually(lambda: len(good.asked) > seen + 1)
+        bad.always(answer(METRICS_TEXT))
+        await eventually(lambda: scene.has_read(bad))
+        assert {of for (path, of) in scene.results if path == METRICS} == {"ok", result}
+
+    async def test_that_sends_100_mb_is_not_read_to_the_end(
+        self, scene: Scene, server: Server
+    ) -> None:
+        sent = 0
+
+        async def floods(writer: asyncio.StreamWriter) -> None:
+            nonlocal sent
+            writer.write(HEAD + b"\r\n")
+            while sent < 100_000_000:
+                writer.write(b"#" * 65_535 + b"\n")
+                await writer.drain()
+                sent += 65_536
+
+        server.answers[METRICS] = floods
+        scene.configure(model(server, discoverAdapters=False))
+        await eventually(lambda: server.open == 0 and sent > 0)
+        # With what the kernel and asyncio hold on both sides.
+        assert sent < 8 * 2**20
+        assert scene.results == {(METRICS, "too_large"): 1}
+
+    async def test_that_never_accepts_is_given_up(
+        self, scene: Scene, deaf: str, server: Server
+    ) -> None:
+        scene.configure(model(deaf, server))
+        await eventually(lambda: scene.results[METRICS, "timeout"] >= 2)
+        assert scene.has_read(server)
+
+    async def test_that_is_not_there_is_looked_for_until_it_is(
+        self, scene: Scene, server: Server
+    ) -> None:
+        await server.stop()
+        scene.configure(model(server))
+        await eventually(lambda: scene.results[METRICS, "unreachable"] >= 3)
+        await server.start(int(server.address.rpartition(":")[2]))
+        await eventually(lambda: scene.has_read(server))
+
+    async def test_that_does_not_answer_is_asked_one_question_at_a_time(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.always(hangs)
+        scene.configure(model(server))
+        await eventually(lambda: server.count(METRICS) >= 3)
+        assert server.count(MODELS) == 0
+
+    async def test_that_speaks_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
+        text = b"HTTP/1.0 200 OK\r\n\r\n" + METRICS_TEXT
+        server.answers[METRICS] = sends(text, then=closes)
+        scene.configure(model(server))
+        await eventually(lambda: scene.results[METRICS, "ok"] >= 3)
+
+    async def test_that_says_more_when_nobody_asks_is_asked_over_another_connection(
+        self, scene: Scene, server: Server
+    ) -> None:
+        async def says_more_later(writer: asyncio.StreamWriter) -> None:
+            writer.write(answer(METRICS_TEXT))
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(answer(b"vllm:num_requests_waiting 99.0\n"))
+
+        server.answers[METRICS] = says_more_later
+        scene.configure(model(server, discoverAdapters=False))
+        await eventually(lambda: scene.results[METRICS, "ok"] >= 3)
+        assert server.connections >= 3
+        reading = scene.reading(server.address)
+        assert reading is not None
+        assert reading.load.waiting == 2.0
+
+    async def test_is_named_in_the_log_once_for_each_thing_it_does(
+        self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server.always(answer(b"", "503 Busy"))
+        scene.configure(model(server))
+        await eventually(lambda: scene.results.total() >= 6)
+        told = [record.__dict__["fields"] for record in caplog.records]
+        assert [(t["endpoint"], t["path"], t["result"], str(t["why"])) for t in told] == [
+            (server.address, path, "status", "status 503") for path in (METRICS, MODELS)
+        ]
+
+    async def test_does_not_flood_the_log_with_many_others(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        scene.configure(model(*(f"127.0.0.{i}:1" for i in range(2, 42))))
+        await eventually(lambda: scene.results[METRICS, "unreachable"] >= 40)
+        assert len(caplog.records) == 11
+        assert "more endpoints" in caplog.records[-1].message
+
+    async def test_that_breaks_our_own_code_is_asked_again(
+        self, scene: Scene, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_: bytes) -> None:
+            raise RecursionError
+
+        monkeypatch.setattr(endpoint, "read_report", broken)
+        scene.configure(model(server))
+        await eventually(lambda: scene.results[METRICS, "garbled"] >= 2)
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a socket whose queue is full: the kernel answers no more."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        for one in waiting:
+            one.close()
+
+
+class TestAnAdapter:
+    async def test_that_comes_is_routable_and_one_that_goes_is_not(
+        self, scene: Scene, start: Start, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        one, two = await start(), await start()
+        scene.configure(model(one, two, adapters=["configured"]))
+        await eventually(lambda: scene.has_read(one, two))
+        assert not known(scene, "sql")
+
+        one.has("sql")
+        await eventually(lambda: known(scene, "sql"))
+        placement = scene.router.place("sql", None, {})
+        assert scene.router.decide(placement).address == one.address
+        assert scene.router.catalog.found == {one.address: {"sql"}}
+
+        one.has()
+        two.has("law")
+        await eventually(lambda: known(scene, "law") and not known(scene, "sql"))
+        assert scene.adapters == {"base": {"configured", "law"}}
+        told = [r.__dict__["fields"] for r in caplog.records if r.message == "adapters"]
+        assert {fields["came"] for fields in told} >= {"sql", "law"}
+        assert "sql" in {fields["left"] for fields in told}
+
+    async def test_is_not_looked_for_where_nobody_wants_it(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.answers[METRICS] = answer(in_use("sql"))
+        scene.configure(model(server, discoverAdapters=False))
+        await eventually(lambda: server.count(METRICS) >= 3)
+        assert scene.router.catalog.found == {}
+
+    @pytest.mark.parametrize("status", ["401 Unauthorized", "404 Not Found"])
+    async def test_counts_when_it_was_seen_in_use_where_there_is_no_list(
+        self, scene: Scene, server: Server, status: str
+    ) -> None:
+        server.answers = {METRICS: answer(in_use("sql")), MODELS: answer(b"", status)}
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "sql"))
+        server.answers[METRICS] = answer(in_use("law"))
+        await eventually(lambda: known(scene, "law"))
+        assert known(scene, "sql"), "it may still be there"
+
+    async def test_that_is_in_use_and_no_longer_listed_has_gone(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.answers[METRICS] = answer(in_use("sql"))
+        server.has("sql", "law")
+        scene.configure(model(server))
+        await eventually(lambda: scene.adapters == {"base": {"sql", "law"}})
+        server.has("law")
+        await eventually(lambda: scene.adapters == {"base": {"law"}})
+
+    async def test_stays_while_the_list_cannot_be_reached(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.has("sql")
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "sql"))
+        server.answers[MODELS] = hangs
+        await eventually(lambda: scene.results[MODELS, "timeout"] >= 2)
+        assert known(scene, "sql")
+
+    async def test_goes_with_its_endpoint(self, scene: Scene, start: Start) -> None:
+        stays, leaves = await start(), await start()
+        leaves.has("sql")
+        scene.configure(model(stays, leaves))
+        await eventually(lambda: known(scene, "sql"))
+        scene.configure(model(stays))
+        assert not known(scene, "sql")
+        await eventually(lambda: scene.router.catalog.found == {})
+        scene.configure(model(stays, leaves))
+        await eventually(lambda: known(scene, "sql"))
+
+    async def test_goes_where_it_is_no_longer_looked_for(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.has("sql")
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "sql"))
+        scene.configure(model(server, discoverAdapters=False))
+        assert not known(scene, "sql")
+        await eventually(lambda: scene.router.catalog.found == {})
+
+    async def test_may_have_company_that_fills_no_log(
+        self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        server.answers[MODELS] = answer(model_list(*(f"adapter-{i:03}" for i in range(100))))
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "adapter-099"))
+        (told,) = (r.__dict__["fields"] for r in caplog.records if r.message == "adapters")
+        assert told["came"].endswith("adapter-009 and 90 more")
+
+
+class TestTheEnd:
+    async def test_leaves_nothing_running(self, start: Start) -> None:
+        healthy, hanging = await start(), await start()
+        hanging.always(hangs)
+        scene = Scene()
+        scene.configure(model(healthy, hanging, "127.0.0.1:1"))
+        await eventually(lambda: scene.has_read(healthy) and hanging.asked != [])
+        running = asyncio.all_tasks()
+        await scene.scraper.close()
+        assert healthy.open == 0 or await _closes(healthy)
+        ours = [task for task in running if "FollowedEndpoint" in repr(task)]
+        assert len(ours) == 3
+        assert all(task.done() for task in ours)
+        asked = len(healthy.asked)
+        await asyncio.sleep(0.1)
+        assert len(healthy.asked) == asked
+
+    async def test_may_come_before_anything_was_asked(self) -> None:
+        await Scene().scraper.close()
+
+
+async def _closes(server: Server) -> bool:
+    await eventually(lambda: server.open == 0)
+    return True

@@ -7,13 +7,13 @@ a decision never sees half of a change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import ModelNotFound
-from extproc.core.spec import LoadBalancingSpec, ModelSpec, Source
+from extproc.core.spec import LONGEST_NAME, LoadBalancingSpec, ModelSpec, Source
 from extproc.core.split import Split
 from extproc.core.strategies import Strategy
 
@@ -37,6 +37,10 @@ class Model:
         """Whether its endpoints are asked for their adapters."""
         wanted = self.spec.discover_adapters
         return self.strategy.reads_signals if wanted is None else wanted
+
+    def has(self, adapter: str) -> bool:
+        """Whether this is one of its adapters, configured or found."""
+        return adapter in self.spec.adapters or adapter in self.snapshot.adapters
 
     @property
     def is_asked(self) -> bool:
@@ -73,6 +77,9 @@ class Catalog:
     found: Adapters = field(default_factory=dict)
     """The adapters that endpoints said they have."""
     _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    """The model and adapter of each configured name."""
+    _found_names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    """Those of further names, by which endpoints call their adapters."""
     key_headers: frozenset[str] = frozenset()
     """The request headers that some model or split reads its key from."""
 
@@ -88,22 +95,25 @@ class Catalog:
         keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
         keys += [split.key for split in splits.values()]
         headers = frozenset(key.header for key in keys if key.header is not None)
-        return cls(by_name, splits, found, _names(by_name, splits), headers)
+        names = _names(by_name)
+        found_names = _found_names(by_name, {*names, *splits})
+        return cls(by_name, splits, found, names, found_names, headers)
 
     def resolve(self, name: str) -> tuple[Model, str]:
         """The model and adapter that a request's model name means.
 
         A model, an alias or an adapter by its own name; else KubeAI's form
-        MODEL_ADAPTER. Raises ModelNotFound, also for the name of a split.
+        MODEL_ADAPTER; else an adapter that some endpoint has. Raises ModelNotFound, also
+        for the name of a split.
         """
-        found = self._names.get(name) or self._model_and_adapter(name)
+        found = self._resolved(name)
         if found is None:
-            raise ModelNotFound(name, sorted([*self._names, *self.splits]))
+            raise ModelNotFound(name, sorted([*self._names, *self._found_names, *self.splits]))
         return self.models[found[0]], found[1]
 
     def names(self, name: str) -> bool:
         """Whether requests may call a model by this name."""
-        return name in self._names or self._model_and_adapter(name) is not None
+        return self._resolved(name) is not None
 
     def only(self) -> Model | None:
         """The model, where there is but one."""
@@ -128,19 +138,24 @@ class Catalog:
     def listing(self) -> bytes:
         """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""
         entries = []
-        for name in [*self._names, *self.splits]:
-            model, adapter = self._names.get(name, ("", ""))
+        for name in [*self._names, *self._found_names, *self.splits]:
+            model, adapter = self._names.get(name) or self._found_names.get(name) or ("", "")
             entry = {"id": name, "object": "model", "created": 0, "owned_by": "extproc"}
             entries.append({**entry, "parent": model} if adapter else entry)
         return json.dumps({"object": "list", "data": entries}).encode()
 
+    def _resolved(self, name: str) -> tuple[str, str] | None:
+        return self._names.get(name) or self._model_and_adapter(name) or self._found_names.get(name)
+
     def _model_and_adapter(self, name: str) -> tuple[str, str] | None:
+        if len(name) > 2 * LONGEST_NAME + 1:
+            return None  # and no time is lost on a name full of separators
         position = name.find(_ADAPTER_SEPARATOR)
         while position > 0:
-            base = self._names.get(name[:position])
+            model, of_adapter = self._names.get(name[:position], ("", ""))
             adapter = name[position + 1 :]
-            if base is not None and self._names.get(adapter) == (base[0], adapter):
-                return base[0], adapter
+            if model and not of_adapter and self.models[model].has(adapter):
+                return model, adapter
             position = name.find(_ADAPTER_SEPARATOR, position + 1)
         return None
 
@@ -201,14 +216,18 @@ def _serving(
         yield Endpoint(endpoint.address, endpoint.name, adapters)
 
 
-def _names(models: Mapping[str, Model], splits: Mapping[str, Split]) -> dict[str, tuple[str, str]]:
-    """The model and adapter of each name; what endpoints call theirs never takes a name away."""
+def _names(models: Mapping[str, Model]) -> dict[str, tuple[str, str]]:
     names: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
         names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
         names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
+    return names
+
+
+def _found_names(models: Mapping[str, Model], taken: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Of what endpoints call their adapters; of two models the first of the document has it."""
+    names: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
-        for adapter in sorted(model.snapshot.adapters):
-            if adapter not in splits:
-                names.setdefault(adapter, (name, adapter))
+        for adapter in sorted(set(model.snapshot.adapters) - set(taken)):
+            names.setdefault(adapter, (name, adapter))
     return names

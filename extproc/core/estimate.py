@@ -7,13 +7,13 @@ zeros, most of all). So requests are added to what an endpoint said, the largest
     what we have in flight there more than when it said so;
     what we have in flight there more than it knew of, which is what gives away an
         engine that hangs: its metrics still answer, and say that nothing runs;
-    for a new endpoint, what we have in flight there more than a share of the mean
-        that grows with its age (Envoy calls this slow start).
+    for an endpoint that came after the others, what we have in flight there more than
+        a share of their mean that grows with its age (Envoy calls this slow start).
 
 They count as waiting, and each as holding what the mean running request holds of a
 cache. An endpoint whose word is stale, or that never said anything, counts as the
-mean of the others in all it did not say; where nobody said anything that leaves
-the requests in flight, and strategies become least load.
+mean of the others, and so does a new one that has its share; where nobody said
+anything that leaves the requests in flight.
 """
 
 from __future__ import annotations
@@ -55,18 +55,22 @@ def estimates(
     addresses = [endpoint.address for endpoint in endpoints]
     inflight = [loads.get(address, 0) for address in addresses]
     readings = signals.fresh(addresses, spec.stale_after_seconds)
-    mean = _mean(readings, inflight)
+    allowed = _allowed(addresses, inflight, signals, spec.slow_start_seconds)
+    mean = _mean(readings, inflight, allowed)
     # Of a cache, held by one running request.
     share = mean.kv_usage / mean.running if mean.running else 0.0
-    allowed = _allowed(addresses, inflight, signals, spec.slow_start_seconds)
     found = []
     for i, reading in enumerate(readings):
         ours = inflight[i]
         if reading is None:
             waiting, kv_usage, _, known = mean
+            more = max(0.0, ours - known)
         else:
             (waiting, kv_usage), _, known, *_ = reading
-        more = ours - (known if allowed is None else min(known, allowed[i]))
+            more = ours - known
+        if allowed is not None and ours >= allowed[i]:
+            waiting, kv_usage = max(waiting, mean.waiting), max(kv_usage, mean.kv_usage)
+            more = max(more, ours - allowed[i])
         queue, kv_usage = waiting + more, kv_usage + more * share
         found.append(
             Estimate(
@@ -76,17 +80,20 @@ def estimates(
     return found
 
 
-def _mean(readings: Sequence[Reading | None], inflight: Sequence[int]) -> _Mean:
+def _mean(
+    readings: Sequence[Reading | None], inflight: Sequence[int], allowed: Sequence[float] | None
+) -> _Mean:
+    """Of those that said something and are not new."""
     number = 0
     waiting = kv_usage = running = requests = 0.0
-    for reading, ours in zip(readings, inflight, strict=True):
-        if reading is not None:
+    for i, reading in enumerate(readings):
+        if reading is not None and (allowed is None or allowed[i] == inf):
             number += 1
             load = reading.load
             waiting += load.waiting
             kv_usage += load.kv_usage
             running += reading.running
-            requests += ours
+            requests += inflight[i]
     number = number or 1
     return _Mean(waiting / number, kv_usage / number, running / number, requests / number)
 
@@ -94,9 +101,15 @@ def _mean(readings: Sequence[Reading | None], inflight: Sequence[int]) -> _Mean:
 def _allowed(
     addresses: Sequence[str], inflight: Sequence[int], signals: Signals, slow_start: float
 ) -> list[float] | None:
-    """How many requests each may have for its age; None where there are no new ones."""
+    """How many requests each may have for its age; None where none is held back.
+
+    New is who came after others: where all came together, as when we start, none is.
+    """
     ages = signals.newcomers(addresses, slow_start)
     if not ages:
         return None
-    mean = sum(inflight) / len(inflight)
-    return [mean * ages[address] / slow_start if address in ages else inf for address in addresses]
+    grown_at = slow_start if len(ages) < len(addresses) else max(ages.values())
+    shares = [ages.get(address, inf) / grown_at if grown_at else 1.0 for address in addresses]
+    grown = [ours for ours, share in zip(inflight, shares, strict=True) if share >= 1]
+    mean = sum(grown) / len(grown)
+    return [mean * share if share < 1 else inf for share in shares]

@@ -9,7 +9,8 @@ uses, its own at once and others' from the metrics, knows which they are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from itertools import islice
 
 DEFAULT_SLOTS = 1
 """vLLM's default for `max_loras`, for endpoints that have not told theirs."""
@@ -18,10 +19,11 @@ DEFAULT_SLOTS = 1
 class _Slots:
     """The adapters of one endpoint, the most recently used last."""
 
-    __slots__ = ("adapters", "size")
+    __slots__ = ("active", "adapters", "size")
 
     def __init__(self) -> None:
         self.size = DEFAULT_SLOTS
+        self.active: frozenset[str] = frozenset()
         self.adapters: OrderedDict[str, None] = OrderedDict()
 
     def use(self, adapter: str) -> None:
@@ -29,8 +31,10 @@ class _Slots:
         self.adapters.move_to_end(adapter)
 
     def evict(self) -> None:
-        while len(self.adapters) > self.size:
-            self.adapters.popitem(last=False)
+        excess = len(self.adapters) - self.size
+        idle = (adapter for adapter in self.adapters if adapter not in self.active)
+        for adapter in list(islice(idle, max(0, excess))):
+            del self.adapters[adapter]
 
 
 class Residency:
@@ -45,11 +49,15 @@ class Residency:
         slots.use(adapter)
         slots.evict()
 
-    def observed(self, address: str, active: Iterable[str], size: int | None) -> None:
-        """An endpoint says which adapters its requests use, and how many a batch can have."""
+    def observed(self, address: str, active: frozenset[str], size: int | None) -> None:
+        """An endpoint says which adapters its requests use, and how many a batch can have.
+
+        They may be more than fit: those that wait for a slot will have one there.
+        """
         slots = self._slots.setdefault(address, _Slots())
         if size is not None:
             slots.size = max(size, 1)
+        slots.active = active
         for adapter in sorted(active):
             slots.use(adapter)
         slots.evict()

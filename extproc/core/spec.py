@@ -41,6 +41,9 @@ StrategyName = Literal[
 
 FilterName = Literal["LowLatency", "LoraAffinity", "LeastQueue", "LeastKVCache", "PrefixHash"]
 
+LONGEST_NAME = 256
+"""Characters of a model's, alias's or adapter's name."""
+
 HEADER_SOURCE = "Header:"
 
 PREFIX_SOURCES = {
@@ -119,7 +122,7 @@ def _written(form: str) -> WithJsonSchema:
 Item = TypeVar("Item")
 # Strictness would refuse YAML's lists.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 KubernetesName = Annotated[
     str, AfterValidator(kubernetes_name), _written("name of a Kubernetes object")
 ]
@@ -175,7 +178,8 @@ class FilterSpec(_Spec):
     """What it keeps."""
 
     max_queue: int | None = Field(default=None, ge=0, le=100_000)
-    """Of `LowLatency`: requests waiting on an endpoint at most. 50 where it is not given."""
+    """Of `LowLatency` and `LoraAffinity`: requests waiting on an endpoint at most, as long as there
+    is another. 50 where it is not given."""
 
     slack: float | None = Field(default=None, ge=0, le=100_000)
     """Of `LeastQueue` (requests) and `LeastKVCache` (share of the cache, 0 to 1): how far above
@@ -184,10 +188,12 @@ class FilterSpec(_Spec):
 
     @model_validator(mode="after")
     def _has_only_its_own_thresholds(self) -> FilterSpec:
-        if self.max_queue is not None and self.filter != "LowLatency":
+        if self.max_queue is not None and self.filter not in ("LowLatency", "LoraAffinity"):
             raise ValueError(f"'maxQueue' means nothing to {self.filter}")
         if self.slack is not None and self.filter not in ("LeastQueue", "LeastKVCache"):
             raise ValueError(f"'slack' means nothing to {self.filter}")
+        if self.slack is not None and self.slack > 1 and self.filter == "LeastKVCache":
+            raise ValueError("'slack' is a share of the cache: from 0 to 1")
         return self
 
 
@@ -206,13 +212,14 @@ class SignalsSpec(_Spec):
     the requests that this sidecar has in flight there."""
 
     slow_start_seconds: float = Field(default=30.0, ge=0, le=3600)
-    """How long a new endpoint, which has nothing waiting and nothing cached, is held back: its
-    share of the requests in flight grows from nothing to the mean over this time."""
+    """How long a new endpoint, which has nothing waiting and nothing cached, is held back: the
+    requests it may have in flight before it counts as loaded grow from none to the mean of the
+    others over this time."""
 
     @model_validator(mode="after")
     def _is_stale_only_after_a_missed_reading(self) -> SignalsSpec:
-        if self.stale_after_seconds <= max(self.interval_seconds, self.idle_interval_seconds):
-            raise ValueError("'staleAfterSeconds' must be longer than both intervals")
+        if self.stale_after_seconds < 2 * max(self.interval_seconds, self.idle_interval_seconds):
+            raise ValueError("'staleAfterSeconds' must be twice as long as both intervals")
         return self
 
 

@@ -262,8 +262,13 @@ def with_endpoints(text: str) -> str:
         ),
         (
             LLAMA + "  loadBalancing: {signals: {staleAfterSeconds: 0.5}}\n",
-            "models[0].loadBalancing.signals: 'staleAfterSeconds' must be longer than both "
-            "intervals",
+            "models[0].loadBalancing.signals: 'staleAfterSeconds' must be twice as long as "
+            "both intervals",
+        ),
+        (
+            LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastKVCache, "
+            "slack: 5}]}\n",
+            "models[0].loadBalancing.chain[0]: 'slack' is a share of the cache: from 0 to 1",
         ),
         (
             LLAMA + "- {name: canary, split: {targets: [{model: lama, weight: 1}]}}\n",

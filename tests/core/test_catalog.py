@@ -43,8 +43,8 @@ class TestAName:
             *["", "_", "gpt", "Llama", "llama_", "_llama", "_sql-lora", "llama__sql-lora"],
             # An adapter of another model, or of none.
             *["llama_law_v_2", "qwen_2_5_sql-lora", "llama_gpt", "qwen", "qwen_2", "lora"],
-            # A model is no adapter.
-            *["llama_qwen_2_5", "llama_llama"],
+            # A model is no adapter, and an adapter no model.
+            *["llama_qwen_2_5", "llama_llama", "sql-lora_my_lora", "my_lora_my_lora"],
         ],
     )
     def test_that_nobody_has_is_not_found(self, name: str) -> None:
@@ -54,6 +54,10 @@ class TestAName:
             models.resolve(name)
         for known in ("llama", "llama-latest", "my_lora", "sql-lora", "qwen_2_5", "law_v_2"):
             assert known in missing.value.message
+
+    def test_that_is_all_separators_is_not_taken_apart_at_each(self) -> None:
+        # Which would take hours.
+        assert not catalog(LLAMA, QWEN).names("a" + "_" * 3_000_000)
 
     def test_of_a_model_wins_over_the_same_name_taken_apart(self) -> None:
         joined = model_spec("llama_sql-lora")

@@ -56,6 +56,21 @@ def test_never_take_a_configured_name_away() -> None:
     }
 
 
+def test_never_take_a_configured_model_adapter_name_away() -> None:
+    other = model_spec("qwen", endpoints=[B], strategy="LoraQueue")
+    models = catalog(LORA, other).with_adapters({B: frozenset({"llama_sql"})})
+    found, adapter = models.resolve("llama_sql")
+    assert (found.spec.name, adapter) == ("llama", "sql")
+
+
+def test_that_two_models_have_are_told_apart_by_kubeais_form() -> None:
+    one = model_spec("one", endpoints=[A], strategy="LoraQueue")
+    two = model_spec("two", endpoints=[B], strategy="LoraQueue")
+    models = catalog(one, two).with_adapters(dict.fromkeys((A, B), frozenset({"law"})))
+    assert serving(models, "one_law") == [A]
+    assert serving(models, "two_law") == [B]
+
+
 def test_that_two_models_claim_belong_to_the_first_of_the_document() -> None:
     one = model_spec("one", endpoints=[A], strategy="LoraQueue")
     two = model_spec("two", endpoints=[B], strategy="LoraQueue")

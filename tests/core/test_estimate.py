@@ -97,6 +97,14 @@ class TestAnEndpointWhoseWordIsStale:
         assert len({e.queue for e in found}) == 1
         assert len({e.kv_usage for e in found}) == 1
 
+    def test_is_no_better_than_the_mean_for_having_none_of_our_requests(
+        self, known: Signals
+    ) -> None:
+        for name in "ab":
+            known.reported(name, report(waiting=2, running=18, kv_usage=0.5), inflight=20)
+        found = estimate(known, {"a": 20, "b": 20})
+        assert (found[2].queue, found[2].kv_usage) == (2, 0.5)
+
     def test_leaves_the_requests_in_flight_where_all_are(self, known: Signals) -> None:
         found = estimate(known, {"a": 3, "c": 5})
         assert [e.queue for e in found] == [3, 0, 5]
@@ -124,15 +132,46 @@ class TestANewEndpoint:
         for name in "ab":
             joined.reported(name, report(running=10, kv_usage=0.5), inflight=10)
         joined.reported("c", report(running=5), inflight=5)
-        # (10 + 10 + 4) / 3 = 8, of which half.
-        assert queues(joined, {"a": 10, "b": 10, "c": 4}) == [0, 0, 0]
-        assert queues(joined, {"a": 10, "b": 10, "c": 5})[2] == pytest.approx(5 - 25 / 6)
+        assert queues(joined, {"a": 10, "b": 10, "c": 5}) == [0, 0, 0]
+        assert queues(joined, {"a": 10, "b": 10, "c": 6}) == [0, 0, 1]
+
+    def test_that_has_its_share_has_no_emptier_a_cache_than_the_others(
+        self, joined: Signals, clock: Clock
+    ) -> None:
+        assert [e.kv_usage for e in estimate(joined, {"a": 10, "b": 10})] == [0.5, 0.5, 0.5]
+        clock.forward(SPEC.slow_start_seconds / 2)
+        for name in "ab":
+            joined.reported(name, report(waiting=3, running=10, kv_usage=0.5), inflight=13)
+        joined.reported("c", report(), inflight=0)
+        found = estimate(joined, {"a": 13, "b": 13, "c": 7})
+        assert found[2].queue == 3 + 7
+        assert found[2].kv_usage == pytest.approx(0.5 + 7 * 0.05)
+        found = estimate(joined, {"a": 13, "b": 13, "c": 6})
+        assert found[2].kv_usage == pytest.approx(6 * 0.05)
 
     def test_is_like_the_others_in_the_end(self, joined: Signals, clock: Clock) -> None:
         clock.forward(SPEC.slow_start_seconds)
         for name in "abc":
             joined.reported(name, report(running=10, kv_usage=0.5), inflight=10)
         assert queues(joined, {"a": 10, "b": 10, "c": 10}) == [0, 0, 0]
+
+    def test_is_not_held_back_where_all_came_together(self, clock: Clock) -> None:
+        known = Signals(clock, {})
+        known.follow(["a", "b", "c"])
+        for name in "abc":
+            known.reported(name, report(running=60), inflight=60)
+        assert queues(known, {"a": 60, "b": 60, "c": 60}) == [0, 0, 0]
+
+    def test_is_held_back_behind_others_that_are_hardly_older(self, clock: Clock) -> None:
+        known = Signals(clock, {})
+        known.follow(["a", "b"])
+        clock.forward(4)
+        known.follow(["a", "b", "c"])
+        clock.forward(4)
+        for name in "abc":
+            known.reported(name, report(running=10), inflight=10)
+        # Half as old as they are, it may have half of what they have.
+        assert queues(known, {"a": 10, "b": 10, "c": 10}) == [0, 0, 5]
 
     def test_is_not_held_back_where_that_is_not_wanted(self, joined: Signals) -> None:
         at_once = SignalsSpec.model_validate({"slowStartSeconds": 0})

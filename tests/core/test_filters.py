@@ -78,9 +78,9 @@ class TestLoraAffinity:
     def residency(self) -> Residency:
         """`a` has two adapters and is full, `b` one of two, `c` none of two; `d` said nothing."""
         residency = Residency()
-        residency.observed("a", {"sql", "law"}, 2)
-        residency.observed("b", {"med"}, 2)
-        residency.observed("c", (), 2)
+        residency.observed("a", frozenset({"sql", "law"}), 2)
+        residency.observed("b", frozenset({"med"}), 2)
+        residency.observed("c", frozenset(), 2)
         residency.used("d", "tax")
         return residency
 
@@ -103,6 +103,15 @@ class TestLoraAffinity:
     def test_keeps_all_where_all_are_full_of_others(self, residency: Residency) -> None:
         full = [e for e in estimates() if e.endpoint.name in "ad"]
         assert kept(LoraAffinity(residency), full, Query("new")) == "ad"
+
+    def test_passes_over_long_queues_as_long_as_there_is_a_short_one(
+        self, residency: Residency
+    ) -> None:
+        one = LoraAffinity(residency, max_queue=5)
+        assert kept(one, estimates(queue=[5, 0, 0, 0]), Query("sql")) == "a"
+        assert kept(one, estimates(queue=[6, 0, 0, 0]), Query("sql")) == "bc"
+        assert kept(one, estimates(queue=[6, 9, 9, 0]), Query("sql")) == "d"
+        assert kept(one, estimates(queue=[6, 9, 9, 8]), Query("sql")) == "a"
 
     def test_says_nothing_of_the_base_model(self, residency: Residency) -> None:
         assert kept(LoraAffinity(residency), estimates()) == "abcd"
@@ -135,7 +144,7 @@ class TestPrefixAffinity:
 
 def every_filter() -> list[Filter]:
     residency = Residency()
-    residency.observed("a", {"sql"}, 1)
+    residency.observed("a", frozenset({"sql"}), 1)
     return [
         LeastQueue(),
         LeastQueue(0),

@@ -84,6 +84,7 @@ class FollowedEndpoint:
         self._plan = plan
         self._shared = shared
         self._works = False
+        self._answers = True
         due = shared.signals.clock() + delay
         self._metrics = _Course(METRICS, shared.metrics, shared, due)
         self._list = _Course(MODELS, shared.lists, shared, due)
@@ -107,13 +108,15 @@ class FollowedEndpoint:
         while True:
             await self._sleep(min(course.rhythm.due for course in self._courses()))
             for course in self._courses():
-                is_due = course.is_due(self._shared.signals.clock())
-                if is_due and await self._ask(course) in _NO_ANSWER:
-                    # One question at a time is enough to learn that it is back.
-                    self._list.rhythm.postpone(course.rhythm.due)
+                if course.is_due(self._shared.signals.clock()):
+                    result = await self._ask(course)
+                    if course is self._metrics:
+                        self._answers = result not in _NO_ANSWER
 
     def _courses(self) -> list[_Course]:
-        courses = ((self._plan.metrics, self._metrics), (self._plan.adapters, self._list))
+        """What it is asked for: one thing is enough to learn whether it answers again."""
+        lists = self._plan.adapters and (self._answers or not self._plan.metrics)
+        courses = ((self._plan.metrics, self._metrics), (lists, self._list))
         return [course for wanted, course in courses if wanted]
 
     async def _sleep(self, until: float) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from extproc.core.spec import LONGEST_NAME
+
 MOST_ADAPTERS = 1000
 """Of one endpoint; further ones are passed over."""
-
-LONGEST_NAME = 256
-"""Characters of a name that may be called, as in the models document."""
 
 
 def adapters_named(names: Iterable[object]) -> frozenset[str]:

@@ -23,7 +23,7 @@ METRICS_PER_SECOND = 200.0
 LISTS_PER_SECOND = 50.0
 """Readings of all endpoints together: each costs about a quarter of a millisecond."""
 
-RETRIES_PER_SECOND = 20.0
+RETRIES_PER_SECOND = 10.0
 """Of those that failed more than once: each costs twice as much, and says nothing."""
 
 # What comes together, as at the start, is asked together, up to this number.

@@ -74,21 +74,25 @@ class LowLatency:
 class LoraAffinity:
     """Those that have the request's adapter in memory, else those with room for it.
 
-    Keeps all where neither is to be found, and for requests without an adapter.
+    One with a long queue is passed over as long as there is another: a popular adapter
+    spreads, and an engine that hangs does not keep its adapters. Keeps all where none has
+    the adapter or room for it, and for requests without an adapter.
     """
 
-    def __init__(self, residency: Residency) -> None:
+    def __init__(self, residency: Residency, max_queue: int = DEFAULT_MAX_QUEUE) -> None:
         self._residency = residency
+        self._max_queue = max_queue
 
     def keep(self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]) -> Kept:
         if not query.adapter:
             return Kept(endpoints, Reason.LORA_LOADED)
         has, has_room = self._residency.has, self._residency.has_room
-        loaded = [e for e in endpoints if has(e.endpoint.address, query.adapter)]
+        short = [e for e in endpoints if e.queue <= self._max_queue] or endpoints
+        loaded = [e for e in short if has(e.endpoint.address, query.adapter)]
         if loaded:
             return Kept(loaded, Reason.LORA_LOADED)
-        free = [e for e in endpoints if has_room(e.endpoint.address)]
-        return Kept(free or endpoints, Reason.LORA_FREE_SLOT)
+        free = [e for e in short if has_room(e.endpoint.address)]
+        return Kept(free or short, Reason.LORA_FREE_SLOT)
 
 
 class PrefixAffinity:

@@ -46,11 +46,12 @@ def chain(
 
 def filter_of(wanted: FilterSpec, spec: LoadBalancingSpec, signals: Signals, rng: Random) -> Filter:
     """One filter of a chain."""
+    max_queue = DEFAULT_MAX_QUEUE if wanted.max_queue is None else wanted.max_queue
     match wanted.filter:
         case "LowLatency":
-            return LowLatency(DEFAULT_MAX_QUEUE if wanted.max_queue is None else wanted.max_queue)
+            return LowLatency(max_queue)
         case "LoraAffinity":
-            return LoraAffinity(signals.residency)
+            return LoraAffinity(signals.residency, max_queue)
         case "LeastQueue":
             return LeastQueue(wanted.slack)
         case "LeastKVCache":

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.vllm.models_list import read_adapters
-from extproc.adapters.vllm.names import LONGEST_NAME, MOST_ADAPTERS
+from extproc.adapters.vllm.names import MOST_ADAPTERS
 from extproc.adapters.vllm.readings import Failure, Result
+from extproc.core.spec import LONGEST_NAME
 from tests.core.builders import thorough
 
 PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}

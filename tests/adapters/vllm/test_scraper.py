@@ -308,8 +308,11 @@ class TestABadEndpoint:
     ) -> None:
         server.always(hangs)
         scene.configure(model(server))
-        await eventually(lambda: server.count(METRICS) >= 3)
+        await eventually(lambda: server.count(METRICS) >= 4)
         assert server.count(MODELS) == 0
+        server.answers[METRICS] = answer(METRICS_TEXT)
+        server.has("sql")
+        await eventually(lambda: known(scene, "sql"))
 
     async def test_that_speaks_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
         text = b"HTTP/1.0 200 OK\r\n\r\n" + METRICS_TEXT

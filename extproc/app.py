@@ -35,6 +35,8 @@ from extproc.edge.tls import KeyPair
 log = logging.getLogger("extproc")
 
 _SYNC_POLL_SECONDS = 0.02
+_SETTLE_SECONDS = 3.0
+"""How long the first readings of endpoints are waited for: model servers may be broken."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class Sidecar:
             self._following = asyncio.create_task(self._models.follow())
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
+            await self._scraper.settle(_SETTLE_SECONDS)
             await self._grpc.start(self._settings.listen, self._settings.tls)
         except DocumentError as error:
             raise StartError(self._first_problem(error)) from None

@@ -58,6 +58,8 @@ class _Course:
         self.rhythm = Rhythm(due, shared.rng)
         self._retries = shared.retries
         self._admitted = False
+        self.was_asked = False
+        """Whether the first question was answered, or given up."""
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to ask, and its turn: else it is due when that comes."""
@@ -91,6 +93,11 @@ class FollowedEndpoint:
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it was asked for everything once, or does not answer at all."""
+        return all(course.was_asked for course in self._courses())
+
     def follow(self, plan: Plan) -> None:
         """From now on by this plan."""
         if plan != self._plan:
@@ -106,12 +113,12 @@ class FollowedEndpoint:
 
     async def _run(self) -> None:
         while True:
-            await self._sleep(min(course.rhythm.due for course in self._courses()))
-            for course in self._courses():
-                if course.is_due(self._shared.signals.clock()):
-                    result = await self._ask(course)
-                    if course is self._metrics:
-                        self._answers = result not in _NO_ANSWER
+            course = min(self._courses(), key=lambda one: one.rhythm.due)
+            await self._sleep(course.rhythm.due)
+            if course.is_due(self._shared.signals.clock()):
+                result = await self._ask(course)
+                if course is self._metrics:
+                    self._answers = result not in _NO_ANSWER
 
     def _courses(self) -> list[_Course]:
         """What it is asked for: one thing is enough to learn whether it answers again."""
@@ -141,6 +148,7 @@ class FollowedEndpoint:
             if failure.result is Result.TOO_LARGE:
                 course.rhythm.postpone(clock() + TOO_LARGE_SECONDS)
             self._shared.complaints.add(self._address, course.path, failure)
+        course.was_asked = True
         result = failure.result if failure else Result.OK
         self._shared.observer.signal_read(course.path, result)
         return result

@@ -62,6 +62,12 @@ class FoundAdapters:
         if self._telling is not None:
             self._telling.cancel()
 
+    def tell(self) -> None:
+        """Calls `changed` now, if it was to be called."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
+
     def _tell_soon(self) -> None:
         if self._telling is None:
             loop = asyncio.get_running_loop()

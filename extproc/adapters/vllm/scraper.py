@@ -31,6 +31,7 @@ _TOGETHER = 50
 _RETRIED_TOGETHER = 10
 _SPREAD_SECONDS = 0.05
 _LOGGED_ADAPTERS = 10
+_SETTLE_POLL_SECONDS = 0.02
 
 
 class Scraper:
@@ -73,6 +74,22 @@ class Scraper:
         self._shortest = min((plan.busy for plan in wanted.values()), default=0.0)
         if wanted and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
+
+    async def settle(self, seconds: float) -> None:
+        """Waits until every endpoint was asked once, but no longer than this.
+
+        Who starts to serve before knows no adapter but the configured ones, and would
+        refuse requests for all others.
+        """
+        deadline = self._router.signals.clock() + seconds
+        while not all(endpoint.is_known for endpoint in self._endpoints.values()):
+            if self._router.signals.clock() >= deadline:
+                log.warning(
+                    "endpoints have not said yet how they are", extra=fields(waited=seconds)
+                )
+                break
+            await asyncio.sleep(_SETTLE_POLL_SECONDS)
+        self._found.tell()
 
     async def close(self) -> None:
         """Asks nobody any more."""

@@ -501,3 +501,35 @@ class TestTheEnd:
 async def _closes(server: Server) -> bool:
     await eventually(lambda: server.open == 0)
     return True
+
+
+class TestTheBeginning:
+    async def test_waits_until_the_adapters_are_known(self, scene: Scene, start: Start) -> None:
+        async def after_a_while(writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.1)
+            writer.write(answer(model_list("sql")))
+
+        slow, other = await start(), await start()
+        slow.answers[MODELS] = after_a_while
+        scene.configure(model(slow, other))
+        await scene.scraper.settle(5)
+        assert known(scene, "sql")
+
+    async def test_does_not_wait_for_endpoints_that_are_not_there(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.has("sql")
+        scene.configure(model(server, "127.0.0.1:1"))
+        async with asyncio.timeout(3):
+            await scene.scraper.settle(5)
+        assert known(scene, "sql")
+
+    async def test_waits_only_so_long(self, scene: Scene, server: Server) -> None:
+        server.always(hangs)
+        scene.configure(model(server))
+        async with asyncio.timeout(3):
+            await scene.scraper.settle(0.1)
+
+    async def test_is_at_once_where_nobody_is_asked(self, scene: Scene, server: Server) -> None:
+        scene.configure(model(server, strategy="PrefixHash"))
+        await scene.scraper.settle(0)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypedDict
 
 from extproc.core.endpoint import Endpoint
 from extproc.core.router import Router
 from extproc.core.signals import Signals
+
+Readiness = Literal["ready", "draining"]
+"""`draining` has left but still finishes requests."""
+
+
+class Standing(NamedTuple):
+    """One endpoint of a model, and how many requests it has."""
+
+    model: str
+    endpoint: Endpoint
+    inflight: int
+    readiness: Readiness
 
 
 class SignalsState(TypedDict):
@@ -29,12 +42,12 @@ class SignalsState(TypedDict):
 
 
 class EndpointState(TypedDict):
-    """One endpoint of a model; `draining` has left but still finishes requests."""
+    """One endpoint of a model."""
 
     address: str
     name: str
     inflight: int
-    state: Literal["ready", "draining"]
+    state: Readiness
     adapters: list[str]
     signals: SignalsState | None
 
@@ -47,34 +60,43 @@ class ModelState(TypedDict):
     endpoints: list[EndpointState]
 
 
+def standings(router: Router) -> Iterator[Standing]:
+    """The endpoints of every model: the ready ones, then those that left and hold requests."""
+    loads = router.ledger.loads
+    ready: set[tuple[str, str]] = set()
+    for name, model in router.catalog.models.items():
+        for endpoint in model.snapshot.endpoints:
+            ready.add((name, endpoint.address))
+            yield Standing(name, endpoint, loads.get(endpoint.address, 0), "ready")
+    for name, endpoint, inflight in router.ledger.held():
+        if (name, endpoint.address) not in ready:
+            yield Standing(name, endpoint, inflight, "draining")
+
+
 def model_states(router: Router) -> dict[str, ModelState]:
     """Every configured model, and those that left but still hold requests."""
-    loads = router.ledger.loads
-    states: dict[str, ModelState] = {}
-    for name, model in router.catalog.models.items():
-        states[name] = {
+    states: dict[str, ModelState] = {
+        name: {
             "strategy": model.spec.load_balancing.strategy,
             "adapters": sorted({*model.spec.adapters, *model.snapshot.adapters}),
-            "endpoints": [
-                _endpoint(endpoint, loads.get(endpoint.address, 0), "ready", router.signals)
-                for endpoint in model.snapshot.endpoints
-            ],
+            "endpoints": [],
         }
-    for name, endpoint, inflight in router.ledger.held():
-        state = states.setdefault(name, {"strategy": None, "adapters": [], "endpoints": []})
-        if all(known["address"] != endpoint.address for known in state["endpoints"]):
-            state["endpoints"].append(_endpoint(endpoint, inflight, "draining", router.signals))
+        for name, model in router.catalog.models.items()
+    }
+    for standing in standings(router):
+        left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
+        state = states.setdefault(standing.model, left)
+        state["endpoints"].append(_endpoint(standing, router.signals))
     return states
 
 
-def _endpoint(
-    endpoint: Endpoint, inflight: int, state: Literal["ready", "draining"], signals: Signals
-) -> EndpointState:
+def _endpoint(standing: Standing, signals: Signals) -> EndpointState:
+    endpoint = standing.endpoint
     return {
         "address": endpoint.address,
         "name": endpoint.name,
-        "inflight": inflight,
-        "state": state,
+        "inflight": standing.inflight,
+        "state": standing.readiness,
         "adapters": sorted(endpoint.adapters),
         "signals": _signals(endpoint.address, signals),
     }

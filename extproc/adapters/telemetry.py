@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 
 from prometheus_client import (
@@ -17,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from extproc.adapters.state import model_states
+from extproc.adapters.state import Readiness, standings
 from extproc.core.catalog import Model
 from extproc.core.conversation import Listed, Verdict
 from extproc.core.errors import Refusal
@@ -186,18 +185,18 @@ class _Endpoints(Collector):
             "only where the model's strategy reads it.",
             labels=["model", "endpoint"],
         )
+        counts = {name: _no_endpoints() for name in self._router.catalog.models}
         for model in self._router.catalog.models.values():
             source = model.spec.source
             age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
             for address, seconds in self._signals_ages(model):
                 signals_age.add_metric([model.spec.name, address], seconds)
-        for name, state in model_states(self._router).items():
-            counts = Tally({"ready": 0, "draining": 0})
-            for endpoint in state["endpoints"]:
-                counts[endpoint["state"]] += 1
-                inflight.add_metric([name, endpoint["address"]], endpoint["inflight"])
-            for kind, count in counts.items():
-                endpoints.add_metric([name, kind], count)
+        for name, endpoint, requests, readiness in standings(self._router):
+            counts.setdefault(name, _no_endpoints())[readiness] += 1
+            inflight.add_metric([name, endpoint.address], requests)
+        for name, count in counts.items():
+            for readiness, number in count.items():
+                endpoints.add_metric([name, readiness], number)
         yield inflight
         yield endpoints
         yield age
@@ -209,3 +208,8 @@ class _Endpoints(Collector):
                 seconds = self._router.signals.silence(endpoint.address)
                 if seconds is not None:
                     yield endpoint.address, seconds
+
+
+def _no_endpoints() -> dict[Readiness, int]:
+    """A count to begin with: a series that is not there is no zero."""
+    return {"ready": 0, "draining": 0}

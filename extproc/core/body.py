@@ -24,11 +24,13 @@ MODEL_HEADER = "x-model"
 # Bytes of one character in JSON: two escaped surrogates.
 _LONGEST_ESCAPE = 12
 
-_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
-_FIELD_NAME = re.compile(
-    rb'^content-disposition:[^\r\n]*?;[ \t]*name=(?:"([^"\r\n]*)"|([^\s;"]+))',
-    re.IGNORECASE | re.MULTILINE,
-)
+_LINE_END = b"\r\n"
+_DISPOSITION = re.compile(rb"^content-disposition:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+# A semicolon within quotes ends no parameter; where the closing quote is missing, nothing does.
+# No part is tried twice (`*+`), however it ends.
+_PARAMETER = re.compile(rb'(?:[^";]|"(?:[^"\\]|\\.?)*+"?)++')
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*+)"')
+_ESCAPED = re.compile(rb"\\(.)")
 # A part's header lines; what is longer is no form that a client would send.
 _LONGEST_FIELDS = 2048
 
@@ -102,28 +104,45 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
 
 def form_values(head: bytes, content_type: str, name: bytes) -> Iterator[tuple[int, int]]:
     """Where the values of a form's fields of this name stand, as far as they are whole."""
-    delimiter = b"--" + _boundary(content_type)
+    delimiter = _LINE_END + b"--" + _boundary(content_type)
+    # A delimiter begins a line; before the first line none ends, so it is given an end.
     # What follows the last delimiter may be cut; all before it is whole.
-    place, *parts = head.split(delimiter)[:-1] or [b""]
-    end = len(place)
+    place, *parts = (_LINE_END + head).split(delimiter)[:-1] or [b""]
+    end = len(place) - len(_LINE_END)
     for part in parts:
         start = end + len(delimiter)
         end = start + len(part)
         fields, found, value = part.partition(b"\r\n\r\n")
         if found and _field_name(fields) == name:
-            yield end - len(value), end - len(value) + len(value.removesuffix(b"\r\n"))
+            yield end - len(value), end
 
 
 def _boundary(content_type: str) -> bytes:
     if not content_type.lower().startswith("multipart/"):
         return b""
-    found = _BOUNDARY.search(content_type)
-    return (found[1] or found[2]).encode() if found else b""
+    return _parameter(content_type.encode(), b"boundary")
 
 
 def _field_name(fields: bytes) -> bytes:
-    found = _FIELD_NAME.search(fields[:_LONGEST_FIELDS])
-    return (found[1] or found[2] or b"") if found else b""
+    found = _DISPOSITION.search(fields[:_LONGEST_FIELDS])
+    return _parameter(found[1], b"name") if found else b""
+
+
+def _parameter(header: bytes, name: bytes) -> bytes:
+    """The first parameter of this name in a header's value; empty where there is none."""
+    for parameter in _PARAMETER.findall(header)[1:]:
+        key, _, value = parameter.partition(b"=")
+        if key.strip().lower() == name:
+            return _unquoted(value.strip())
+    return b""
+
+
+def _unquoted(value: bytes) -> bytes:
+    """What a parameter's value says; nothing where its quotes do not enclose it."""
+    quoted = _QUOTED.fullmatch(value)
+    if quoted is not None:
+        return _ESCAPED.sub(rb"\1", quoted[1])
+    return b"" if b'"' in value else value
 
 
 def missing_model(head: bytes, api: Api) -> InvalidRequest:

@@ -201,9 +201,10 @@ class Conversation:
         if isinstance(verdict, Decision):
             if event.served_by not in ("", verdict.address):
                 verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
-            if event.load_report and verdict.reads_signals:
+            if event.load_report is not None and verdict.reads_signals:
                 self._learn(verdict.address, event.load_report)
-        ours = event.load_report and self._asked
+        # One that is empty is ours to take away, too.
+        ours = event.load_report is not None and self._asked
         return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
 
     def _learn(self, address: str, report: bytes) -> None:

@@ -59,8 +59,8 @@ class Event(NamedTuple):
     """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
     served_by: str = ""
     """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
-    load_report: bytes = b""
-    """Of RESPONSE_HEADERS: what the upstream says there of its load."""
+    load_report: bytes | None = None
+    """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
 
 
 class Proceed(NamedTuple):

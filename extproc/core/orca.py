@@ -10,12 +10,11 @@ one of two formats. Its numbers are as old as the answer, but they cost no reque
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 import jiter
 
-from extproc.core.signals import Load
+from extproc.core.signals import Load, sound_load
 
 FORMAT_HEADER = "endpoint-load-metrics-format"
 """Of the request: which format it wants."""
@@ -64,7 +63,7 @@ def load_of(report: bytes) -> Load | None:
     waiting, kv_usage = _number(metrics.get(_WAITING)), _number(metrics.get(_KV_USAGE))
     if waiting is None or kv_usage is None:
         return None
-    return Load(waiting, kv_usage)
+    return sound_load(waiting, kv_usage)
 
 
 def _of_text(text: str) -> dict[str, str]:
@@ -82,11 +81,9 @@ def _of_json(text: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A finite number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
-        number = float(value)
+        return float(value)
     except (ValueError, OverflowError):
         return None
-    return number if isfinite(number) and number >= 0 else None

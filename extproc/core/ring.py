@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Generic, TypeVar
 
 import xxhash
 
 Member = TypeVar("Member")
+
+_Place = tuple[int, int]
+"""A hash, and the number of the member that stands there."""
 
 
 @lru_cache(maxsize=4096)
@@ -32,17 +35,24 @@ class Ring(Generic[Member]):
     Two members can claim one place (`x-1` + `10` and `x-11` + `0` are one text).
     Both keep it, in the order of their names, so the ring depends on the set of
     members alone and no place is left behind when one of them goes.
+
+    Members are numbered in the order of their names, and a place has its owner's
+    number. So other members of the same names take all places over as they are.
     """
 
     __slots__ = ("_hashes", "_members", "_names", "_owners", "_replication")
 
     def __init__(
-        self, places: Sequence[tuple[int, str]], members: Mapping[str, Member], replication: int
+        self,
+        hashes: array[int],
+        owners: array[int],
+        members: Mapping[str, Member],
+        replication: int,
     ) -> None:
-        self._hashes = array("Q", (place for place, _ in places))
-        self._names = [name for _, name in places]
-        self._owners = [members[name] for name in self._names]
-        self._members = frozenset(members)
+        self._hashes = hashes
+        self._owners = owners
+        self._names = tuple(members)
+        self._members = tuple(members.values())
         self._replication = replication
 
     @classmethod
@@ -54,20 +64,18 @@ class Ring(Generic[Member]):
     ) -> Ring[Member]:
         """The ring of members by name, each with `replication` places.
 
-        `previous` only saves time, where most members stay as they were: their places
-        are already in order.
+        `previous` only saves time, where most names stay: their places are already in
+        order. Where all do, the new ring shares them.
         """
-        if previous is None or previous._replication != replication:
-            places = []
-            new: Iterable[str] = members
-        else:
-            old = zip(previous._hashes, previous._names, strict=True)
-            places = [place for place in old if place[1] in members]
-            new = members.keys() - previous._members
-        places += sorted((place, name) for name in new for place in _places(name, replication))
-        # Two runs in order: Timsort only merges them.
-        places.sort()
-        return cls(places, members, replication)
+        ordered = {name: members[name] for name in sorted(members)}
+        if previous is not None and previous._replication != replication:
+            previous = None
+        if previous is not None and previous._names == tuple(ordered):
+            return cls(previous._hashes, previous._owners, ordered, replication)
+        places = _placed(ordered, replication, previous)
+        hashes = array("Q", (place for place, _ in places))
+        owners = array("I", (owner for _, owner in places))
+        return cls(hashes, owners, ordered, replication)
 
     @property
     def replication(self) -> int:
@@ -80,13 +88,31 @@ class Ring(Generic[Member]):
     def walk(self, key: int) -> Iterator[Member]:
         """Each member once, in the order met clockwise from the first place at or after `key`."""
         seen: set[int] = set()
-        owners = self._owners
+        owners, members = self._owners, self._members
         start = bisect_left(self._hashes, key)
         for part in (range(start, len(owners)), range(start)):
             for position in part:
                 owner = owners[position]
-                if id(owner) not in seen:
-                    seen.add(id(owner))
-                    yield owner
-                    if len(seen) == len(self._members):
+                if owner not in seen:
+                    seen.add(owner)
+                    yield members[owner]
+                    if len(seen) == len(members):
                         return
+
+
+def _placed(names: Iterable[str], replication: int, previous: Ring[Member] | None) -> list[_Place]:
+    """All places in order, for names in order: those of the previous ring, and the new ones."""
+    numbers = {name: number for number, name in enumerate(names)}
+    places = [] if previous is None else _kept(previous, numbers)
+    new = numbers.keys() - (() if previous is None else previous._names)
+    places += sorted((place, numbers[name]) for name in new for place in _places(name, replication))
+    # Two runs in order: Timsort only merges them.
+    places.sort()
+    return places
+
+
+def _kept(previous: Ring[Member], numbers: Mapping[str, int]) -> list[_Place]:
+    """The places of those that stay, in order, as names in order keep theirs under new numbers."""
+    renumbered = [numbers.get(name) for name in previous._names]
+    old = zip(previous._hashes, map(renumbered.__getitem__, previous._owners), strict=True)
+    return [(place, owner) for place, owner in old if owner is not None]

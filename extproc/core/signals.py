@@ -14,6 +14,12 @@ from typing import NamedTuple
 
 from extproc.core.residency import Residency
 
+MOST_REQUESTS = 1_000_000
+"""That wait, or that run, on one endpoint: one that says more is wrong, and would outweigh all."""
+
+_FULLEST_CACHE = 1.05
+"""A share may be rounded; what is above that is none, such as a number of percent."""
+
 
 class Load(NamedTuple):
     """What waits and how full the cache is."""
@@ -23,6 +29,14 @@ class Load(NamedTuple):
 
     kv_usage: float
     """Share of the KV cache that running requests hold, 0 to 1."""
+
+
+def sound_load(waiting: float, kv_usage: float) -> Load | None:
+    """The load that an endpoint says it has; None for numbers that no endpoint can have."""
+    # NaN is not within any bounds.
+    if not (0 <= waiting <= MOST_REQUESTS and 0 <= kv_usage <= _FULLEST_CACHE):
+        return None
+    return Load(waiting, min(kv_usage, 1.0))
 
 
 class Report(NamedTuple):

@@ -98,9 +98,9 @@ def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
 
 
-def _header(message: HttpHeaders, name: str) -> bytes:
+def _header(message: HttpHeaders, name: str) -> bytes | None:
     found = (h for h in message.headers.headers if h.key == name)
-    return next((h.raw_value or h.value.encode() for h in found), b"")
+    return next((h.raw_value or h.value.encode() for h in found), None)
 
 
 def _modes(request: ProcessingRequest) -> Modes:

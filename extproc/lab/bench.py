@@ -31,6 +31,8 @@ from extproc.core.spec import ModelsSpec
 from extproc.core.strategies import build
 from extproc.edge.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
+from extproc.lab import bench_signals
+from extproc.lab.bench_signals import SETTLE_SECONDS, Way
 from extproc.lab.processes import Process, until
 from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, FileSidecar, adapted
 from extproc.lab.wire_load import Load
@@ -157,6 +159,33 @@ async def _one(
         await envoy.stop()
 
 
+async def measure_signals(console: Console, count: int) -> list[Way]:
+    """Requests through Envoy beside each kind of fleet; latencies are those of whole requests."""
+    measured = bench_signals.ways()
+    async with AsyncExitStack() as cleanup:
+        directory = Path(
+            cleanup.enter_context(tempfile.TemporaryDirectory(prefix="extproc-bench-"))
+        )
+        fleets = await bench_signals.fleets_of(directory, cleanup)
+        upstreams = [await _upstream(f"upstream{i}", directory, cleanup) for i in range(2)]
+        sidecar = FileSidecar(measured[0].document([], upstreams), directory)
+        cleanup.push_async_callback(sidecar.stop)
+        config = adapted(ENVOY_CONFIGS / "envoy.yaml", EnvoyPlaces(sidecar.listen, upstreams))
+        requests = [_request(body(1_000, key)) for key in range(KEYS)]
+        for way in measured:
+            sidecar.write_models(way.document(fleets[way.manner], upstreams))
+            await sidecar.start()
+            await asyncio.sleep(min(SETTLE_SECONDS, count / 800))
+            load, way.seconds, _, way.cpu_seconds = await _one(
+                config, directory, requests, 2, count, sidecar
+            )
+            way.latencies, way.failed = load.latencies, load.failed
+            await sidecar.stop()
+            console.print(".", end="")
+    console.print()
+    return measured
+
+
 def _measured(
     name: str, connections: int, way: str, load: Load, seconds: float, envoy: float, sidecar: float
 ) -> Measured:
@@ -224,7 +253,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(decisions(parsed.requests))
     results = asyncio.run(measure(console, parsed.requests))
     console.print(table(results))
-    return 1 if any(result.failed for result in results) else 0
+    messages = [(_headers_message(), _body_message(body(1_000, key))) for key in range(KEYS)]
+    alone = asyncio.run(bench_signals.measure(messages, max(0.5, parsed.requests / 800)))
+    title = "decisions beside a fleet whose signals are read"
+    console.print(bench_signals.table(f"{title}: in this process, at random times", alone))
+    through = asyncio.run(measure_signals(console, parsed.requests))
+    console.print(bench_signals.table(f"{title}: whole requests, 2 connections", through))
+    failed = sum(one.failed for one in results) + sum(way.failed for way in through)
+    return 1 if failed else 0
 
 
 async def _upstream(name: str, directory: Path, cleanup: AsyncExitStack) -> str:

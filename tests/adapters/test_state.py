@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from extproc.adapters.state import SignalsState, model_states
+from extproc.adapters.state import SignalsState, model_states, standings
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Router
@@ -71,7 +71,7 @@ class TestSignals:
             "max_loras": 2,
             "running_adapters": ["law", "sql"],
             "waiting_adapters": ["med"],
-            "loaded_adapters": ["med", "sql"],
+            "loaded_adapters": ["law", "med", "sql"],
             "block_size": 16,
             "blocks": 2048,
             "age_seconds": 1.234,
@@ -131,6 +131,21 @@ def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
     assert shown() == [("10.0.0.2:8000", "ready", 0), ("10.0.0.1:8000", "draining", 1)]
     last.lease.release()
     assert shown() == [("10.0.0.2:8000", "ready", 0)]
+
+
+def test_endpoints_can_be_gone_through_without_what_they_said() -> None:
+    serving = router(
+        model_spec("a", endpoints=["10.0.0.1:8000"]), model_spec("b", endpoints=["10.0.0.2:8000"])
+    )
+    decide(serving, "a")
+    decide(serving, "b")
+    serving.publish(catalog(model_spec("a"), by_service("c")))
+    shown = [(model, endpoint.address, *rest) for model, endpoint, *rest in standings(serving)]
+    assert shown == [
+        ("a", "10.0.0.1:8000", 1, "ready"),
+        ("a", "10.0.0.2:8000", 1, "ready"),
+        ("b", "10.0.0.2:8000", 1, "draining"),
+    ]
 
 
 def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -> None:

@@ -11,7 +11,7 @@ from extproc.core.conversation import Conversation, Event, Kind, Listed
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
 from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Router
-from extproc.core.signals import Load, Report, Signals
+from extproc.core.signals import Load, Reading, Report, Signals
 from extproc.core.spec import ServiceSpec
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
@@ -137,6 +137,30 @@ class TestEndpoints:
         last.lease.release()
         assert sample(telemetry, "extproc_inflight_requests", **labels) == -1
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_of_a_model_that_left_are_counted_while_it_has_requests(self) -> None:
+        serving = router(model_spec("old"))
+        telemetry = Telemetry(serving)
+        last = decision(serving, "old")
+        serving.publish(catalog(model_spec("new")))
+        assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == 1
+        assert sample(telemetry, "extproc_endpoints", model="old", state="ready") == 0
+        last.lease.release()
+        assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == -1
+
+    def test_are_counted_where_a_model_has_none(self) -> None:
+        telemetry = Telemetry(router(by_service("llama")))
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 0
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_are_counted_without_a_look_at_what_they_said(self) -> None:
+        class Unread(Signals):
+            def latest(self, address: str) -> Reading | None:
+                raise AssertionError(address)
+
+        serving = Router(Ledger(), signals=Unread(lambda: 0.0, {}))
+        serving.publish(catalog(model_spec()))
+        assert sample(Telemetry(serving), "extproc_endpoints", model="llama", state="ready") == 2
 
     def test_of_a_static_list_are_always_current(self) -> None:
         telemetry = Telemetry(router())

@@ -20,6 +20,14 @@ FILE = (
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper'
 
 
+# What a file may be called, and says: a field `model`, if quotes and lines are not heeded.
+TRAP = (
+    b'Content-Disposition: form-data; filename="a; name=model; b.wav"; name="file"\r\n'
+    b"Content-Type: audio/wav\r\n\r\nRIFF--XX\r\n"
+    b'Content-Disposition: form-data; name="model"\r\n\r\ntrap\n--XX trap'
+)
+
+
 def form(*parts: bytes) -> bytes:
     return b"".join(b"--XX\r\n" + part + b"\r\n" for part in parts) + b"--XX--\r\n"
 
@@ -42,6 +50,7 @@ def test_a_form_names_its_model_wherever_the_field_stands(parts: tuple[bytes, ..
         "multipart/form-data;boundary=XX",
         "Multipart/Form-Data; Boundary=XX",
         "multipart/form-data ; boundary=XX ; x=y",
+        'multipart/form-data; x="; boundary=YY"; boundary=XX',
     ],
 )
 def test_the_boundary_is_read_as_headers_write_it(content_type: str) -> None:
@@ -61,10 +70,49 @@ def test_a_quoted_boundary_may_hold_what_a_bare_one_may_not() -> None:
         b'content-disposition:form-data;name="model"\r\n\r\nwhisper',
         b'Content-Type: text/plain\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper',
         b'Content-Disposition: form-data; name="model"\r\n\r\n whisper \n',
+        b"Content-Disposition: form-data; x; NAME=model ; y\r\n\r\nwhisper",
+        b'Content-Disposition: form-data; filename="a; name=file"; name="model"\r\n\r\nwhisper',
+        b'Content-Disposition: form-data; filename="\\"; name=\\""; name=model\r\n\r\nwhisper',
+        b'Content-Disposition: form-data; filename="a\\\\"; name="mo\\del"\r\n\r\nwhisper',
+        b'Content-Disposition: form-data; filename=my "a;b".wav; name=model\r\n\r\nwhisper',
     ],
 )
 def test_the_field_is_read_as_clients_write_it(field: bytes) -> None:
     assert model_of(form(field)) == "whisper"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param(b'filename="a; name=model; b.wav"; name="file"', id="in quotes"),
+        pytest.param(
+            b'filename="a\\"; name=model; b.wav"; name="file"', id="after an escaped quote"
+        ),
+        pytest.param(b'filename="a; name=model', id="in quotes without an end"),
+        pytest.param(b'filename="a; name=model\\', id="in quotes that end in an escape"),
+        pytest.param(b'name="file"; x=name=model', id="in another's value"),
+        pytest.param(b'name="model', id="without its closing quote"),
+        pytest.param(b'name="file"; name="model"', id="as a second name"),
+        pytest.param(b"filename=model", id="at the end of a longer name"),
+    ],
+)
+def test_what_only_looks_like_the_fields_name_is_none(parameters: bytes) -> None:
+    trap = b"Content-Disposition: form-data; " + parameters + b"\r\n\r\nRIFF"
+    assert model_of(form(trap, MODEL)) == "whisper"
+
+
+@pytest.mark.parametrize("parts", [(TRAP, MODEL), (MODEL, TRAP), (TRAP, MODEL, TRAP)])
+def test_a_delimiter_counts_only_at_the_beginning_of_a_line(parts: tuple[bytes, ...]) -> None:
+    assert model_of(form(*parts)) == "whisper"
+
+
+def test_a_model_may_hold_what_is_no_delimiter() -> None:
+    assert model_of(form(MODEL.replace(b"whisper", b"AU--XX"))) == "AU--XX"
+
+
+@pytest.mark.parametrize("preamble", [b"\r\n", b"This is a form.\r\n", b"x--XX\r\n"])
+def test_a_form_may_begin_after_other_lines(preamble: bytes) -> None:
+    assert model_of(preamble + form(MODEL)) == "whisper"
 
 
 def test_a_name_of_other_letters_is_decoded() -> None:
@@ -140,6 +188,9 @@ def test_no_field_raises_anything_but_a_refusal(parameters: bytes) -> None:
         pytest.param("b'content-disposition: x;' + b' ' * 400_000", id="many blanks"),
         pytest.param("b'content-disposition: x' + b'; x' * 100_000", id="many parameters"),
         pytest.param("b'content-disposition: x; name=' + b'\"' * 400_000", id="many quotes"),
+        pytest.param("b'content-disposition: x; y=\"' + b'\\\\' * 400_000", id="many escapes"),
+        pytest.param("b'\\r\\n--XX\\r\\ncontent-disposition:;\"' * 20_000", id="many parts"),
+        pytest.param("b'\\r\\n--X' * 100_000", id="much like a delimiter"),
     ],
 )
 def test_no_field_keeps_the_router_busy(fields: str) -> None:

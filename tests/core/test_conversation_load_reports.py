@@ -66,7 +66,7 @@ class Request:
         """Where it went."""
         return self.decided.target
 
-    def answered(self, report: bytes = b"", served_by: str = "") -> Answers:
+    def answered(self, report: bytes | None = None, served_by: str = "") -> Answers:
         """Envoy shows the head of the answer."""
         event = Event(Kind.RESPONSE_HEADERS, load_report=report, served_by=served_by)
         return self.conversation.receive(event)
@@ -137,9 +137,10 @@ class TestAReport:
         assert gateway.request().answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
         assert gateway.loads() == {}
 
-    def test_that_says_nothing_sound_is_taken_away_all_the_same(self) -> None:
+    @pytest.mark.parametrize("report", [b"TEXT nonsense", b""])
+    def test_that_says_nothing_sound_is_taken_away_all_the_same(self, report: bytes) -> None:
         gateway = Gateway()
-        answers = gateway.request().answered(b"TEXT nonsense")
+        answers = gateway.request().answered(report)
         assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
         assert gateway.loads() == {}
 

@@ -10,7 +10,7 @@ from extproc.core.body import model_in_form, model_in_json, read_json
 from extproc.core.rename import renamed_form, renamed_json
 from tests.core.bodies import bodies, cuts, text
 from tests.core.builders import brief, thorough
-from tests.core.test_body_form import CONTENT_TYPE, FILE, MODEL, form
+from tests.core.test_body_form import CONTENT_TYPE, FILE, MODEL, TRAP, form
 
 # What could be taken for the key, for its end, or for a bracket.
 TRICKS = ["model", '"model":', '"model": "x"', '\\"', "\\", 'x"model"', "{", "]", ":", "\\u006d"]
@@ -173,6 +173,13 @@ class TestAForm:
             renamed = renamed_form(body, CONTENT_TYPE, "ささやき")
             assert renamed == body.replace(b"whisper", "ささやき".encode())
             assert model_in_form(renamed, CONTENT_TYPE, complete=True) == "ささやき"
+
+    def test_keeps_a_file_that_only_looks_like_the_field(self) -> None:
+        for parts in ((MODEL, TRAP), (TRAP, MODEL, TRAP), (TRAP, MODEL)):
+            body = form(*parts)
+            renamed = renamed_form(body, CONTENT_TYPE, "tiny")
+            assert renamed == body.replace(b"whisper", b"tiny")
+        assert renamed_form(form(TRAP), CONTENT_TYPE, "tiny") == form(TRAP)
 
     def test_has_it_in_every_field_of_that_name(self) -> None:
         other = MODEL.replace(b"whisper", b"")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from random import Random
 
@@ -163,3 +164,25 @@ def test_a_ring_made_from_a_previous_one_is_the_same_as_one_made_anew(
     ring = Ring.of(wanted, replication, previous)
     assert len(ring) == len(now) * replication
     assert list(ring.walk(key)) == list(Ring.of(wanted, replication).walk(key))
+
+
+def test_other_members_of_the_same_names_take_the_places_as_they_are() -> None:
+    # Adapters come and go at run time; to place each member again would stop the routing loop.
+    names = [f"default/pod-{i:02}" for i in range(100)]
+    previous = Ring.of({name: (name, "before") for name in names}, 256)
+    wanted = {name: (name, "now") for name in reversed(names)}
+    tracemalloc.start()
+    try:
+        ring = Ring.of(wanted, 256, previous)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(ring), "less than a byte for each place"
+    for key in (0, POD_A_1, LAST_KEY):
+        assert list(ring.walk(key)) == list(Ring.of(wanted, 256).walk(key))
+        assert [name for name, _ in ring.walk(key)] == [name for name, _ in previous.walk(key)]
+
+
+def test_one_member_under_several_names_is_met_once_for_each() -> None:
+    ring = Ring.of({"a": "same", "b": "same", "c": "other"}, 16)
+    assert sorted(ring.walk(0)) == ["other", "same", "same"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.signals import Load, Signals
+from extproc.core.signals import Load, Signals, sound_load
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"
@@ -133,3 +133,35 @@ class TestWhenEndpointsChange:
         signals.follow([A, B])
         assert signals.newcomers([A, B], 1) == {A: 0}
         assert not signals.residency.has(A, "sql")
+
+
+class TestALoad:
+    @pytest.mark.parametrize(
+        ("waiting", "kv_usage"), [(0, 0), (3, 0.25), (1_000_000, 1), (0.5, 1e-300)]
+    )
+    def test_that_an_endpoint_can_have_is_sound(self, waiting: float, kv_usage: float) -> None:
+        assert sound_load(waiting, kv_usage) == Load(waiting, kv_usage)
+
+    @pytest.mark.parametrize("kv_usage", [1.0001, 1.05])
+    def test_a_little_over_a_full_cache_is_one_with_a_full_cache(self, kv_usage: float) -> None:
+        assert sound_load(3, kv_usage) == Load(3, 1)
+
+    @pytest.mark.parametrize(
+        ("waiting", "kv_usage"),
+        [
+            pytest.param(3, 100, id="percent"),
+            pytest.param(3, 1.06, id="more than a full cache"),
+            pytest.param(3, 1e308, id="a huge usage"),
+            pytest.param(1_000_001, 0.5, id="more waiting than any server holds"),
+            pytest.param(1e308, 0.5, id="a huge queue"),
+            pytest.param(-1, 0.5, id="less than no queue"),
+            pytest.param(3, -0.1, id="less than nothing"),
+            *(
+                pytest.param(waiting, kv_usage, id=f"{waiting} and {kv_usage}")
+                for odd in (float("nan"), float("inf"), float("-inf"))
+                for waiting, kv_usage in ((odd, 0.5), (3.0, odd))
+            ),
+        ],
+    )
+    def test_that_none_can_have_is_not(self, waiting: float, kv_usage: float) -> None:
+        assert sound_load(waiting, kv_usage) is None

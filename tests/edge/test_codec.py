@@ -190,6 +190,10 @@ class TestAMessageOfEnvoy:
         message = ProcessingRequest(response_headers=HttpHeaders(headers=headers))
         assert decode(bytes(message)).load_report == b"TEXT a=1"
 
+    def test_with_an_empty_load_report_is_not_one_without(self) -> None:
+        assert decode(response_headers(endpoint_load_metrics=b"")).load_report == b""
+        assert decode(response_headers(server=b"uvicorn")).load_report is None
+
     @pytest.mark.parametrize(
         "message",
         [

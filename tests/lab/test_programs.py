@@ -21,7 +21,11 @@ from extproc.lab.processes import Process, until
             ["--users", "6", "--turns", "2"],
             ["RoundRobin", "LeastLoad", "PrefixHash", '"reason": "prefix"', "cache hits"],
         ),
-        ("bench", ["--requests", "40"], ["the decision alone", "+ extproc", "sidecar CPU us"]),
+        (
+            "bench",
+            ["--requests", "40"],
+            ["the decision alone", "+ extproc", "sidecar CPU us", "200 send 100 MB", "200 hang"],
+        ),
     ],
 )
 async def test_a_program_measures_and_prints_its_table(

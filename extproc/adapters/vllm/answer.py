@@ -13,6 +13,8 @@ from extproc.adapters.vllm.readings import Failure, Result
 MOST_BYTES = 2**20
 """Of a body that is read."""
 
+# Of chunk sizes, trailers and whatever else may stand between the bytes of a body.
+_MOST_FRAMING = 65_536
 # Servers send few headers.
 _MOST_HEAD = 16_384
 # A piece full of tiny chunks would take long.
@@ -23,12 +25,15 @@ class Answer:
     """One answer; `body` is None until it is whole."""
 
     __slots__ = (
-        *("_chunks", "_delimited", "_head", "_length", "_parser", "_pieces"),
-        *("body", "reusable"),
+        *("_chunks", "_delimited", "_fed", "_head", "_length", "_may_be_cut", "_most_bytes"),
+        *("_parser", "_pieces", "body", "reusable", "whole", "__weakref__"),
     )
 
-    def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+    def __init__(self, most_bytes: int = MOST_BYTES, *, may_be_cut: bool = False) -> None:
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._most_bytes = most_bytes
+        self._may_be_cut = may_be_cut
+        self._fed = 0
         # Bytes so far; None once all headers have come.
         self._head: int | None = 0
         # Whether the body's end is told otherwise than by the connection's.
@@ -39,21 +44,28 @@ class Answer:
         self.body: bytes | None = None
         self.reusable = False
         """Whether its connection can be asked again."""
+        self.whole = True
+        """Whether the body is all of it, and not only its beginning."""
 
     def add(self, piece: bytes | memoryview) -> None:
         """The next bytes. Raises Failure."""
-        if self.body is not None and piece:
-            raise Failure(Result.GARBLED, "the answer is longer than it says")
+        if self._parser is None:
+            if piece:
+                raise Failure(Result.GARBLED, "the answer is longer than it says")
+            return
         try:
             self._parser.feed_data(piece)
+            self._count(len(piece))
         except httptools.HttpParserError as error:
+            self._release()
             # What our own methods raise comes wrapped.
             cause = error.__context__
             raise cause if isinstance(cause, Failure) else Failure(Result.GARBLED, error) from None
-        if self._head is not None:
-            self._head += len(piece)
-            if self._head > _MOST_HEAD:
-                raise Failure(Result.GARBLED, f"more than {_MOST_HEAD} bytes of headers")
+        except Failure:
+            self._release()
+            raise
+        if self.body is not None:
+            self._release()
 
     def end(self) -> None:
         """The server has closed the connection. Raises Failure where that was too early."""
@@ -61,25 +73,27 @@ class Answer:
             if self._head is not None or self._delimited:
                 raise Failure(Result.UNREACHABLE, "the connection was closed")
             self.body = b"".join(self._pieces)
+        self._release()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the answer, or a trailer."""
-        name = name.lower()
+        name, value = name.lower(), value.strip().lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._delimited = True
-        if name == b"content-length" and int(value) > MOST_BYTES:
-            raise _too_large()
-        if name == b"transfer-encoding" and value.lower() != b"chunked":
+        if name == b"content-length" and int(value) > self._most_bytes and not self._may_be_cut:
+            raise self._too_large()
+        if name == b"transfer-encoding" and value != b"chunked":
             raise Failure(Result.GARBLED, "the answer has an unknown transfer encoding")
-        if name == b"content-encoding" and value.lower() != b"identity":
+        if name == b"content-encoding" and value != b"identity":
             raise Failure(Result.GARBLED, "the answer is compressed, which was not asked for")
 
     def on_headers_complete(self) -> None:
         """All headers have come."""
+        assert self._parser is not None
         self._head = None
         status = self._parser.get_status_code()
         if status != 200:
-            raise Failure(Result.STATUS, f"status {status}")
+            raise Failure(Result.STATUS, f"status {status}", status)
 
     def on_chunk_header(self) -> None:
         """A chunk begins."""
@@ -89,10 +103,15 @@ class Answer:
 
     def on_body(self, part: bytes) -> None:
         """The next bytes of the body."""
+        if self.body is not None:
+            return
         self._length += len(part)
-        if self._length > MOST_BYTES:
-            raise _too_large()
         self._pieces.append(part)
+        if self._length > self._most_bytes:
+            if not self._may_be_cut:
+                raise self._too_large()
+            self.whole = False
+            self.body = b"".join(self._pieces)[: self._most_bytes]
 
     def on_message_begin(self) -> None:
         """An answer begins, and there was one already."""
@@ -101,9 +120,25 @@ class Answer:
 
     def on_message_complete(self) -> None:
         """The body is whole."""
-        self.body = b"".join(self._pieces)
-        self.reusable = self._parser.should_keep_alive()
+        if self.body is None and self._parser is not None:
+            self.body = b"".join(self._pieces)
+            self.reusable = self._parser.should_keep_alive()
 
+    def _count(self, length: int) -> None:
+        self._fed += length
+        if self._fed > self._most_bytes + _MOST_FRAMING and self.body is None:
+            raise self._too_large()
+        if self._head is not None:
+            self._head += length
+            if self._head > _MOST_HEAD:
+                raise Failure(Result.GARBLED, f"more than {_MOST_HEAD} bytes of headers")
 
-def _too_large() -> Failure:
-    return Failure(Result.TOO_LARGE, f"an answer of more than {MOST_BYTES} bytes")
+    def _release(self) -> None:
+        """Nothing more is read. The parser refers to us: together we would wait for a collection
+        of garbage, and there are two hundred of us a second.
+        """
+        self._parser = None
+        self._pieces = []
+
+    def _too_large(self) -> Failure:
+        return Failure(Result.TOO_LARGE, f"an answer of more than {self._most_bytes} bytes")

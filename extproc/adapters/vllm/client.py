@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from extproc import __version__
 from extproc.adapters.vllm.answer import Answer
-from extproc.adapters.vllm.readings import Failure, Result
+from extproc.adapters.vllm.readings import METRICS, Failure, Result
 
 READ_SECONDS = 1.0
 """For a whole reading: to connect, to ask and to be answered."""
@@ -20,6 +20,16 @@ READ_SECONDS = 1.0
 # Servers close idle connections after 5 s (uvicorn); to be first spares a failed reading.
 _KEEPALIVE_SECONDS = 4.0
 _PIECE_BYTES = 65_536
+# A thousand adapters, as vLLM tells them.
+_LONGEST_LIST = 2**19
+
+
+class Text(NamedTuple):
+    """What an endpoint says."""
+
+    content: bytes
+    whole: bool
+    """Whether this is all of it, and not only the beginning."""
 
 
 class Client:
@@ -28,7 +38,7 @@ class Client:
     def __init__(self) -> None:
         self._idle: dict[str, _Connection] = {}
 
-    async def get(self, address: str, path: str) -> bytes:
+    async def get(self, address: str, path: str) -> Text:
         """The body of the answer. Raises Failure."""
         try:
             async with asyncio.timeout(READ_SECONDS):
@@ -49,18 +59,26 @@ class Client:
         for address in list(self._idle):
             self.forget(address)
 
-    async def _get(self, address: str, path: str) -> bytes:
+    async def _get(self, address: str, path: str) -> Text:
         connection = self._idle.pop(address, None)
         if connection is None or not connection.is_usable():
             connection = await _connect(address)
         try:
-            body = await connection.ask(_request(address, path))
+            text = await connection.ask(_request(address, path), _answer_to(path))
         except BaseException:
             connection.close()
             raise
         if connection.is_usable():
             self._idle[address] = connection
-        return body
+        return text
+
+
+def _answer_to(path: str) -> Answer:
+    # Of metrics the beginning is enough: vLLM's load stands before the label sets of adapters,
+    # which get more and more. Of a list it is not, and it has no right to be that long.
+    if path == METRICS:
+        return Answer(may_be_cut=True)
+    return Answer(_LONGEST_LIST)
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -70,8 +88,8 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._answer = Answer()
-        self._answered: asyncio.Future[bytes] | None = None
+        self._answer: Answer | None = None
+        self._answered: asyncio.Future[Text] | None = None
         self._usable_until = self._loop.time() + _KEEPALIVE_SECONDS
 
     def is_usable(self) -> bool:
@@ -80,11 +98,11 @@ class _Connection(asyncio.BufferedProtocol):
             self.close()
         return self._transport is not None
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes, answer: Answer) -> Text:
         """Sends a request and returns the body of the answer. Raises Failure."""
         if self._transport is None:
             raise Failure(Result.UNREACHABLE, "the connection was closed")
-        self._answer, self._answered = Answer(), self._loop.create_future()
+        self._answer, self._answered = answer, self._loop.create_future()
         self._transport.write(request)
         return await self._answered
 
@@ -102,7 +120,7 @@ class _Connection(asyncio.BufferedProtocol):
         return self._piece
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._answered is None or self._answered.done():
+        if self._answer is None:
             # Nobody asked.
             self.close()
             return
@@ -114,12 +132,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._take()
 
     def eof_received(self) -> None:
-        try:
-            self._answer.end()
-        except Failure as failure:
-            self._fail(failure)
-        else:
-            self._take()
+        if self._answer is not None:
+            try:
+                self._answer.end()
+            except Failure as failure:
+                self._fail(failure)
+            else:
+                self._take()
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,17 +146,20 @@ class _Connection(asyncio.BufferedProtocol):
         self._fail(Failure(Result.UNREACHABLE, exc or "the connection was closed"))
 
     def _take(self) -> None:
-        body = self._answer.body
-        if body is None or self._answered is None or self._answered.done():
+        answer = self._answer
+        if answer is None or answer.body is None:
             return
-        self._answered.set_result(body)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(Text(answer.body, answer.whole))
+        self._answer = None
         self._usable_until = self._loop.time() + _KEEPALIVE_SECONDS
-        if not self._answer.reusable:
+        if not answer.reusable:
             self.close()
 
     def _fail(self, failure: Failure) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(failure)
+        self._answer = None
         self.close()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from extproc.adapters.logs import fields
-from extproc.adapters.vllm.client import Client
+from extproc.adapters.vllm.client import Client, Text
 from extproc.adapters.vllm.complaints import Complaints
 from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.found_adapters import FoundAdapters
@@ -26,10 +26,9 @@ _BYTES_OF_A_READING = 65_536
 TOO_LARGE_SECONDS = 60.0
 """Before what was too large is asked again: it cost as much as ten other readings."""
 
-_NO_ANSWER = (Result.UNREACHABLE, Result.TIMEOUT)
-
-_NO_LIST = (Result.STATUS, Result.GARBLED)
-"""It answers, and not with a list: whatever it listed before is no longer known."""
+_NO_LIST = (401, 403, 404, 405)
+"""Statuses that say that there is no list for us: what was listed before is no longer known. Any
+other failure may pass, and adapters must not come and go with it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class _Course:
         """Whether it is time to ask, and its turn: else it is due when that comes."""
         if self.rhythm.due > now:
             return False
-        if not self._admitted:
+        if not self._admitted and self.was_asked:
             pacer = self.pacer if self.rhythm.failures < 2 else self._retries
             self.rhythm.postpone(now + pacer.reserve(now))
             self._admitted = self.rhythm.due > now
@@ -118,7 +117,7 @@ class FollowedEndpoint:
             if course.is_due(self._shared.signals.clock()):
                 result = await self._ask(course)
                 if course is self._metrics:
-                    self._answers = result not in _NO_ANSWER
+                    self._answers = result is not Result.UNREACHABLE
 
     def _courses(self) -> list[_Course]:
         """What it is asked for: one thing is enough to learn whether it answers again."""
@@ -158,10 +157,10 @@ class FollowedEndpoint:
         take = self._take_metrics() if course is self._metrics else self._take_list
         try:
             text = await self._shared.client.get(self._address, course.path)
-            course.pacer.charge(len(text) // _BYTES_OF_A_READING)
-            take(text)
+            course.pacer.charge(len(text.content) // _BYTES_OF_A_READING)
+            _take(text, take)
         except Failure as failure:
-            if course is self._list and failure.result in _NO_LIST:
+            if course is self._list and failure.status in _NO_LIST:
                 self._shared.found.not_listed(self._address)
             return failure
         except Exception as error:
@@ -190,3 +189,14 @@ class FollowedEndpoint:
         busy = self._works or self._shared.loads.get(self._address, 0) > 0
         # Loads change from moment to moment, adapters do not.
         return self._plan.busy if busy and course is self._metrics else self._plan.idle
+
+
+def _take(text: Text, take: Callable[[bytes], None]) -> None:
+    """Of a text that was cut off, the lines that are whole have to do."""
+    if text.whole:
+        take(text.content)
+        return
+    try:
+        take(text.content[: text.content.rfind(b"\n") + 1])
+    except Failure as failure:
+        raise Failure(Result.TOO_LARGE, f"{failure}, as far as it is read") from None

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.residency import DEFAULT_SLOTS
-from extproc.core.signals import Load, Report
+from extproc.core.signals import MOST_REQUESTS, Report, sound_load
 
 WAITING = b"vllm:num_requests_waiting"
 RUNNING = b"vllm:num_requests_running"
@@ -32,8 +31,16 @@ CACHE = b"vllm:cache_config_info"
 
 # Each has a series, which costs a microsecond to read.
 _MOST_ENGINES = 1000
-# One for each set of adapters that ever ran together; what has more is not looked through.
-_MOST_LABEL_SETS = 2000
+# One for each set of adapters that ever ran together. What has more is not looked through, and
+# its slots are right all the same.
+_MOST_LABEL_SETS = 10_000
+# A thousand adapters are some 30 kB; what is longer is no list of them.
+_LONGEST_LABEL_SET = 65_536
+# With escapes, which no honest adapter's name has.
+_LONGEST_ESCAPED = 4096
+_MOST_LABELS = 100
+# Engines whose cache is looked at; they are all alike.
+_MOST_CACHES = 64
 # Three times what it is; what is remembered of them is bounded.
 _LONGEST_CACHE_CONFIG = 4096
 # A longer number is none, and takes long to be refused.
@@ -62,10 +69,13 @@ def read_report(text: bytes) -> Report:
     text = b"\n" + text
     waiting, running = _numbers(text, WAITING), _numbers(text, RUNNING)
     usage = _numbers(text, KV_USAGE, OLD_KV_USAGE)
+    load = sound_load(sum(waiting), sum(usage) / len(usage))
+    if load is None or sum(running) > MOST_REQUESTS:
+        raise Failure(Result.GARBLED, "figures that no endpoint can have")
     adapters = _adapters(text)
     block_size, blocks = _cache(text)
     return Report(
-        Load(sum(waiting), sum(usage) / len(usage)),
+        load,
         sum(running),
         adapters.slots,
         adapters.running,
@@ -121,11 +131,11 @@ def _value(series: bytes) -> float:
 def _adapters(text: bytes) -> _Adapters:
     """By the series that was written last: its value is the time when."""
     current, newest = b"", float("-inf")
-    for count, series in enumerate(_series(text, LORA)):
-        if count == _MOST_LABEL_SETS:
-            return _Adapters(DEFAULT_SLOTS)
+    for series in islice(_series(text, LORA), _MOST_LABEL_SETS):
+        if len(series) > _LONGEST_LABEL_SET or not _is_own(series):
+            continue
         # NaN is not greater than anything.
-        if _is_own(series) and (value := _value(series)) > newest:
+        if (value := _value(series)) > newest:
             current, newest = series, value
     if not current:
         return _Adapters()
@@ -141,7 +151,7 @@ def _cache(text: bytes) -> tuple[int | None, int | None]:
     """Tokens of a block, and blocks of all engines together."""
     block_size: int | None = None
     blocks: dict[bytes, int] = {}
-    for series in islice(_series(text, CACHE), _MOST_ENGINES):
+    for series in islice(_series(text, CACHE), _MOST_CACHES):
         if _is_own(series) and len(series) <= _LONGEST_CACHE_CONFIG:
             engine, size, number = _cache_of_engine(series)
             block_size = block_size or size
@@ -150,7 +160,7 @@ def _cache(text: bytes) -> tuple[int | None, int | None]:
     return block_size, sum(blocks.values()) or None
 
 
-@lru_cache(maxsize=_MOST_ENGINES)
+@lru_cache(maxsize=1024)
 def _cache_of_engine(series: bytes) -> tuple[bytes, int | None, int | None]:
     """Engine, tokens of a block, and blocks. Forty labels, and they never change."""
     labels = _labels(series)
@@ -161,12 +171,15 @@ def _cache_of_engine(series: bytes) -> tuple[bytes, int | None, int | None]:
 
 def _labels(series: bytes) -> dict[bytes, bytes]:
     """The labels of a series, up to the first that is none; values as they are written."""
-    labels = {}
-    # Always from where the last one ended: a search would look at a long line again and again.
-    label = _LABEL.match(series)
-    while label is not None:
+    labels: dict[bytes, bytes] = {}
+    position = 0
+    for _ in range(_MOST_LABELS):
+        # Always from where the last one ended: a search would look at a long line over and over.
+        label = _LABEL.match(series, position)
+        if label is None:
+            break
         labels[label[1]] = label[2]
-        label = _LABEL.match(series, label.end())
+        position = label.end()
     return labels
 
 
@@ -179,7 +192,7 @@ def _positive(value: bytes | None) -> int | None:
 
 def _names(value: bytes | None) -> frozenset[str]:
     """The adapters in a list that commas join."""
-    if not value:
+    if not value or (b"\\" in value and len(value) > _LONGEST_ESCAPED):
         return frozenset()
     try:
         text = _ESCAPED.sub(_unescaped, value).decode()

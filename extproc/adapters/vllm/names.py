@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import islice
+from typing import TypeGuard
 
 from extproc.core.spec import LONGEST_NAME
 
 MOST_ADAPTERS = 1000
 """Of one endpoint; further ones are passed over."""
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+
 
 def adapters_named(names: Iterable[object]) -> frozenset[str]:
     """Those of these names that an adapter can have."""
-    usable = (n for n in names if isinstance(n, str) and 0 < len(n) <= LONGEST_NAME)
-    return frozenset(islice(usable, MOST_ADAPTERS))
+    return frozenset(islice((n for n in names if _is_usable(n)), MOST_ADAPTERS))
+
+
+def _is_usable(name: object) -> TypeGuard[str]:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        return False
+    # It goes into bodies, lists and logs as it is.
+    return name == name.strip() and not _CONTROLS.search(name)

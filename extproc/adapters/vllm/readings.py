@@ -34,9 +34,11 @@ class Result(StrEnum):
 class Failure(Exception):
     """A reading that came to nothing; the message says why, the result how it counts."""
 
-    def __init__(self, result: Result, why: object) -> None:
+    def __init__(self, result: Result, why: object, status: int = 0) -> None:
         super().__init__(f"{why}"[:200] or result.value)
         self.result = result
+        self.status = status
+        """Of the answer, where that is what failed."""
 
 
 class Observer(Protocol):

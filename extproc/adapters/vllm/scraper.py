@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from random import Random
 
 from extproc.adapters.logs import fields
@@ -23,13 +23,14 @@ METRICS_PER_SECOND = 200.0
 LISTS_PER_SECOND = 50.0
 """Readings of all endpoints together: each costs about a quarter of a millisecond."""
 
-RETRIES_PER_SECOND = 10.0
+RETRIES_PER_SECOND = 20.0
 """Of those that failed more than once: each costs twice as much, and says nothing."""
 
 # What comes together, as at the start, is asked together, up to this number.
 _TOGETHER = 50
 _RETRIED_TOGETHER = 10
-_SPREAD_SECONDS = 0.05
+# The first questions do not wait for their turn, for nothing is known before.
+_FIRST_PER_SECOND = 500.0
 _LOGGED_ADAPTERS = 10
 _SETTLE_POLL_SECONDS = 0.02
 
@@ -53,6 +54,7 @@ class Scraper:
             Pacer(RETRIES_PER_SECOND, _RETRIED_TOGETHER),
         )
         self._endpoints: dict[str, FollowedEndpoint] = {}
+        self._names: Mapping[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._shortest = 0.0
@@ -60,17 +62,15 @@ class Scraper:
     def follow(self, catalog: Catalog) -> None:
         """From now on asks the endpoints of this catalog, and no others."""
         wanted = plans(catalog)
+        names = _names(catalog)
+        self._keep_only([a for a in wanted if self._names.get(a) == names[a]], wanted)
+        self._names = names
         self._router.signals.follow(wanted.keys())
-        for address in self._endpoints.keys() - wanted.keys():
-            self._endpoints.pop(address).task.cancel()
-            self._shared.complaints.forget(address)
-            self._shared.client.forget(address)
         for address in self._endpoints:
             self._endpoints[address].follow(wanted[address])
         new = [address for address in wanted if address not in self._endpoints]
         for position, address in enumerate(new):
-            self._begin(address, wanted[address], _SPREAD_SECONDS * position / len(new))
-        self._found.keep_only([address for address, plan in wanted.items() if plan.adapters])
+            self._begin(address, wanted[address], position / _FIRST_PER_SECOND)
         self._shortest = min((plan.busy for plan in wanted.values()), default=0.0)
         if wanted and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -101,6 +101,15 @@ class Scraper:
             await asyncio.wait(tasks)
         self._shared.client.close()
 
+    def _keep_only(self, addresses: Collection[str], wanted: Mapping[str, Plan]) -> None:
+        """Forgets all others, also where another pod has taken an address over."""
+        self._router.signals.follow(addresses)
+        for address in self._endpoints.keys() - set(addresses):
+            self._endpoints.pop(address).task.cancel()
+            self._shared.complaints.forget(address)
+            self._shared.client.forget(address)
+        self._found.keep_only([address for address in addresses if wanted[address].adapters])
+
     def _begin(self, address: str, plan: Plan, delay: float) -> None:
         self._endpoints[address] = followed = FollowedEndpoint(address, plan, self._shared, delay)
         self._tasks.add(followed.task)
@@ -122,6 +131,12 @@ class Scraper:
         if found != catalog.found:
             _log(catalog.found, found)
             self._router.publish(catalog.with_adapters(found))
+
+
+def _names(catalog: Catalog) -> Mapping[str, str]:
+    """Which pod has an address."""
+    models = catalog.models.values()
+    return {e.address: e.name for model in models for e in model.snapshot.endpoints}
 
 
 def _log(before: Adapters, now: Adapters) -> None:

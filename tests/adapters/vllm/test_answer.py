@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,3 +152,38 @@ def test_anything_is_an_answer_or_a_failure(pieces: list[bytes]) -> None:
     except Failure:
         return
     assert answer.body is not None
+
+
+def test_an_answer_that_may_be_cut_ends_there() -> None:
+    body = b"x" * (MOST_BYTES + 99)
+    for text in (by_length(body), by_chunks(body), OK + b"\r\n" + body):
+        answer = Answer(may_be_cut=True)
+        answer.add(text)
+        assert answer.body == body[:MOST_BYTES]
+        assert not answer.whole
+        assert not answer.reusable
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\nx: y\r\n", b"0\r\n", b"5;x="], ids=repr)
+def test_an_answer_with_no_end_but_in_its_body_is_too_large(endless: bytes) -> None:
+    answer = Answer(1000)
+    answer.add(CHUNKED + endless)
+    with suppress(Failure):
+        for _ in range(10):
+            answer.add(b"x: y" * 2_500)
+        raise AssertionError("it would go on for ever")
+
+
+def test_answers_leave_nothing_to_a_collection_of_garbage() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for text in (by_length(), by_chunks(b"one"), OK + b"x: y\r\n" * 5_000):
+            answer = Answer()
+            with suppress(Failure):
+                answer.add(text)
+            gone = weakref.ref(answer)
+            del answer
+            assert gone() is None
+    finally:
+        gc.enable()

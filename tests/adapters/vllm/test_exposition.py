@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from string import ascii_letters
 
@@ -11,9 +12,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.adapters.vllm.exposition import read_report
-from extproc.adapters.vllm.names import MOST_ADAPTERS
+from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.residency import DEFAULT_SLOTS
 from extproc.core.signals import Load, Report
 from extproc.core.spec import LONGEST_NAME
 from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD, PREAMBLE
@@ -97,8 +97,8 @@ class TestANumber:
         assert read(text) == Report(Load(12.0, 0.5), 7.0)
 
     def test_needs_no_labels(self) -> None:
-        text = "".join(f"{name} {i}.0\n" for i, name in enumerate(NAMES.values()))
-        assert read(text) == Report(Load(0.0, 2.0), 1.0)
+        text = "".join(f"{name} {i / 2}\n" for i, name in enumerate(NAMES.values()))
+        assert read(text) == Report(Load(0.0, 1.0), 0.5)
 
     def test_is_not_read_from_a_label(self) -> None:
         labels = 'a="} 9.0",b="\\"} 8.0",engine="0"'
@@ -155,9 +155,9 @@ class TestAdapters:
 
     def test_may_have_names_that_need_escapes(self) -> None:
         text = lora(
-            r'running_lora_adapters="say \"hi\",C:\\a,two\nlines",waiting_lora_adapters="é"'
+            r'running_lora_adapters="say \"hi\",C:\\a,two\nlines, b ",waiting_lora_adapters="é"'
         )
-        assert adapters(text) == (None, {'say "hi"', "C:\\a", "two\nlines"}, {"é"})
+        assert adapters(text) == (None, {'say "hi"', "C:\\a", "b"}, {"é"})
 
     def test_are_not_read_from_a_label_that_looks_like_another(self) -> None:
         text = lora('x="y,running_lora_adapters=",not_running_lora_adapters="b",max_lora="2"')
@@ -183,10 +183,30 @@ class TestAdapters:
         assert len(running) == MOST_ADAPTERS
         assert waiting == {long[1:], "short"}
 
-    def test_are_unknown_where_there_are_too_many_sets_of_them(self) -> None:
-        """Then it is only known that there are any; and the load is known as ever."""
-        sets = "".join(lora(f'running_lora_adapters="a{i}"', f"{i}.0") for i in range(2001))
-        assert adapters(sets) == (DEFAULT_SLOTS, set(), set())
+    def test_of_more_sets_than_are_looked_through_those_count_that_were(self) -> None:
+        labels = 'max_lora="4",running_lora_adapters='
+        sets = "".join(lora(f'{labels}"a{i}"', f"{i}.0") for i in range(10_100))
+        assert adapters(sets) == (4, {"a9999"}, set())
+
+    def test_behind_a_hundred_labels_are_passed_over(self) -> None:
+        labels = 'x="y",' * 100 + 'running_lora_adapters="a"'
+        assert adapters(lora(labels))[1] == set()
+
+    @pytest.mark.parametrize("names", ["a" * 70_000, r"\\" * 4_000])
+    def test_that_no_server_would_list_are_passed_over(self, names: str) -> None:
+        labels = f'x="y",waiting_lora_adapters="w",running_lora_adapters="{names}"'
+        assert adapters(lora(labels))[1] == set()
+
+
+@pytest.mark.parametrize(
+    "changed", ["kv_cache_usage_perc 100", "num_requests_waiting 1e308", "num_requests_running 1e7"]
+)
+def test_figures_that_no_endpoint_can_have_are_no_report(changed: str) -> None:
+    name, value = changed.split()
+    text = re.sub(rf"(vllm:{name}{{[^}}]*}}) \S+", rf"\1 {value}", BASE)
+    assert text != BASE
+    with pytest.raises(Failure, match="no endpoint can have"):
+        read_report(text.encode())
 
 
 class TestTheCache:
@@ -245,7 +265,8 @@ labels = st.dictionaries(
     st.text(ascii_letters, min_size=1, max_size=4), st.text(max_size=8), max_size=3
 )
 # Tests compare exactly: numbers whose sums and means are exact in any order.
-series = st.lists(st.tuples(labels, st.integers(0, 2**20)), max_size=3)
+series = st.lists(st.tuples(labels, st.integers(0, 2**18)), max_size=3)
+shares = st.lists(st.tuples(labels, st.integers(0, 1)), max_size=3)
 
 
 def gauge(
@@ -259,11 +280,11 @@ def gauge(
 
 
 def names_in(joined: str) -> frozenset[str]:
-    return frozenset(filter(None, map(str.strip, joined.split(","))))
+    return adapters_named(map(str.strip, joined.split(",")))
 
 
 @brief
-@given(waiting=series, running=series, usage=series, others=series, named=series)
+@given(waiting=series, running=series, usage=shares, others=series, named=series)
 def test_a_librarys_reading_of_a_librarys_text_is_the_same(
     waiting: list[tuple[Mapping[str, str], int]],
     running: list[tuple[Mapping[str, str], int]],

@@ -10,6 +10,7 @@ import pytest
 
 from extproc.adapters.vllm import endpoint
 from extproc.adapters.vllm.readings import METRICS, MODELS, Result
+from extproc.core.catalog import Catalog
 from extproc.core.endpoint import Endpoint
 from extproc.core.errors import ModelNotFound
 from tests.adapters.documents import eventually
@@ -303,16 +304,24 @@ class TestABadEndpoint:
         await server.start(int(server.address.rpartition(":")[2]))
         await eventually(lambda: scene.has_read(server))
 
-    async def test_that_does_not_answer_is_asked_one_question_at_a_time(
+    async def test_whose_metrics_hang_lists_its_adapters_all_the_same(
         self, scene: Scene, server: Server
     ) -> None:
-        server.always(hangs)
-        scene.configure(model(server))
-        await eventually(lambda: server.count(METRICS) >= 4)
-        assert server.count(MODELS) == 0
-        server.answers[METRICS] = answer(METRICS_TEXT)
+        server.answers[METRICS] = hangs
         server.has("sql")
+        scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
+        server.has("law")
+        await eventually(lambda: known(scene, "law") and not known(scene, "sql"))
+
+    async def test_that_says_more_than_is_read_is_believed_as_far_as_that(
+        self, scene: Scene, server: Server
+    ) -> None:
+        more = b'vllm:lora_requests_info{running_lora_adapters="a"} 1.0\n' * 30_000
+        server.answers[METRICS] = sends(answer(BASE.encode() + more))
+        scene.configure(model(server))
+        await eventually(lambda: scene.has_read(server))
+        assert scene.results[METRICS, Result.TOO_LARGE] == 0
 
     async def test_that_speaks_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
         text = b"HTTP/1.0 200 OK\r\n\r\n" + METRICS_TEXT
@@ -434,6 +443,31 @@ class TestAnAdapter:
         await eventually(lambda: scene.adapters == {"base": {"sql", "law"}})
         server.has("law")
         await eventually(lambda: scene.adapters == {"base": {"law"}})
+
+    async def test_stays_while_the_list_is_refused_for_a_moment(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.has("sql")
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "sql"))
+        server.answers[MODELS] = answer(b"busy", "503 Service Unavailable")
+        await eventually(lambda: scene.results[MODELS, Result.STATUS] >= 2)
+        assert known(scene, "sql")
+        server.answers[MODELS] = answer(b"no key", "401 Unauthorized")
+        await eventually(lambda: not known(scene, "sql"))
+
+    async def test_goes_when_another_pod_takes_the_address_over(
+        self, scene: Scene, server: Server
+    ) -> None:
+        server.has("sql")
+        scene.configure(model(server))
+        await eventually(lambda: known(scene, "sql") and scene.has_read(server))
+        server.always(hangs)
+        served = scene.router.catalog.models["base"]
+        moved = served.at([Endpoint(server.address, "ns/another")], {})
+        scene.router.publish(Catalog.of([moved], {}, scene.router.catalog.found))
+        assert scene.reading(server.address) is None
+        await eventually(lambda: not known(scene, "sql"))
 
     async def test_stays_while_the_list_cannot_be_reached(
         self, scene: Scene, server: Server

@@ -116,9 +116,12 @@ async def test_a_frozen_replica_grows_old_and_holds_nothing_up(launch: Launch) -
     async def are_new() -> bool:
         return max(await ages()) < 1
 
+    async def timeouts_are_counted() -> bool:
+        return any('result="timeout"' in line for line in await readings(scene))
+
     scene.replicas.signal(signal.SIGSTOP)
     await until(are_old, 6, "the signals to grow old")
-    assert any('result="timeout"' in line for line in await readings(scene))
+    await until(timeouts_are_counted, 3, "a reading to be given up")
     # Decisions are made as ever: who is asked cannot answer, but was chosen.
     waiting = [asyncio.create_task(scene.send(chat(f"user {i}"))) for i in range(6)]
 

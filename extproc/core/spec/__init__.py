@@ -1,0 +1,43 @@
+"""What users configure: the models document, typed and validated.
+
+The classes are the document's schema, the reference of its keys and what the
+rest of the core reads, so that the three cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from extproc.core.spec.load_balancing import (
+    FilterName,
+    FilterSpec,
+    LoadBalancingSpec,
+    PrefixHashSpec,
+    SignalsSpec,
+    StrategyName,
+)
+from extproc.core.spec.models import ModelSpec, ModelsSpec
+from extproc.core.spec.sources import InferencePoolSpec, ServiceSpec, Source
+from extproc.core.spec.split import SplitSpec, TargetSpec
+from extproc.core.spec.values import (
+    LONGEST_NAME,
+    PREFIX_SOURCES,
+    kubernetes_name,
+)
+
+__all__ = [
+    "LONGEST_NAME",
+    "PREFIX_SOURCES",
+    "FilterName",
+    "FilterSpec",
+    "InferencePoolSpec",
+    "LoadBalancingSpec",
+    "ModelSpec",
+    "ModelsSpec",
+    "PrefixHashSpec",
+    "ServiceSpec",
+    "SignalsSpec",
+    "Source",
+    "SplitSpec",
+    "StrategyName",
+    "TargetSpec",
+    "kubernetes_name",
+]

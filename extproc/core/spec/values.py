@@ -1,0 +1,120 @@
+"""The values of the models document: what each kind of text or number must look like."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
+
+LONGEST_NAME = 256
+"""Characters of a model's, alias's or adapter's name."""
+
+HEADER_SOURCE = "Header:"
+
+PREFIX_SOURCES = {
+    "FirstUserMessage": "The beginning of the first user message, or of a completion's prompt: "
+    "KubeAI's key. For chats that open differently.",
+    "SystemAndFirstUserMessage": "The beginning of the system prompt followed by the first user "
+    "message. For many system prompts; set `prefixCharLength` beyond their length, or one system "
+    "prompt is one key.",
+    "PromptHead": "The beginning of everything in the prompt, in the body's order: tools, roles, "
+    "messages. For agents, completions and long shared documents.",
+    "Header:<name>": "The whole value of this request header, whatever its length. For session "
+    "affinity.",
+}
+"""What can make a request's key."""
+
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def unique(values: list[str]) -> list[str]:
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise ValueError(f"{value!r} is listed twice")
+    return values
+
+
+def _ip_port(text: str) -> str:
+    """Checks IP:PORT and returns its canonical form, `[IP]:PORT` for IPv6."""
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        ip = ipaddress.ip_address(host[1:-1] if bracketed else host)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not IP:PORT; Envoy's original-destination cluster resolves no names"
+        ) from None
+    if bracketed != (ip.version == 6):
+        raise ValueError(f"{text!r}: brackets go around an IPv6 address, and only there")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
+    return f"[{ip}]:{int(port)}" if ip.version == 6 else f"{ip}:{int(port)}"
+
+
+def _prefix_source(text: str) -> str:
+    header = text.removeprefix(HEADER_SOURCE)
+    if header != text and _HEADER_NAME.fullmatch(header):
+        return HEADER_SOURCE + header.lower()
+    if text not in PREFIX_SOURCES or header != text:
+        raise ValueError(f"{text!r} is not one of {', '.join(PREFIX_SOURCES)}")
+    return text
+
+
+def kubernetes_name(text: str) -> str:
+    """Checks the name of a Kubernetes object. Raises ValueError."""
+    if len(text) > 253 or not _DNS_NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no Kubernetes name: lower case letters, digits, '-' and '.'")
+    return text
+
+
+def _service_port(port: object) -> str | int:
+    if isinstance(port, str) and port:
+        # A name has a letter in it: digits in quotes are what a template made of a number.
+        if not port.isdecimal():
+            return port
+        port = int(port)
+    if isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536:
+        return port
+    raise ValueError("give the port's name or its number, from 1 to 65535")
+
+
+def _written(form: str) -> WithJsonSchema:
+    """How such values are written, for the reference."""
+    return WithJsonSchema({"format": form})
+
+
+Item = TypeVar("Item")
+# Strictness would refuse YAML's lists.
+Items = Annotated[tuple[Item, ...], Field(strict=False)]
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+KubernetesName = Annotated[
+    str, AfterValidator(kubernetes_name), _written("name of a Kubernetes object")
+]
+IpPort = Annotated[str, AfterValidator(_ip_port), _written("`IP:PORT`, for IPv6 `[IP]:PORT`")]
+PrefixSource = Annotated[
+    str,
+    AfterValidator(_prefix_source),
+    _written(", ".join(f"`{source}`" for source in PREFIX_SOURCES)),
+]
+ServicePort = Annotated[
+    str | int, PlainValidator(_service_port), _written("name, or number from 1 to 65535")
+]
+
+
+class Spec(BaseModel):
+    """A mapping of the document: frozen, strict about keys, camelCase in the document."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_alias=True
+    )

@@ -21,101 +21,15 @@ an adapter into its slot takes time in the step that needs it: see `extproc.lab.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import chain, islice
-from typing import NamedTuple
 
-from extproc.lab.kv_cache import BlockId, Holding, PrefixCache
+from extproc.lab.kv_cache import PrefixCache
 from extproc.lab.lora_slots import LoraSlots
 from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8, Profile
+from extproc.lab.sim_request import Progress, SimRequest, Step, TokenEvent
 
 __all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "TokenEvent"]
-
-
-@dataclass(frozen=True, slots=True)
-class SimRequest:
-    """A request as the engine needs it: sizes and identities of blocks, no text."""
-
-    request_id: int
-    """Unique among the requests in the engine."""
-
-    prompt_tokens: int
-    """Tokens of the prompt, one at least."""
-
-    output_tokens: int
-    """Tokens it will generate, one at least; known beforehand, as with vLLM's `ignore_eos`."""
-
-    blocks: Sequence[BlockId]
-    """Chained ids of all full blocks of prompt and output together. The block in which the prompt
-    ends is filled up by output. Who makes them makes them differ by adapter: its keys and values
-    are not the base model's."""
-
-    adapter: str = ""
-    """The LoRA adapter it runs with; none: the base model."""
-
-
-class TokenEvent(NamedTuple):
-    """One token has been generated."""
-
-    request_id: int
-    first: bool
-    finished: bool
-    cached_tokens: int
-    """Prompt tokens found in the cache when the request was admitted first."""
-
-
-class _Sequence:
-    """A request's progress. Waiting: no holding. Running: a holding."""
-
-    __slots__ = (
-        "cached_tokens",
-        "computed",
-        "filled",
-        "generated",
-        "held",
-        "holding",
-        "prefilling",
-        "request",
-    )
-
-    def __init__(self, request: SimRequest) -> None:
-        self.request = request
-        self.generated = 0
-        self.cached_tokens: int | None = None  # None: never admitted yet
-        self.prefilling = True
-        self.holding: Holding | None = None
-        self.held = 0  # blocks
-        self.filled = 0  # full blocks, of those held
-        self.computed = 0  # tokens whose keys and values are in the cache
-
-    @property
-    def known(self) -> int:
-        """Tokens of the prompt and those generated."""
-        return self.request.prompt_tokens + self.generated
-
-
-class _Step:
-    """What one step computes."""
-
-    __slots__ = ("adapters", "admitted", "budget", "context", "parts", "prefill")
-
-    def __init__(self, budget: int) -> None:
-        self.parts: list[tuple[_Sequence, int]] = []
-        self.adapters: dict[str, None] = {}  # in the order of the batch
-        self.budget = budget
-        self.context = 0
-        self.prefill = 0
-        self.admitted = 0
-
-    def add(self, sequence: _Sequence, tokens: int) -> None:
-        self.parts.append((sequence, tokens))
-        self.budget -= tokens
-        self.context += sequence.computed + tokens
-        if sequence.prefilling:
-            self.prefill += tokens
-        if sequence.request.adapter:
-            self.adapters[sequence.request.adapter] = None
 
 
 class Replica:
@@ -125,9 +39,9 @@ class Replica:
         self.profile = profile
         self.cache = PrefixCache(profile.kv_blocks)
         self.loras = LoraSlots(profile)
-        self._running: dict[int, _Sequence] = {}  # in order of admission
-        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._step: _Step | None = None
+        self._running: dict[int, Progress] = {}  # in order of admission
+        self._waiting: OrderedDict[int, Progress] = OrderedDict()
+        self._step: Step | None = None
         self._loading: float | None = None  # seconds; None: no load was asked for
         self._reset_counters()
 
@@ -165,7 +79,7 @@ class Replica:
     def submit(self, request: SimRequest) -> None:
         """Queues a request. ValueError where it can never be served, or its id is in use."""
         self._check(request)
-        self._waiting[request.request_id] = _Sequence(request)
+        self._waiting[request.request_id] = Progress(request)
 
     def abort(self, request_id: int) -> None:
         """Drops a request wherever it is; one that is unknown or over changes nothing."""
@@ -188,7 +102,7 @@ class Replica:
         """
         if self._step is not None:
             raise RuntimeError("finish_step() comes before the next begin_step()")
-        step = _Step(self.profile.max_num_batched_tokens)
+        step = Step(self.profile.max_num_batched_tokens)
         preempted = self._continue_running(step)
         if not preempted:
             # Who has just lost its blocks comes first, and would lose them again.
@@ -250,7 +164,7 @@ class Replica:
         if request.request_id in self._running or request.request_id in self._waiting:
             raise ValueError(f"request {request.request_id} is in the engine already")
 
-    def _seconds(self, step: _Step) -> float:
+    def _seconds(self, step: Step) -> float:
         if not step.parts:
             return 0.0
         profile = self.profile
@@ -261,7 +175,7 @@ class Replica:
             + step.prefill / profile.prefill_tokens_per_second
         )
 
-    def _continue_running(self, step: _Step) -> bool:
+    def _continue_running(self, step: Step) -> bool:
         """One token, or the next chunk of the prompt, for each; whether any was preempted."""
         preemptions = self.preemptions
         for sequence in list(self._running.values()):
@@ -273,7 +187,7 @@ class Replica:
                 step.add(sequence, tokens)
         return self.preemptions > preemptions
 
-    def _make_room(self, sequence: _Sequence, tokens: int) -> bool:
+    def _make_room(self, sequence: Progress, tokens: int) -> bool:
         """Blocks for so many tokens more; False where the request had to go itself."""
         holding = sequence.holding
         assert holding is not None
@@ -288,15 +202,15 @@ class Replica:
         sequence.held += missing
         return True
 
-    def _preempt(self, sequence: _Sequence) -> None:
+    def _preempt(self, sequence: Progress) -> None:
         self._release(sequence)
         self.preemptions += 1
         request_id = sequence.request.request_id
         self._waiting[request_id] = sequence
         self._waiting.move_to_end(request_id, last=False)
 
-    def _admit_waiting(self, step: _Step) -> None:
-        admitted: list[_Sequence] = []
+    def _admit_waiting(self, step: Step) -> None:
+        admitted: list[Progress] = []
         room = self.profile.max_num_seqs - len(self._running)
         for sequence in self._waiting.values():
             if not step.budget or len(admitted) == room:
@@ -310,13 +224,13 @@ class Replica:
             request_id = sequence.request.request_id
             self._running[request_id] = self._waiting.pop(request_id)
 
-    def _is_one_adapter_too_many(self, adapter: str, step: _Step) -> bool:
+    def _is_one_adapter_too_many(self, adapter: str, step: Step) -> bool:
         """Whether it would be, in this batch; what is in slots and unused does not count."""
         if not adapter or adapter in step.adapters:
             return False
         return len(step.adapters) == self.profile.max_loras
 
-    def _admit(self, sequence: _Sequence, step: _Step) -> bool:
+    def _admit(self, sequence: Progress, step: Step) -> bool:
         size = self.profile.block_size
         ids = sequence.request.blocks
         # The last token is computed in any case, because the next one comes out of it.
@@ -340,7 +254,7 @@ class Replica:
         step.admitted += 1
         return True
 
-    def _fill(self, sequence: _Sequence, tokens: int) -> None:
+    def _fill(self, sequence: Progress, tokens: int) -> None:
         """Names the blocks that these tokens will fill.
 
         Already when the step is planned, as in vLLM: a request admitted after this one
@@ -352,7 +266,7 @@ class Replica:
                 self.cache.name(sequence.holding, block)
             sequence.filled = full
 
-    def _generate(self, sequence: _Sequence) -> TokenEvent:
+    def _generate(self, sequence: Progress) -> TokenEvent:
         request = sequence.request
         sequence.prefilling = False
         sequence.generated += 1
@@ -366,13 +280,13 @@ class Replica:
             self._release(sequence)
         return TokenEvent(request.request_id, first, finished, sequence.cached_tokens or 0)
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: Progress) -> None:
         assert sequence.holding is not None
         self.cache.release(sequence.holding)
         sequence.holding = None
         sequence.prefilling = True
 
 
-def _by_adapter(sequences: Iterable[_Sequence]) -> Counter[str]:
+def _by_adapter(sequences: Iterable[Progress]) -> Counter[str]:
     adapters = (sequence.request.adapter for sequence in sequences)
     return Counter(adapter for adapter in adapters if adapter)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
@@ -99,16 +99,21 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Those that are compared, the one without any reading first, and again at the end: by as
-    much as these two differ, any two do.
+    """Those that are compared, each between two without any reading: by as much as those differ
+    among themselves, any two do.
     """
-    return [
-        Way("nobody is asked", Manner.HEALTHY, "PrefixHash"),
-        Way(f"{ENDPOINTS} answer", Manner.HEALTHY, "LeastQueue"),
-        Way(f"{ENDPOINTS} hang", Manner.HANG, "LeastQueue"),
-        Way(f"{ENDPOINTS} send 100 MB", Manner.FLOOD, "LeastQueue"),
-        Way("nobody is asked, again", Manner.HEALTHY, "PrefixHash"),
-    ]
+    found = [_alone()]
+    for name, manner in (
+        ("answer", Manner.HEALTHY),
+        ("hang", Manner.HANG),
+        ("send 100 MB", Manner.FLOOD),
+    ):
+        found += [Way(f"{ENDPOINTS} {name}", manner, "LeastQueue"), _alone()]
+    return found
+
+
+def _alone() -> Way:
+    return Way("nobody is asked", Manner.HEALTHY, "PrefixHash")
 
 
 async def measure(messages: Messages, seconds: float) -> list[Way]:
@@ -213,23 +218,25 @@ def _drain(receiving: socket.socket) -> None:
 
 
 def table(title: str, measured: Sequence[Way]) -> Table:
-    """The ways with their ratios to the first."""
+    """The ways with their ratios to those beside them, where nobody is asked."""
     rows = Table(title=title)
     rows.add_column("endpoints")
     for column in ("decisions", "p50 us", "ratio", "p99 us", "ratio", "CPU %"):
         rows.add_column(column, justify="right")
     rows.add_column("readings per second")
-    alone = measured[0]
-    for way in measured:
+    for position, way in enumerate(measured):
+        beside = (
+            measured[max(position - 1, 0) : position + 2 : 2] if position % 2 else measured[::2]
+        )
         p50, p99 = way.percentile_us(50), way.percentile_us(99)
         readings = (f"{n / way.seconds:.1f} {result}" for result, n in way.readings.items())
         rows.add_row(
             way.name,
             f"{len(way.latencies):,}",
             f"{p50:.0f}",
-            f"{p50 / alone.percentile_us(50):.2f}",
+            f"{p50 / fmean(one.percentile_us(50) for one in beside):.2f}",
             f"{p99:.0f}",
-            f"{p99 / alone.percentile_us(99):.2f}",
+            f"{p99 / fmean(one.percentile_us(99) for one in beside):.2f}",
             f"{way.cpu_percent:.1f}",
             ", ".join(readings) or "-",
         )

@@ -23,13 +23,13 @@ METRICS_PER_SECOND = 200.0
 LISTS_PER_SECOND = 50.0
 """Readings of all endpoints together: each costs about a quarter of a millisecond."""
 
-RETRIES_PER_SECOND = 10.0
+RETRIES_PER_SECOND = 3.0
 """Of those that failed more than once. Each costs several times as much and says nothing, and with
-20 of them one decision in a hundred had to wait for one."""
+ten of them nearly one decision in a hundred had to wait for one."""
 
 # What comes together, as at the start, is asked together, up to this number.
 _TOGETHER = 50
-_RETRIED_TOGETHER = 10
+_RETRIED_TOGETHER = 3
 # The first questions do not wait for their turn, for nothing is known before.
 _FIRST_PER_SECOND = 500.0
 _LOGGED_ADAPTERS = 10

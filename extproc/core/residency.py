@@ -32,7 +32,9 @@ class _Slots:
 
     def evict(self) -> None:
         excess = len(self.adapters) - self.size
-        idle = (adapter for adapter in self.adapters if adapter not in self.active)
+        # Never the last one used: its request is on the way, and no reading knows of it yet.
+        older = islice(self.adapters, max(0, len(self.adapters) - 1))
+        idle = (adapter for adapter in older if adapter not in self.active)
         for adapter in list(islice(idle, max(0, excess))):
             del self.adapters[adapter]
 

@@ -99,3 +99,12 @@ def test_the_last_used_are_loaded_and_no_more_than_fit(slots: int, uses: Sequenc
     expected = list(dict.fromkeys(reversed(uses)))[:slots]
     assert list(residency.loaded(A)) == expected[::-1]
     assert residency.has_room(A) == (len(expected) < slots)
+
+
+def test_what_was_just_sent_stays_though_all_slots_are_in_use() -> None:
+    residency = Residency()
+    residency.observed(A, frozenset("ab"), 2)
+    residency.used(A, "c")
+    assert list(residency.loaded(A)) == ["a", "b", "c"]
+    residency.used(A, "d")
+    assert list(residency.loaded(A)) == ["a", "b", "d"]

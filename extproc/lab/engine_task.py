@@ -9,7 +9,7 @@ from itertools import count
 
 from extproc.lab.kv_cache import BlockId
 from extproc.lab.lora_gauge import LoraGauge
-from extproc.lab.replica import Replica, SimRequest, TokenEvent
+from extproc.lab.replica import Replica, SimRequest
 
 _MAX_LAG_SECONDS = 0.25
 """How far a schedule may fall behind and still be caught up with; a process that was
@@ -41,10 +41,9 @@ class Generation:
         while not self.finished:
             await self.more()
 
-    def _add(self, event: TokenEvent) -> None:
+    def _add(self, finished: bool) -> None:
         self._produced += 1
-        self.cached_tokens = event.cached_tokens
-        self.finished = event.finished
+        self.finished = finished
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -112,17 +111,17 @@ class EngineTask:
                     load.set_result(None)
 
     def _finish_step(self) -> None:
-        events = self.replica.finish_step()
-        for event in events:
-            self._deliver(event)
-        if events or self.replica.running:
+        tokens = self.replica.finish_step()
+        finished = set(tokens.finished)
+        for request_id, cached in tokens.first.items():
+            self._generations[request_id].cached_tokens = cached
+        for request_id in tokens.request_ids:
+            self._generations[request_id]._add(request_id in finished)
+        for request_id in finished:
+            del self._generations[request_id]
+        if tokens.request_ids or self.replica.running:
             self._stamp()  # but not where an idle engine has only loaded an adapter
 
     def _stamp(self) -> None:
         if self.gauge is not None:
             self.gauge.stamp(time.time())
-
-    def _deliver(self, event: TokenEvent) -> None:
-        self._generations[event.request_id]._add(event)
-        if event.finished:
-            del self._generations[event.request_id]

@@ -57,6 +57,14 @@ class Profile:
     lora_activate_seconds: float = 0.01
     """Seconds to copy an adapter from host memory into a slot. Assumed: some 100 MB over PCIe."""
 
+    def __post_init__(self) -> None:
+        # As vLLM demands; without it some of a batch would have no token in a step.
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_num_seqs ({self.max_num_seqs})"
+            )
+
 
 L4_LLAMA_3_1_8B_FP8 = Profile(
     name="Llama 3.1 8B FP8 on an L4",

@@ -10,6 +10,10 @@ cache have room; at its end every request whose known tokens are all computed ha
 A driver lets that time pass in between: an event loop by sleeping, a simulation by moving its
 clock. Requests can be submitted and aborted at any moment, also between the two.
 
+Nearly all running requests decode, and are advanced together (see `extproc.lab.decoding`). What
+computes a prompt, or computes again what it lost, is looked at one by one; one of them at
+most is half done between two steps, and it is the last of the batch.
+
 When the cache is full, the one admitted last among the running requests is preempted: it loses its
 blocks, returns to the front of the queue, and computes its tokens again when it is its turn.
 
@@ -22,14 +26,37 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from itertools import chain, islice
+from itertools import chain, count, islice
 
+from extproc.lab.decoding import Decoding
 from extproc.lab.kv_cache import PrefixCache
 from extproc.lab.lora_slots import LoraSlots
 from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8, Profile
-from extproc.lab.sim_request import Progress, SimRequest, Step, TokenEvent
+from extproc.lab.sim_request import Progress, SimRequest, StepTokens
 
-__all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "TokenEvent"]
+__all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "StepTokens"]
+
+
+class _Step:
+    """What one step computes beside the tokens of those that decode."""
+
+    __slots__ = ("adapters", "admitted", "budget", "context", "parts", "prefill")
+
+    def __init__(self, budget: int) -> None:
+        self.parts: list[tuple[Progress, int]] = []
+        self.adapters: dict[str, None] = {}  # in the order of the batch
+        self.budget = budget
+        self.context = 0
+        self.prefill = 0
+        self.admitted = 0
+
+    def add(self, sequence: Progress, tokens: int) -> None:
+        self.parts.append((sequence, tokens))
+        self.budget -= tokens
+        self.context += sequence.computed + tokens
+        self.prefill += tokens
+        if sequence.request.adapter:
+            self.adapters[sequence.request.adapter] = None
 
 
 class Replica:
@@ -40,8 +67,10 @@ class Replica:
         self.cache = PrefixCache(profile.kv_blocks)
         self.loras = LoraSlots(profile)
         self._running: dict[int, Progress] = {}  # in order of admission
+        self._decoding = Decoding(profile.block_size)  # of those
         self._waiting: OrderedDict[int, Progress] = OrderedDict()
-        self._step: Step | None = None
+        self._admissions = count(1)
+        self._step: _Step | None = None
         self._loading: float | None = None  # seconds; None: no load was asked for
         self._reset_counters()
 
@@ -102,30 +131,34 @@ class Replica:
         """
         if self._step is not None:
             raise RuntimeError("finish_step() comes before the next begin_step()")
-        step = Step(self.profile.max_num_batched_tokens)
+        step = _Step(self.profile.max_num_batched_tokens)
         preempted = self._continue_running(step)
         if not preempted:
             # Who has just lost its blocks comes first, and would lose them again.
             self._admit_waiting(step)
         loading, self._loading = self._loading, None
-        if not step.parts and loading is None:
+        if not step.parts and not self._decoding and loading is None:
             return None
         self._step = step
         return (loading or 0.0) + self.loras.use(step.adapters) + self._seconds(step)
 
-    def finish_step(self) -> list[TokenEvent]:
+    def finish_step(self) -> StepTokens:
         """Ends the step that begin_step() planned: at most one token for each request in it."""
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("begin_step() comes before finish_step()")
-        events: list[TokenEvent] = []
-        for sequence, tokens in step.parts:
+        tokens = StepTokens(self._decoding.request_ids, {}, [])
+        for sequence in self._decoding.advance():
+            self._decoding.remove(sequence)
+            self._finish(sequence, tokens)
+        for sequence, computed in step.parts:
             if sequence.holding is None:
                 continue  # aborted while the step ran
-            sequence.computed += tokens
+            sequence.computed += computed
             if sequence.computed == sequence.known:
-                events.append(self._generate(sequence))
-        return events
+                self._generate(sequence, tokens)
+        self.generation_tokens_total += len(tokens.request_ids)
+        return tokens
 
     def reset(self) -> None:
         """Forgets idle blocks and sets all counters to 0; requests in the engine go on."""
@@ -164,42 +197,61 @@ class Replica:
         if request.request_id in self._running or request.request_id in self._waiting:
             raise ValueError(f"request {request.request_id} is in the engine already")
 
-    def _seconds(self, step: Step) -> float:
-        if not step.parts:
+    def _seconds(self, step: _Step) -> float:
+        if not step.parts and not self._decoding:
             return 0.0
         profile = self.profile
         return (
             profile.step_base_seconds
-            + profile.seconds_per_context_token * step.context
+            + profile.seconds_per_context_token * (self._decoding.context + step.context)
             + profile.admission_seconds * step.admitted
             + step.prefill / profile.prefill_tokens_per_second
         )
 
-    def _continue_running(self, step: Step) -> bool:
+    def _continue_running(self, step: _Step) -> bool:
         """One token, or the next chunk of the prompt, for each; whether any was preempted."""
         preemptions = self.preemptions
-        for sequence in list(self._running.values()):
-            if sequence.holding is None or not step.budget:
-                break  # preempted for one before it, and so are all behind it
-            tokens = min(sequence.known - sequence.computed, step.budget)
-            if self._make_room(sequence, tokens):
-                self._fill(sequence, tokens)
-                step.add(sequence, tokens)
+        for sequence in self._decoding.at_a_boundary():
+            if sequence.holding is not None:  # else preempted for one before it
+                self._decode_block(sequence)
+        step.budget -= len(self._decoding)
+        if self.profile.max_loras:
+            adapters = (sequence.request.adapter for sequence in self._decoding)
+            step.adapters.update(dict.fromkeys(filter(None, adapters)))
+        if len(self._running) > len(self._decoding):
+            self._continue_last(step)
         return self.preemptions > preemptions
 
-    def _make_room(self, sequence: Progress, tokens: int) -> bool:
-        """Blocks for so many tokens more; False where the request had to go itself."""
-        holding = sequence.holding
-        assert holding is not None
+    def _decode_block(self, sequence: Progress) -> None:
+        """A block for the next token where it is the first of one; it is named when it is full."""
+        size = self.profile.block_size
+        known = self._decoding.known(sequence)
+        if known % size == 1 % size and not self._grow(sequence, 1):
+            return
+        if known % size == 0 and sequence.holding is not None:
+            self.cache.name(sequence.holding, sequence.request.blocks[known // size - 1])
+
+    def _continue_last(self, step: _Step) -> None:
+        """The next chunk of the one that is half done."""
+        sequence = next(reversed(self._running.values()))
+        tokens = min(sequence.known - sequence.computed, step.budget)
+        if not tokens:
+            return
         missing = -(-(sequence.computed + tokens) // self.profile.block_size) - sequence.held
-        if missing <= 0:
-            return True
-        while not self.cache.grow(holding, missing):
+        if missing > 0 and not self._grow(sequence, missing):
+            return
+        sequence.held += max(missing, 0)
+        self._fill(sequence, tokens)
+        step.add(sequence, tokens)
+
+    def _grow(self, sequence: Progress, blocks: int) -> bool:
+        """So many blocks more; False where the request had to go itself to make room."""
+        assert sequence.holding is not None
+        while not self.cache.grow(sequence.holding, blocks):
             _, latest = self._running.popitem()
             self._preempt(latest)
             if latest is sequence:
                 return False
-        sequence.held += missing
         return True
 
     def _preempt(self, sequence: Progress) -> None:
@@ -209,7 +261,7 @@ class Replica:
         self._waiting[request_id] = sequence
         self._waiting.move_to_end(request_id, last=False)
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_waiting(self, step: _Step) -> None:
         admitted: list[Progress] = []
         room = self.profile.max_num_seqs - len(self._running)
         for sequence in self._waiting.values():
@@ -224,13 +276,13 @@ class Replica:
             request_id = sequence.request.request_id
             self._running[request_id] = self._waiting.pop(request_id)
 
-    def _is_one_adapter_too_many(self, adapter: str, step: Step) -> bool:
+    def _is_one_adapter_too_many(self, adapter: str, step: _Step) -> bool:
         """Whether it would be, in this batch; what is in slots and unused does not count."""
         if not adapter or adapter in step.adapters:
             return False
         return len(step.adapters) == self.profile.max_loras
 
-    def _admit(self, sequence: Progress, step: Step) -> bool:
+    def _admit(self, sequence: Progress, step: _Step) -> bool:
         size = self.profile.block_size
         ids = sequence.request.blocks
         # The last token is computed in any case, because the next one comes out of it.
@@ -242,6 +294,7 @@ class Replica:
         if holding is None:
             return False
         sequence.holding = holding
+        sequence.order = next(self._admissions)
         sequence.held = hits + fresh
         sequence.filled = hits
         sequence.computed = cached
@@ -266,25 +319,31 @@ class Replica:
                 self.cache.name(sequence.holding, block)
             sequence.filled = full
 
-    def _generate(self, sequence: Progress) -> TokenEvent:
+    def _generate(self, sequence: Progress, tokens: StepTokens) -> None:
+        """All that was known is computed, and one token more comes out of it."""
         request = sequence.request
-        sequence.prefilling = False
         sequence.generated += 1
-        first = sequence.generated == 1
-        finished = sequence.generated == request.output_tokens
-        self.generation_tokens_total += 1
-        if first:
+        tokens.request_ids.append(request.request_id)
+        if sequence.generated == 1:
+            tokens.first[request.request_id] = sequence.cached_tokens or 0
             self.prompt_tokens_total += request.prompt_tokens
-        if finished:
-            del self._running[request.request_id]
-            self._release(sequence)
-        return TokenEvent(request.request_id, first, finished, sequence.cached_tokens or 0)
+        if sequence.generated == request.output_tokens:
+            self._finish(sequence, tokens)
+        else:
+            self._decoding.add(sequence)
+
+    def _finish(self, sequence: Progress, tokens: StepTokens) -> None:
+        request_id = sequence.request.request_id
+        tokens.finished.append(request_id)
+        del self._running[request_id]
+        self._release(sequence)
 
     def _release(self, sequence: Progress) -> None:
+        if sequence in self._decoding:
+            self._decoding.remove(sequence)
         assert sequence.holding is not None
         self.cache.release(sequence.holding)
         sequence.holding = None
-        sequence.prefilling = True
 
 
 def _by_adapter(sequences: Iterable[Progress]) -> Counter[str]:

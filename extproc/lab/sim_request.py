@@ -1,4 +1,4 @@
-"""A request in a simulated engine, how far it has got, and the step that it has a part in."""
+"""A request in a simulated engine, how far it has got, and what comes out of a step."""
 
 from __future__ import annotations
 
@@ -31,64 +31,53 @@ class SimRequest:
     """The LoRA adapter it runs with; none: the base model."""
 
 
-class TokenEvent(NamedTuple):
-    """One token has been generated."""
+class StepTokens(NamedTuple):
+    """What came out of a step."""
 
-    request_id: int
-    first: bool
-    finished: bool
-    cached_tokens: int
-    """Prompt tokens found in the cache when the request was admitted first."""
+    request_ids: list[int]
+    """Each has one token more; in the order of the batch."""
+
+    first: dict[int, int]
+    """Those of them that had their first, with the prompt tokens that were found in the cache
+    when they were admitted first."""
+
+    finished: list[int]
+    """Those that had their last."""
 
 
 class Progress:
-    """A request's progress. Waiting: no holding. Running: a holding."""
+    """A request's progress. Waiting: no holding. Running: a holding.
+
+    One whose known tokens are all computed but the last *decodes*: it advances by a token a step
+    until it is over or preempted. What follows from the number of steps is not kept here.
+    """
 
     __slots__ = (
         "cached_tokens",
         "computed",
+        "ends",
         "filled",
         "generated",
         "held",
         "holding",
-        "prefilling",
+        "order",
         "request",
     )
 
     def __init__(self, request: SimRequest) -> None:
         self.request = request
-        self.generated = 0
+        self.generated = 0  # before it decodes
         self.cached_tokens: int | None = None  # None: never admitted yet
-        self.prefilling = True
         self.holding: Holding | None = None
+        self.order = 0  # of admission
+        # While its known tokens are computed:
         self.held = 0  # blocks
         self.filled = 0  # full blocks, of those held
         self.computed = 0  # tokens whose keys and values are in the cache
+        # While it decodes:
+        self.ends = 0  # the step that gives its last token
 
     @property
     def known(self) -> int:
-        """Tokens of the prompt and those generated."""
+        """Tokens of the prompt and those generated, where it does not decode."""
         return self.request.prompt_tokens + self.generated
-
-
-class Step:
-    """What one step computes."""
-
-    __slots__ = ("adapters", "admitted", "budget", "context", "parts", "prefill")
-
-    def __init__(self, budget: int) -> None:
-        self.parts: list[tuple[Progress, int]] = []
-        self.adapters: dict[str, None] = {}  # in the order of the batch
-        self.budget = budget
-        self.context = 0
-        self.prefill = 0
-        self.admitted = 0
-
-    def add(self, sequence: Progress, tokens: int) -> None:
-        self.parts.append((sequence, tokens))
-        self.budget -= tokens
-        self.context += sequence.computed + tokens
-        if sequence.prefilling:
-            self.prefill += tokens
-        if sequence.request.adapter:
-            self.adapters[sequence.request.adapter] = None

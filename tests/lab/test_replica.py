@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.lab.lora_gauge import LoraGauge
-from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica, SimRequest, TokenEvent
+from extproc.lab.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica, SimRequest
+from tests.lab.plain_replica import PlainReplica, TokenEvent
 
 BLOCK = L4_LLAMA_3_1_8B_FP8.block_size
 L4 = L4_LLAMA_3_1_8B_FP8
@@ -35,9 +36,20 @@ def small(blocks: int) -> Replica:
     return Replica(replace(L4, kv_blocks=blocks))
 
 
+def finish(replica: Replica, cached: dict[int, int] | None = None) -> list[TokenEvent]:
+    """Ends a step; each of its tokens as an event. `cached` remembers what first ones told."""
+    tokens = replica.finish_step()
+    known = {} if cached is None else cached
+    known.update(tokens.first)
+    return [
+        TokenEvent(one, one in tokens.first, one in tokens.finished, known.get(one, 0))
+        for one in tokens.request_ids
+    ]
+
+
 def step(replica: Replica) -> list[TokenEvent]:
     assert replica.begin_step() is not None
-    return replica.finish_step()
+    return finish(replica)
 
 
 def drain(replica: Replica) -> list[TokenEvent]:
@@ -46,7 +58,7 @@ def drain(replica: Replica) -> list[TokenEvent]:
     for _ in range(100_000):
         if replica.begin_step() is None:
             return events
-        events += replica.finish_step()
+        events += finish(replica)
     raise AssertionError("the replica does not come to an end")
 
 
@@ -82,7 +94,7 @@ class TestGenerating:
         replica.submit(request(1, 100, 5))
         replica.begin_step()
         replica.submit(request(2, 100, 5))
-        assert [event.request_id for event in replica.finish_step()] == [1]
+        assert replica.finish_step().request_ids == [1]
         assert [event.request_id for event in step(replica)] == [1, 2]
 
     def test_tokens_are_counted(self) -> None:
@@ -183,12 +195,12 @@ class TestCaching:
 
 class TestScheduling:
     def test_a_long_prompt_is_computed_in_chunks(self) -> None:
-        replica = Replica(replace(L4, max_num_batched_tokens=100))
+        replica = Replica(replace(L4, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 250, 2))
         assert [len(step(replica)) for _ in range(4)] == [0, 0, 1, 1]
 
     def test_running_requests_come_before_new_prompts(self) -> None:
-        replica = Replica(replace(L4, max_num_batched_tokens=100))
+        replica = Replica(replace(L4, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 100, 9))
         step(replica)
         replica.submit(request(2, 100, 9))
@@ -283,7 +295,7 @@ class TestAborting:
         replica.submit(request(2, 100, 5))
         replica.begin_step()
         replica.abort(1)
-        assert [event.request_id for event in replica.finish_step()] == [2]
+        assert replica.finish_step().request_ids == [2]
 
     def test_an_id_may_come_back_while_the_step_still_runs(self) -> None:
         replica = Replica()
@@ -291,7 +303,7 @@ class TestAborting:
         replica.begin_step()
         replica.abort(1)
         replica.submit(request(1, 100, 2))
-        assert replica.finish_step() == []
+        assert replica.finish_step().request_ids == []
         assert len(drain(replica)) == 2
 
     def test_a_preempted_request(self) -> None:
@@ -385,7 +397,7 @@ class TestAdapters:
         assert [event.request_id for event in step(replica)] == [2]
 
     def test_a_request_has_a_token_before_its_adapter_is_told_of(self) -> None:
-        replica = Replica(replace(L4, max_loras=2, max_num_batched_tokens=100))
+        replica = Replica(replace(L4, max_loras=2, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 150, 3, adapter="a"))
         step(replica)
         assert (replica.running_adapters, replica.answering_adapters) == ({"a": 1}, {})
@@ -433,13 +445,13 @@ class TestAdapterTiming:
         seconds = replica.begin_step()
         assert seconds is not None
         assert seconds > 3.0
-        assert [event.request_id for event in replica.finish_step()] == [1, 2]
+        assert replica.finish_step().request_ids == [1, 2]
 
     def test_an_idle_engine_loads_in_a_step_of_its_own(self) -> None:
         replica = Replica(self.PROFILE)
         replica.load_adapter("a")
         assert replica.begin_step() == pytest.approx(3.01)
-        assert replica.finish_step() == []
+        assert replica.finish_step().request_ids == []
         assert replica.begin_step() is None
         assert self.once(replica, 1, "a") == pytest.approx(self.STEP)
 
@@ -472,7 +484,7 @@ class TestTiming:
         assert replica.begin_step() == pytest.approx(0.041 + 1_001 * 0.5e-6)
 
     def test_a_prompt_in_chunks_is_admitted_once(self) -> None:
-        replica = Replica(replace(L4, max_num_batched_tokens=1_000))
+        replica = Replica(replace(L4, max_num_batched_tokens=1_000, max_num_seqs=32))
         replica.submit(request(1, 1_500, 1))
         first = replica.begin_step()
         replica.finish_step()
@@ -568,7 +580,7 @@ PROFILES = st.builds(
     prefill_tokens_per_second=st.just(4_300.0),
     kv_blocks=st.integers(10, 30),
     max_num_seqs=st.integers(1, 6),
-    max_num_batched_tokens=st.integers(1, 300),
+    max_num_batched_tokens=st.integers(6, 300),
 )
 PROFILES_WITH_LORA = st.builds(replace, PROFILES, max_loras=st.integers(1, 3))
 
@@ -597,6 +609,7 @@ def check_labels(replica: Replica) -> None:
 
 def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEvent], set[int]]:
     """Everything at its step; the events, and who was aborted before it was over."""
+    cached: dict[int, int] = {}
     replica, events, finished, aborted = (
         Replica(profile),
         list[TokenEvent](),
@@ -626,7 +639,7 @@ def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEve
                 abort(number, True, now)
         if planned is not None:
             assert planned >= profile.step_base_seconds
-            new = replica.finish_step()
+            new = finish(replica, cached)
             finished |= {event.request_id for event in new if event.finished}
             events += new
             if profile.max_loras:
@@ -703,3 +716,48 @@ def test_first_tokens_of_an_adapter_come_in_the_order_of_arrival(
 @given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
 def test_the_same_story_is_told_the_same_way_again(profile: Profile, plans: list[Planned]) -> None:
     assert play(profile, plans)[1] == play(profile, plans)[1]
+
+
+@settings(deadline=None)
+@given(PROFILES | PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS, st.sampled_from([1, 2, 3, 16]))
+def test_it_does_what_the_plain_engine_does(
+    profile: Profile, plans: list[Planned], block_size: int
+) -> None:
+    profile = replace(profile, block_size=block_size, kv_blocks=profile.kv_blocks * 16)
+    if block_size == 16:
+        profile = replace(profile, kv_blocks=profile.kv_blocks // 16)
+    fast, plain = Replica(profile), PlainReplica(profile)
+    cached: dict[int, int] = {}
+    for now in range(100_000):
+        for number, plan in enumerate(plans):
+            if plan.at_step == now:
+                new = planned_request(number, plan, profile)
+                fast.submit(new)
+                plain.submit(new)
+            if plan.abort_after is not None and now == plan.at_step + plan.abort_after:
+                fast.abort(number)
+                plain.abort(number)
+        seconds = plain.begin_step()
+        assert fast.begin_step() == (None if seconds is None else pytest.approx(seconds))
+        if seconds is not None:
+            assert finish(fast, cached) == plain.finish_step()
+        elif now > 80:
+            break
+        assert (fast.running, fast.waiting, fast.kv_usage) == (
+            plain.running,
+            plain.waiting,
+            plain.kv_usage,
+        )
+        assert fast.loras.in_slots == plain.loras.in_slots
+    assert fast.preemptions == plain.preemptions
+    assert fast.prefix_cache_hits == plain.prefix_cache_hits
+    assert fast.cache.findable == plain.cache.findable
+
+
+def planned_request(number: int, plan: Planned, profile: Profile) -> SimRequest:
+    """Like `request`, for any size of blocks; without LoRA all are of the base model."""
+    adapter = plan.adapter if profile.max_loras else ""
+    shared = plan.shared * BLOCK // profile.block_size
+    full = (plan.prompt + plan.output) // profile.block_size
+    blocks = [("shared", adapter, i) if i < shared else (number, i) for i in range(full)]
+    return SimRequest(number, plan.prompt, plan.output, blocks, adapter)

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,16 +33,40 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    parsed = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = parsed.run
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = run(parsed)
+        code = _run(given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The reader of our output has seen enough; at exit there must be nothing left to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+
+
+def _run(given: Sequence[str]) -> int:
+    extension = next((one for one in _extensions() if [one.name] == given[:1]), None)
+    if extension is not None:
+        return _run_extension(extension, given[1:])
+    parsed = _parser().parse_args(given)
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    return run(parsed)
+
+
+def _extensions() -> list[EntryPoint]:
+    """Commands of packages beside the data path, which it must not import."""
+    return sorted(entry_points(group="extproc.commands"), key=lambda one: one.name)
+
+
+def _run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
+    try:
+        run: Callable[[Sequence[str]], int] = extension.load()
+    except ModuleNotFoundError as error:
+        return _complain(
+            f"extproc {extension.name}: {error.name} is not installed: this command needs "
+            f"pip install 'extproc[{extension.extras[0]}]'"
+        )
+    return run(given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_check(commands)
     _add_explain(commands)
+    for extension in _extensions():
+        extra = extension.extras[0]
+        commands.add_parser(extension.name, help=f"of the extra {extra!r}: see its own --help")
     return parser
 
 

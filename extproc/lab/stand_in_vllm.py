@@ -91,7 +91,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--kv-tokens",
         type=_positive_int,
-        default=default.kv_blocks * default.block_size,
+        default=default.kv_tokens,
         help="size of the KV cache of each replica (default: %(default)s)",
     )
     parser.add_argument(
@@ -130,7 +130,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         time_scale=parsed.time_scale,
         profile=replace(
             default,
-            kv_blocks=parsed.kv_tokens // default.block_size,
+            kv_tokens=parsed.kv_tokens,
             max_num_seqs=parsed.max_num_seqs,
             max_loras=parsed.max_loras,
             max_cpu_loras=parsed.max_cpu_loras,

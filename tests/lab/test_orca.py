@@ -36,7 +36,7 @@ def test_who_does_not_ask_is_not_told() -> None:
 
 
 def test_it_tells_of_the_moment_of_the_answer() -> None:
-    replica = Replica(replace(L4_LLAMA_3_1_8B_FP8, kv_blocks=16, max_num_seqs=1))
+    replica = Replica(replace(L4_LLAMA_3_1_8B_FP8, kv_tokens=256, max_num_seqs=1))
     for number in range(3):
         replica.submit(SimRequest(number, 50, 2, [(number, i) for i in range(3)]))
     replica.begin_step()

@@ -33,7 +33,7 @@ def request(
 
 
 def small(blocks: int) -> Replica:
-    return Replica(replace(L4, kv_blocks=blocks))
+    return Replica(replace(L4, kv_tokens=blocks * BLOCK))
 
 
 def finish(replica: Replica, cached: dict[int, int] | None = None) -> list[TokenEvent]:
@@ -371,7 +371,7 @@ class TestAdapters:
         assert [event.request_id for event in step(replica)] == [2]
 
     def test_who_waits_for_room_in_the_cache_is_still_not_overtaken(self) -> None:
-        replica = Replica(replace(L4, kv_blocks=20, max_loras=1))
+        replica = Replica(replace(L4, kv_tokens=20 * BLOCK, max_loras=1))
         replica.submit(request(1, 160, 20, adapter="a"))
         step(replica)
         replica.submit(request(2, 100, 2, adapter="b"))
@@ -381,7 +381,7 @@ class TestAdapters:
         assert (replica.running, replica.waiting) == (1, 3)
 
     def test_who_was_admitted_last_is_preempted_whoever_arrived_last(self) -> None:
-        replica = Replica(replace(L4, kv_blocks=13, max_loras=1))
+        replica = Replica(replace(L4, kv_tokens=13 * BLOCK, max_loras=1))
         replica.submit(request(1, 70, 4, adapter="a"))
         replica.submit(request(2, 90, 30, adapter="b"))
         replica.submit(request(3, 80, 60))
@@ -578,7 +578,7 @@ PROFILES = st.builds(
     seconds_per_context_token=st.just(0.5e-6),
     admission_seconds=st.just(0.010),
     prefill_tokens_per_second=st.just(4_300.0),
-    kv_blocks=st.integers(10, 30),
+    kv_tokens=st.integers(10, 30).map(lambda blocks: blocks * BLOCK),
     max_num_seqs=st.integers(1, 6),
     max_num_batched_tokens=st.integers(6, 300),
 )
@@ -723,9 +723,7 @@ def test_the_same_story_is_told_the_same_way_again(profile: Profile, plans: list
 def test_it_does_what_the_plain_engine_does(
     profile: Profile, plans: list[Planned], block_size: int
 ) -> None:
-    profile = replace(profile, block_size=block_size, kv_blocks=profile.kv_blocks * 16)
-    if block_size == 16:
-        profile = replace(profile, kv_blocks=profile.kv_blocks // 16)
+    profile = replace(profile, block_size=block_size)
     fast, plain = Replica(profile), PlainReplica(profile)
     cached: dict[int, int] = {}
     for now in range(100_000):

@@ -1,0 +1,1 @@
+"""`extproc load`: the workloads of the laboratory, sent for real to any OpenAI-compatible URL."""

@@ -1,0 +1,158 @@
+"""What was measured, request by request: kept in columns, merged over processes to a `Run`."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extproc.lab.load.answer import Usage
+from extproc.lab.load.exchange import Exchange
+from extproc.lab.load.failure import Failure
+from extproc.lab.measures.run import Floats, Ints, Run
+from extproc.lab.workloads.workload import Turn
+
+_TIMES = ("wanted", "sent", "first", "last")
+_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "endpoint")
+
+
+def _columns() -> dict[str, array[Any]]:
+    columns: dict[str, array[Any]] = {name: array("d") for name in _TIMES}
+    return columns | {name: array("q") for name in _COUNTS}
+
+
+@dataclass
+class Records:
+    """Of one process, whose clock stood at `begin` when the run began."""
+
+    begin: float
+    columns: dict[str, array[Any]] = field(default_factory=_columns)
+    gaps: array[float] = field(default_factory=lambda: array("d"))
+    endpoints: dict[str, int] = field(default_factory=dict)
+    """Numbers of those that answered, in the order in which they did, by their names."""
+
+    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """How many of each kind, and what was said first."""
+
+    tokens: int = 0
+    counted_as_chunks: int = 0
+    """Answers without usage."""
+
+    not_streamed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+    def add(self, turn: Turn, wanted: float, exchange: Exchange) -> None:
+        """A request that is over."""
+        usage = self._usage(turn, exchange)
+        first, last = nan, nan
+        if exchange.failure is None:
+            self.succeeded += 1
+            self.tokens += usage.output_tokens
+            self.not_streamed += not exchange.streamed
+            self.gaps.extend(exchange.answer.gaps)
+            first, last = exchange.answer.first, exchange.answer.last
+        else:
+            self._count(exchange.failure)
+        for name, time in zip(_TIMES, (wanted, exchange.sent, first, last), strict=True):
+            self.columns[name].append(time - self.begin)
+        counts = (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
+        for name, value in zip(_COUNTS, (*counts, self._endpoint(exchange)), strict=True):
+            self.columns[name].append(value)
+
+    def _usage(self, turn: Turn, exchange: Exchange) -> Usage:
+        answer = exchange.answer
+        if answer.usage is not None and answer.usage.output_tokens:
+            return answer.usage
+        self.counted_as_chunks += exchange.failure is None
+        return Usage(turn.prompt_tokens, answer.tokens)
+
+    def _endpoint(self, exchange: Exchange) -> int:
+        if not exchange.endpoint:
+            return -1
+        return self.endpoints.setdefault(exchange.endpoint, len(self.endpoints))
+
+    def _count(self, failure: Failure) -> None:
+        self.failed += 1
+        count, first = self.failures.get(failure.kind, (0, failure.message))
+        self.failures[failure.kind] = (count + 1, first)
+
+
+def merged(parts: Sequence[Records], workload: str, strategy: str) -> Run:
+    """All of them as one run, in the order in which requests were sent."""
+    names = sorted({name for part in parts for name in part.endpoints})
+    columns = {name: _joined(parts, name) for name in _TIMES}
+    counts = {name: _joined(parts, name) for name in _COUNTS}
+    counts["endpoint"] = np.concatenate([_renumbered(part, names) for part in parts])
+    order = np.argsort(columns["sent"], kind="stable")
+    last = columns["last"]
+    return Run(
+        workload=workload,
+        strategy=strategy,
+        seconds=float(np.nanmax(last)) if np.isfinite(last).any() else 0.0,
+        wanted=columns["wanted"][order],
+        sent=columns["sent"][order],
+        first=columns["first"][order],
+        last=last[order],
+        prompt_tokens=counts["prompt_tokens"][order],
+        output_tokens=counts["output_tokens"][order],
+        cached_tokens=counts["cached_tokens"][order],
+        endpoint=counts["endpoint"][order],
+        gaps=np.concatenate([_array(part.gaps) for part in parts]),
+        notes=_notes(parts, names, peak(columns["sent"], last)),
+    )
+
+
+def _joined(parts: Sequence[Records], name: str) -> NDArray[Any]:
+    return np.concatenate([_array(part.columns[name]) for part in parts])
+
+
+def _array(column: array[Any]) -> NDArray[Any]:
+    return np.array(column, dtype=np.float64 if column.typecode == "d" else np.int64)
+
+
+def _renumbered(part: Records, names: Sequence[str]) -> Ints:
+    """Endpoints by their place among all names; -1 stays, as the last of the table."""
+    table = np.array([*(names.index(name) for name in part.endpoints), -1], dtype=np.int64)
+    numbers: Ints = table[_array(part.columns["endpoint"])]
+    return numbers
+
+
+def _notes(parts: Sequence[Records], names: Sequence[str], in_flight: int) -> dict[str, Any]:
+    notes: dict[str, Any] = {"peak_in_flight": in_flight}
+    if names:
+        notes["endpoints"] = len(names)
+        notes["endpoint_names"] = list(names)
+    if failures := failures_of(parts):
+        notes["failures"] = {
+            kind: {"count": count, "first": first} for kind, (count, first) in failures.items()
+        }
+    for name in ("counted_as_chunks", "not_streamed"):
+        if found := sum(getattr(part, name) for part in parts):
+            notes[name] = found
+    return notes
+
+
+def failures_of(parts: Sequence[Records]) -> dict[str, tuple[int, str]]:
+    """Of all parts, the most frequent kind first."""
+    total: dict[str, tuple[int, str]] = {}
+    for part in parts:
+        for kind, (count, first) in part.failures.items():
+            before, said = total.get(kind, (0, first))
+            total[kind] = (before + count, said)
+    return dict(sorted(total.items(), key=lambda item: -item[1][0]))
+
+
+def peak(sent: Floats, last: Floats) -> int:
+    """Most requests under way at one time, of those that succeeded."""
+    whole = ~np.isnan(last)
+    times = np.concatenate([sent[whole], last[whole]])
+    steps = np.repeat([1, -1], int(whole.sum()))
+    # Where one ends as another begins, they are not counted together.
+    running = np.cumsum(steps[np.lexsort((steps, times))])
+    return int(running.max(initial=0))

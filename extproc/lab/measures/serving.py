@@ -1,0 +1,232 @@
+"""A run in figures, with the definitions and in the words of vLLM's benchmark_serving.py.
+
+The published tables were made with KubeAI's copy of that script, so a simulated or measured
+run is summed up in the same way and printed in the same block: both can be laid side by side.
+What the script leaves out comes after the block, under a heading of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from extproc.lab.measures.names import is_count, is_share, label
+from extproc.lab.measures.run import Run
+from extproc.lab.measures.times import milliseconds, ratio
+
+_WIDTH = 50
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of one run; only requests that got a whole answer count, except in `failed`.
+
+    A figure is NaN where there was nothing to measure, None where nobody said.
+    """
+
+    workload: str
+    strategy: str
+
+    completed: int
+    failed: int
+    """benchmark_serving.py says nothing of these."""
+
+    duration: float
+    """Seconds from the beginning to the last answer."""
+
+    total_input_tokens: int
+    total_output_tokens: int
+
+    request_throughput: float
+    """Requests a second; the throughputs below are tokens a second."""
+
+    output_throughput: float
+    total_token_throughput: float
+
+    input_throughput: float
+    """Tokens of prompts, cached or not."""
+
+    requests_per_minute: float
+
+    # From sending to the first token. The wait for a free place at the client is left out.
+    mean_ttft_ms: float
+    median_ttft_ms: float
+    std_ttft_ms: float
+    p90_ttft_ms: float
+    p95_ttft_ms: float
+    p99_ttft_ms: float
+
+    # From when the client wanted to send, so the wait is in it.
+    mean_wanted_ttft_ms: float
+    median_wanted_ttft_ms: float
+    std_wanted_ttft_ms: float
+    p90_wanted_ttft_ms: float
+    p95_wanted_ttft_ms: float
+    p99_wanted_ttft_ms: float
+
+    # First to last token over the tokens after the first; one for each request of more than one.
+    mean_tpot_ms: float
+    median_tpot_ms: float
+    std_tpot_ms: float
+    p90_tpot_ms: float
+    p95_tpot_ms: float
+    p99_tpot_ms: float
+
+    # Between two tokens; one for each gap, so long answers weigh more than in TPOT.
+    mean_itl_ms: float
+    median_itl_ms: float
+    std_itl_ms: float
+    p90_itl_ms: float
+    p95_itl_ms: float
+    p99_itl_ms: float
+
+    # From sending to the last token.
+    mean_e2el_ms: float
+    median_e2el_ms: float
+    std_e2el_ms: float
+    p90_e2el_ms: float
+    p95_e2el_ms: float
+    p99_e2el_ms: float
+
+    # From sending to the last token over all tokens: `time_per_token` of KubeAI's k6 script.
+    mean_time_per_token_ms: float
+    median_time_per_token_ms: float
+    std_time_per_token_ms: float
+    p90_time_per_token_ms: float
+    p95_time_per_token_ms: float
+    p99_time_per_token_ms: float
+
+    mean_token_rate: float
+    """Tokens a second that one client sees: of each request its tokens over its whole time."""
+
+    hit_rate: float | None
+    """Tokens of prompts found in a cache over all tokens of those prompts."""
+
+    load_spread: float | None
+    """Requests of the busiest endpoint over the mean of all; 1 is even."""
+
+    client_busy: float
+    """Share of the time in which the client was at work. Near 1 the client itself was measured."""
+
+    notes: dict[str, Any] = field(default_factory=dict)
+    """The run's own."""
+
+    def metric(self, name: str) -> float | None:
+        """A figure by name, out of the attributes or the notes; None where there is none."""
+        value = getattr(self, name, None) if name != "notes" else None
+        value = self.notes.get(name) if value is None else value
+        if isinstance(value, str | bool) or not isinstance(value, int | float | np.number):
+            return None
+        return None if math.isnan(value) else float(value)
+
+
+def summarize(run: Run) -> Summary:
+    """The figures of a run, whatever became of it: there may be no answers, gaps or time at all."""
+    good = run.succeeded
+    sent, first, last = run.sent[good], run.first[good], run.last[good]
+    tokens = run.output_tokens[good]
+    latency = last - sent
+    several, some, timed = tokens > 1, tokens > 0, latency > 0
+    completed = int(np.count_nonzero(good))
+    given, made = int(run.prompt_tokens[good].sum()), int(tokens.sum())
+    rates = tokens[timed] / latency[timed]
+    times = {
+        **milliseconds("ttft", first - sent),
+        **milliseconds("wanted_ttft", first - run.wanted[good]),
+        **milliseconds("tpot", (last - first)[several] / (tokens[several] - 1)),
+        **milliseconds("itl", run.gaps),
+        **milliseconds("e2el", latency),
+        **milliseconds("time_per_token", latency[some] / tokens[some]),
+    }
+    return Summary(
+        workload=run.workload,
+        strategy=run.strategy,
+        completed=completed,
+        failed=int(good.size) - completed,
+        duration=run.seconds,
+        total_input_tokens=given,
+        total_output_tokens=made,
+        request_throughput=ratio(completed, run.seconds),
+        output_throughput=ratio(made, run.seconds),
+        total_token_throughput=ratio(given + made, run.seconds),
+        input_throughput=ratio(given, run.seconds),
+        requests_per_minute=ratio(60 * completed, run.seconds),
+        mean_token_rate=float(rates.mean()) if rates.size else math.nan,
+        hit_rate=_hit_rate(run),
+        load_spread=_load_spread(run),
+        client_busy=run.client_busy,
+        notes=dict(run.notes),
+        **times,
+    )
+
+
+def block(summary: Summary) -> str:
+    """What benchmark_serving.py prints of a run, character for character."""
+    lines = [_heading(" Serving Benchmark Result ", "=")]
+    lines += [_line(summary, metric) for metric in _HEAD]
+    for quantity, heading in _SECTIONS.items():
+        lines.append(_heading(heading, "-"))
+        lines += [_line(summary, f"{name}_{quantity}_ms") for name in ("mean", "median", "p99")]
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+def more(summary: Summary) -> str:
+    """What benchmark_serving.py leaves out, to be printed after the block and in its manner."""
+    numbers = [name for name in summary.notes if summary.metric(name) is not None]
+    lines = [_heading("Not in benchmark_serving", "-")]
+    lines += [_line(summary, metric, nothing="-") for metric in (*_MORE, *numbers)]
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+_HEAD = (
+    *("completed", "duration", "total_input_tokens", "total_output_tokens"),
+    *("request_throughput", "output_throughput", "total_token_throughput"),
+)
+
+_SECTIONS = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+}
+
+_MORE = (
+    *("failed", "hit_rate", "load_spread", "client_busy"),
+    *("requests_per_minute", "input_throughput", "mean_token_rate"),
+    *("mean_wanted_ttft_ms", "median_wanted_ttft_ms", "p99_wanted_ttft_ms"),
+    *("p90_ttft_ms", "p95_ttft_ms", "p90_tpot_ms", "p90_itl_ms"),
+    *("mean_e2el_ms", "median_e2el_ms", "p99_e2el_ms", "mean_time_per_token_ms"),
+)
+
+
+def _hit_rate(run: Run) -> float | None:
+    known = run.cached_tokens >= 0
+    asked = int(run.prompt_tokens[known].sum())
+    return int(run.cached_tokens[known].sum()) / asked if asked else None
+
+
+def _load_spread(run: Run) -> float | None:
+    """Endpoints count from 0. Of one that nobody was sent to only the note `endpoints` can tell."""
+    known = run.endpoint[run.endpoint >= 0]
+    if not known.size:
+        return None
+    requests = np.bincount(known, minlength=int(run.notes.get("endpoints", 0)))
+    return float(requests.max() / requests.mean())
+
+
+def _heading(text: str, filling: str) -> str:
+    return f"{text:{filling}^{_WIDTH}}"
+
+
+def _line(summary: Summary, metric: str, nothing: str = "0.00") -> str:
+    """A figure's line; where there was nothing to measure the script prints 0.00, as here."""
+    value = summary.metric(metric)
+    if value is None:
+        shown = nothing
+    elif is_share(metric):
+        shown = f"{value:.1%}"
+    else:
+        shown = f"{value:.0f}" if is_count(metric) else f"{value:.2f}"
+    return f"{label(metric) + ':':<40} {shown:<10}"

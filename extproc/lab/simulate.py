@@ -1,0 +1,249 @@
+"""`extproc simulate`: what a strategy would do to a workload, on a simulated fleet of vLLM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from extproc.adapters.models_document import DocumentError, parse
+from extproc.core.spec import LoadBalancingSpec, ModelSpec
+from extproc.core.spec.load_balancing import StrategyName
+from extproc.lab import calibrate, profile
+from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
+from extproc.lab.fleet.pool import simulate_all
+from extproc.lab.fleet.sidecars import Routing
+from extproc.lab.fleet.simulation import Scenario
+from extproc.lab.measures import charts, comparison, published
+from extproc.lab.measures.run import Run
+from extproc.lab.measures.serving import block, more, summarize
+from extproc.lab.profile import ProfileError
+from extproc.lab.workloads import Options, WorkloadError, described, named
+from extproc.lab.workloads.workload import Workload
+
+STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one != "Chain")
+"""Those that need nothing but their name."""
+
+_DEFAULT_STRATEGIES = ("Random", "LeastLoad", "PrefixHash")
+
+_INTERRUPTED = 130
+
+
+class _BadInput(Exception):
+    """Says what is wrong in one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns the exit code."""
+    asked = _parser().parse_args(arguments)
+    try:
+        if asked.calibrate is not None:
+            return calibrate.run(asked.calibrate, asked.profile)
+        return _simulate(asked)
+    except (_BadInput, WorkloadError, ProfileError, calibrate.TableError) as error:
+        print(f"extproc simulate: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="extproc simulate",
+        description="Simulates a fleet of vLLM engines behind this product's own strategies and "
+        "ledger, and prints what vLLM's benchmark_serving.py would: one block for each strategy, "
+        "a comparison, and the published figures where there are any.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="workloads:\n"
+        + "\n".join(f"  {name:<20} {text}" for name, text in described().items())
+        + "\n\nprofiles:\n  "
+        + ", ".join(profile.names()),
+    )
+    add = parser.add_argument
+    add("--workload", metavar="NAME", help="what is asked of the fleet, see below")
+    add(
+        "--strategy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"one or several of {', '.join(STRATEGIES)} "
+        f"(default: {' '.join(_DEFAULT_STRATEGIES)}, or that of --models)",
+    )
+    add("--replicas", type=_count, metavar="N", help="engines (default: the workload's own)")
+    add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
+    add("--models", type=Path, metavar="FILE", help="take loadBalancing from a models document")
+    add("--model", metavar="NAME", help="of that document (default: its first)")
+    add("--sidecars", type=_count, default=1, metavar="N", help="each sees only its own load")
+    add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
+    add("--trace", type=Path, metavar="FILE", help="for the workloads that replay a file")
+    add("--pace", type=float, default=1.0, metavar="X", help="requests come X times as fast")
+    add("--concurrency", type=_count, metavar="N", help="sessions at a time")
+    add("--sessions", type=_count, metavar="N", help="only the first N")
+    add(
+        "--agreement",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="access-log: how far prompts of one prefix hash agree, 0 to 1 (default: 1)",
+    )
+    add(
+        "--real-conversations",
+        action="store_true",
+        help="kubeai-chat: as documented, each prompt once, not as coded",
+    )
+    add(
+        "--ideal-client",
+        action="store_true",
+        help="leave out the limits of the client that measured the published figures",
+    )
+    add(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="the figures for programs; without FILE instead of the tables",
+    )
+    add("--plot", type=Path, metavar="FILE.png", help="draw a comparison")
+    add(
+        "--calibrate",
+        type=Path,
+        metavar="TABLE.yaml",
+        help="fit a profile to a measured table, starting from --profile; prints the profile",
+    )
+    return parser
+
+
+def _simulate(asked: argparse.Namespace) -> int:
+    scenarios = _scenarios(asked)
+    out = Console(soft_wrap=True, highlight=False, stderr=asked.json == "-")
+    runs = _run(scenarios)
+    summaries = [summarize(run) for run in runs]
+    if asked.json is not None:
+        _write_json(asked.json, [comparison.as_json(summary) for summary in summaries])
+    if asked.json != "-":
+        for summary in summaries:
+            out.print(f"\n{summary.strategy} on {scenarios[0].replicas} x {_engine(scenarios[0])}")
+            out.print(f"{block(summary)}\n{more(summary)}", markup=False)
+            beside = published.beside(summary)
+            if beside is not None:
+                out.print(beside)
+        out.print(comparison.table(summaries))
+    if asked.plot is not None:
+        charts.compare(runs, asked.plot)
+        out.print(f"drawn: {asked.plot}", markup=False)
+    return 0
+
+
+def _engine(scenario: Scenario) -> str:
+    return scenario.profile.name
+
+
+def _run(scenarios: Sequence[Scenario]) -> list[Run]:
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return simulate_all(scenarios)
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks = [
+            bars.add_task(one.routing.load_balancing.strategy, total=one.workload.requests)
+            for one in scenarios
+        ]
+        return simulate_all(scenarios, lambda number, more: bars.advance(tasks[number], more))
+
+
+def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
+    workload = _workload(asked)
+    engine = profile.named(asked.profile or workload.profile)
+    single = workload.single_threaded_client and not asked.ideal_client
+    return [
+        Scenario(
+            workload=workload,
+            profile=engine,
+            routing=Routing(spec, workload.adapters),
+            replicas=asked.replicas or workload.replicas,
+            sidecars=asked.sidecars,
+            client=SINGLE_THREADED if single else IDEAL,
+            seed=asked.seed,
+        )
+        for spec in _load_balancing(asked)
+    ]
+
+
+def _workload(asked: argparse.Namespace) -> Workload:
+    if asked.workload is None:
+        raise _BadInput("give --workload NAME (see extproc simulate --help)")
+    options = Options(
+        seed=asked.seed,
+        trace=asked.trace,
+        pace=asked.pace,
+        concurrency=asked.concurrency,
+        sessions=asked.sessions,
+        real_conversations=asked.real_conversations,
+        agreement=asked.agreement,
+    )
+    return named(asked.workload, options)
+
+
+def _load_balancing(asked: argparse.Namespace) -> list[LoadBalancingSpec]:
+    """One for each strategy that is compared."""
+    base = LoadBalancingSpec() if asked.models is None else _model(asked).load_balancing
+    if asked.strategy is None:
+        if asked.models is not None:
+            return [base]
+        return [base.model_copy(update={"strategy": name}) for name in _DEFAULT_STRATEGIES]
+    wanted = [name for text in asked.strategy for name in text.split(",") if name]
+    for name in wanted:
+        if name not in STRATEGIES and name != base.strategy:
+            raise _BadInput(f"--strategy: {name!r} is not one of {', '.join(STRATEGIES)}")
+    return [
+        base if name == base.strategy else base.model_copy(update={"strategy": name, "chain": ()})
+        for name in wanted
+    ]
+
+
+def _model(asked: argparse.Namespace) -> ModelSpec:
+    try:
+        document = parse(asked.models.read_bytes())
+    except OSError as error:
+        raise _BadInput(f"{asked.models}: {error.strerror}") from None
+    except DocumentError as error:
+        raise _BadInput("\n".join(f"{asked.models}: {one}" for one in error.problems)) from None
+    models = [model for model in document.models if model.split is None]
+    found = [model for model in models if asked.model in (None, model.name)]
+    if not found:
+        names = ", ".join(model.name for model in models)
+        raise _BadInput(f"{asked.models}: there is no model {asked.model!r}; there are {names}")
+    return found[0]
+
+
+def _write_json(place: str, figures: list[dict[str, Any]]) -> None:
+    text = json.dumps({"runs": figures}, indent=2)
+    if place == "-":
+        print(text)
+        return
+    try:
+        Path(place).write_text(text + "\n")
+    except OSError as error:
+        raise _BadInput(f"{place}: {error.strerror}") from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)

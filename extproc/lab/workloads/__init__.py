@@ -1,0 +1,182 @@
+"""The workloads that the laboratory knows, by name.
+
+`named` builds one; what is published of each, and what is inferred, stands in its own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from extproc.lab.workloads.access_log import access_log
+from extproc.lab.workloads.blog import blog_2xl4, blog_8xh100
+from extproc.lab.workloads.codegen import codegen
+from extproc.lab.workloads.envoy_line import Assumptions
+from extproc.lab.workloads.jsonl import WorkloadError
+from extproc.lab.workloads.kubeai_chat import REQUESTS_PER_SECOND, kubeai_chat
+from extproc.lab.workloads.kubeai_threads import CONCURRENCIES, kubeai_threads
+from extproc.lab.workloads.lora import ADAPTERS, lora
+from extproc.lab.workloads.saas import saas
+from extproc.lab.workloads.trace import mooncake
+from extproc.lab.workloads.workload import Workload
+
+__all__ = ["Options", "WorkloadError", "described", "named", "names"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of a workload; what it cannot do is refused, not ignored."""
+
+    seed: int = 0
+    """Of everything that is drawn. Replayed files have nothing to draw."""
+
+    trace: Path | None = None
+    """The file to replay."""
+
+    pace: float = 1.0
+    """How many times as fast requests come, or users think."""
+
+    concurrency: int | None = None
+    """Sessions at a time, instead of the workload's own number."""
+
+    sessions: int | None = None
+    """So many of the first only; of those that warm up just as many."""
+
+    real_conversations: bool = False
+    """The KubeAI chat benchmark as it is documented, not as it is coded."""
+
+    agreement: float = 1.0
+    """How far prompts in an access log agree that have one prefix hash, 0 to 1."""
+
+
+class _Known(NamedTuple):
+    description: str
+    build: Callable[[Options], Workload]
+    takes: frozenset[str] = frozenset()
+    """Options that not every workload takes."""
+
+
+def names() -> list[str]:
+    """All of them, in the order in which they are listed."""
+    return list(_WORKLOADS)
+
+
+def described() -> dict[str, str]:
+    """What each is, in a line."""
+    return {name: known.description for name, known in _WORKLOADS.items()}
+
+
+def named(name: str, options: Options | None = None) -> Workload:
+    """Builds a workload, the same one for the same options.
+
+    Raises WorkloadError for a name or an option that it does not know, or a bad file.
+    """
+    asked = options or Options()
+    known = _WORKLOADS.get(_SHORT.get(name, name))
+    if known is None:
+        raise WorkloadError(f"there is no workload {name!r}; known are {', '.join(names())}")
+    _check(name, known, asked)
+    workload = known.build(asked)
+    if asked.sessions is not None:
+        workload = _first(workload, asked.sessions)
+    if asked.concurrency is not None:
+        workload = replace(workload, concurrency=asked.concurrency)
+    return workload
+
+
+def _check(name: str, known: _Known, asked: Options) -> None:
+    for option in ("trace", "pace", "real_conversations", "agreement"):
+        if getattr(asked, option) != getattr(Options, option) and option not in known.takes:
+            raise WorkloadError(f"the workload {name} has no option {option}")
+    if "trace" in known.takes and asked.trace is None:
+        raise WorkloadError(f"the workload {name} needs the option trace: the file to replay")
+    for option in ("pace", "concurrency", "sessions"):
+        value = getattr(asked, option)
+        if value is not None and not value > 0:
+            raise WorkloadError(f"{option} must be more than 0, not {value}")
+    if not 0 <= asked.agreement <= 1:
+        raise WorkloadError(f"agreement must be from 0 to 1, not {asked.agreement}")
+
+
+def _first(workload: Workload, sessions: int) -> Workload:
+    warm_up = workload.sessions[: workload.warm_up][:sessions]
+    measured = workload.sessions[workload.warm_up :][:sessions]
+    return replace(workload, sessions=[*warm_up, *measured], warm_up=len(warm_up))
+
+
+def _chat(concurrency: int, asked: Options) -> Workload:
+    return kubeai_chat(concurrency, asked.seed, asked.pace, asked.real_conversations)
+
+
+def _threads(concurrency: int, asked: Options) -> Workload:
+    return kubeai_threads(concurrency, asked.seed)
+
+
+def _lora(adapters: int, asked: Options) -> Workload:
+    return lora(adapters, asked.seed)
+
+
+def _file(asked: Options) -> Path:
+    assert asked.trace is not None  # checked before
+    return asked.trace
+
+
+def _of_lora(adapters: int) -> str:
+    asked = f"drawn from {adapters} adapters" if adapters else "for the base model"
+    return f"LoRA comparison on A10s: 40 connections, requests {asked}"
+
+
+_SHORT = {"kubeai-chat": "kubeai-chat-8000", "kubeai-threads": "kubeai-threads-1200"}
+
+_WORKLOADS = {
+    **{
+        f"kubeai-chat-{concurrency}": _Known(
+            f"KubeAI's published tables: 8,000 chat prompts, {concurrency:,} at a time",
+            partial(_chat, concurrency),
+            frozenset({"pace", "real_conversations"}),
+        )
+        for concurrency in REQUESTS_PER_SECOND
+    },
+    **{
+        f"kubeai-threads-{concurrency}": _Known(
+            f"KubeAI's multi-turn benchmark: 8,000 threads, {concurrency:,} at a time",
+            partial(_threads, concurrency),
+        )
+        for concurrency in CONCURRENCIES
+    },
+    "blog-2xL4": _Known(
+        "KubeAI's post: 80 users on two L4s, long questions, answers of 10 tokens",
+        lambda asked: blog_2xl4(asked.seed),
+    ),
+    "blog-8xH100": _Known(
+        "KubeAI's post: 320 users on eight H100s, the same threads",
+        lambda asked: blog_8xh100(asked.seed),
+    ),
+    **{
+        f"lora-{adapters}": _Known(_of_lora(adapters), partial(_lora, adapters))
+        for adapters in ADAPTERS
+    },
+    "saas": _Known(
+        "150 system prompts of 6,000 tokens with 5 questions each, at random times",
+        lambda asked: saas(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "codegen": _Known(
+        "coding agents: system prompts of 3,000 to 100,000 tokens, 2 to 20 turns",
+        lambda asked: codegen(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "mooncake": _Known(
+        "a recorded trace in Mooncake's format, at its own times",
+        lambda asked: mooncake(_file(asked), asked.pace),
+        frozenset({"trace", "pace"}),
+    ),
+    "access-log": _Known(
+        "your own traffic, from Envoy's access log or a file of requests",
+        lambda asked: access_log(_file(asked), asked.pace, Assumptions(asked.agreement)),
+        frozenset({"trace", "pace", "agreement"}),
+    ),
+}

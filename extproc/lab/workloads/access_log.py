@@ -1,0 +1,64 @@
+"""Replays the user's own traffic, from Envoy's access log or from a file of requests.
+
+Either has a JSON object a line, and both may be in one file:
+
+- Envoy's access log as the files in envoy/ configure it. It has sizes in bytes and the hash of
+  the prefix, no tokens and no text, so much is estimated; see `Assumptions`.
+- A request as `{"time", "model", "prompt" | "prefix_hashes", "output_tokens", "adapter"}`, for
+  whoever can log more. `prefix_hashes` is a chain, one for each block of the prompt: equal
+  hash, equal prompt up to the end of that block. `block_tokens` is the block's size (16 if
+  not given) and `prompt_tokens` the length of the prompt, if that is not all of the blocks;
+  what is beyond them is shared with nobody. A `prompt` is compared as text, in blocks of as
+  many characters as 16 tokens have.
+
+`time` is in seconds from any zero, or an RFC 3339 time. A workload is one model's: adapters
+are told apart, models are refused.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from extproc.lab.workloads.envoy_line import Assumptions, EnvoyLine
+from extproc.lab.workloads.jsonl import WorkloadError, read
+from extproc.lab.workloads.recorded import Recorded
+from extproc.lab.workloads.request_line import RequestLine
+from extproc.lab.workloads.workload import Session, Workload
+
+
+def access_log(path: Path, pace: float = 1.0, assumptions: Assumptions | None = None) -> Workload:
+    """Each request at its time; `pace` 2 replays it in half the time.
+
+    Of Envoy's log those lines are left out that are not of a generating API, were not routed to an
+    endpoint, or were not answered with success. The first of the others begins the run.
+
+    Raises WorkloadError with the number of each line that is bad.
+    """
+    lines = read(path, partial(_recorded, assumptions or Assumptions()))
+    asked = [request for request in lines if request is not None]
+    if not asked:
+        raise WorkloadError(f"{path}: none of its requests was routed to an endpoint and answered")
+    _check_models(path, {request.model for request in asked})
+    asked.sort(key=lambda request: request.time)
+    return Workload(
+        name="access-log",
+        sessions=[
+            Session((request.turn,), (request.time - asked[0].time) / pace) for request in asked
+        ],
+        api="completions" if all(one.api == "completions" for one in asked) else "chat",
+    )
+
+
+def _recorded(assumed: Assumptions, number: int, content: dict[str, object]) -> Recorded | None:
+    if "bytes_received" in content:
+        return EnvoyLine.model_validate(content).request(number, assumed)
+    return RequestLine.model_validate(content).request(number)
+
+
+def _check_models(path: Path, models: set[str]) -> None:
+    if len(models) > 1:
+        raise WorkloadError(
+            f"{path}: has requests for {len(models)} models ({', '.join(sorted(models))}); "
+            "a fleet serves one: keep the lines of one"
+        )

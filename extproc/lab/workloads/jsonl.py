@@ -1,0 +1,75 @@
+"""Reads files of one JSON object a line; says of every bad line what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+_SHOWN_PROBLEMS = 20
+
+Row = TypeVar("Row")
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot be built as asked; the message is for whoever asked."""
+
+
+def read(path: Path, row: Callable[[int, dict[str, object]], Row]) -> list[Row]:
+    """Every line that is not blank.
+
+    `row` makes something of its number and content, and raises ValueError (pydantic's too) if it
+    cannot.
+    Raises WorkloadError, with `FILE:LINE: what is wrong` on a line for each, if any is bad.
+    """
+    rows: list[Row] = []
+    problems: list[str] = []
+    for number, line in enumerate(_content(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(row(number, _object(line)))
+        except ValidationError as invalid:
+            problems.append(f"{path}:{number}: {_all_of(invalid)}")
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+    if problems:
+        hidden = len(problems) - _SHOWN_PROBLEMS
+        more = [f"{path}: and {hidden} bad lines more"] if hidden > 0 else []
+        raise WorkloadError("\n".join([*problems[:_SHOWN_PROBLEMS], *more]))
+    if not rows:
+        raise WorkloadError(f"{path}: there is no request in it")
+    return rows
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorkloadError(f"{path}: {error.strerror}") from None
+
+
+def _object(line: bytes) -> dict[str, object]:
+    try:
+        value = from_json(line)
+    except ValueError as error:
+        # It counts lines too, of the one line that it was given.
+        raise ValueError(f"no JSON: {str(error).replace(' line 1', '')}") from None
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON object")
+    return value
+
+
+def _all_of(invalid: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, error['loc']))}: {_message(error['type'], error['msg'])}".lstrip(": ")
+        for error in invalid.errors(include_url=False, include_input=False)
+    )
+
+
+def _message(kind: str, message: str) -> str:
+    known = {"missing": "is required", "extra_forbidden": "unknown key"}
+    return known.get(kind, message.removeprefix("Value error, "))

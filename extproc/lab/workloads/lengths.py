@@ -1,0 +1,121 @@
+"""Lengths in tokens: drawn at random, and fitted so that they add up to what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import exp, log, log1p
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Ints = NDArray[np.int64]
+
+# So often the factor's interval is halved; what rounding leaves then is less than a token each.
+_HALVINGS = 64
+
+
+def log_normal(
+    rng: Random, mean: float, sigma: float, least: int = 1, most: int | None = None
+) -> int:
+    """`mean` is that of the distribution before its ends are cut off, `sigma` of the logarithm."""
+    length = max(least, round(rng.lognormvariate(log(mean) - sigma * sigma / 2, sigma)))
+    return length if most is None else min(most, length)
+
+
+def log_uniform(rng: Random, least: float, most: float) -> int:
+    """As likely between 1,000 and 2,000 as between 2,000 and 4,000."""
+    return round(exp(rng.uniform(log(least), log(most))))
+
+
+def geometric(rng: Random, mean: float, most: int) -> int:
+    """Zero or more: how often something is repeated that ends by chance."""
+    return min(most, int(rng.expovariate(log1p(1 / mean))))
+
+
+def shares(rng: Random, total: int, weights: Sequence[float], sigma: float) -> list[int]:
+    """A total in parts, one token each at least, on average in proportion to the weights.
+
+    `sigma` is that of the logarithms of parts of equal weight.
+    """
+    drawn = [weight * rng.lognormvariate(0.0, sigma) for weight in weights]
+    unit = (total - len(drawn)) / sum(drawn)
+    ends = [round(end * unit) for end in accumulate(drawn)]
+    return [1 + end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def fit(
+    lengths: Sequence[int],
+    counts: Sequence[int],
+    total: int,
+    least: int = 1,
+    most: int | None = None,
+) -> list[int]:
+    """The lengths, changed in proportion, so that sum(count * length) is exactly the total.
+
+    None becomes shorter than `least` or longer than `most`, and what was longer than another
+    stays so, but for a token or two. Among the counts should be a 1, or two that differ by 1:
+    others can make up few totals only.
+
+    Raises ValueError if that is impossible, or so narrow that it is not found.
+    """
+    sizes = np.asarray(lengths, np.float64)
+    weights = np.asarray(counts, np.int64)
+    ceiling = total if most is None else most
+    lowest, highest = int(weights.sum()) * least, int(weights.sum()) * ceiling
+    if not lowest <= total <= highest:
+        raise ValueError(f"lengths that come to {lowest} to {highest} in all cannot make {total}")
+    fitted = _scaled(sizes, weights, total, least, ceiling)
+    missing = _raise(fitted, weights, total - int(weights @ fitted), ceiling)
+    _exchange(fitted, weights, missing, least, ceiling)
+    return [int(length) for length in fitted]
+
+
+def _scaled(sizes: NDArray[np.float64], weights: _Ints, total: int, least: int, most: int) -> _Ints:
+    """All by the one factor that comes nearest to the total without passing it."""
+
+    def by(factor: float) -> _Ints:
+        return np.clip(np.rint(sizes * factor), least, most).astype(np.int64)
+
+    low, high = 0.0, 2.0 * most / float(sizes.min())
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if int(weights @ by(middle)) <= total:
+            low = middle
+        else:
+            high = middle
+    return by(low)
+
+
+def _raise(fitted: _Ints, weights: _Ints, missing: int, most: int) -> int:
+    """A token more for one after the other; returns what is too little for any."""
+    before = None
+    while missing and missing != before:
+        before = missing
+        for number, weight in enumerate(weights.tolist()):
+            if weight <= missing and fitted[number] < most:
+                fitted[number] += 1
+                missing -= weight
+    return missing
+
+
+def _exchange(fitted: _Ints, weights: _Ints, missing: int, least: int, most: int) -> None:
+    """A token less for one, and one more for one that counts once more: one more in all."""
+    known = set(weights.tolist())
+    pair = next((count for count in sorted(known) if count + 1 in known), None)
+    for _ in range(missing):
+        longest = _extreme(fitted, (weights == pair) & (fitted > least), largest=True)
+        shortest = _extreme(fitted, (weights == (pair or 0) + 1) & (fitted < most), largest=False)
+        if pair is None or longest is None or shortest is None:
+            raise ValueError(f"no lengths with these counts make the total: {missing} are left")
+        fitted[longest] -= 1
+        fitted[shortest] += 1
+
+
+def _extreme(fitted: _Ints, allowed: NDArray[np.bool_], largest: bool) -> int | None:
+    places = np.flatnonzero(allowed)
+    if not len(places):
+        return None
+    chosen = fitted[places].argmax() if largest else fitted[places].argmin()
+    return int(places[chosen])

@@ -1,0 +1,101 @@
+"""Threads of user messages, as two of KubeAI's load generators send them.
+
+A thread is a conversation of which only the user's messages are given: each turn sends all
+that was said so far, with the model's own answers. What is published of such a run is
+how many threads, requests and tokens there were, so lengths are drawn and then
+fitted to these totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+from extproc.lab.workloads.lengths import fit, geometric, shares
+from extproc.lab.workloads.workload import Session, conversation
+
+_MARKERS = 10
+"""Tokens around a message and the answer to it in Llama 3's chat template: they are part of
+the published prompt tokens."""
+
+_SPREAD = 0.8
+"""Sigma of the logarithm of a thread's messages. Assumed."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """What is known of the threads of a run."""
+
+    name: str
+    threads: int
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+    max_tokens: int
+    """Of an answer; nearly all of them have so many."""
+
+    least_messages: int
+    most_messages: int
+    """Of the user in a thread."""
+
+    user_tokens: Callable[[Random], int]
+    """Draws the length of all messages of a thread together."""
+
+    def sessions(self, seed: int) -> list[Session]:
+        """The threads in order, a session each; requests and tokens are exact in all."""
+        rng = Random(f"{self.name}/{seed}")
+        sizes = self._sizes(rng)
+        # How often the message or answer of a turn is sent, thread by thread.
+        later = [size - turn for size in sizes for turn in range(size)]
+        answers = self._answers(rng)
+        repeated = sum((times - 1) * answer for times, answer in zip(later, answers, strict=True))
+        messages = iter(
+            fit(
+                self._messages(rng, sizes),
+                later,
+                self.prompt_tokens - repeated,
+                least=_MARKERS + 1,
+            )
+        )
+        said = iter(answers)
+        return [
+            Session(
+                conversation(
+                    f"{self.name}/{number}",
+                    (),
+                    list(islice(messages, size)),
+                    list(islice(said, size)),
+                )
+            )
+            for number, size in enumerate(sizes)
+        ]
+
+    def _sizes(self, rng: Random) -> list[int]:
+        least, most = self.least_messages, self.most_messages
+        mean = self.requests / self.threads - least
+        drawn = [least + geometric(rng, mean, most - least) for _ in range(self.threads)]
+        return fit(drawn, [1] * self.threads, self.requests, least, most)
+
+    def _answers(self, rng: Random) -> list[int]:
+        most = self.max_tokens
+        # One that ends by itself is as likely to do so early as late, so half of it is missing.
+        missing = self.requests * most - self.output_tokens
+        short = rng.sample(range(self.requests), round(missing / (most / 2)))
+        drawn = [rng.randint(1, most - 1) for _ in short]
+        rest = most * len(short) - missing
+        answers = [most] * self.requests
+        for place, tokens in zip(
+            short, fit(drawn, [1] * len(short), rest, most=most - 1), strict=True
+        ):
+            answers[place] = tokens
+        return answers
+
+    def _messages(self, rng: Random, sizes: list[int]) -> list[int]:
+        return [
+            part + _MARKERS
+            for size in sizes
+            for part in shares(rng, self.user_tokens(rng), [1.0] * size, _SPREAD)
+        ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -160,12 +160,10 @@ def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: 
     `progress` is told of requests that are answered.
     """
     fleet = _Fleet(scenario)
-    workload = scenario.workload
-    warm_up = replace(workload, sessions=workload.sessions[: workload.warm_up])
-    measured = replace(workload, sessions=workload.sessions[workload.warm_up :])
-    if warm_up.sessions:
-        _Phase(fleet, warm_up, scenario, 0).run(progress)
-    phase = _Phase(fleet, measured, scenario, warm_up.requests)
+    before = scenario.workload.before
+    if before.sessions:
+        _Phase(fleet, before, scenario, 0).run(progress)
+    phase = _Phase(fleet, scenario.workload.measured, scenario, before.requests)
     phase.run(progress)
     return phase.result()
 

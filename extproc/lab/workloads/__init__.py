@@ -11,16 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from extproc.lab.workloads.access_log import access_log
-from extproc.lab.workloads.blog import blog_2xl4, blog_8xh100
-from extproc.lab.workloads.codegen import codegen
+# As modules: a function of a module's name would hide the module.
+from extproc.lab.workloads import (
+    access_log,
+    blog,
+    codegen,
+    kubeai_chat,
+    kubeai_threads,
+    lora,
+    saas,
+    trace,
+)
 from extproc.lab.workloads.envoy_line import Assumptions
 from extproc.lab.workloads.jsonl import WorkloadError
-from extproc.lab.workloads.kubeai_chat import REQUESTS_PER_SECOND, kubeai_chat
-from extproc.lab.workloads.kubeai_threads import CONCURRENCIES, kubeai_threads
-from extproc.lab.workloads.lora import ADAPTERS, lora
-from extproc.lab.workloads.saas import saas
-from extproc.lab.workloads.trace import mooncake
 from extproc.lab.workloads.workload import Workload
 
 __all__ = ["Options", "WorkloadError", "described", "named", "names"]
@@ -108,15 +111,15 @@ def _first(workload: Workload, sessions: int) -> Workload:
 
 
 def _chat(concurrency: int, asked: Options) -> Workload:
-    return kubeai_chat(concurrency, asked.seed, asked.pace, asked.real_conversations)
+    return kubeai_chat.kubeai_chat(concurrency, asked.seed, asked.pace, asked.real_conversations)
 
 
 def _threads(concurrency: int, asked: Options) -> Workload:
-    return kubeai_threads(concurrency, asked.seed)
+    return kubeai_threads.kubeai_threads(concurrency, asked.seed)
 
 
 def _lora(adapters: int, asked: Options) -> Workload:
-    return lora(adapters, asked.seed)
+    return lora.lora(adapters, asked.seed)
 
 
 def _file(asked: Options) -> Path:
@@ -138,45 +141,45 @@ _WORKLOADS = {
             partial(_chat, concurrency),
             frozenset({"pace", "real_conversations"}),
         )
-        for concurrency in REQUESTS_PER_SECOND
+        for concurrency in kubeai_chat.REQUESTS_PER_SECOND
     },
     **{
         f"kubeai-threads-{concurrency}": _Known(
             f"KubeAI's multi-turn benchmark: 8,000 threads, {concurrency:,} at a time",
             partial(_threads, concurrency),
         )
-        for concurrency in CONCURRENCIES
+        for concurrency in kubeai_threads.CONCURRENCIES
     },
     "blog-2xL4": _Known(
         "KubeAI's post: 80 users on two L4s, long questions, answers of 10 tokens",
-        lambda asked: blog_2xl4(asked.seed),
+        lambda asked: blog.blog_2xl4(asked.seed),
     ),
     "blog-8xH100": _Known(
         "KubeAI's post: 320 users on eight H100s, the same threads",
-        lambda asked: blog_8xh100(asked.seed),
+        lambda asked: blog.blog_8xh100(asked.seed),
     ),
     **{
         f"lora-{adapters}": _Known(_of_lora(adapters), partial(_lora, adapters))
-        for adapters in ADAPTERS
+        for adapters in lora.ADAPTERS
     },
     "saas": _Known(
         "150 system prompts of 6,000 tokens with 5 questions each, at random times",
-        lambda asked: saas(asked.seed, asked.pace),
+        lambda asked: saas.saas(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "codegen": _Known(
         "coding agents: system prompts of 3,000 to 100,000 tokens, 2 to 20 turns",
-        lambda asked: codegen(asked.seed, asked.pace),
+        lambda asked: codegen.codegen(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "mooncake": _Known(
         "a recorded trace in Mooncake's format, at its own times",
-        lambda asked: mooncake(_file(asked), asked.pace),
+        lambda asked: trace.mooncake(_file(asked), asked.pace),
         frozenset({"trace", "pace"}),
     ),
     "access-log": _Known(
         "your own traffic, from Envoy's access log or a file of requests",
-        lambda asked: access_log(_file(asked), asked.pace, Assumptions(asked.agreement)),
+        lambda asked: access_log.access_log(_file(asked), asked.pace, Assumptions(asked.agreement)),
         frozenset({"trace", "pace", "agreement"}),
     ),
 }

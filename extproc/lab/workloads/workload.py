@@ -115,9 +115,15 @@ class Workload:
         turns = (turn for session in self.sessions for turn in session.turns)
         return sorted({turn.adapter for turn in turns if turn.adapter})
 
-    def first(self, sessions: int) -> Workload:
-        """Its first sessions only."""
-        return replace(self, sessions=self.sessions[:sessions])
+    @property
+    def before(self) -> Workload:
+        """What comes before the measurement."""
+        return replace(self, sessions=self.sessions[: self.warm_up], warm_up=0)
+
+    @property
+    def measured(self) -> Workload:
+        """What is measured."""
+        return replace(self, sessions=self.sessions[self.warm_up :], warm_up=0)
 
 
 def conversation(

@@ -33,14 +33,14 @@ def hit_rate(workload: Workload, replicas: int) -> float:
 
 @pytest.fixture(scope="module")
 def coded() -> Workload:
-    return kubeai_chat(8_000)
+    return kubeai_chat(8_000).measured
 
 
 class TestTotals:
     @pytest.mark.parametrize("real", [False, True])
     @pytest.mark.parametrize("seed", SEEDS)
     def test_they_are_the_published_ones_to_the_token(self, seed: int, real: bool) -> None:
-        workload = kubeai_chat(800, seed, real_conversations=real)
+        workload = kubeai_chat(800, seed, real_conversations=real).measured
         assert workload.requests == 8_000
         assert workload.prompt_tokens == 6_656_338
         assert workload.output_tokens == 608_447
@@ -98,8 +98,19 @@ class TestOrder:
         assert sum(a == b for a, b in pairwise(names)) < 35
 
     def test_the_same_seed_makes_the_same_and_another_another(self, coded: Workload) -> None:
-        assert kubeai_chat(8_000).sessions == coded.sessions
-        assert kubeai_chat(8_000, seed=1).sessions != coded.sessions
+        assert kubeai_chat(8_000).measured.sessions == coded.sessions
+        assert kubeai_chat(8_000, seed=1).measured.sessions != coded.sessions
+
+
+class TestTheRunBefore:
+    """The runs of the published page follow one another on the same engines."""
+
+    def test_each_prompt_was_sent_once_before(self, coded: Workload) -> None:
+        before = kubeai_chat(8_000).before
+        assert Counter(turns(before)) == dict.fromkeys(turns(coded), 1)
+
+    def test_not_where_each_comes_only_once(self) -> None:
+        assert not kubeai_chat(8_000, real_conversations=True).before.sessions
 
 
 class TestAsDocumented:
@@ -114,7 +125,7 @@ class TestHitRates:
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_as_coded(self, seed: int) -> None:
-        workload = kubeai_chat(800, seed)
+        workload = kubeai_chat(800, seed).measured
         assert hit_rate(workload, 1) == pytest.approx(98, abs=2)
         assert hit_rate(workload, 8) == pytest.approx(88, abs=2)
 

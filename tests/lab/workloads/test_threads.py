@@ -87,7 +87,7 @@ class TestPost:
         self, build: Callable[[], Workload], prompt_tokens: int, output_tokens: int
     ) -> None:
         workload = build()
-        measured = Workload("measured", workload.sessions[workload.warm_up :])
+        measured = workload.measured
         assert len(measured.sessions) == 1_000
         assert measured.requests == 7_341
         assert measured.prompt_tokens == prompt_tokens

@@ -71,6 +71,10 @@ format: $(INSTALLED)  ## formats and fixes what can be
 bench: $(INSTALLED)  ## what a decision costs, against Envoy without the filter
 	@$(BIN)/python -m extproc.lab.bench
 
+.PHONY: tables
+tables: $(INSTALLED)  ## writes docs/benchmarks.md: the published tables beside their simulation
+	$(BIN)/python -m extproc.lab.tables
+
 .PHONY: protos
 protos: $(INSTALLED)  ## compiles protos/ into the package
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/extproc/edge/wire/*.proto

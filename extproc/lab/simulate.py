@@ -82,7 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--replicas", type=_count, metavar="N", help="engines (default: the workload's own)")
     add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
-    add("--models", type=Path, metavar="FILE", help="take loadBalancing from a models document")
+    add(
+        "--models",
+        type=Path,
+        metavar="FILE",
+        help="take loadBalancing, and endpoints where it lists them, from a models document",
+    )
     add("--model", metavar="NAME", help="of that document (default: its first)")
     add("--sidecars", type=_count, default=1, metavar="N", help="each sees only its own load")
     add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
@@ -126,7 +131,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _simulate(asked: argparse.Namespace) -> int:
     scenarios = _scenarios(asked)
-    out = Console(soft_wrap=True, highlight=False, stderr=asked.json == "-")
+    # A pipe has no width of its own, and the tables need a hundred columns.
+    width = None if sys.stdout.isatty() else 110
+    out = Console(width=width, highlight=False, stderr=asked.json == "-")
     runs = _run(scenarios)
     summaries = [summarize(run) for run in runs]
     if asked.json is not None:
@@ -171,17 +178,20 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     workload = _workload(asked)
     engine = profile.named(asked.profile or workload.profile)
     single = workload.single_threaded_client and not asked.ideal_client
+    model = None if asked.models is None else _model(asked)
+    # The document's own endpoints, if it lists them: their names are their places on the ring.
+    addresses = model.endpoints or () if model and not asked.replicas else ()
     return [
         Scenario(
             workload=workload,
             profile=engine,
-            routing=Routing(spec, workload.adapters),
-            replicas=asked.replicas or workload.replicas,
+            routing=Routing(spec, workload.adapters, addresses),
+            replicas=len(addresses) or asked.replicas or workload.replicas,
             sidecars=asked.sidecars,
             client=SINGLE_THREADED if single else IDEAL,
             seed=asked.seed,
         )
-        for spec in _load_balancing(asked)
+        for spec in _load_balancing(asked, model)
     ]
 
 
@@ -200,11 +210,11 @@ def _workload(asked: argparse.Namespace) -> Workload:
     return named(asked.workload, options)
 
 
-def _load_balancing(asked: argparse.Namespace) -> list[LoadBalancingSpec]:
+def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[LoadBalancingSpec]:
     """One for each strategy that is compared."""
-    base = LoadBalancingSpec() if asked.models is None else _model(asked).load_balancing
+    base = model.load_balancing if model else LoadBalancingSpec()
     if asked.strategy is None:
-        if asked.models is not None:
+        if model is not None:
             return [base]
         return [base.model_copy(update={"strategy": name}) for name in _DEFAULT_STRATEGIES]
     wanted = [name for text in asked.strategy for name in text.split(",") if name]

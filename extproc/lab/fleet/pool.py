@@ -36,8 +36,9 @@ def simulate_all(
         try:
             _wait(runs, told, progress)
         except BaseException:
+            processes = list((pool._processes or {}).values())  # shutdown forgets them
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list((pool._processes or {}).values()):
+            for process in processes:
                 process.terminate()
             raise
         return [run.result() for run in runs]

@@ -33,12 +33,17 @@ class Routing:
     """How the sidecars are configured."""
 
     load_balancing: LoadBalancingSpec
+
     adapters: Sequence[str] = ()
+    """LoRA adapters that every engine has."""
 
+    addresses: Sequence[str] = ()
+    """Of the engines, which give them their places on the ring; without any they are made up."""
 
-def addresses(replicas: int) -> list[str]:
-    """The endpoints of a simulated fleet."""
-    return [f"10.0.{number // 250}.{number % 250 + 1}:8000" for number in range(replicas)]
+    def endpoints(self, replicas: int) -> list[str]:
+        """The addresses of so many engines."""
+        made_up = (f"10.0.{one // 250}.{one % 250 + 1}:8000" for one in range(replicas))
+        return list(self.addresses) or list(made_up)
 
 
 class Sidecar:
@@ -50,7 +55,7 @@ class Sidecar:
         self._timeline = timeline
         self._rng = Random(f"readings {seed}")
         self._spec = routing.load_balancing
-        self._engines = dict(zip(addresses(len(replicas)), replicas, strict=True))
+        self._engines = dict(zip(routing.endpoints(len(replicas)), replicas, strict=True))
         rng = Random(f"strategy {seed}")
         self._ledger = Ledger()
         self._signals = Signals(timeline.clock, self._ledger.loads)

@@ -13,7 +13,7 @@ from extproc.core.ledger import Lease
 from extproc.lab.fleet.block_ids import BlockIds
 from extproc.lab.fleet.client import IDEAL, Ask, Client, ClientCosts
 from extproc.lab.fleet.engines import Engines
-from extproc.lab.fleet.sidecars import Routing, Sidecar, addresses
+from extproc.lab.fleet.sidecars import Routing, Sidecar
 from extproc.lab.fleet.timeline import Timeline
 from extproc.lab.measures.run import Ints, Run
 from extproc.lab.profile import Profile
@@ -49,7 +49,8 @@ class _Fleet:
             for number in range(scenario.sidecars)
         ]
         self._api = scenario.workload.api
-        self._numbers = {one: n for n, one in enumerate(addresses(scenario.replicas))}
+        endpoints = scenario.routing.endpoints(scenario.replicas)
+        self._numbers = {address: number for number, address in enumerate(endpoints)}
         self._chance = Random(f"sidecar {seed}")
         self._ids = BlockIds(scenario.profile.block_size)
 

@@ -1,0 +1,35 @@
+"""KubeAI's first post: time per token of long questions with short answers."""
+
+from __future__ import annotations
+
+from extproc.lab.tables.beside import beside
+from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.markdown import table
+
+WORKLOADS = ("blog-2xL4", "blog-8xH100")
+CELLS = [cell for workload in WORKLOADS for cell in published_cells(workload)]
+
+_METRICS = {
+    "mean_time_per_token_ms": "mean time per token (ms)",
+    "median_time_per_token_ms": "median (ms)",
+    "duration": "seconds",
+    "mean_session_ms": "mean thread (ms)",
+}
+
+
+def compared(figures: Figures) -> str:
+    """Published, simulated and ratio."""
+    names = {"scenario": lambda cell: cell.workload, "strategy": lambda cell: cell.strategy}
+    return beside(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+
+
+def gains(figures: Figures) -> str:
+    """How much less time a token takes with PrefixHash than with LeastLoad."""
+    metric = "mean_time_per_token_ms"
+    rows = []
+    for workload in WORKLOADS:
+        slow, fast = (Cell(workload, name) for name in ("LeastLoad", "PrefixHash"))
+        theirs = fast.published(metric) / slow.published(metric)
+        ours = simulated(metric, figures[fast]) / simulated(metric, figures[slow])
+        rows.append([workload, f"{theirs - 1:+.0%}", f"{ours - 1:+.0%}"])
+    return table(["scenario", "published", "simulated"], rows)

@@ -1,0 +1,102 @@
+"""What the tables are made of: one simulation to a cell, each done once."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from statistics import fmean
+
+from rich.progress import track
+
+from extproc.core.spec import LoadBalancingSpec
+from extproc.lab import profile
+from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
+from extproc.lab.fleet.sidecars import Routing
+from extproc.lab.fleet.simulation import Scenario, simulate
+from extproc.lab.measures.published import PublishedRow, row_of, table_of
+from extproc.lab.measures.serving import Summary, summarize
+from extproc.lab.workloads import Options, named
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A strategy on a workload, with what differs from the published run."""
+
+    workload: str
+    strategy: str
+    seed: int = 0
+    ideal_client: bool = False
+    kv_tokens: int | None = None
+    real_conversations: bool = False
+
+    @property
+    def load(self) -> str:
+        """What the workload's name ends with: how many there are at a time."""
+        return f"{int(self.workload.rpartition('-')[2]):,}"
+
+    @property
+    def row(self) -> PublishedRow:
+        """The row that it is to be laid beside."""
+        row = row_of(self.workload, self.strategy)
+        assert row is not None, f"nothing was published of {self}"
+        return row
+
+    def published(self, metric: str) -> float:
+        """A figure of the row."""
+        value = self.row.value(metric)
+        assert value is not None, f"{metric} of {self} was not published"
+        return value
+
+
+Figures = Mapping[Cell, Summary]
+
+
+def published_cells(workload: str) -> list[Cell]:
+    """One for each published strategy, in the publication's order."""
+    table = table_of(workload)
+    assert table is not None, f"nothing was published of {workload}"
+    return [Cell(workload, name) for name in dict.fromkeys(row.strategy for row in table.rows)]
+
+
+def simulate_cells(cells: Iterable[Cell]) -> dict[Cell, Summary]:
+    """All of them, on all cores."""
+    wanted = list(dict.fromkeys(cells))
+    # Forked processes would inherit whatever threads and locks the caller has.
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        runs = {pool.submit(_simulate, cell): cell for cell in wanted}
+        done = track(as_completed(runs), "simulating", total=len(runs))
+        found = {runs[run]: run.result() for run in done}
+    return {cell: found[cell] for cell in wanted}
+
+
+def scenario(cell: Cell) -> Scenario:
+    """What is simulated for it."""
+    options = Options(seed=cell.seed, real_conversations=cell.real_conversations)
+    workload = named(cell.workload, options)
+    engine = profile.named(workload.profile)
+    if cell.kv_tokens is not None:
+        engine = replace(engine, kv_tokens=cell.kv_tokens)
+    limited = workload.single_threaded_client and not cell.ideal_client
+    balancing = LoadBalancingSpec.model_validate({"strategy": cell.strategy})
+    return Scenario(
+        workload=workload,
+        profile=engine,
+        routing=Routing(balancing, workload.adapters),
+        replicas=workload.replicas,
+        client=SINGLE_THREADED if limited else IDEAL,
+        seed=cell.seed,
+    )
+
+
+def _simulate(cell: Cell) -> Summary:
+    return summarize(simulate(scenario(cell)))
+
+
+def simulated(metric: str, *summaries: Summary) -> float:
+    """A figure; the mean of several, over seeds say."""
+    values = [summary.metric(metric) for summary in summaries]
+    return fmean(math.nan if value is None else value for value in values)

@@ -1,0 +1,104 @@
+"""KubeAI's benchmark page: the rows that the engine and the client are fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from extproc.lab.tables.beside import beside, chart
+from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.markdown import number, percent, table
+
+LOADS = (800, 1_600, 3_200, 8_000)
+FITTED = [cell for load in LOADS for cell in published_cells(f"kubeai-chat-{load}")]
+_IDEAL = [replace(cell, ideal_client=True) for cell in FITTED]
+_SEEDS = (1, 2)
+_OTHER_SEEDS = [replace(cell, seed=seed) for seed in _SEEDS for cell in FITTED]
+_CACHES = (58_000, 90_000, 180_000)
+_TOP = published_cells("kubeai-chat-8000")
+_SIZED = {
+    (cell, tokens): replace(cell, kv_tokens=tokens, ideal_client=ideal)
+    for ideal in (False, True)
+    for tokens in _CACHES
+    for cell in [replace(one, ideal_client=ideal) for one in _TOP]
+}
+_REAL = {
+    (cell, ideal): replace(cell, real_conversations=True, ideal_client=ideal)
+    for cell in _TOP
+    for ideal in (False, True)
+}
+CELLS = [*FITTED, *_IDEAL, *_OTHER_SEEDS, *_SIZED.values(), *_REAL.values()]
+
+_METRICS = {
+    "mean_ttft_ms": "mean TTFT (ms)",
+    "p99_ttft_ms": "P99 TTFT (ms)",
+    "mean_itl_ms": "mean ITL (ms)",
+    "total_token_throughput": "total tokens/s",
+}
+
+
+def within_targets(cell: Cell, figures: Figures) -> bool:
+    """ITL and throughput within 10 %, TTFT within a factor of 1.5."""
+
+    def ratio(metric: str) -> float:
+        return simulated(metric, figures[cell]) / cell.published(metric)
+
+    close = all(0.9 <= ratio(one) <= 1.1 for one in ("mean_itl_ms", "total_token_throughput"))
+    return close and 1 / 1.5 <= ratio("mean_ttft_ms") <= 1.5
+
+
+def _table(cells: Sequence[Cell], figures: Figures) -> str:
+    names = {"load": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
+    return beside(cells, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+
+
+def fitted(figures: Figures) -> str:
+    """The twelve rows, and in how many of them the targets are met."""
+    met = sum(within_targets(cell, figures) for cell in FITTED)
+    again = sum(within_targets(cell, figures) for cell in _OTHER_SEEDS)
+    return (
+        f"{_table(FITTED, figures)}\n\n"
+        f"ITL and throughput are within 10 % and mean TTFT within a factor of 1.5 in {met} of the "
+        f"{len(FITTED)} rows; with prompts drawn from {len(_SEEDS)} other seeds in {again} of "
+        f"{len(_OTHER_SEEDS)}."
+    )
+
+
+def ideal(figures: Figures) -> str:
+    """The same with a client that keeps up."""
+    return _table(_IDEAL, figures)
+
+
+def sensitivities(figures: Figures) -> str:
+    """The rows of 8,000 under other assumptions."""
+    headings = ["", "strategy", "mean TTFT (ms)", "mean ITL (ms)", "total tokens/s", "hits"]
+    rows = []
+
+    def line(what: str, cell: Cell) -> None:
+        ours = figures[cell]
+        values = (ours.mean_ttft_ms, ours.mean_itl_ms, ours.total_token_throughput)
+        rows.append([what, cell.strategy, *map(number, values), percent(ours.hit_rate)])
+
+    for cell in _TOP:
+        line("as fitted", cell)
+    for cell in _TOP:
+        line("ideal client", replace(cell, ideal_client=True))
+    for (cell, tokens), sized in _SIZED.items():
+        client = ", ideal client" if cell.ideal_client else ""
+        line(f"KV cache of {tokens:,} tokens{client}", sized)
+    for (_, without_limit), real in _REAL.items():
+        client = ", ideal client" if without_limit else ""
+        line(f"some 730 real conversations, each prompt once{client}", real)
+    return table(headings, rows, left=2)
+
+
+def draw(figures: Figures, directory: Path) -> list[tuple[str, Path]]:
+    """The page's two charts, with the published values beside."""
+    drawn = []
+    for metric, title in (("mean_ttft_ms", "Mean TTFT"), ("total_token_throughput", "Throughput")):
+        path = directory / f"kubeai-chat-{metric.replace('_', '-')}.png"
+        title += " by concurrent requests and strategy"
+        chart(FITTED, metric, title, path, figures, log=metric == "mean_ttft_ms")
+        drawn.append((title, path))
+    return drawn

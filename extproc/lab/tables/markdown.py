@@ -1,0 +1,37 @@
+"""Tables and figures as the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table; the first `left` columns are text, the others figures."""
+    rule = ["---" if column < left else "---:" for column in range(len(headings))]
+    lines = [headings, rule, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float | None) -> str:
+    """With as many digits as say something."""
+    if value is None:
+        return ""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def against(published: float | None, ours: float | None) -> list[str]:
+    """Published, simulated, and the ratio of the second to the first."""
+    if not published or ours is None:
+        return [number(published), number(ours), ""]
+    return [number(published), number(ours), f"{ours / published:.2f}"]
+
+
+def percent(share: float | None) -> str:
+    """A share, 0 to 1."""
+    return "" if share is None else f"{share:.0%}"
+
+
+def yes(holds: bool) -> str:
+    """Whether a claim holds."""
+    return "yes" if holds else "**no**"

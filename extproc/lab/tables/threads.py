@@ -1,0 +1,93 @@
+"""KubeAI's multi-turn benchmark: held out, nothing is fitted to it but the size of its cache."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+from extproc.lab.measures.published import row_of
+from extproc.lab.tables.beside import beside, chart
+from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.markdown import against, table, yes
+
+LOADS = (300, 600, 1_200)
+CELLS = [cell for load in LOADS for cell in published_cells(f"kubeai-threads-{load}")]
+
+_METRICS = {
+    "duration": "seconds",
+    "mean_ttft_ms": "mean TTFT (ms)",
+    "mean_itl_ms": "mean ITL (ms)",
+    "total_token_throughput": "total tokens/s",
+}
+
+_TIE = 0.05
+"""Published figures nearer to each other than this are in no order: two runs of one row differ
+by more."""
+
+
+def held_out(figures: Figures) -> str:
+    """Published, simulated and ratio."""
+    names = {"threads": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
+    return beside(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+
+
+def second_run() -> str:
+    """The publication's own noise: the same rows, measured an hour before."""
+    headings = ["strategy"]
+    for label in _METRICS.values():
+        headings += [label, "other run", "ratio"]
+    rows = []
+    for cell in published_cells("kubeai-threads-1200"):
+        other = row_of(cell.workload, cell.strategy, second_run=True)
+        if other is not None:
+            line = [cell.strategy]
+            for metric in _METRICS:
+                line += against(cell.published(metric), other.value(metric))
+            rows.append(line)
+    return table(headings, rows)
+
+
+def within_20_percent(cell: Cell, figures: Figures) -> bool:
+    """Of the published throughput."""
+    metric = "total_token_throughput"
+    return abs(simulated(metric, figures[cell]) / cell.published(metric) - 1) <= 0.2
+
+
+def order_is_right(metric: str, load: int, figures: Figures) -> bool:
+    """Whether strategies that differ in the publication are in the same order here."""
+    cells = [cell for cell in CELLS if cell.workload == f"kubeai-threads-{load}"]
+    for one, other in combinations(cells, 2):
+        theirs = one.published(metric) / other.published(metric)
+        ours = simulated(metric, figures[one]) / simulated(metric, figures[other])
+        if abs(theirs - 1) > _TIE and (theirs < 1) != (ours < 1):
+            return False
+    return True
+
+
+def verdict(figures: Figures) -> str:
+    """Which targets are met, cell by cell."""
+    rows = []
+    for load in LOADS:
+        cells = [cell for cell in CELLS if cell.workload == f"kubeai-threads-{load}"]
+        far = [cell.strategy for cell in cells if not within_20_percent(cell, figures)]
+        rows.append(
+            [
+                f"{load:,}",
+                "yes" if not far else f"**not {', '.join(far)}**",
+                yes(order_is_right("total_token_throughput", load, figures)),
+                yes(order_is_right("mean_ttft_ms", load, figures)),
+            ]
+        )
+    headings = ["threads", "throughput within 20 %", "its order right", "order of TTFT right"]
+    return table(headings, rows, left=4)
+
+
+def draw(figures: Figures, directory: Path) -> list[tuple[str, Path]]:
+    """The post's two charts, with the published values beside."""
+    drawn = []
+    for metric, title in (("mean_ttft_ms", "Mean TTFT"), ("total_token_throughput", "Throughput")):
+        path = directory / f"kubeai-threads-{metric.replace('_', '-')}.png"
+        title += " by concurrent threads and strategy"
+        chart(CELLS, metric, title, path, figures, log=metric == "mean_ttft_ms")
+        drawn.append((title, path))
+    return drawn

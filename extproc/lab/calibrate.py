@@ -24,6 +24,7 @@ from scipy.optimize import least_squares
 
 from extproc.core.spec import LoadBalancingSpec
 from extproc.lab import profile
+from extproc.lab.bad_input import BadInput
 from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
 from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario, simulate
@@ -58,7 +59,7 @@ _STEP = 0.03
 _ROUNDS = 6
 
 
-class TableError(ValueError):
+class TableError(BadInput):
     """The table cannot be used; says in one line why."""
 
 

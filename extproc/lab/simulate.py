@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from extproc.adapters.models_document import DocumentError, parse
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.spec.load_balancing import StrategyName
-from extproc.lab import calibrate, profile
+from extproc.lab import profile
+from extproc.lab.bad_input import BadInput
 from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
 from extproc.lab.fleet.pool import simulate_all
 from extproc.lab.fleet.sidecars import Routing
@@ -23,8 +24,7 @@ from extproc.lab.fleet.simulation import Scenario
 from extproc.lab.measures import charts, comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
-from extproc.lab.profile import ProfileError
-from extproc.lab.workloads import Options, WorkloadError, described, named
+from extproc.lab.workloads import Options, described, named
 from extproc.lab.workloads.workload import Workload
 
 STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one != "Chain")
@@ -33,10 +33,6 @@ STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one
 _DEFAULT_STRATEGIES = ("Random", "LeastLoad", "PrefixHash")
 
 _INTERRUPTED = 130
-
-
-class _BadInput(Exception):
-    """Says what is wrong in one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,9 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     try:
         if asked.calibrate is not None:
+            from extproc.lab import calibrate  # and with it scipy, which takes a second
+
             return calibrate.run(asked.calibrate, asked.profile)
         return _simulate(asked)
-    except (_BadInput, WorkloadError, ProfileError, calibrate.TableError) as error:
+    except BadInput as error:
         print(f"extproc simulate: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -197,7 +195,7 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
 
 def _workload(asked: argparse.Namespace) -> Workload:
     if asked.workload is None:
-        raise _BadInput("give --workload NAME (see extproc simulate --help)")
+        raise BadInput("give --workload NAME (see extproc simulate --help)")
     options = Options(
         seed=asked.seed,
         trace=asked.trace,
@@ -220,7 +218,7 @@ def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
     for name in wanted:
         if name not in STRATEGIES and name != base.strategy:
-            raise _BadInput(f"--strategy: {name!r} is not one of {', '.join(STRATEGIES)}")
+            raise BadInput(f"--strategy: {name!r} is not one of {', '.join(STRATEGIES)}")
     return [
         base if name == base.strategy else base.model_copy(update={"strategy": name, "chain": ()})
         for name in wanted
@@ -231,14 +229,14 @@ def _model(asked: argparse.Namespace) -> ModelSpec:
     try:
         document = parse(asked.models.read_bytes())
     except OSError as error:
-        raise _BadInput(f"{asked.models}: {error.strerror}") from None
+        raise BadInput(f"{asked.models}: {error.strerror}") from None
     except DocumentError as error:
-        raise _BadInput("\n".join(f"{asked.models}: {one}" for one in error.problems)) from None
+        raise BadInput("\n".join(f"{asked.models}: {one}" for one in error.problems)) from None
     models = [model for model in document.models if model.split is None]
     found = [model for model in models if asked.model in (None, model.name)]
     if not found:
         names = ", ".join(model.name for model in models)
-        raise _BadInput(f"{asked.models}: there is no model {asked.model!r}; there are {names}")
+        raise BadInput(f"{asked.models}: there is no model {asked.model!r}; there are {names}")
     return found[0]
 
 
@@ -250,7 +248,7 @@ def _write_json(place: str, figures: list[dict[str, Any]]) -> None:
     try:
         Path(place).write_text(text + "\n")
     except OSError as error:
-        raise _BadInput(f"{place}: {error.strerror}") from None
+        raise BadInput(f"{place}: {error.strerror}") from None
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,7 @@
+"""What is wrong with something that a user gave."""
+
+from __future__ import annotations
+
+
+class BadInput(ValueError):
+    """Says in a line what is wrong and where, for people who never see the code."""

@@ -74,6 +74,8 @@ class Decoding:
         if self._size == 1:
             return list(beginning.values())
         filling = self._phases[-self._step % self._size]
+        if not filling or not beginning:
+            return list((beginning or filling).values())
         return list(merge(beginning.values(), filling.values(), key=_ORDER))
 
     def advance(self) -> list[Progress]:

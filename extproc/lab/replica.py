@@ -133,14 +133,17 @@ class Replica:
             raise RuntimeError("finish_step() comes before the next begin_step()")
         step = _Step(self.profile.max_num_batched_tokens)
         preempted = self._continue_running(step)
-        if not preempted:
+        if self._waiting and not preempted:
             # Who has just lost its blocks comes first, and would lose them again.
             self._admit_waiting(step)
         loading, self._loading = self._loading, None
         if not step.parts and not self._decoding and loading is None:
             return None
         self._step = step
-        return (loading or 0.0) + self.loras.use(step.adapters) + self._seconds(step)
+        seconds = self._seconds(step)
+        if step.adapters:
+            seconds += self.loras.use(step.adapters)
+        return seconds + (loading or 0.0)
 
     def finish_step(self) -> StepTokens:
         """Ends the step that begin_step() planned: at most one token for each request in it."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import aiohttp
 import pytest
 
+from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.stand_in_vllm import parse
 
 T = TypeVar("T")
@@ -637,7 +638,7 @@ class TestWhatARouterReads:
         ):
             assert f'vllm:{name}{{engine="0",model_name="base"}} ' in text
         assert 'block_size="16"' in text
-        assert 'num_gpu_blocks="3625"' in text
+        assert f'num_gpu_blocks="{L4_LLAMA_3_1_8B_FP8.kv_blocks}"' in text
 
     def test_metrics_count_tokens(self, fast: Server) -> None:
         fast.reset()

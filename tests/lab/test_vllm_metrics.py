@@ -53,7 +53,7 @@ class TestCacheConfig:
         (info,) = named(exposition(Replica(), "m"), "vllm:cache_config_info")
         assert info.value == 1
         assert info.labels["block_size"] == "16"
-        assert info.labels["num_gpu_blocks"] == "3625"
+        assert info.labels["num_gpu_blocks"] == str(L4_LLAMA_3_1_8B_FP8.kv_blocks)
         assert len(info.labels) == 37
 
     def test_labels_come_in_the_order_of_their_names(self) -> None:

@@ -24,7 +24,7 @@ OK = 0
 BAD_INPUT = 2
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -70,7 +70,7 @@ def _run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="extproc",
         description="Routes LLM requests behind Envoy to the vLLM replica whose prefix cache is "
         "warm, without overloading it.",
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the sidecar",
@@ -145,7 +145,7 @@ def _add_serve(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(run=_serve)
 
 
-def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_check(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "check",
         help="validate a models document",
@@ -156,7 +156,7 @@ def _add_check(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(run=_check)
 
 
-def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "explain",
         help="show what would happen to a request, and why",

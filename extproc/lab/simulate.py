@@ -7,12 +7,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.adapters.models_document import DocumentError, parse
+from extproc.cli import Parser
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.spec.load_balancing import StrategyName
 from extproc.lab import profile
@@ -35,11 +36,6 @@ _DEFAULT_STRATEGIES = ("Random", "LeastLoad", "PrefixHash")
 _INTERRUPTED = 130
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
     asked = _parser().parse_args(arguments)
@@ -56,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         return _INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="extproc simulate",
         description="Simulates a fleet of vLLM engines behind this product's own strategies and "
         "ledger, and prints what vLLM's benchmark_serving.py would: one block for each strategy, "

@@ -152,8 +152,8 @@ def _has_token(choice: dict[str, Any], api: Api) -> bool:
 
 def _text(choice: dict[str, Any]) -> str:
     """Of a chunk or of a whole answer, of either API."""
-    message = choice.get("delta") or choice.get("message") or {}
-    text = choice["text"] if "text" in choice else message.get("content")
+    message = choice.get("delta") or choice.get("message")
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
     return text if isinstance(text, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""`extproc load`: its arguments, what it prints, and what it complains about."""
+"""`extproc load`: what it makes of its arguments, what it prints and what it complains about."""
 
 from __future__ import annotations
 
@@ -7,24 +7,37 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from extproc.cli import Parser
 from extproc.lab.load import figures, limits, parent, target
+from extproc.lab.load.arguments import arguments
 from extproc.lab.load.bodies import Style
+from extproc.lab.load.hand import LoadError
+from extproc.lab.load.parent import Collected
 from extproc.lab.load.pool import tls_context
 from extproc.lab.load.progress import Display
 from extproc.lab.load.shares import Asking, Plan, plan
 from extproc.lab.load.target import Target, TargetError
-from extproc.lab.measures import charts, published
+from extproc.lab.measures import published
 from extproc.lab.measures.comparison import as_json
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
-from extproc.lab.workloads import Options, WorkloadError, named, names
+from extproc.lab.workloads import Options, WorkloadError, named
 from extproc.lab.workloads.workload import Workload
+
+DESCRIPTION = (
+    "Sends a workload of the laboratory to an OpenAI-compatible server and measures what its "
+    "clients would see, in the words of vLLM's benchmark_serving.py."
+)
+EPILOG = (
+    "Ctrl-C ends the run and prints what there is. Exit code 0, 1 if no request succeeded, 2 for "
+    "bad arguments, 130 if it was interrupted."
+)
 
 OK = 0
 FAILED = 1
@@ -34,108 +47,11 @@ INTERRUPTED = 130
 _PROBE_SECONDS = 10.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of the command."""
-    add = parser.add_argument
-    add("--url", required=True, help="of an OpenAI-compatible server: http://HOST:PORT")
-    add("--model", required=True, metavar="NAME", help="what requests name as their model")
-    add(
-        "--workload",
-        required=True,
-        metavar="NAME",
-        help=f"what is asked: {', '.join(names())}",
-    )
-    add("--trace", type=Path, metavar="FILE", help="the trace that the workload replays")
-    add(
-        "--pace",
-        type=_positive(float),
-        default=1.0,
-        metavar="FACTOR",
-        help="times as many requests per second as the workload has (default: %(default)s)",
-    )
-    add("--concurrency", type=_positive(int), metavar="N", help="sessions at a time")
-    add("--sessions", type=_positive(int), metavar="N", help="no more sessions than these")
-    add("--seed", type=int, default=0, metavar="N", help="of all chance (default: %(default)s)")
-    add(
-        "--real-conversations",
-        action="store_true",
-        help="kubeai-chat as it is documented: each prompt comes once",
-    )
-    add(
-        "--agreement",
-        type=float,
-        default=Options.agreement,
-        metavar="SHARE",
-        help="access-log: how far prompts with one prefix hash agree (default: %(default)s)",
-    )
-    _add_asking(parser)
-    _add_output(parser)
-
-
-def _add_asking(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how it is asked")
-    add = group.add_argument
-    add(
-        "-H",
-        "--header",
-        action="append",
-        default=[],
-        type=_header,
-        metavar="NAME:VALUE",
-        help="a header of each request; may be repeated",
-    )
-    add(
-        "--api-key",
-        metavar="KEY",
-        help="the same as -H 'Authorization: Bearer KEY' (default: $OPENAI_API_KEY, which no "
-        "list of processes shows)",
-    )
-    add(
-        "--timeout",
-        type=_positive(float),
-        default=600.0,
-        metavar="SECONDS",
-        help="a request has failed after so long without a byte (default: %(default)g)",
-    )
-    add(
-        "--no-ignore-eos",
-        dest="ignore_eos",
-        action="store_false",
-        help="leave out the field ignore_eos, which servers other than vLLM may refuse; answers "
-        "may be shorter then",
-    )
-    add(
-        "--no-keep-alive",
-        dest="keep_alive",
-        action="store_false",
-        help="a new connection for each request, as benchmark_serving.py does: a Kubernetes "
-        "Service chooses a pod by connection",
-    )
-    add(
-        "--endpoint-header",
-        metavar="NAME",
-        help="the header of answers that says which endpoint they are from (default: "
-        f"{' or '.join(target.ENDPOINT_HEADERS)})",
-    )
-    add(
-        "--processes",
-        type=_positive(int),
-        default=_cpus(),
-        metavar="N",
-        help="that share the work (default: one per CPU, here %(default)s)",
-    )
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is printed")
-    add = group.add_argument
-    add(
-        "--strategy",
-        metavar="NAME",
-        help="what routes behind the URL: the run's name, and the published row beside it",
-    )
-    add("--json", metavar="FILE|-", help="write the figures as JSON (-: to stdout, nothing else)")
-    add("--plot", type=Path, metavar="FILE.png", help="draw charts")
+def main(given: Sequence[str]) -> int:
+    """Parses the command line and runs the command; returns the exit code."""
+    parser = Parser(prog="extproc load", description=DESCRIPTION, epilog=EPILOG)
+    arguments(parser)
+    return run(parser.parse_args(given))
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -144,10 +60,10 @@ def run(parsed: argparse.Namespace) -> int:
         return _run(parsed)
     except (TargetError, WorkloadError) as error:
         return _complain(str(error), BAD_INPUT)
-    except parent.LoadError as error:
+    except LoadError as error:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
-        return _complain("interrupted before anything was sent", INTERRUPTED)
+        return _complain("interrupted", INTERRUPTED)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -167,9 +83,15 @@ def _run(parsed: argparse.Namespace) -> int:
     with Display(workload.name, work.phases) as display:
         collected = asyncio.run(parent.run(work, display.begins, display.update))
     if not collected.results:
-        return _complain(f"{collected.reason} before anything was measured", INTERRUPTED)
-    result = figures.run_of(collected, workload.name, parsed.strategy or asked_of.url)
-    _show(result, parsed)
+        return _nothing(collected, asked_of)
+    name = parsed.strategy or asked_of.url
+    result = figures.run_of(collected, workload.name, name, asked_of.secrets)
+    try:
+        _show(result, parsed)
+    except OSError as error:
+        if error.filename is None:
+            raise  # of stdout, which is not ours to deal with
+        return _complain(f"{error.filename}: {error.strerror}", FAILED)
     return _exit_code(result, interrupted=collected.interrupted)
 
 
@@ -210,6 +132,14 @@ def _check_limits(work: Plan) -> None:
         _complain(complaint)
 
 
+def _nothing(collected: Collected, asked_of: Target) -> int:
+    """It ended before the measurement began."""
+    for line in figures.told(figures.failures_of(collected.warm_up, asked_of.secrets), "failed"):
+        _complain(line)
+    code = INTERRUPTED if collected.interrupted else FAILED
+    return _complain(f"{collected.reason}; nothing was measured", code)
+
+
 def _show(result: Run, parsed: argparse.Namespace) -> None:
     summary = summarize(result)
     written = json.dumps(as_json(summary), indent=2)
@@ -217,16 +147,25 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
         print(written)
     else:
         print(block(summary), more(summary), figures.client(result), sep="\n")
-        table = published.beside(summary, "measured")
+        table = published.beside(summary, "measured") if _is_whole(result, parsed) else None
         if table is not None:
             Console(width=max(Console().width, 100)).print(table)
-    if parsed.json and parsed.json != "-":
-        Path(parsed.json).write_text(written + "\n")
-    if parsed.plot:
-        charts.compare([result], parsed.plot)
     sys.stdout.flush()
     for line in (*figures.failures(result), *figures.warnings(result)):
         _complain(line)
+    if parsed.json and parsed.json != "-":
+        Path(parsed.json).write_text(written + "\n")
+    if parsed.plot:
+        # Half a second of imports that most runs do not need.
+        from extproc.lab.measures import charts
+
+        charts.compare([result], parsed.plot)
+
+
+def _is_whole(result: Run, parsed: argparse.Namespace) -> bool:
+    """Whether all of the workload was asked as it is: nothing else compares with published runs."""
+    changed = parsed.sessions or parsed.concurrency or parsed.pace != 1 or parsed.real_conversations
+    return not changed and "interrupted" not in result.notes
 
 
 def _exit_code(result: Run, interrupted: bool) -> int:
@@ -238,30 +177,3 @@ def _exit_code(result: Run, interrupted: bool) -> int:
 def _complain(message: str, code: int = OK) -> int:
     print(f"extproc load: {message}", file=sys.stderr)
     return code
-
-
-def _cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not everywhere
-        return os.cpu_count() or 1
-
-
-def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = kind(text)
-        # Not-a-number and infinity are no use either.
-        if not 0 < value < 1e9:
-            raise ValueError
-        return value
-
-    parse.__name__ = "positive number"
-    return parse
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        # The text is not quoted: it may be a secret.
-        raise argparse.ArgumentTypeError("not NAME:VALUE")
-    return name.strip(), value.strip()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from extproc.lab.load import records
 from extproc.lab.load.messages import Result
 from extproc.lab.load.parent import Collected
 from extproc.lab.load.records import merged
@@ -20,12 +21,30 @@ LATE_MS = 20.0
 """How late (99th percentile) its loop may be: it would show in the times to first token."""
 
 
-def run_of(collected: Collected, workload: str, strategy: str) -> Run:
-    """All results as one run."""
+Failures = dict[str, dict[str, Any]]
+"""By kind: `count`, and what was said `first`."""
+
+
+def run_of(collected: Collected, workload: str, strategy: str, secrets: Sequence[str] = ()) -> Run:
+    """All results as one run. What a server said may quote secrets of ours; they are left out."""
     results = collected.results
     run = merged([result.records for result in results], workload, strategy)
     busy = max(result.watched.busy for result in results)
-    return replace(run, client_busy=busy, notes={**run.notes, **_notes(collected)})
+    notes = {**run.notes, **_notes(collected)}
+    if failures := failures_of(results, secrets):
+        notes["failures"] = failures
+    if failures := failures_of(collected.warm_up, secrets):
+        notes["warm_up_failures"] = failures
+    return replace(run, client_busy=busy, notes=notes)
+
+
+def failures_of(results: Sequence[Result], secrets: Sequence[str]) -> Failures:
+    """What failed, without our secrets."""
+    found = records.failures_of([result.records for result in results])
+    for kind in found.values():
+        for secret in secrets:
+            kind["first"] = kind["first"].replace(secret, "***")
+    return found
 
 
 def _notes(collected: Collected) -> dict[str, Any]:
@@ -94,5 +113,12 @@ def warnings(run: Run) -> Iterator[str]:
 
 def failures(run: Run) -> Iterator[str]:
     """A line for each kind."""
-    for kind, found in run.notes.get("failures", {}).items():
-        yield f"failed: {found['count']:,} x {kind}, first: {found['first']}"
+    yield from told(run.notes.get("failures", {}), "failed")
+    yield from told(run.notes.get("warm_up_failures", {}), "failed in the warm-up")
+
+
+def told(found: Failures, what: str) -> Iterator[str]:
+    """A line for each kind of some failures."""
+    for kind, one in found.items():
+        said = f", first: {one['first']}" if one["first"] else ""
+        yield f"{what}: {one['count']:,} x {kind}{said}"

@@ -63,6 +63,10 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a request; its exchange will be told what comes of it."""
         assert self._transport is not None
         assert self._exchange is None, "one at a time"
+        if not self.usable:
+            # It was closed as soon as it was made; nobody would tell the exchange any more.
+            exchange.fail(of_error(None))
+            return
         self._exchange = exchange
         self._reset()
         self.heard = monotonic()

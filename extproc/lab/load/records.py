@@ -128,24 +128,20 @@ def _notes(parts: Sequence[Records], names: Sequence[str], in_flight: int) -> di
     if names:
         notes["endpoints"] = len(names)
         notes["endpoint_names"] = list(names)
-    if failures := failures_of(parts):
-        notes["failures"] = {
-            kind: {"count": count, "first": first} for kind, (count, first) in failures.items()
-        }
     for name in ("counted_as_chunks", "not_streamed"):
         if found := sum(getattr(part, name) for part in parts):
             notes[name] = found
     return notes
 
 
-def failures_of(parts: Sequence[Records]) -> dict[str, tuple[int, str]]:
-    """Of all parts, the most frequent kind first."""
-    total: dict[str, tuple[int, str]] = {}
+def failures_of(parts: Sequence[Records]) -> dict[str, dict[str, Any]]:
+    """By kind, the most frequent first: how many, and what was said first."""
+    total: dict[str, dict[str, Any]] = {}
     for part in parts:
         for kind, (count, first) in part.failures.items():
-            before, said = total.get(kind, (0, first))
-            total[kind] = (before + count, said)
-    return dict(sorted(total.items(), key=lambda item: -item[1][0]))
+            found = total.setdefault(kind, {"count": 0, "first": first})
+            found["count"] += count
+    return dict(sorted(total.items(), key=lambda item: -item[1]["count"]))
 
 
 def peak(sent: Floats, last: Floats) -> int:

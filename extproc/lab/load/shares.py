@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
@@ -77,8 +77,8 @@ def plan(workload: Workload, seed: int, processes: int, asking: Asking) -> Plan:
 def _phases(workload: Workload) -> Iterator[Workload]:
     """The warm-up, if there is one, and the measurement."""
     if workload.warm_up:
-        yield workload.first(workload.warm_up)
-    yield replace(workload, sessions=workload.sessions[workload.warm_up :])
+        yield workload.before
+    yield workload.measured
 
 
 def _places(workload: Workload) -> int:

@@ -16,6 +16,9 @@ _PATHS: Mapping[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1
 _OURS = ("connection", "content-length", "content-type", "transfer-encoding")
 """Headers that follow from how requests are sent."""
 
+_SECRET_CHARACTERS = 8
+"""What is shorter than this is none, or may as well be guessed."""
+
 ENDPOINT_HEADERS = ("x-served-by", "x-stand-in-port")
 """Of answers: which endpoint they are from. Envoy can be told to add the first
 (`response_headers_to_add`, %UPSTREAM_REMOTE_ADDRESS%); the stand-ins say the second."""
@@ -65,10 +68,9 @@ class Target:
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown, whoever quotes it."""
-        names = ("authorization", "api-key", "x-api-key", "cookie")
-        values = [self.headers[name] for name in names if name in self.headers]
-        return [part for value in values for part in value.split() if len(part) >= 8]
+        """What must not be shown, also where a server quotes it; there is no telling which."""
+        parts = [part for value in self.headers.values() for part in (value, *value.split())]
+        return sorted({part for part in parts if len(part) >= _SECRET_CHARACTERS}, key=len)[::-1]
 
 
 def parse(url: str, headers: Mapping[str, str]) -> Target:

@@ -228,5 +228,6 @@ def _line(summary: Summary, metric: str, nothing: str = "0.00") -> str:
     elif is_share(metric):
         shown = f"{value:.1%}"
     else:
-        shown = f"{value:.0f}" if is_count(metric) else f"{value:.2f}"
+        counted = is_count(metric) or isinstance(summary.notes.get(metric), int)
+        shown = f"{value:.0f}" if counted else f"{value:.2f}"
     return f"{label(metric) + ':':<40} {shown:<10}"

@@ -1,0 +1,182 @@
+"""What the command makes of its arguments and of a run; the run itself is made up here."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from extproc.lab.load import command, limits, parent, target
+from extproc.lab.load.answer import Answer, Usage
+from extproc.lab.load.exchange import Exchange
+from extproc.lab.load.messages import Progress, Result
+from extproc.lab.load.parent import Collected
+from extproc.lab.load.records import Records
+from extproc.lab.load.shares import Plan
+from extproc.lab.load.watch import Watched
+from extproc.lab.processes import free_port
+from extproc.lab.workloads.workload import Segment, Turn
+
+SERVER = ("--url", "http://127.0.0.1:8000", "--model", "llama", "--processes", "3")
+WHOLE = (*SERVER, "--workload", "lora-0", "--strategy", "LeastRequest")
+
+
+def collected() -> Collected:
+    answer = Answer("chat", keep=False)
+    answer.event(b'{"choices":[{"delta":{"content":"x"}}]}', 1.5)
+    answer.usage = Usage(20, 1, 16)
+    exchange = Exchange(answer, Mock())
+    exchange.sent, exchange.streamed = 1.0, True
+    records = Records(0.0)
+    records.add(Turn((Segment("q", 20),), Segment("a", 1, "assistant")), 1.0, exchange)
+    watched = Watched(0.83, 0.9, array("d", [0.001]), 1.0)
+    return Collected([Result(records, watched, 0, 0, 1, 10**7)], [], "", False)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Those that were run."""
+    seen: list[Plan] = []
+
+    async def run(
+        plan: Plan, begins: Callable[[int], None], report: Callable[[Progress], None]
+    ) -> Collected:
+        seen.append(plan)
+        for number in range(len(plan.phases)):
+            begins(number)
+            report(Progress(1, 1, 1, 1))
+        return collected()
+
+    monkeypatch.setattr(parent, "run", run)
+    monkeypatch.setattr(target, "found", lambda *_: ("127.0.0.1",))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return seen
+
+
+def run(*arguments: str) -> int:
+    return command.main(arguments)
+
+
+@pytest.mark.usefixtures("plans")
+def test_the_block_the_client_and_its_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*WHOLE) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("============ Serving Benchmark Result ============\n")
+    assert "client: 1 processes, the busiest at work 83% of the time" in out
+    assert err.startswith("extproc load: the client was at work 83% of the time: figures may be")
+
+
+@pytest.mark.usefixtures("plans")
+def test_the_published_row_stands_beside_a_whole_workload_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(*WHOLE)
+    assert "published" in capsys.readouterr().out
+    for changed in (["--sessions", "10"], ["--concurrency", "10"], ["--strategy", "Mine"]):
+        run(*WHOLE, *changed)
+        assert "published" not in capsys.readouterr().out
+
+
+def test_arguments_come_where_they_belong(
+    plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
+    arguments = ["--concurrency", "30", "--timeout", "7", "--no-ignore-eos", "--no-keep-alive"]
+    run(*WHOLE, *arguments, "--sessions", "100", "--endpoint-header", "X-Pod")
+    (plan,) = plans
+    assert [share.streams for share in plan.shares] == [10, 10, 10]
+    assert plan.phases == [100]
+    asking = plan.shares[0].asking
+    assert (asking.style.model, asking.style.ignore_eos) == ("llama", False)
+    assert (asking.timeout, asking.keep_alive) == (7, False)
+    assert asking.target.endpoint_headers == ("x-pod",)
+    assert asking.target.headers == {"authorization": "Bearer sk-environment"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([], "Bearer sk-environment"),
+        (["--api-key", "sk-flag"], "Bearer sk-flag"),
+        (["-H", "Authorization: Basic abc"], "Basic abc"),
+    ],
+)
+def test_a_key_given_is_preferred_to_that_of_the_environment(
+    plans: list[Plan], monkeypatch: pytest.MonkeyPatch, given: list[str], sent: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
+    run(*WHOLE, *given)
+    assert plans[0].shares[0].asking.target.headers["authorization"] == sent
+
+
+@pytest.mark.usefixtures("plans")
+def test_json_on_stdout_is_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*WHOLE, "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["completed"] == 1
+
+
+@pytest.mark.usefixtures("plans")
+def test_figures_are_shown_before_a_file_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*WHOLE, "--json", str(tmp_path)) == 1
+    out, err = capsys.readouterr()
+    assert "Successful requests:                     1 " in out
+    assert err.splitlines()[-1] == f"extproc load: {tmp_path}: Is a directory"
+
+
+@pytest.mark.usefixtures("plans")
+def test_too_few_open_files_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limits, "raised", lambda: 5)
+    run(*WHOLE)
+    assert "a process may hold 5 streams here" in capsys.readouterr().err
+
+
+def test_interrupted_before_it_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(target, "found", Mock(side_effect=KeyboardInterrupt))
+    assert run(*WHOLE) == 130
+    assert capsys.readouterr().err == "extproc load: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--url", "nonsense", "--workload", "saas"], "'nonsense' is no URL"),
+        (["--url", "http://127.0.0.1:{free}", "--workload", "saas"], "cannot connect to http"),
+        (["--url", "http://127.0.0.1:1", "--workload", "nope"], "there is no workload 'nope'"),
+        (["--url", "http://h", "--workload", "saas", "-H", "a: \x07"], "header 'a'"),
+        (["--url", "http://h", "--workload", "saas", "--json", "/no/dir/x"], "no such directory"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = free_port()
+    assert run("--model", "m", *(one.format(free=free) for one in arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("extproc load: ")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *[("--pace", "0"), ("--pace", "nan"), ("--pace", "x"), ("--concurrency", "-1")],
+        *[("--sessions", "1.5"), ("--timeout", "inf"), ("--processes", "0"), ("-H", "secret")],
+    ],
+)
+def test_numbers_make_sense(argument: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run(*WHOLE, argument, value)
+    assert raised.value.code == 2
+    assert "secret" not in capsys.readouterr().err

@@ -48,7 +48,8 @@ def within_targets(cell: Cell, figures: Figures) -> bool:
     return close and 1 / 1.5 <= ratio("mean_ttft_ms") <= 1.5
 
 
-def _table(cells: Sequence[Cell], figures: Figures) -> str:
+def table_of(cells: Sequence[Cell], figures: Figures) -> str:
+    """Published, simulated and ratio of the metrics that matter most."""
     names = {"load": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
     return beside(cells, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
 
@@ -58,7 +59,7 @@ def fitted(figures: Figures) -> str:
     met = sum(within_targets(cell, figures) for cell in FITTED)
     again = sum(within_targets(cell, figures) for cell in _OTHER_SEEDS)
     return (
-        f"{_table(FITTED, figures)}\n\n"
+        f"{table_of(FITTED, figures)}\n\n"
         f"ITL and throughput are within 10 % and mean TTFT within a factor of 1.5 in {met} of the "
         f"{len(FITTED)} rows; with prompts drawn from {len(_SEEDS)} other seeds in {again} of "
         f"{len(_OTHER_SEEDS)}."
@@ -67,7 +68,7 @@ def fitted(figures: Figures) -> str:
 
 def ideal(figures: Figures) -> str:
     """The same with a client that keeps up."""
-    return _table(_IDEAL, figures)
+    return table_of(_IDEAL, figures)
 
 
 def sensitivities(figures: Figures) -> str:

@@ -58,13 +58,17 @@ def _extensions() -> list[EntryPoint]:
     return sorted(entry_points(group="extproc.commands"), key=lambda one: one.name)
 
 
+def _extras(extension: EntryPoint) -> str:
+    return f"[{','.join(extension.extras)}]" if extension.extras else ""
+
+
 def _run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
     try:
         run: Callable[[Sequence[str]], int] = extension.load()
     except ModuleNotFoundError as error:
         return _complain(
             f"extproc {extension.name}: {error.name} is not installed: this command needs "
-            f"pip install 'extproc[{extension.extras[0]}]'"
+            f"pip install 'extproc{_extras(extension)}'"
         )
     return run(given)
 
@@ -81,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_explain(commands)
     for extension in _extensions():
-        extra = extension.extras[0]
-        commands.add_parser(extension.name, help=f"of the extra {extra!r}: see its own --help")
+        extras = _extras(extension)
+        commands.add_parser(extension.name, help=f"of extproc{extras}: see its own --help")
     return parser
 
 

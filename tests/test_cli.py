@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import get_args
 
@@ -426,3 +427,101 @@ class TestExplain:
         )
         os.close(writing)
         assert run.stderr == b""
+
+
+class TestExtensionCommands:
+    """Commands of packages beside the data path, which come by their names."""
+
+    @pytest.fixture
+    def fly(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The module of a command `fly`, to be written."""
+        self.install(monkeypatch, "flying:main [wings]")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "flying", raising=False)
+        return tmp_path / "flying.py"
+
+    def install(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        command = EntryPoint("fly", value, "extproc.commands")
+        monkeypatch.setattr("extproc.cli.entry_points", lambda group: EntryPoints([command]))
+
+    def test_are_listed_with_the_others(self, capsys: Capture) -> None:
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+        assert {"serve", "check", "explain", "load", "simulate"} <= set(listed)
+
+    @pytest.mark.parametrize("name", ["load", "simulate"])
+    def test_explain_themselves(self, name: str, capsys: Capture) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            main([name, "--help"])
+        assert exit_.value.code == 0
+        assert f"usage: extproc {name}" in capsys.readouterr().out
+
+    def test_get_what_follows_their_name_and_give_the_exit_code(
+        self, fly: Path, capsys: Capture
+    ) -> None:
+        fly.write_text("def main(given):\n    print(given)\n    return 7\n")
+        assert main(["fly", "--high", "up"]) == 7
+        assert capsys.readouterr().out == "['--high', 'up']\n"
+
+    def test_are_not_loaded_for_another_command(self, fly: Path, models: Path) -> None:
+        fly.write_text("raise AssertionError\n")
+        assert main(["check", str(models)]) == 0
+
+    def test_without_their_libraries_say_what_to_install(self, fly: Path, capsys: Capture) -> None:
+        fly.write_text("import feathers\n")
+        assert main(["fly"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == (
+            "extproc fly: feathers is not installed: this command needs "
+            "pip install 'extproc[wings]'\n"
+        )
+
+    def test_without_their_libraries_are_listed_all_the_same(
+        self, fly: Path, capsys: Capture
+    ) -> None:
+        fly.write_text("import feathers\n")
+        with pytest.raises(SystemExit) as exit_:
+            main(["--help"])
+        assert exit_.value.code == 0
+        assert "fly" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("command", [["--help"], ["fly"], ["check", "none.yaml"]])
+    def test_of_other_packages_need_no_extra(
+        self, command: list[str], fly: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        self.install(monkeypatch, "flying:main")
+        fly.write_text("import feathers\n")
+        if command == ["--help"]:
+            with pytest.raises(SystemExit):
+                main(command)
+            assert "fly" in capsys.readouterr().out
+        else:
+            assert main(command) == 2
+            assert len(capsys.readouterr().err.splitlines()) == 1
+
+    def test_are_no_part_of_the_data_path(self, models: Path, body: Path) -> None:
+        commands = [
+            *(["--help"], ["serve", "--help"], ["check", "--help"], ["explain", "--help"]),
+            *(["serve", "--models", "/nonexistent"], ["check", str(models)]),
+            ["explain", "--models", str(models), "--body", str(body)],
+        ]
+        run = subprocess.run(
+            [sys.executable, "-c", IMPORTED, json.dumps(commands)], capture_output=True, text=True
+        )
+        *_, imported = run.stdout.splitlines()
+        assert json.loads(imported) == []
+
+
+IMPORTED = """
+import json, sys
+from extproc.cli import main
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command)
+    except SystemExit:
+        pass
+beside = ("extproc.lab", "numpy", "scipy", "matplotlib", "PIL", "rich")
+print(json.dumps([name for name in sys.modules if name.startswith(beside)]))
+"""

@@ -10,15 +10,14 @@ because what the table says nothing about should stay as it was.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import yaml
 from pydantic import ValidationError
 from scipy.optimize import least_squares
 
@@ -28,6 +27,7 @@ from extproc.lab.bad_input import BadInput
 from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
 from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario, simulate
+from extproc.lab.fleet.workers import workers
 from extproc.lab.measures import published
 from extproc.lab.measures.published import PublishedRow, PublishedTable
 from extproc.lab.measures.run import Floats
@@ -71,8 +71,7 @@ def run(path: Path, name: str | None) -> int:
     tables = _read(path)
     start = profile.named(name or _workload(tables[0]).profile)
     pairs = [pair for table in tables for pair in _pairs(table, start)]
-    # Forked processes would inherit whatever threads and locks the caller has.
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with workers(len(pairs)) as pool:
         fitted = fit(pairs, start, pool)
         summaries = _summaries(pairs, fitted, pool)
     print(_document(path, pairs, fitted, summaries))
@@ -137,7 +136,8 @@ def _read(path: Path) -> Sequence[PublishedTable]:
         raise TableError(f"{path}: {place}: {first['msg']}") from None
     except ValueError as error:
         raise TableError(f"{path}: {error}") from None
-    if not any(WEIGHTS.keys() & row.metrics.keys() for table in tables for row in table.rows):
+    rows = [row for table in tables for row in table.rows if not row.second_run]
+    if not any(row.value(metric) for row in rows for metric in WEIGHTS):
         raise TableError(f"{path}: no row has one of {', '.join(WEIGHTS)}")
     return tables
 
@@ -156,7 +156,9 @@ def _pairs(table: PublishedTable, start: Profile) -> list[Pair]:
             Scenario(
                 workload,
                 start,
-                Routing(LoadBalancingSpec.model_validate({"strategy": row.strategy})),
+                Routing(
+                    LoadBalancingSpec.model_validate({"strategy": row.strategy}), workload.adapters
+                ),
                 table.replicas or workload.replicas,
                 client=client,
             ),
@@ -178,5 +180,5 @@ def _document(
     for (row, scenario), summary in zip(pairs, summaries, strict=True):
         ratios = [f"{metric} {ratio:.2f}" for metric, (_, ratio) in _ratios(row, summary).items()]
         lines.append(f"#   {scenario.workload.name} {row.strategy}: {', '.join(ratios)}")
-    lines += [f"{name}: {value}" for name, value in profile.as_fields(engine).items()]
-    return "\n".join(lines)
+    lines.append(yaml.safe_dump(profile.as_fields(engine), sort_keys=False, allow_unicode=True))
+    return "\n".join(lines).rstrip()

@@ -77,6 +77,13 @@ class Profile:
     """Seconds to copy an adapter from host memory into a slot. Assumed: some 100 MB over PCIe."""
 
     def __post_init__(self) -> None:
+        if self.kv_tokens < self.block_size:
+            raise ValueError(f"kv_tokens ({self.kv_tokens}) must be a block's at least")
+        if 0 < self.max_cpu_loras < self.max_loras:
+            raise ValueError(
+                f"max_cpu_loras ({self.max_cpu_loras}) must be at least max_loras "
+                f"({self.max_loras}): host memory holds what is in the slots too"
+            )
         # As vLLM demands; without it some of a batch would have no token in a step.
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
@@ -101,7 +108,7 @@ def named(name: str) -> Profile:
     if path.suffix != ".yaml":
         raise ProfileError(f"there is no profile {name!r}; there are {', '.join(names())}")
     try:
-        return TypeAdapter(Profile).validate_python(_fields(path, _read(path)))
+        return TypeAdapter(Profile).validate_python(_fields(path))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -117,15 +124,17 @@ def as_fields(engine: Profile) -> dict[str, Any]:
     }
 
 
-def _fields(path: Path, said: dict[str, Any]) -> dict[str, Any]:
-    """With those of the profile that it says it is like."""
+def _fields(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What the file says, over what the profile says that it is like."""
+    said = _read(path)
     like = said.pop("like", None)
     if like is None:
         return said
-    other = path.parent / f"{like}.yaml"
-    if like == path.stem or not other.exists():
-        raise ProfileError(f"{path}: like: there is no profile {like!r} beside it")
-    return {**_fields(other, _read(other)), **said}
+    # One that comes with the laboratory, or a neighbour.
+    other = (_DIRECTORY if like in names() else path.parent) / f"{like}.yaml"
+    if other in (path, *seen) or not other.exists():
+        raise ProfileError(f"{path}: like: there is no profile {like!r} to start from")
+    return {**_fields(other, (path, *seen)), **said}
 
 
 def _read(path: Path) -> dict[str, Any]:

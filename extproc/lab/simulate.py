@@ -124,6 +124,7 @@ def _parser() -> Parser:
 
 
 def _simulate(asked: argparse.Namespace) -> int:
+    _check_places(asked)
     scenarios = _scenarios(asked)
     # A pipe has no width of its own, and the tables need a hundred columns.
     width = None if sys.stdout.isatty() else 110
@@ -134,20 +135,25 @@ def _simulate(asked: argparse.Namespace) -> int:
         _write_json(asked.json, [comparison.as_json(summary) for summary in summaries])
     if asked.json != "-":
         for summary in summaries:
-            out.print(f"\n{summary.strategy} on {scenarios[0].replicas} x {_engine(scenarios[0])}")
+            title = f"\n{summary.strategy} on {scenarios[0].replicas} x {scenarios[0].profile.name}"
+            out.print(title, markup=False)
             out.print(f"{block(summary)}\n{more(summary)}", markup=False)
-            beside = published.beside(summary)
+            if "refused" in summary.notes:
+                out.print(f"Refused: {summary.notes['refused']}", markup=False)
+            beside = published.beside(summary) if _is_as_published(asked) else None
             if beside is not None:
                 out.print(beside)
         out.print(comparison.table(summaries))
     if asked.plot is not None:
         charts.compare(runs, asked.plot)
-        out.print(f"drawn: {asked.plot}", markup=False)
+        out.print(f"drawn: {asked.plot}", markup=False, soft_wrap=True)
     return 0
 
 
-def _engine(scenario: Scenario) -> str:
-    return scenario.profile.name
+def _is_as_published(asked: argparse.Namespace) -> bool:
+    """Whether nothing is asked that makes published figures those of something else."""
+    changes = ("replicas", "profile", "models", "concurrency", "sessions")
+    return asked.pace == 1 and not any(getattr(asked, one) is not None for one in changes)
 
 
 def _run(scenarios: Sequence[Scenario]) -> list[Run]:
@@ -207,11 +213,15 @@ def _workload(asked: argparse.Namespace) -> Workload:
 def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[LoadBalancingSpec]:
     """One for each strategy that is compared."""
     base = model.load_balancing if model else LoadBalancingSpec()
+    if asked.model is not None and model is None:
+        raise BadInput("--model is a model of the document that --models names")
     if asked.strategy is None:
         if model is not None:
             return [base]
         return [base.model_copy(update={"strategy": name}) for name in _DEFAULT_STRATEGIES]
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
+    if not wanted:
+        raise BadInput("--strategy: name one")
     for name in wanted:
         if name not in STRATEGIES and name != base.strategy:
             raise BadInput(f"--strategy: {name!r} is not one of {', '.join(STRATEGIES)}")
@@ -236,15 +246,23 @@ def _model(asked: argparse.Namespace) -> ModelSpec:
     return found[0]
 
 
+def _check_places(asked: argparse.Namespace) -> None:
+    """Before the simulation, and not after it."""
+    for place in (asked.plot, asked.json):
+        if place is None or place == "-":
+            continue
+        try:
+            Path(place).open("ab").close()
+        except OSError as error:
+            raise BadInput(f"{place}: {error.strerror}") from None
+
+
 def _write_json(place: str, figures: list[dict[str, Any]]) -> None:
     text = json.dumps({"runs": figures}, indent=2)
     if place == "-":
         print(text)
         return
-    try:
-        Path(place).write_text(text + "\n")
-    except OSError as error:
-        raise BadInput(f"{place}: {error.strerror}") from None
+    Path(place).write_text(text + "\n")
 
 
 def _count(text: str) -> int:

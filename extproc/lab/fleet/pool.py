@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from multiprocessing.queues import Queue
 from queue import Empty
 
 from extproc.lab.fleet.simulation import Scenario, simulate
+from extproc.lab.fleet.workers import context, workers
 from extproc.lab.measures.run import Run
 
 OnProgress = Callable[[int, int], None]
@@ -27,20 +27,10 @@ def simulate_all(
     scenarios: Sequence[Scenario], progress: OnProgress = lambda number, more: None
 ) -> list[Run]:
     """The runs of all scenarios, in their order."""
-    # Forked processes would inherit whatever threads and locks the caller has.
-    context = get_context("spawn")
-    told: Queue[tuple[int, int]] = context.Queue()
-    workers = min(len(scenarios), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, context, _start, (told,)) as pool:
+    told: Queue[tuple[int, int]] = context().Queue()
+    with workers(len(scenarios), partial(_start, told)) as pool:
         runs = [pool.submit(_simulate, number, one) for number, one in enumerate(scenarios)]
-        try:
-            _wait(runs, told, progress)
-        except BaseException:
-            processes = list((pool._processes or {}).values())  # shutdown forgets them
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()
-            raise
+        _wait(runs, told, progress)
         return [run.result() for run in runs]
 
 

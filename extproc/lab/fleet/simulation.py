@@ -15,7 +15,7 @@ from extproc.lab.fleet.client import IDEAL, Ask, Client, ClientCosts
 from extproc.lab.fleet.engines import Engines
 from extproc.lab.fleet.sidecars import Routing, Sidecar
 from extproc.lab.fleet.timeline import Timeline
-from extproc.lab.measures.run import Ints, Run
+from extproc.lab.measures.run import Floats, Ints, Run
 from extproc.lab.profile import Profile
 from extproc.lab.replica import SimRequest, StepTokens
 from extproc.lab.workloads.workload import Turn, Workload
@@ -34,6 +34,10 @@ class Scenario:
 
     client: ClientCosts = IDEAL
     seed: int = 0
+
+
+class _Refused(Exception):
+    """The engine says why."""
 
 
 class _Fleet:
@@ -55,7 +59,7 @@ class _Fleet:
         self._ids = BlockIds(scenario.profile.block_size)
 
     def send(self, number: int, turn: Turn) -> tuple[int, Lease]:
-        """The engine that a request goes to. ValueError where that can never serve it."""
+        """The engine that a request goes to. Raises _Refused where that can never serve it."""
         sidecar = self._chance.choice(self._sidecars)
         lease = sidecar.decide(self._api, turn).lease
         engine = self._numbers[lease.endpoint.address]
@@ -64,9 +68,9 @@ class _Fleet:
         )
         try:
             self.engines.submit(engine, request)
-        except ValueError:
+        except ValueError as error:
             lease.release()
-            raise
+            raise _Refused(str(error)) from None
         return engine, lease
 
 
@@ -123,7 +127,7 @@ class _Phase:
         notes: dict[str, Any] = {
             "endpoints": self._scenario.replicas,
             "preemptions": self._preemptions() - self._preempted,
-            "mean_session_ms": 1000 * float(np.nanmean(client.last[ends] - client.sent[begins])),
+            **_times(client.last[ends] - client.sent[begins]),
         }
         if self._refusals:
             notes["refused"] = next(iter(self._refusals.values()))
@@ -136,8 +140,9 @@ class _Phase:
         number = ask.number
         try:
             engine, lease = self._fleet.send(self._offset + number, ask.turn)
-        except ValueError as error:
-            self._refusals[number] = str(error)
+        except _Refused as refusal:
+            self._refusals[number] = str(refusal)
+            self._progress(1)
             self._client.fail(number)
             return
         self._leases[number] = lease
@@ -153,6 +158,12 @@ class _Phase:
         if tokens.finished:
             self._progress(len(tokens.finished))
         self._client.receive(tokens)
+
+
+def _times(sessions: Floats) -> dict[str, float]:
+    """Of sessions that ended well."""
+    well = sessions[~np.isnan(sessions)]
+    return {"mean_session_ms": 1000 * float(well.mean())} if well.size else {}
 
 
 def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: None) -> Run:

@@ -14,10 +14,19 @@ from statistics import fmean
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from rich import box
 from rich.table import Table
 
+from extproc.core.spec import LoadBalancingSpec
 from extproc.lab.measures.names import ENGINE_METRICS, is_count, is_share, label
 from extproc.lab.measures.serving import Summary
 from extproc.lab.measures.times import ratio
@@ -38,7 +47,17 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-Runs = Annotated[tuple[float, ...], BeforeValidator(_several), Field(min_length=1)]
+def _alone(strategy: str) -> str:
+    """One that needs nothing but its name."""
+    try:
+        return LoadBalancingSpec.model_validate({"strategy": strategy}).strategy
+    except ValidationError as error:
+        raise ValueError(f"{strategy!r}: {error.errors()[0]['msg']}") from None
+
+
+Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Runs = Annotated[tuple[Figure, ...], BeforeValidator(_several), Field(min_length=1)]
 """One value for each run that the publication reports."""
 
 
@@ -49,7 +68,7 @@ class _Strict(BaseModel):
 class PublishedRow(_Strict):
     """What one strategy did with one workload."""
 
-    strategy: str
+    strategy: Annotated[str, AfterValidator(_alone)]
     """Its name here."""
 
     label: str
@@ -80,13 +99,13 @@ class PublishedTable(_Strict):
 
     rows: Annotated[tuple[PublishedRow, ...], Field(strict=False, min_length=1)]
 
-    replicas: int | None = None
+    replicas: Count | None = None
     """Engines, if they were not as many as the workload has."""
 
-    concurrency: int | None = None
+    concurrency: Count | None = None
     """Sessions at a time, likewise."""
 
-    sessions: int | None = None
+    sessions: Count | None = None
     """So many of the first, if it was not the whole workload."""
 
 

@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Run:
-    """Requests in the order in which they were sent. Times are seconds from the run's beginning.
+    """Requests in any order. Times are seconds from the run's beginning.
 
     A request that failed has NaN for `first` and `last`.
     """

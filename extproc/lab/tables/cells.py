@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from statistics import fmean
 
 from rich.progress import track
@@ -17,6 +15,7 @@ from extproc.lab import profile
 from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
 from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario, simulate
+from extproc.lab.fleet.workers import workers
 from extproc.lab.measures.published import PublishedRow, row_of, table_of
 from extproc.lab.measures.serving import Summary, summarize
 from extproc.lab.workloads import Options, named
@@ -65,8 +64,7 @@ def published_cells(workload: str) -> list[Cell]:
 def simulate_cells(cells: Iterable[Cell]) -> dict[Cell, Summary]:
     """All of them, on all cores."""
     wanted = list(dict.fromkeys(cells))
-    # Forked processes would inherit whatever threads and locks the caller has.
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with workers(len(wanted)) as pool:
         runs = {pool.submit(_simulate, cell): cell for cell in wanted}
         done = track(as_completed(runs), "simulating", total=len(runs))
         found = {runs[run]: run.result() for run in done}

@@ -25,9 +25,7 @@ def tokens(asked: Turn) -> list[Token]:
 def plain(asked: Turn, size: int) -> list[Hashable]:
     """As vLLM hashes: each full block with all that is before it, and the adapter."""
     written = tokens(asked)
-    return [
-        (asked.adapter, tuple(written[:end])) for end in range(size, len(written) + 1, size)
-    ]
+    return [(asked.adapter, tuple(written[:end])) for end in range(size, len(written) + 1, size)]
 
 
 def shared(first: Sequence[object], second: Sequence[object]) -> int:

@@ -20,6 +20,17 @@ from tests.lab.fleet.builders import session, turn, workload
 DELAY, GAP = 0.5, 0.25
 
 
+class Pauses(Random):
+    """Not by chance at all."""
+
+    def __init__(self, *given: float) -> None:
+        super().__init__(0)
+        self._given = iter(given)
+
+    def expovariate(self, lambd: float = 1.0) -> float:
+        return next(self._given)
+
+
 class Scene:
     """A client, and a server that sends the first token after `DELAY` and one more each `GAP`."""
 
@@ -28,7 +39,7 @@ class Scene:
         asked: Workload,
         costs: ClientCosts = IDEAL,
         refused: Collection[int] = (),
-        seed: int = 0,
+        rng: Random | None = None,
     ) -> None:
         self.timeline = Timeline()
         self.arrivals: list[tuple[int, float]] = []
@@ -36,7 +47,7 @@ class Scene:
         self.under_way = self.most_under_way = 0
         self._refused = refused
         self._workload = asked
-        self.client = Client(self.timeline, asked, costs, self._send, Random(seed))
+        self.client = Client(self.timeline, asked, costs, self._send, rng or Random(0))
 
     def run(self) -> Client:
         self.client.start()
@@ -136,7 +147,7 @@ class TestAPace:
         while len(due) < 50:
             due.append(due[-1] + rng.expovariate(4.0))
         asked = workload(*(session(turn(f"{n}")) for n in range(50)), requests_per_second=4.0)
-        client = Scene(asked, seed=7).run()
+        client = Scene(asked, rng=Random(7)).run()
         assert client.wanted.tolist() == client.sent.tolist() == pytest.approx(due)
 
     def test_does_not_wait_for_answers_or_places(self) -> None:
@@ -231,7 +242,19 @@ class TestCosts:
         # What comes meanwhile is read between, and costs nothing here.
         client = scene.run()
         assert client.sent.tolist() == pytest.approx([0.0, 1.0, 2.0])
-        assert scene.arrivals == [(n, pytest.approx(n + 1.0)) for n in range(3)]
+        assert dict(scene.arrivals) == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0})
+
+    def test_a_pause_begins_when_the_work_before_it_is_done(self) -> None:
+        # In one turn of the loop a's other half (0.5 to 1) comes first, then b begins.
+        asked = workload(*(session(turn(n, output=1)) for n in "abc"), requests_per_second=1.0)
+        client = Scene(asked, self.HALVES, rng=Pauses(0.25, 4.0, 0.0)).run()
+        assert client.wanted.tolist() == client.sent.tolist() == [0.0, 1.0, 5.0]
+
+    def test_tokens_that_come_meanwhile_are_read_between_the_turns_of_a_request(self) -> None:
+        quarters = ClientCosts(per_request=1.0, turns_per_request=4)
+        # a's token comes at 1.5: in the first quarter of b, when the second is ready already.
+        asked = session(turn("a", output=1)), session(turn("b", output=1), start=1.375)
+        assert ask(*asked, costs=quarters).first[0] == 1.875
 
     def test_the_published_clients_request_is_late_by_four_turns(self) -> None:
         costs = SINGLE_THREADED
@@ -240,8 +263,8 @@ class TestCosts:
         step = costs.per_request / costs.turns_per_request
         # In each of the turns all three take a step.
         last = 3 * step * (costs.turns_per_request - 1)
-        expected = [(n, pytest.approx(last + (n + 1) * step)) for n in range(3)]
-        assert scene.arrivals == expected
+        expected = {n: last + (n + 1) * step for n in range(3)}
+        assert dict(scene.arrivals) == pytest.approx(expected)
 
 
 class TestAFailedRequest:

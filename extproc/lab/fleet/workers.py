@@ -1,0 +1,54 @@
+"""Processes that simulate, one for each core, and none that outlives whoever wanted it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.context import SpawnContext
+
+
+@contextmanager
+def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """A pool for so many tasks; `start` runs first in each process. An exception ends them all."""
+    number = max(1, min(tasks, os.cpu_count() or 1))
+    # Forked processes would inherit whatever threads and locks the caller has.
+    pool = ProcessPoolExecutor(number, context(), start)
+    try:
+        with _deaf_children():
+            for _ in range(number):
+                pool.submit(_nothing)
+        yield pool
+    except BaseException:
+        processes = list((pool._processes or {}).values())  # shutdown forgets them
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        raise
+    pool.shutdown()
+
+
+def context() -> SpawnContext:
+    """How the processes come into being."""
+    return get_context("spawn")
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started here do not hear a terminal's Ctrl-C: their parent does, and ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # has no say in signals
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _nothing() -> None:
+    """Starts a process."""

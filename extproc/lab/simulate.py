@@ -25,8 +25,7 @@ from extproc.lab.fleet.simulation import Scenario
 from extproc.lab.measures import charts, comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
-from extproc.lab.workloads import Options, described, named
-from extproc.lab.workloads.workload import Workload
+from extproc.lab.workloads.arguments import add_workload, asked_workload, listing, positive
 
 STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one != "Chain")
 """Those that need nothing but their name."""
@@ -59,13 +58,10 @@ def _parser() -> Parser:
         "ledger, and prints what vLLM's benchmark_serving.py would: one block for each strategy, "
         "a comparison, and the published figures where there are any.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="workloads:\n"
-        + "\n".join(f"  {name:<20} {text}" for name, text in described().items())
-        + "\n\nprofiles:\n  "
-        + ", ".join(profile.names()),
+        epilog=f"{listing()}\n\nprofiles:\n  {', '.join(profile.names())}",
     )
-    add = parser.add_argument
-    add("--workload", metavar="NAME", help="what is asked of the fleet, see below")
+    add_workload(parser, required=False)
+    add = parser.add_argument_group("the fleet and what is said of it").add_argument
     add(
         "--strategy",
         nargs="+",
@@ -74,7 +70,7 @@ def _parser() -> Parser:
         help=f"one or several of {', '.join(STRATEGIES)} "
         f"(default: {' '.join(_DEFAULT_STRATEGIES)}, or that of --models)",
     )
-    add("--replicas", type=_count, metavar="N", help="engines (default: the workload's own)")
+    add("--replicas", type=positive(int), metavar="N", help="engines (default: the workload's own)")
     add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
     add(
         "--models",
@@ -83,23 +79,8 @@ def _parser() -> Parser:
         help="take loadBalancing, and endpoints where it lists them, from a models document",
     )
     add("--model", metavar="NAME", help="of that document (default: its first)")
-    add("--sidecars", type=_count, default=1, metavar="N", help="each sees only its own load")
-    add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: 0)")
-    add("--trace", type=Path, metavar="FILE", help="for the workloads that replay a file")
-    add("--pace", type=float, default=1.0, metavar="X", help="requests come X times as fast")
-    add("--concurrency", type=_count, metavar="N", help="sessions at a time")
-    add("--sessions", type=_count, metavar="N", help="only the first N")
     add(
-        "--agreement",
-        type=float,
-        default=1.0,
-        metavar="SHARE",
-        help="access-log: how far prompts of one prefix hash agree, 0 to 1 (default: 1)",
-    )
-    add(
-        "--real-conversations",
-        action="store_true",
-        help="kubeai-chat: as documented, each prompt once, not as coded",
+        "--sidecars", type=positive(int), default=1, metavar="N", help="each sees only its own load"
     )
     add(
         "--ideal-client",
@@ -175,7 +156,9 @@ def _run(scenarios: Sequence[Scenario]) -> list[Run]:
 
 
 def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
-    workload = _workload(asked)
+    if asked.workload is None:
+        raise BadInput("give --workload NAME (see extproc simulate --help)")
+    workload = asked_workload(asked)
     engine = profile.named(asked.profile or workload.profile)
     single = workload.single_threaded_client and not asked.ideal_client
     model = None if asked.models is None else _model(asked)
@@ -193,21 +176,6 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
         )
         for spec in _load_balancing(asked, model)
     ]
-
-
-def _workload(asked: argparse.Namespace) -> Workload:
-    if asked.workload is None:
-        raise BadInput("give --workload NAME (see extproc simulate --help)")
-    options = Options(
-        seed=asked.seed,
-        trace=asked.trace,
-        pace=asked.pace,
-        concurrency=asked.concurrency,
-        sessions=asked.sessions,
-        real_conversations=asked.real_conversations,
-        agreement=asked.agreement,
-    )
-    return named(asked.workload, options)
 
 
 def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[LoadBalancingSpec]:
@@ -263,9 +231,3 @@ def _write_json(place: str, figures: list[dict[str, Any]]) -> None:
         print(text)
         return
     Path(place).write_text(text + "\n")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return int(text)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from extproc.lab.load import target
-from extproc.lab.workloads import Options, names
+from extproc.lab.workloads.arguments import add_workload, positive
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,35 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--url", required=True, help="of an OpenAI-compatible server: http://HOST:PORT")
     add("--model", required=True, metavar="NAME", help="what requests name as their model")
-    add(
-        "--workload",
-        required=True,
-        metavar="NAME",
-        help=f"what is asked: {', '.join(names())}",
-    )
-    add("--trace", type=Path, metavar="FILE", help="the trace that the workload replays")
-    add(
-        "--pace",
-        type=_positive(float),
-        default=1.0,
-        metavar="FACTOR",
-        help="times as many requests per second as the workload has (default: %(default)s)",
-    )
-    add("--concurrency", type=_positive(int), metavar="N", help="sessions at a time")
-    add("--sessions", type=_positive(int), metavar="N", help="no more sessions than these")
-    add("--seed", type=int, default=0, metavar="N", help="of all chance (default: %(default)s)")
-    add(
-        "--real-conversations",
-        action="store_true",
-        help="kubeai-chat as it is documented: each prompt comes once",
-    )
-    add(
-        "--agreement",
-        type=float,
-        default=Options.agreement,
-        metavar="SHARE",
-        help="access-log: how far prompts with one prefix hash agree (default: %(default)s)",
-    )
+    add_workload(parser, required=True)
     _add_asking(parser)
     _add_output(parser)
 
@@ -69,7 +40,7 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--timeout",
-        type=_positive(float),
+        type=positive(float),
         default=600.0,
         metavar="SECONDS",
         help="a request has failed after so long without a byte (default: %(default)g)",
@@ -96,7 +67,7 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--processes",
-        type=_positive(int),
+        type=positive(int),
         default=_cpus(),
         metavar="N",
         help="that share the work (default: one per CPU, here %(default)s)",
@@ -120,18 +91,6 @@ def _cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not everywhere
         return os.cpu_count() or 1
-
-
-def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        value = kind(text)
-        # Not-a-number and infinity are no use either.
-        if not 0 < value < 1e9:
-            raise ValueError
-        return value
-
-    parse.__name__ = "positive number"
-    return parse
 
 
 def _header(text: str) -> tuple[str, str]:

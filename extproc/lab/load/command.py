@@ -27,17 +27,15 @@ from extproc.lab.measures import published
 from extproc.lab.measures.comparison import as_json
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
-from extproc.lab.workloads import Options, WorkloadError, named
-from extproc.lab.workloads.workload import Workload
+from extproc.lab.workloads import WorkloadError
+from extproc.lab.workloads.arguments import asked_workload, listing
 
-DESCRIPTION = (
-    "Sends a workload of the laboratory to an OpenAI-compatible server and measures what its "
-    "clients would see, in the words of vLLM's benchmark_serving.py."
-)
-EPILOG = (
-    "Ctrl-C ends the run and prints what there is. Exit code 0, 1 if no request succeeded, 2 for "
-    "bad arguments, 130 if it was interrupted."
-)
+_DESCRIPTION = """\
+Sends a workload to an OpenAI-compatible server and measures what its clients
+would see, in the words of vLLM's benchmark_serving.py."""
+_EPILOG = """\
+Ctrl-C ends the run and prints what there is. Exit code 0, 1 if no request
+succeeded, 2 for bad arguments, 130 if it was interrupted."""
 
 OK = 0
 FAILED = 1
@@ -49,7 +47,12 @@ _PROBE_SECONDS = 10.0
 
 def main(given: Sequence[str]) -> int:
     """Parses the command line and runs the command; returns the exit code."""
-    parser = Parser(prog="extproc load", description=DESCRIPTION, epilog=EPILOG)
+    parser = Parser(
+        prog="extproc load",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"{listing()}\n\n{_EPILOG}",
+    )
     arguments(parser)
     return run(parser.parse_args(given))
 
@@ -69,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace) -> int:
     _check_output(parsed)
     asked_of = _target(parsed)
-    workload = _workload(parsed)
+    workload = asked_workload(parsed)
     context = tls_context() if asked_of.tls else None
     addresses = target.found(asked_of, min(parsed.timeout, _PROBE_SECONDS), context)
     asking = Asking(
@@ -104,19 +107,6 @@ def _target(parsed: argparse.Namespace) -> Target:
     if parsed.endpoint_header:
         return replace(found, endpoint_headers=(parsed.endpoint_header.lower(),))
     return found
-
-
-def _workload(parsed: argparse.Namespace) -> Workload:
-    options = Options(
-        seed=parsed.seed,
-        trace=parsed.trace,
-        pace=parsed.pace,
-        concurrency=parsed.concurrency,
-        sessions=parsed.sessions,
-        real_conversations=parsed.real_conversations,
-        agreement=parsed.agreement,
-    )
-    return named(parsed.workload, options)
 
 
 def _check_output(parsed: argparse.Namespace) -> None:

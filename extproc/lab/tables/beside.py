@@ -9,6 +9,8 @@ from extproc.lab.measures import charts
 from extproc.lab.tables.cells import Cell, Figures, simulated
 from extproc.lab.tables.markdown import against, percent, table
 
+_DRAWN = {"mean_ttft_ms": "mean TTFT", "total_token_throughput": "throughput"}
+
 Ours = Callable[[Cell, str], float]
 """A cell's figure, simulated."""
 
@@ -33,15 +35,25 @@ def beside(
     return table([*headings, "hits"] if hits else headings, lines, left=len(names))
 
 
-def chart(
-    cells: Sequence[Cell], metric: str, title: str, path: Path, figures: Figures, *, log: bool
-) -> None:
-    """Bars by load and strategy, the published ones beside ours."""
+def draw(cells: Sequence[Cell], figures: Figures, directory: Path) -> list[tuple[str, Path]]:
+    """The two charts that the publications have, with titles: bars by load and strategy."""
+    name = cells[0].workload.rpartition("-")[0]
+    drawn = []
+    for metric, quantity in _DRAWN.items():
+        path = directory / f"{name}-{metric.replace('_', '-')}.png"
+        title = f"{name}: {quantity} by concurrency and strategy"
+        _chart(cells, metric, title, path, figures)
+        drawn.append((title, path))
+    return drawn
+
+
+def _chart(cells: Sequence[Cell], metric: str, title: str, path: Path, figures: Figures) -> None:
+    """The published bars stand beside ours."""
     ours: dict[str, list[float | None]] = {}
     theirs: dict[str, list[float | None]] = {}
     for cell in cells:
         ours.setdefault(cell.strategy, []).append(simulated(metric, figures[cell]))
         theirs.setdefault(cell.strategy, []).append(cell.row.value(metric))
     loads = list(dict.fromkeys(cell.load for cell in cells))
-    unit = "ms" if metric.endswith("_ms") else "tokens/s"
-    charts.bars(path, title, unit, loads, ours, theirs, log=log)
+    time = metric.endswith("_ms")
+    charts.bars(path, title, "ms" if time else "tokens/s", loads, ours, theirs, log=time)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from extproc.lab.tables.beside import beside, chart
+from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
 from extproc.lab.tables.markdown import number, percent, table
 
@@ -92,14 +91,3 @@ def sensitivities(figures: Figures) -> str:
         client = ", ideal client" if without_limit else ""
         line(f"some 730 real conversations, each prompt once{client}", real)
     return table(headings, rows, left=2)
-
-
-def draw(figures: Figures, directory: Path) -> list[tuple[str, Path]]:
-    """The page's two charts, with the published values beside."""
-    drawn = []
-    for metric, title in (("mean_ttft_ms", "Mean TTFT"), ("total_token_throughput", "Throughput")):
-        path = directory / f"kubeai-chat-{metric.replace('_', '-')}.png"
-        title += " by concurrent requests and strategy"
-        chart(FITTED, metric, title, path, figures, log=metric == "mean_ttft_ms")
-        drawn.append((title, path))
-    return drawn

@@ -8,6 +8,7 @@ from string import Template
 from extproc.lab import profile
 from extproc.lab.fleet.client import SINGLE_THREADED
 from extproc.lab.tables import blog, chat, lora, threads
+from extproc.lab.tables.beside import draw
 from extproc.lab.tables.cells import Figures
 from extproc.lab.tables.markdown import table
 
@@ -23,7 +24,8 @@ def write(figures: Figures, docs: Path) -> None:
     """The page and its charts."""
     directory = docs / _CHARTS
     directory.mkdir(exist_ok=True)
-    of_chat, of_threads = chat.draw(figures, directory), threads.draw(figures, directory)
+    of_chat = draw(chat.FITTED, figures, directory)
+    of_threads = draw(threads.CELLS, figures, directory)
     page = text(figures, _images(of_chat), _images(of_threads))
     (docs / "benchmarks.md").write_text(page)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 
 from extproc.lab.measures.published import row_of
-from extproc.lab.tables.beside import beside, chart
+from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
 from extproc.lab.tables.markdown import against, table, yes
 
@@ -80,14 +79,3 @@ def verdict(figures: Figures) -> str:
         )
     headings = ["threads", "throughput within 20 %", "its order right", "order of TTFT right"]
     return table(headings, rows, left=4)
-
-
-def draw(figures: Figures, directory: Path) -> list[tuple[str, Path]]:
-    """The post's two charts, with the published values beside."""
-    drawn = []
-    for metric, title in (("mean_ttft_ms", "Mean TTFT"), ("total_token_throughput", "Throughput")):
-        path = directory / f"kubeai-threads-{metric.replace('_', '-')}.png"
-        title += " by concurrent threads and strategy"
-        chart(CELLS, metric, title, path, figures, log=metric == "mean_ttft_ms")
-        drawn.append((title, path))
-    return drawn

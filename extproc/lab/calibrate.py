@@ -160,7 +160,8 @@ def _pairs(table: PublishedTable, start: Profile) -> list[Pair]:
                     LoadBalancingSpec.model_validate({"strategy": row.strategy}), workload.adapters
                 ),
                 table.replicas or workload.replicas,
-                client=client,
+                workload.sidecars,
+                client,
             ),
         )
         for row in table.rows

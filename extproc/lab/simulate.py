@@ -80,7 +80,10 @@ def _parser() -> Parser:
     )
     add("--model", metavar="NAME", help="of that document (default: its first)")
     add(
-        "--sidecars", type=positive(int), default=1, metavar="N", help="each sees only its own load"
+        "--sidecars",
+        type=positive(int),
+        metavar="N",
+        help="each sees only its own load (default: the workload's own number, mostly one)",
     )
     add(
         "--ideal-client",
@@ -133,7 +136,7 @@ def _simulate(asked: argparse.Namespace) -> int:
 
 def _is_as_published(asked: argparse.Namespace) -> bool:
     """Whether nothing is asked that makes published figures those of something else."""
-    changes = ("replicas", "profile", "models", "concurrency", "sessions")
+    changes = ("replicas", "profile", "models", "sidecars", "concurrency", "sessions")
     return asked.pace == 1 and not any(getattr(asked, one) is not None for one in changes)
 
 
@@ -170,7 +173,7 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
             profile=engine,
             routing=Routing(spec, workload.adapters, addresses),
             replicas=len(addresses) or asked.replicas or workload.replicas,
-            sidecars=asked.sidecars,
+            sidecars=asked.sidecars or workload.sidecars,
             client=SINGLE_THREADED if single else IDEAL,
             seed=asked.seed,
         )

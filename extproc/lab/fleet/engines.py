@@ -20,6 +20,8 @@ class Engines:
         self.replicas = [Replica(profile) for _ in range(number)]
         self.on_tokens: OnTokens = lambda number, tokens: None
         self._timeline = timeline
+        self._began = timeline.now
+        self._kv_seconds = 0.0
         self._idle = [True] * number
 
     def submit(self, number: int, request: SimRequest) -> None:
@@ -29,6 +31,12 @@ class Engines:
             self._idle[number] = False
             # Not at once: others that come at this moment belong into the same step.
             self._timeline.at(self._timeline.now, partial(self._begin, number))
+
+    def kv_usage(self) -> float:
+        """Share of the caches that requests held, on average since this was asked last."""
+        engine_seconds = (self._timeline.now - self._began) * len(self.replicas)
+        held, self._kv_seconds, self._began = self._kv_seconds, 0.0, self._timeline.now
+        return held / engine_seconds if engine_seconds else 0.0
 
     def warm_adapters(self, adapters: list[str]) -> None:
         """Loads adapters as far as they fit, before time begins, as vLLM's `--lora-modules`."""
@@ -43,6 +51,7 @@ class Engines:
         if seconds is None:
             self._idle[number] = True
         else:
+            self._kv_seconds += self.replicas[number].kv_usage * seconds
             self._timeline.at(self._timeline.now + seconds, partial(self._finish, number))
 
     def _finish(self, number: int) -> None:

@@ -96,6 +96,7 @@ class _Phase:
         self._fleet.engines.on_tokens = self._on_tokens
         self._progress = progress
         self._preempted = self._preemptions()
+        self._fleet.engines.kv_usage()
         self._began = self._fleet.timeline.now
         self._client.start()
         self._fleet.timeline.run(lambda: self._client.over)
@@ -127,6 +128,7 @@ class _Phase:
         notes: dict[str, Any] = {
             "endpoints": self._scenario.replicas,
             "preemptions": self._preemptions() - self._preempted,
+            "kv_cache_usage": self._fleet.engines.kv_usage(),
             **_times(client.last[ends] - client.sent[begins]),
         }
         if self._refusals:

@@ -85,6 +85,7 @@ def scenario(cell: Cell) -> Scenario:
         profile=engine,
         routing=Routing(balancing, workload.adapters),
         replicas=workload.replicas,
+        sidecars=workload.sidecars,
         client=SINGLE_THREADED if limited else IDEAL,
         seed=cell.seed,
     )

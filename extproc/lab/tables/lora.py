@@ -24,7 +24,7 @@ _METRICS = {
     "requests_per_minute": "requests/min",
     "mean_ttft_ms": "mean TTFT (ms)",
     "p95_ttft_ms": "P95 TTFT (ms)",
-    "mean_itl_ms": "mean ITL (ms)",
+    "mean_time_per_token_ms": "mean time per token (ms)",
     "mean_e2el_ms": "mean latency (ms)",
 }
 

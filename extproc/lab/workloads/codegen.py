@@ -26,7 +26,7 @@ def codegen(seed: int = 0, pace: float = 1.0) -> Workload:
     is a question or what a tool has printed (800 tokens on average), an answer a remark with a
     change or a call (300), and between them tests run or someone thinks (15 s).
 
-    An L4's cache (58k tokens) does not hold such a context.
+    An L4's cache (68k tokens) does not hold such a context.
     """
     rng = Random(f"codegen/{seed}")
     systems = [_system(rng, number) for number in range(REPOSITORIES)]

@@ -18,7 +18,7 @@ REQUESTS_PER_SECOND = 0.5
 """At `pace` 1. Generating is what limits eight L4s here, more than the prefill (4.8 requests a
 second without a hit, at 4,300 tokens a second each): an answer takes 1,000 steps of some
 55 ms, so at this rate each replica has four requests of up to 8,200 tokens at a time, half of its
-cache of 58,000; the rest keeps system prompts. At twice the rate the cache is full of running
+cache of 67,600; the rest keeps system prompts. At twice the rate the cache is full of running
 requests and the queues grow."""
 
 

@@ -50,7 +50,7 @@ def mooncake(path: Path, pace: float = 1.0) -> Workload:
     out; of their blocks 36.6 % have been there before.
 
     Eight L4s cannot replay it as recorded: its 41k prompt tokens a second are more than the 34k
-    that they prefill (26k of them are new at best), and 318 requests need more than the 58k
+    that they prefill (26k of them are new at best), and some 300 requests need more than the 68k
     tokens of an L4's cache. Apart from these, a `pace` of 0.2 is what fits: two or three requests
     at a time then fill half of each cache. So the profile it is meant for is one that holds the
     longest request, 126,527 tokens with its answer, and the default pace is the

@@ -88,6 +88,9 @@ class Workload:
     profile: str = "l4-llama-3.1-8b-fp8"
     """The engine that it is meant for, by the name of its profile."""
 
+    sidecars: int = 1
+    """In front of it, each with its own counts."""
+
     single_threaded_client: bool = False
     """Whether the published figures were measured by a client that could not keep up."""
 

@@ -65,12 +65,14 @@ def _extras(extension: EntryPoint) -> str:
 def _run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
     try:
         run: Callable[[Sequence[str]], int] = extension.load()
+        return run(given)
     except ModuleNotFoundError as error:
+        if (error.name or "extproc").startswith("extproc"):
+            raise
         return _complain(
             f"extproc {extension.name}: {error.name} is not installed: this command needs "
             f"pip install 'extproc{_extras(extension)}'"
         )
-    return run(given)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,8 +24,6 @@ from scipy.optimize import least_squares
 from extproc.core.spec import LoadBalancingSpec
 from extproc.lab import profile
 from extproc.lab.bad_input import BadInput
-from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
-from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario, simulate
 from extproc.lab.fleet.workers import workers
 from extproc.lab.measures import published
@@ -74,16 +72,19 @@ def run(path: Path, name: str | None) -> int:
     with workers(len(pairs)) as pool:
         fitted = fit(pairs, start, pool)
         summaries = _summaries(pairs, fitted, pool)
+    fitted = replace(fitted, name=f"{fitted.name}, fitted to {path.name}")
     print(_document(path, pairs, fitted, summaries))
     return 0
 
 
 def fit(pairs: Sequence[Pair], start: Profile, pool: ProcessPoolExecutor) -> Profile:
     """The profile under which the scenarios give the rows' figures best."""
+    longest = _longest(pairs)
 
     def residuals(point: Floats) -> Floats:
-        engine = _at(start, point)
+        engine = _at(start, point, longest)
         summaries = _summaries(pairs, engine, pool)
+        _check_served(engine, summaries)
         off = np.concatenate(
             [_off(row, one) for (row, _), one in zip(pairs, summaries, strict=True)]
         )
@@ -93,17 +94,37 @@ def fit(pairs: Sequence[Pair], start: Profile, pool: ProcessPoolExecutor) -> Pro
     best = least_squares(
         residuals, np.ones(len(PARAMETERS)), diff_step=_STEP, max_nfev=_ROUNDS, ftol=1e-3
     )
-    return _at(start, best.x)
+    return _at(start, best.x, longest)
 
 
-def _at(start: Profile, point: Floats) -> Profile:
+def _check_served(engine: Profile, summaries: Sequence[Summary]) -> None:
+    for summary in summaries:
+        if summary.failed:
+            raise TableError(
+                f"{summary.workload}: {summary.failed} requests do not fit into {engine.name}: "
+                f"{summary.notes.get('refused')}"
+            )
+
+
+def _longest(pairs: Sequence[Pair]) -> int:
+    """Tokens of the longest request with its answer: a smaller cache would turn it away."""
+    return max(
+        turn.prompt_tokens + turn.output.tokens
+        for _, scenario in pairs
+        for session in scenario.workload.sessions
+        for turn in session.turns
+    )
+
+
+def _at(start: Profile, point: Floats, longest: int) -> Profile:
     """Parameters are moved on a logarithmic scale; 1 is where they started."""
     moved = {
         name: getattr(start, name) * math.exp(x - 1)
         for name, x in zip(PARAMETERS, point, strict=True)
     }
     moved = {name: float(f"{value:.4g}") for name, value in moved.items()}
-    return replace(start, **{**moved, "kv_tokens": round(moved["kv_tokens"])})
+    kv_tokens = max(round(moved["kv_tokens"]), longest + start.block_size)
+    return replace(start, **{**moved, "kv_tokens": kv_tokens})
 
 
 def _off(row: PublishedRow, summary: Summary) -> Floats:
@@ -149,24 +170,13 @@ def _workload(table: PublishedTable) -> Workload:
 
 def _pairs(table: PublishedTable, start: Profile) -> list[Pair]:
     workload = _workload(table)
-    client = SINGLE_THREADED if workload.single_threaded_client else IDEAL
-    return [
-        (
-            row,
-            Scenario(
-                workload,
-                start,
-                Routing(
-                    LoadBalancingSpec.model_validate({"strategy": row.strategy}), workload.adapters
-                ),
-                table.replicas or workload.replicas,
-                workload.sidecars,
-                client,
-            ),
-        )
-        for row in table.rows
-        if not row.second_run
-    ]
+    pairs = []
+    for row in table.rows:
+        balancing = LoadBalancingSpec.model_validate({"strategy": row.strategy})
+        usual = Scenario.of(workload, start, balancing, limited_client=table.limited_client)
+        if not row.second_run:
+            pairs.append((row, replace(usual, replicas=table.replicas or usual.replicas)))
+    return pairs
 
 
 def _tell(engine: Profile, off: Floats) -> None:

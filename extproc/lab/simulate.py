@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,9 +20,8 @@ from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.spec.load_balancing import StrategyName
 from extproc.lab import profile
 from extproc.lab.bad_input import BadInput
-from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
+from extproc.lab.console import Output
 from extproc.lab.fleet.pool import simulate_all
-from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario
 from extproc.lab.measures import charts, comparison, published
 from extproc.lab.measures.run import Run
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     try:
         if asked.calibrate is not None:
+            _check_calibration(asked)
             from extproc.lab import calibrate  # and with it scipy, which takes a second
 
             return calibrate.run(asked.calibrate, asked.profile)
@@ -107,12 +109,17 @@ def _parser() -> Parser:
     return parser
 
 
+def _check_calibration(asked: argparse.Namespace) -> None:
+    """What is simulated for a calibration stands in its table."""
+    for option in ("workload", "strategy", "replicas", "models", "sidecars", "json", "plot"):
+        if getattr(asked, option) is not None:
+            raise BadInput(f"--calibrate takes no --{option}: that stands in its table")
+
+
 def _simulate(asked: argparse.Namespace) -> int:
     _check_places(asked)
     scenarios = _scenarios(asked)
-    # A pipe has no width of its own, and the tables need a hundred columns.
-    width = None if sys.stdout.isatty() else 110
-    out = Console(width=width, highlight=False, stderr=asked.json == "-")
+    out = Output(stderr=asked.json == "-")
     runs = _run(scenarios)
     summaries = [summarize(run) for run in runs]
     if asked.json is not None:
@@ -131,6 +138,9 @@ def _simulate(asked: argparse.Namespace) -> int:
     if asked.plot is not None:
         charts.compare(runs, asked.plot)
         out.print(f"drawn: {asked.plot}", markup=False, soft_wrap=True)
+    if not any(summary.completed for summary in summaries):
+        print("extproc simulate: no request was served", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -163,22 +173,22 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
         raise BadInput("give --workload NAME (see extproc simulate --help)")
     workload = asked_workload(asked)
     engine = profile.named(asked.profile or workload.profile)
-    single = workload.single_threaded_client and not asked.ideal_client
+    limited = workload.single_threaded_client and not asked.ideal_client
     model = None if asked.models is None else _model(asked)
     # The document's own endpoints, if it lists them: their names are their places on the ring.
     addresses = model.endpoints or () if model and not asked.replicas else ()
-    return [
-        Scenario(
-            workload=workload,
-            profile=engine,
-            routing=Routing(spec, workload.adapters, addresses),
-            replicas=len(addresses) or asked.replicas or workload.replicas,
-            sidecars=asked.sidecars or workload.sidecars,
-            client=SINGLE_THREADED if single else IDEAL,
-            seed=asked.seed,
+    scenarios = []
+    for spec in _load_balancing(asked, model):
+        usual = Scenario.of(workload, engine, spec, limited_client=limited, seed=asked.seed)
+        scenarios.append(
+            replace(
+                usual,
+                routing=replace(usual.routing, addresses=addresses),
+                replicas=len(addresses) or asked.replicas or usual.replicas,
+                sidecars=asked.sidecars or usual.sidecars,
+            )
         )
-        for spec in _load_balancing(asked, model)
-    ]
+    return scenarios
 
 
 def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[LoadBalancingSpec]:
@@ -186,6 +196,11 @@ def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[
     base = model.load_balancing if model else LoadBalancingSpec()
     if asked.model is not None and model is None:
         raise BadInput("--model is a model of the document that --models names")
+    if base.prefix_hash.header is not None:
+        raise BadInput(
+            f"{asked.models}: requests are simulated without headers, so 'prefixSource' cannot be "
+            f"{base.prefix_hash.prefix_source}"
+        )
     if asked.strategy is None:
         if model is not None:
             return [base]
@@ -219,13 +234,16 @@ def _model(asked: argparse.Namespace) -> ModelSpec:
 
 def _check_places(asked: argparse.Namespace) -> None:
     """Before the simulation, and not after it."""
-    for place in (asked.plot, asked.json):
-        if place is None or place == "-":
+    for place in (asked.plot, asked.json and Path(asked.json)):
+        if place is None or (place == Path("-") and place != asked.plot):
             continue
-        try:
-            Path(place).open("ab").close()
-        except OSError as error:
-            raise BadInput(f"{place}: {error.strerror}") from None
+        target = place if place.exists() else place.absolute().parent
+        if place.is_dir() or str(place) == "-":
+            raise BadInput(f"{place}: is no name of a file")
+        if not target.exists():
+            raise BadInput(f"{place}: No such file or directory")
+        if not os.access(target, os.W_OK):
+            raise BadInput(f"{place}: Permission denied")
 
 
 def _write_json(place: str, figures: list[dict[str, Any]]) -> None:

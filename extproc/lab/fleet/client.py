@@ -101,6 +101,7 @@ class Client:
         """Sessions."""
         self._timeline = timeline
         self._workload = workload
+        self._is_closed = workload.is_closed
         self._costs = costs
         self._send = send
         self._rng = rng
@@ -235,6 +236,9 @@ class Client:
     def _end_session(self) -> None:
         self.done += 1
         if self._queue:
-            self._soon(partial(self._ask, self._queue.popleft()))
+            talk = self._queue.popleft()
+            if self._is_closed:
+                talk.wanted = self._timeline.now
+            self._soon(partial(self._ask, talk))
         else:
             self._places += 1

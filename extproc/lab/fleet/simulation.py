@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from extproc.core.ledger import Lease
+from extproc.core.spec import LoadBalancingSpec
 from extproc.lab.fleet.block_ids import BlockIds
-from extproc.lab.fleet.client import IDEAL, Ask, Client, ClientCosts
+from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED, Ask, Client, ClientCosts
 from extproc.lab.fleet.engines import Engines
 from extproc.lab.fleet.sidecars import Routing, Sidecar
 from extproc.lab.fleet.timeline import Timeline
@@ -34,6 +35,27 @@ class Scenario:
 
     client: ClientCosts = IDEAL
     seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        engine: Profile,
+        load_balancing: LoadBalancingSpec,
+        *,
+        limited_client: bool = False,
+        seed: int = 0,
+    ) -> Scenario:
+        """The workload's own fleet, with the client's limits or without."""
+        return cls(
+            workload,
+            engine,
+            Routing(load_balancing, workload.adapters),
+            workload.replicas,
+            workload.sidecars,
+            SINGLE_THREADED if limited_client else IDEAL,
+            seed,
+        )
 
 
 class _Refused(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -39,15 +38,15 @@ def context() -> SpawnContext:
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Processes started here do not hear a terminal's Ctrl-C: their parent does, and ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # has no say in signals
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes started here do not hear a terminal's Ctrl-C: their parent does, and ends them.
+
+    They inherit that it is blocked. Here it waits until it is not.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _nothing() -> None:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from extproc.cli import Parser
+from extproc.lab.console import Output
 from extproc.lab.load import figures, limits, parent, target
 from extproc.lab.load.arguments import arguments
 from extproc.lab.load.bodies import Style
@@ -139,7 +138,7 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
         print(block(summary), more(summary), figures.client(result), sep="\n")
         table = published.beside(summary, "measured") if _is_whole(result, parsed) else None
         if table is not None:
-            Console(width=max(Console().width, 100)).print(table)
+            Output().print(table)
     sys.stdout.flush()
     for line in (*figures.failures(result), *figures.warnings(result)):
         _complain(line)

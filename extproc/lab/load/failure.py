@@ -10,6 +10,7 @@ from typing import Any
 import jiter
 
 _MESSAGE_CHARACTERS = 200
+_KEPT_CHARACTERS = 4_000
 
 _KINDS = {
     errno.ECONNREFUSED: "connection refused",
@@ -74,6 +75,10 @@ def message_of(document: dict[str, Any]) -> str:
 
 
 def one_line(text: str) -> str:
-    """A message as one printable line, not too long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """A message as one printable line, longer than any that is shown but not without end."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:_KEPT_CHARACTERS]).split())
+
+
+def shortened(line: str) -> str:
+    """As much of it as is shown."""
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from extproc.lab.load import records
+from extproc.lab.load.failure import shortened
 from extproc.lab.load.messages import Result
 from extproc.lab.load.parent import Collected
 from extproc.lab.load.records import merged
@@ -44,6 +45,8 @@ def failures_of(results: Sequence[Result], secrets: Sequence[str]) -> Failures:
     for kind in found.values():
         for secret in secrets:
             kind["first"] = kind["first"].replace(secret, "***")
+        # Cut only now: half a secret would not be found.
+        kind["first"] = shortened(kind["first"])
     return found
 
 

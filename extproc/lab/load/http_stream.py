@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not say that they are.
+        # Not every loop's transports say that they are.
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

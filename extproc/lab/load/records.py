@@ -89,6 +89,7 @@ def merged(parts: Sequence[Records], workload: str, strategy: str) -> Run:
     columns = {name: _joined(parts, name) for name in _TIMES}
     counts = {name: _joined(parts, name) for name in _COUNTS}
     counts["endpoint"] = np.concatenate([_renumbered(part, names) for part in parts])
+    counts["cached_tokens"] = _cached(counts["cached_tokens"], columns["last"])
     order = np.argsort(columns["sent"], kind="stable")
     last = columns["last"]
     return Run(
@@ -106,6 +107,12 @@ def merged(parts: Sequence[Records], workload: str, strategy: str) -> Run:
         gaps=np.concatenate([_array(part.gaps) for part in parts]),
         notes=_notes(parts, names, peak(columns["sent"], last)),
     )
+
+
+def _cached(tokens: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+    """A prompt of which nothing was cached: vLLM says nothing of it, if of any at all."""
+    silent = (tokens < 0) & np.isfinite(last)
+    return np.where(silent, 0, tokens) if (tokens >= 0).any() else tokens
 
 
 def _joined(parts: Sequence[Records], name: str) -> NDArray[Any]:

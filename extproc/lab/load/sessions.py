@@ -39,15 +39,17 @@ class Driver:
 
     async def _place(self, sessions: Iterator[Due]) -> None:
         """One session after the other. All places draw from one row, so they start in order."""
+        free_at = self._begin
         for due in sessions:
             await _until(self._begin + due.start)
-            await self._session(due)
+            # A session of no time of its own is due when there is a place for it.
+            await self._session(due, free_at if self._phase.is_closed else self._begin + due.start)
+            free_at = monotonic()
 
-    async def _session(self, due: Due) -> None:
+    async def _session(self, due: Due, wanted: float) -> None:
         turns = list(due.session.turns)
         quoted = quoted_later(turns)
         said: dict[str, str] = {}
-        wanted = self._begin + due.start
         for number, turn in enumerate(turns):
             if number:
                 wanted += turn.think_seconds

@@ -28,6 +28,9 @@ class Phase:
     places: int
     """Sessions at a time."""
 
+    is_closed: bool = False
+    """Whether a session is due when there is a place for it, and not at a time of its own."""
+
 
 @dataclass(frozen=True)
 class Asking:
@@ -66,7 +69,7 @@ class Plan:
 
 
 def plan(workload: Workload, seed: int, processes: int, asking: Asking) -> Plan:
-    """Deals sessions out like cards, so that the shares are alike at all times."""
+    """Deals sessions out by the places they would take in turn: shares are alike at all times."""
     phases = list(_phases(workload))
     hands = max(1, min(processes, max(_places(phase) for phase in phases)))
     dealt = [list(_dealt(phase, seed, hands)) for phase in phases]
@@ -93,7 +96,9 @@ def _dealt(workload: Workload, seed: int, hands: int) -> Iterator[Phase]:
     ]
     places = _places(workload)
     for one in range(hands):
-        yield Phase(due[one::hands], len(range(one, places, hands)))
+        of_places = range(one, places, hands)
+        mine = [each for number, each in enumerate(due) if number % places in of_places]
+        yield Phase(mine, len(of_places), workload.is_closed)
 
 
 def starts(workload: Workload, seed: int) -> list[float]:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,19 +33,9 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     # A parent that is gone is no reason to complain.
-    with asyncio.Runner(loop_factory=faster_loop()) as runner, contextlib.suppress(BrokenPipeError):
-        runner.run(_work(out))
+    with contextlib.suppress(BrokenPipeError):
+        asyncio.run(_work(out))
     return 0
-
-
-def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Of uvloop, where it is installed; it makes a chunk cheaper by a fifth."""
-    try:
-        loop: Callable[[], asyncio.AbstractEventLoop]
-        loop = importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return loop
 
 
 async def _work(out: BinaryIO) -> None:

@@ -99,6 +99,9 @@ class PublishedTable(_Strict):
 
     rows: Annotated[tuple[PublishedRow, ...], Field(strict=False, min_length=1)]
 
+    limited_client: bool = False
+    """Whether benchmark_serving.py measured it, whose one core may have been the limit."""
+
     replicas: Count | None = None
     """Engines, if they were not as many as the workload has."""
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
-from extproc.lab.tables.markdown import table
+from extproc.lab.tables.markdown import number, table
 
 WORKLOADS = ("blog-2xL4", "blog-8xH100")
-CELLS = [cell for workload in WORKLOADS for cell in published_cells(workload)]
+_PUBLISHED = [cell for workload in WORKLOADS for cell in published_cells(workload)]
+_CACHES = (18_000, 24_500, 32_000)
+_SIZED = [
+    replace(cell, kv_tokens=tokens) for tokens in _CACHES for cell in published_cells("blog-2xL4")
+]
+CELLS = [*_PUBLISHED, *_SIZED]
 
 _METRICS = {
     "mean_time_per_token_ms": "mean time per token (ms)",
@@ -20,7 +27,9 @@ _METRICS = {
 def compared(figures: Figures) -> str:
     """Published, simulated and ratio."""
     names = {"scenario": lambda cell: cell.workload, "strategy": lambda cell: cell.strategy}
-    return beside(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+    return beside(
+        _PUBLISHED, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures
+    )
 
 
 def gains(figures: Figures) -> str:
@@ -33,3 +42,12 @@ def gains(figures: Figures) -> str:
         ours = simulated(metric, figures[fast]) / simulated(metric, figures[slow])
         rows.append([workload, f"{theirs - 1:+.0%}", f"{ours - 1:+.0%}"])
     return table(["scenario", "published", "simulated"], rows)
+
+
+def cliff(figures: Figures) -> str:
+    """What the L4s' cache decides."""
+    rows = [
+        [f"{cell.kv_tokens:,}", cell.strategy, number(figures[cell].mean_time_per_token_ms)]
+        for cell in _SIZED
+    ]
+    return table(["cache (tokens)", "strategy", "mean time per token (ms)"], rows, left=2)

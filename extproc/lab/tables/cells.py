@@ -12,8 +12,6 @@ from rich.progress import track
 
 from extproc.core.spec import LoadBalancingSpec
 from extproc.lab import profile
-from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
-from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario, simulate
 from extproc.lab.fleet.workers import workers
 from extproc.lab.measures.published import PublishedRow, row_of, table_of
@@ -78,17 +76,9 @@ def scenario(cell: Cell) -> Scenario:
     engine = profile.named(workload.profile)
     if cell.kv_tokens is not None:
         engine = replace(engine, kv_tokens=cell.kv_tokens)
-    limited = workload.single_threaded_client and not cell.ideal_client
     balancing = LoadBalancingSpec.model_validate({"strategy": cell.strategy})
-    return Scenario(
-        workload=workload,
-        profile=engine,
-        routing=Routing(balancing, workload.adapters),
-        replicas=workload.replicas,
-        sidecars=workload.sidecars,
-        client=SINGLE_THREADED if limited else IDEAL,
-        seed=cell.seed,
-    )
+    limited = workload.single_threaded_client and not cell.ideal_client
+    return Scenario.of(workload, engine, balancing, limited_client=limited, seed=cell.seed)
 
 
 def _simulate(cell: Cell) -> Summary:

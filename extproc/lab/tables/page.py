@@ -45,6 +45,7 @@ def text(figures: Figures, chat_charts: str = "", threads_charts: str = "") -> s
         "threads_charts": threads_charts,
         "blog": blog.compared(figures),
         "blog_gains": blog.gains(figures),
+        "blog_cliff": blog.cliff(figures),
     }
     for workload in lora.WORKLOADS:
         name = workload.replace("-", "_")

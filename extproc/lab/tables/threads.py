@@ -1,4 +1,4 @@
-"""KubeAI's multi-turn benchmark: held out, nothing is fitted to it but the size of its cache."""
+"""KubeAI's multi-turn benchmark: held out; its cache is worked out from the memory it had."""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ from extproc.lab.workloads.recorded import Recorded
 from extproc.lab.workloads.request_line import RequestLine
 from extproc.lab.workloads.workload import Session, Workload
 
+_LONGEST_SECONDS = 366 * 86_400.0
+
 
 def access_log(path: Path, pace: float = 1.0, assumptions: Assumptions | None = None) -> Workload:
     """Each request at its time; `pace` 2 replays it in half the time.
@@ -41,6 +43,10 @@ def access_log(path: Path, pace: float = 1.0, assumptions: Assumptions | None = 
         raise WorkloadError(f"{path}: none of its requests was routed to an endpoint and answered")
     _check_models(path, {request.model for request in asked})
     asked.sort(key=lambda request: request.time)
+    if asked[-1].time - asked[0].time > _LONGEST_SECONDS:
+        raise WorkloadError(
+            f"{path}: reaches over more than a year: are some of its times dates and some seconds?"
+        )
     return Workload(
         name="access-log",
         sessions=[

@@ -9,6 +9,9 @@ from pathlib import Path
 from extproc.lab.workloads import Options, described, named
 from extproc.lab.workloads.workload import Workload
 
+_MOST = 1_000_000
+"""Of anything that is counted here."""
+
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Declares them."""
@@ -69,8 +72,8 @@ def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
         except ValueError:
             value = 0
         # Not-a-number and infinity are no use either.
-        if not 0 < value < 1e9:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        if not 0 < value <= (_MOST if kind is int else 1e9):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, or too large")
         return value
 
     return parse

@@ -6,7 +6,7 @@ there, and the length of the answer is that of the message which follows. All pr
 all conversations, in order, are cut to the first 800, shuffled once and gone through
 again and again until there are 8,000 requests; on the way those that are too short, too long or
 have no answer are left out. `--max-conversations 800` is that cut: it counts prompts, so some 73
-conversations remain, and every request comes ten times.
+conversations remain, and every request comes ten or eleven times.
 
 Published are the totals and the averages; the lengths of single messages are drawn and fitted to
 them. The averages mean short messages: the data set, ShareGPT in pieces of at

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from math import isfinite
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator
 
 from extproc.lab.workloads.workload import Api, Segment, Turn
+
+MOST_TOKENS = 10_000_000
+"""Of a prompt or an answer; more is a mistake."""
+
+_LATEST_SECONDS = 1e11
+"""What is later was meant in milliseconds."""
 
 
 class Recorded(NamedTuple):
@@ -34,7 +39,10 @@ def _seconds(value: object) -> float:
             moment = datetime.fromisoformat(value)
             if moment.tzinfo is not None:
                 return moment.timestamp()
-        elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        elif isinstance(value, bool):
+            pass
+        # Which infinity and not-a-number are not.
+        elif isinstance(value, int | float) and abs(value) < _LATEST_SECONDS:
             return float(value)
     except (ValueError, OverflowError):
         pass

@@ -8,7 +8,7 @@ from typing import Annotated
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from extproc.lab.workloads.recorded import Recorded, Seconds, prompt_of
+from extproc.lab.workloads.recorded import MOST_TOKENS, Recorded, Seconds, prompt_of
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
 from extproc.lab.workloads.workload import Segment, Turn
 
@@ -22,11 +22,11 @@ class RequestLine(BaseModel):
 
     time: Seconds
     model: Annotated[str, Field(min_length=1)]
-    output_tokens: Annotated[int, Field(ge=1)]
+    output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     prompt: Annotated[str, Field(min_length=1)] | None = None
     prefix_hashes: Annotated[list[int | str], Field(min_length=1)] | None = None
     block_tokens: Annotated[int, Field(ge=1)] = _BLOCK_TOKENS
-    prompt_tokens: int | None = None
+    prompt_tokens: Annotated[int, Field(le=MOST_TOKENS)] | None = None
     adapter: str | None = None
 
     @model_validator(mode="after")

@@ -16,6 +16,9 @@ from extproc.lab.workloads.workload import Api, Segment
 
 CHARACTERS_PER_TOKEN = 4
 
+_SHORT_TOKENS = 500
+"""Up to here texts are kept by the thousands: most are asked for again."""
+
 _VOCABULARY = (
     "act add age ago aid aim air all and any ape are arm art ask ate bad bag bar bat bay bed bee "
     "beg bet bid big bit boa bow box boy bug bus but buy can cap car cat cow cry cup cut day did "
@@ -37,7 +40,8 @@ def text(segment: Segment, characters: int | None = None) -> str:
     tokens = segment.tokens
     if characters is not None:
         tokens = min(tokens, -(-characters // CHARACTERS_PER_TOKEN))
-    return _text(segment.name, tokens)[:characters]
+    make = _text if tokens <= _SHORT_TOKENS else _long_text
+    return make(segment.name, tokens)[:characters]
 
 
 def document(
@@ -66,8 +70,18 @@ def _head(prompt: tuple[Segment, ...], characters: int) -> tuple[Segment, ...]:
     return prompt
 
 
-@lru_cache(maxsize=50_000)
+# The caches are bounded by what they hold: 40 MB each, unless texts are longer than contexts are.
+@lru_cache(maxsize=40)
+def _long_text(name: str, tokens: int) -> str:
+    return _made(name, tokens)
+
+
+@lru_cache(maxsize=20_000)
 def _text(name: str, tokens: int) -> str:
+    return _made(name, tokens)
+
+
+def _made(name: str, tokens: int) -> str:
     # Words are drawn one after the other, so a shorter text is the beginning of a longer one.
     words = Random(xxhash.xxh64_intdigest(name.encode())).choices(_WORDS, k=tokens)
     return " ".join(words) + " " if words else ""

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from extproc.lab.workloads.jsonl import read
+from extproc.lab.workloads.recorded import MOST_TOKENS
 from extproc.lab.workloads.workload import Role, Segment, Session, Turn, Workload
 
 BLOCK_TOKENS = 512
@@ -24,8 +25,8 @@ class _Row(BaseModel):
     timestamp: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """Milliseconds from the beginning."""
 
-    input_length: Annotated[int, Field(ge=1)]
-    output_length: Annotated[int, Field(ge=1)]
+    input_length: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+    output_length: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     """Tokens."""
 
     hash_ids: list[int]

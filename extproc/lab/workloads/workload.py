@@ -98,6 +98,13 @@ class Workload:
     """Of the sessions so many come before the measurement and are in none of its figures."""
 
     @property
+    def is_closed(self) -> bool:
+        """Whether sessions come only when there is a free place, at no time of their own."""
+        if self.concurrency is None or self.requests_per_second is not None:
+            return False
+        return not any(session.start for session in self.sessions)
+
+    @property
     def requests(self) -> int:
         """In all."""
         return sum(len(session.turns) for session in self.sessions)

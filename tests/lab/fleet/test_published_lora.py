@@ -5,9 +5,7 @@ the published picker: it did not count its own requests between two readings, so
 over the pods. One of our sidecars knows at once where it has just sent an adapter, and
 sends all requests for it there.
 
-What does not come out: that every chain but the full one loses requests per minute with ten
-adapters (see the last two tests), and that counting vLLM's queue alone is no better than
-the baseline there. Ours breaks ties by its own requests in flight, the published one by chance.
+The first 400 requests of one seed; docs/benchmarks.md has all, and what does not come out.
 """
 
 from __future__ import annotations
@@ -19,24 +17,20 @@ import pytest
 
 from extproc.lab import profile
 from extproc.lab.fleet.pool import simulate_all
-from extproc.lab.fleet.sidecars import Routing
 from extproc.lab.fleet.simulation import Scenario
-from extproc.lab.measures.published import row_of
 from extproc.lab.measures.serving import Summary, summarize
 from extproc.lab.workloads import Options, named
 from tests.lab.fleet.builders import balancing
 
-SIDECARS = 4
 REQUESTS = 400
-SEEDS = (0, 1)
+SEEDS = (0,)
 
 BASELINE = "LeastRequest"
 FULL_CHAIN = "LowLatency"
 
 ROWS = {
-    "lora-0": (BASELINE, FULL_CHAIN, "LeastKVCache", "QueueKVCache"),
-    "lora-10": (BASELINE, FULL_CHAIN, "LeastKVCache", "LoraQueue"),
-    "lora-4": (BASELINE, FULL_CHAIN, "LeastKVCache", "QueueKVCache", "LoraQueue"),
+    "lora-10": (BASELINE, FULL_CHAIN, "LoraQueue"),
+    "lora-4": (BASELINE, FULL_CHAIN, "QueueKVCache", "LoraQueue"),
 }
 
 Mean = Callable[[str, str, str], float]
@@ -46,8 +40,7 @@ Mean = Callable[[str, str, str], float]
 def scenario(workload: str, strategy: str, seed: int) -> Scenario:
     asked = named(workload, Options(seed=seed, sessions=REQUESTS))
     engine = profile.named(asked.profile)
-    routing = Routing(balancing(strategy), asked.adapters)
-    return Scenario(asked, engine, routing, asked.replicas, SIDECARS, seed=seed)
+    return Scenario.of(asked, engine, balancing(strategy), seed=seed)
 
 
 @pytest.fixture(scope="session")
@@ -65,23 +58,8 @@ def mean() -> Mean:
     return of
 
 
-def published(workload: str, strategy: str, metric: str) -> float:
-    row = row_of(workload, strategy)
-    assert row is not None
-    value = row.value(metric)
-    assert value is not None
-    return value
-
-
 def over_baseline(mean: Mean, workload: str, strategy: str, metric: str) -> float:
     return mean(workload, strategy, metric) / mean(workload, BASELINE, metric)
-
-
-@pytest.mark.parametrize("strategy", [FULL_CHAIN, "LeastKVCache", "QueueKVCache"])
-def test_base_model_what_looks_at_the_cache_beats_the_baseline(mean: Mean, strategy: str) -> None:
-    assert over_baseline(mean, "lora-0", strategy, "mean_ttft_ms") < 0.6
-    assert over_baseline(mean, "lora-0", strategy, "p95_ttft_ms") < 0.6
-    assert 1.03 < over_baseline(mean, "lora-0", strategy, "requests_per_minute") < 1.25
 
 
 def test_ten_adapters_the_full_chain_wins(mean: Mean) -> None:
@@ -94,12 +72,6 @@ def test_ten_adapters_lora_then_queue_halves_the_wait(mean: Mean) -> None:
     assert 0.25 < over_baseline(mean, "lora-10", "LoraQueue", "mean_ttft_ms") < 0.6
 
 
-def test_ten_adapters_the_cache_alone_makes_it_worse(mean: Mean) -> None:
-    # An engine that reads adapters, or whose slots are taken, has a cache with room.
-    assert over_baseline(mean, "lora-10", "LeastKVCache", "mean_ttft_ms") > 1.05
-    assert over_baseline(mean, "lora-10", "LeastKVCache", "requests_per_minute") < 1.05
-
-
 def test_four_adapters_queue_then_cache_wins(mean: Mean) -> None:
     others = (mean("lora-4", strategy, "mean_ttft_ms") for strategy in ROWS["lora-4"])
     assert mean("lora-4", "QueueKVCache", "mean_ttft_ms") == min(others)
@@ -107,45 +79,11 @@ def test_four_adapters_queue_then_cache_wins(mean: Mean) -> None:
     assert 1.08 < over_baseline(mean, "lora-4", "QueueKVCache", "requests_per_minute") < 1.25
 
 
-def test_four_adapters_the_cache_alone_is_close_behind(mean: Mean) -> None:
-    assert over_baseline(mean, "lora-4", "LeastKVCache", "mean_ttft_ms") < 0.7
-    assert over_baseline(mean, "lora-4", "LeastKVCache", "requests_per_minute") > 1.03
-
-
 @pytest.mark.parametrize("strategy", [FULL_CHAIN, "LoraQueue"])
 def test_four_adapters_affinity_first_is_worse_than_none(mean: Mean, strategy: str) -> None:
     without = mean("lora-4", "QueueKVCache", "mean_ttft_ms")
     assert mean("lora-4", strategy, "mean_ttft_ms") > 2 * without
     assert over_baseline(mean, "lora-4", strategy, "requests_per_minute") < 1.05
-
-
-@pytest.mark.parametrize("workload", ROWS)
-@pytest.mark.parametrize(
-    ("metric", "factor"),
-    [
-        ("mean_ttft_ms", 1.7),
-        ("p95_ttft_ms", 2.0),
-        ("mean_e2el_ms", 1.25),
-        ("requests_per_minute", 1.25),
-    ],
-)
-def test_the_baseline_is_as_large_as_published(
-    mean: Mean, workload: str, metric: str, factor: float
-) -> None:
-    times = mean(workload, BASELINE, metric) / published(workload, BASELINE, metric)
-    assert 1 / factor < times < factor
-
-
-def test_published_chains_lost_requests_because_connections_were_idle() -> None:
-    """By Little's law the requests in flight are their rate times the seconds of each."""
-
-    def in_flight(strategy: str) -> float:
-        rate = published("lora-10", strategy, "requests_per_minute") / 60
-        return rate * published("lora-10", strategy, "mean_e2el_ms") / 1_000
-
-    assert in_flight(BASELINE) == pytest.approx(33, abs=0.5)
-    assert in_flight("LoraQueue") == pytest.approx(24.5, abs=0.5)
-    assert in_flight("QueueKVCache") == pytest.approx(24.5, abs=0.5)
 
 
 def test_connections_that_are_never_idle_gain_what_each_request_gains(mean: Mean) -> None:

@@ -48,6 +48,10 @@ class Options:
     sessions: int | None = None
     """So many of the first only; of those that warm up just as many."""
 
+    replicas: int | None = None
+    """Engines of the fleet, if not the workload's own number: a trace of another fleet is scaled
+    to them. Your own traffic is not."""
+
     real_conversations: bool = False
     """The KubeAI chat benchmark as it is documented, not as it is coded."""
 
@@ -174,7 +178,7 @@ _WORKLOADS = {
     ),
     "mooncake": _Known(
         "a recorded trace in Mooncake's format, at its own times",
-        lambda asked: trace.mooncake(_file(asked), asked.pace),
+        lambda asked: trace.mooncake(_file(asked), asked.pace * (asked.replicas or 8) / 8),
         frozenset({"trace", "pace"}),
     ),
     "access-log": _Known(

@@ -57,6 +57,7 @@ def asked_workload(parsed: argparse.Namespace) -> Workload:
         pace=parsed.pace,
         concurrency=parsed.concurrency,
         sessions=parsed.sessions,
+        replicas=getattr(parsed, "replicas", None),
         real_conversations=parsed.real_conversations,
         agreement=parsed.agreement,
     )

@@ -100,6 +100,12 @@ class TestOptions:
         workload = named("mooncake", Options(trace=trace, pace=4.0, sessions=3))
         assert [session.start for session in workload.sessions] == [0, 0.25, 0.5]
 
+    def test_a_trace_is_scaled_to_the_fleet(self, trace: Path) -> None:
+        whole, half = (
+            named("mooncake", Options(trace=trace, replicas=replicas)) for replicas in (8, 4)
+        )
+        assert [one.start for one in half.sessions] == [2 * one.start for one in whole.sessions]
+
     def test_how_far_logged_prompts_agree_is_handed_on(self, tmp_path: Path) -> None:
         path = tmp_path / "log.jsonl"
         line = {"time": 0, "bytes_received": 4_000, "bytes_sent": 9, "status": 200, "model": "m"}

@@ -143,7 +143,9 @@ def _ratios(row: PublishedRow, summary: Summary) -> dict[str, tuple[float, float
 
 def _summaries(pairs: Sequence[Pair], engine: Profile, pool: ProcessPoolExecutor) -> list[Summary]:
     scenarios = [replace(scenario, profile=engine) for _, scenario in pairs]
-    return [summarize(run) for run in pool.map(simulate, scenarios)]
+    # Not `map`, which cancels what is left when it is interrupted (see `workers`).
+    runs = [pool.submit(simulate, scenario) for scenario in scenarios]
+    return [summarize(run.result()) for run in runs]
 
 
 def _read(path: Path) -> Sequence[PublishedTable]:

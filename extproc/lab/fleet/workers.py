@@ -23,10 +23,10 @@ def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[Pro
                 pool.submit(_nothing)
         yield pool
     except BaseException:
-        processes = list((pool._processes or {}).values())  # shutdown forgets them
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        # Nothing is cancelled: Python 3.11's pool stumbles over that when its processes are gone.
+        for process in list((pool._processes or {}).values()):
             process.terminate()
+        pool.shutdown(wait=False)
         raise
     pool.shutdown()
 

@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     for extension in _extensions():
         extras = _extras(extension)
-        commands.add_parser(extension.name, help=f"of extproc{extras}: see its own --help")
+        text = f"of extproc{extras}: see its own --help"
+        commands.add_parser(extension.name, help=text, description=f"Comes with {text[3:]}.")
     return parser
 
 

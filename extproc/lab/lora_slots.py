@@ -25,11 +25,6 @@ class LoraSlots:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._host_room = profile.max_cpu_loras or profile.max_loras
-        if self._host_room < profile.max_loras:
-            raise ValueError(
-                f"max_cpu_loras is {self._host_room}, but host memory holds what is in the "
-                f"{profile.max_loras} slots too"
-            )
         # Both in order of use.
         self._slots: OrderedDict[str, None] = OrderedDict()
         self._host: OrderedDict[str, None] = OrderedDict()

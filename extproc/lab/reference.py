@@ -225,7 +225,8 @@ def _commands() -> Iterator[str]:
             (_code(flag.name), _code(flag.variable), flag.default, flag.meaning)
             for flag in flags(command)
         ]
-        yield from _table(("flag", "environment variable", "default", "meaning"), rows)
+        if rows:
+            yield from _table(("flag", "environment variable", "default", "meaning"), rows)
 
 
 def flags(command: str) -> list[Flag]:

@@ -80,7 +80,7 @@ class TestRoom:
         assert loras.in_host_memory == ["c", "d"]
 
     def test_host_memory_holds_what_is_in_slots_too(self) -> None:
-        with pytest.raises(ValueError, match="max_cpu_loras is 1"):
+        with pytest.raises(ValueError, match=r"max_cpu_loras \(1\) must be at least"):
             lora(slots=2, host=1)
 
 

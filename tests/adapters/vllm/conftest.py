@@ -47,7 +47,14 @@ async def scene() -> AsyncIterator[Scene]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes seconds takes fractions of one here."""
-    monkeypatch.setattr(client, "READ_SECONDS", 0.2)
+    """What takes seconds takes fractions of one here, unless it is there to bear with slowness."""
+    # A machine may stand still for a moment: readings that shall succeed have time for that.
+    monkeypatch.setattr(client, "READ_SECONDS", 10.0)
     monkeypatch.setattr(schedule, "LONGEST_BACKOFF", 0.1)
     monkeypatch.setattr(found_adapters, "SPACING_SECONDS", 0.03)
+
+
+@pytest.fixture
+def impatient(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests in which something hangs: a reading is given up soon."""
+    monkeypatch.setattr(client, "READ_SECONDS", 0.2)

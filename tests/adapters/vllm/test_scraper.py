@@ -5,6 +5,7 @@ import gzip
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from time import monotonic
 
 import pytest
 
@@ -42,9 +43,11 @@ class TestMetrics:
         self, scene: Scene, server: Server
     ) -> None:
         scene.configure(model(server))
-        await eventually(lambda: server.count(METRICS) >= 5 and server.count(MODELS) >= 5)
-        assert server.connections == 1
-        assert {result for _, result in scene.results} == {"ok"}
+        await eventually(lambda: min(scene.results[p, "ok"] for p in (METRICS, MODELS)) >= 5)
+        timeouts = scene.results[METRICS, "timeout"] + scene.results[MODELS, "timeout"]
+        # One that was given up may still be answered, so its connection is not used again.
+        assert server.connections <= 1 + timeouts
+        assert {result for _, result in scene.results} <= {"ok", "timeout"}
 
     async def test_are_asked_for_plainly(self, scene: Scene, server: Server) -> None:
         scene.configure(model(server))
@@ -98,7 +101,7 @@ class TestAnEndpoint:
         if discover is not None:
             chosen["discoverAdapters"] = discover
         scene.configure(chosen, model(other, name="other"))
-        await eventually(lambda: len(other.asked) >= 4)
+        await eventually(lambda: len(other.asked) >= 4 and set(server.asked) >= asked)
         assert set(server.asked) == asked
 
     async def test_of_two_models_is_asked_once_and_as_often_as_one_of_them_wants(
@@ -109,7 +112,8 @@ class TestAnEndpoint:
             model(server, name="other", strategy="PrefixHash", discoverAdapters=True),
         )
         await eventually(lambda: server.count(MODELS) >= 4)
-        assert server.count(METRICS) == server.count(MODELS)
+        # Each has a rhythm of its own: one may be about to be asked for.
+        assert abs(server.count(METRICS) - server.count(MODELS)) <= 1
         assert server.connections == 1
 
     async def test_that_leaves_is_asked_no_more_and_what_it_said_is_forgotten(
@@ -253,11 +257,18 @@ BAD: dict[str, tuple[Behave, Result]] = {
 class TestABadEndpoint:
     @pytest.mark.parametrize("kind", BAD)
     async def test_counts_as_what_it_is_and_is_read_when_it_is_good_again(
-        self, scene: Scene, start: Start, kind: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        scene: Scene,
+        start: Start,
+        kind: str,
+        monkeypatch: pytest.MonkeyPatch,
+        request: pytest.FixtureRequest,
     ) -> None:
         monkeypatch.setattr(endpoint, "TOO_LARGE_SECONDS", 0.05)
         bad, good = await start(), await start()
         behave, result = BAD[kind]
+        if result is Result.TIMEOUT:
+            request.getfixturevalue("impatient")
         bad.always(behave)
         scene.configure(model(bad, good))
         await eventually(lambda: scene.results[METRICS, result] >= 2)
@@ -288,12 +299,12 @@ class TestABadEndpoint:
         assert sent < 8 * 2**20
         assert scene.results == {(METRICS, "too_large"): 1}
 
+    @pytest.mark.usefixtures("impatient")
     async def test_that_never_accepts_is_given_up(
         self, scene: Scene, deaf: str, server: Server
     ) -> None:
         scene.configure(model(deaf, server))
-        await eventually(lambda: scene.results[METRICS, "timeout"] >= 2)
-        assert scene.has_read(server)
+        await eventually(lambda: scene.results[METRICS, "timeout"] >= 2 and scene.has_read(server))
 
     async def test_that_is_not_there_is_looked_for_until_it_is(
         self, scene: Scene, server: Server
@@ -304,6 +315,7 @@ class TestABadEndpoint:
         await server.start(int(server.address.rpartition(":")[2]))
         await eventually(lambda: scene.has_read(server))
 
+    @pytest.mark.usefixtures("impatient")
     async def test_whose_metrics_hang_lists_its_adapters_all_the_same(
         self, scene: Scene, server: Server
     ) -> None:
@@ -335,13 +347,15 @@ class TestABadEndpoint:
         async def says_more_later(writer: asyncio.StreamWriter) -> None:
             writer.write(answer(METRICS_TEXT))
             await writer.drain()
+            answered = monotonic()
             await asyncio.sleep(0.01)
-            writer.write(answer(b"vllm:num_requests_waiting 99.0\n"))
+            # Later, it could be taken for the answer to the next question.
+            if monotonic() < answered + 0.03:
+                writer.write(answer(b"vllm:num_requests_waiting 99.0\n"))
 
         server.answers[METRICS] = says_more_later
         scene.configure(model(server, discoverAdapters=False))
-        await eventually(lambda: scene.results[METRICS, "ok"] >= 3)
-        assert server.connections >= 3
+        await eventually(lambda: scene.results[METRICS, "ok"] >= 3 and server.connections >= 3)
         reading = scene.reading(server.address)
         assert reading is not None
         assert reading.load.waiting == 2.0
@@ -469,6 +483,7 @@ class TestAnAdapter:
         assert scene.reading(server.address) is None
         await eventually(lambda: not known(scene, "sql"))
 
+    @pytest.mark.usefixtures("impatient")
     async def test_stays_while_the_list_cannot_be_reached(
         self, scene: Scene, server: Server
     ) -> None:

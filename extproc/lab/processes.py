@@ -126,8 +126,15 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float,
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on, and that nobody else is given for a minute.
+
+    It is left in TIME_WAIT: the kernel does not choose such a port for those who ask for any,
+    and servers can listen on it all the same, for they set SO_REUSEADDR.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            # TIME_WAIT is at the side that closes first.
+            server.accept()[0].close()
+            client.recv(1)
+    return port

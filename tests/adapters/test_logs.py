@@ -16,12 +16,13 @@ BREAKS = "a\nb\r\nc\u2028d\x85e\x0bf"
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """The root logger is everybody's."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    """The loggers are everybody's."""
+    root, ours = logging.getLogger(), logging.getLogger("extproc")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
     root.handlers[:] = handlers
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Real Envoy, the real sidecar and stand-in vLLM replicas, started and stopped for each test."""
+"""Real Envoy, the real sidecar and stand-in vLLM replicas, started and killed for each test.
+
+Where it matters how one of them ends, a test ends it: what is left has nothing more to say.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extproc.lab.cluster import StandInApiServer
 from extproc.lab.stack import (
     ENVOY_CONFIGS,
     Envoy,
@@ -27,6 +29,7 @@ from tests.e2e.cluster_scene import (
     ClusterScene,
     Deploy,
 )
+from tests.e2e.forked import ForkedApiServer, ForkedFleet
 from tests.e2e.scene import Launch, Options, Scene, envoy_minor
 
 # No answer takes longer here; a test that waits for one fails in time.
@@ -83,7 +86,7 @@ async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> 
         listen=listen,
         arguments=options.sidecar_arguments,
     )
-    cleanup.push_async_callback(sidecar.stop)
+    cleanup.push_async_callback(sidecar.kill)
     await sidecar.start()
     envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
     return Scene(envoy, sidecar, replicas, session)
@@ -93,15 +96,15 @@ async def _deploy(
     options: ClusterOptions, directory: Path, cleanup: AsyncExitStack
 ) -> ClusterScene:
     replicas = await _fleet(options, directory, cleanup)
-    api = StandInApiServer(directory)
-    cleanup.push_async_callback(api.stop)
+    api = ForkedApiServer(directory)
+    cleanup.push_async_callback(api.kill)
     await api.start()
     sidecar = SidecarProcess(
         ["--models-configmap", f"{NAMESPACE}/{CONFIG_MAP}", "--kubeconfig", str(api.kubeconfig)],
         directory,
         arguments=options.sidecar_arguments,
     )
-    cleanup.push_async_callback(sidecar.stop)
+    cleanup.push_async_callback(sidecar.kill)
     envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
     scene = ClusterScene(envoy, sidecar, replicas, session, api)
     await scene.configure(options.document())
@@ -112,8 +115,8 @@ async def _deploy(
 
 
 async def _fleet(options: Options, directory: Path, cleanup: AsyncExitStack) -> StandInFleet:
-    replicas = StandInFleet(options.replicas, directory, options.replica_arguments)
-    cleanup.push_async_callback(replicas.stop)
+    replicas = ForkedFleet(options.replicas, directory, options.replica_arguments)
+    cleanup.push_async_callback(replicas.kill)
     await replicas.start()
     return replicas
 
@@ -132,7 +135,7 @@ async def _envoy(
     config = adapted(ENVOY_CONFIGS / options.config, places)
     options.change_config(config)
     envoy = Envoy(config, directory)
-    cleanup.push_async_callback(envoy.stop)
+    cleanup.push_async_callback(envoy.kill)
     await envoy.start()
     # As many connections as a test opens at once: none may queue in the client.
     connector = aiohttp.TCPConnector(limit=0)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from extproc.lab.processes import until
-from extproc.lab.stack import StandInFleet
 from tests.e2e.cluster_scene import FROM_SERVICE, ClusterOptions, Deploy
+from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import Json, Launch, Options, Reply, Scene, chat
 
 STABLE, CANARY = ("--model", "meta/llama-8b"), ("--model", "llama-next")
@@ -25,7 +25,7 @@ async def canary(tmp_path: Path) -> AsyncIterator[str]:
     """The address of the replica that serves the new model."""
     directory = tmp_path / "canary"
     directory.mkdir()
-    fleet = StandInFleet(1, directory, (*FAST, *CANARY))
+    fleet = ForkedFleet(1, directory, (*FAST, *CANARY))
     try:
         await fleet.start()
         yield fleet.addresses[0]

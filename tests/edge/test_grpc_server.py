@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.edge.grpc_server import SERVICE, GrpcServer
+from extproc.lab.processes import free_port
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import (
     DUPLEX,
@@ -27,13 +28,6 @@ from tests.edge.envoy import (
     response_trailers,
 )
 from tests.edge.streams import Sidecar, eventually
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(params=["tcp", "unix"])

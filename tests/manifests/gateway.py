@@ -16,6 +16,7 @@ import yaml
 
 from extproc.lab.processes import free_port
 from extproc.lab.stack import Envoy, FileSidecar, StandInFleet
+from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, chat
 from tests.manifests.builds import MANIFESTS, built
 
@@ -99,24 +100,24 @@ def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[RunningGateway]:
-    """Starts all parts in the pod's order, and stops them in the reverse one.
+    """Starts all parts in the pod's order, and kills them in the reverse one.
 
     For each strategy there is a further model of its name, on the same replicas.
     """
     socket = directory / "extproc.sock"
     async with AsyncExitStack() as cleanup:
-        replicas = StandInFleet(3, directory, ["--time-scale", "1"])
-        cleanup.push_async_callback(replicas.stop)
+        replicas = ForkedFleet(3, directory, ["--time-scale", "1"])
+        cleanup.push_async_callback(replicas.kill)
         await replicas.start()
         models: list[dict[str, Any]] = [{"name": MODEL, "endpoints": replicas.addresses}]
         for strategy in strategies:
             balancing = {"strategy": strategy}
             models.append({**models[0], "name": strategy, "loadBalancing": balancing})
         sidecar = FileSidecar({"models": models}, directory, listen=f"unix:{socket}")
-        cleanup.push_async_callback(sidecar.stop)
+        cleanup.push_async_callback(sidecar.kill)
         await sidecar.start()
         envoy = Envoy(_moved(socket, replicas.addresses), directory)
-        cleanup.push_async_callback(envoy.stop)
+        cleanup.push_async_callback(envoy.kill)
         await envoy.start()
         session = await cleanup.enter_async_context(aiohttp.ClientSession(timeout=PATIENCE))
         yield RunningGateway(envoy, sidecar, replicas, session)

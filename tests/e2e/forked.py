@@ -1,0 +1,84 @@
+"""Stand-ins as forks of a process that has imported them: that takes longer than most tests do.
+
+They are new processes all the same, and share nothing with those of other tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from extproc.lab import stand_in_vllm
+from extproc.lab.cluster import StandInApiServer
+from extproc.lab.processes import Process
+from extproc.lab.stack import StandInFleet
+from extproc.lab.stand_in_api_server import __main__ as stand_in_api_server
+
+Main = Callable[[Sequence[str]], int]
+
+_CONTEXT = get_context("forkserver")
+_CONTEXT.set_forkserver_preload([stand_in_vllm.__name__, stand_in_api_server.__name__])
+
+
+class _Forked(Process):
+    """A program that is forked, where `python -m MODULE ARGUMENTS` would run the same."""
+
+    @staticmethod
+    def main(arguments: Sequence[str]) -> int:
+        raise NotImplementedError
+
+    def spawn(self) -> None:
+        _, _, _, *arguments = self._arguments
+        for output in (self.stdout, self.stderr):
+            output.touch()
+        made = _CONTEXT.Process(
+            target=_run, args=(self.main, arguments, self.stdout, self.stderr), daemon=True
+        )
+        made.start()
+        self._process = _Child(made)  # type: ignore[assignment]
+
+
+class ForkedFleet(StandInFleet, _Forked):
+    """Stand-in replicas."""
+
+    main = staticmethod(stand_in_vllm.main)
+
+
+class ForkedApiServer(StandInApiServer, _Forked):
+    """A stand-in API server."""
+
+    main = staticmethod(stand_in_api_server.main)
+
+
+class _Child:
+    """A fork, with as much of Popen's interface as is used."""
+
+    def __init__(self, made: BaseProcess) -> None:
+        assert made.pid is not None
+        self.pid = made.pid
+        self._made = made
+
+    def poll(self) -> int | None:
+        return self._made.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(main: Main, arguments: Sequence[str], stdout: Path, stderr: Path) -> None:
+    for path, descriptor in ((stdout, 1), (stderr, 2)):
+        with path.open("ab") as opened:
+            os.dup2(opened.fileno(), descriptor)
+    sys.exit(main(arguments))

@@ -35,6 +35,9 @@ class SignalsState(TypedDict):
     """Those that are probably in its memory, the least recently used first."""
     block_size: int | None
     blocks: int | None
+    prompt_tokens: float | None
+    cached_tokens: float | None
+    first_tokens: float | None
     age_seconds: float
     """Since it said what waits and how full its cache is."""
     reported_age_seconds: float | None
@@ -117,6 +120,9 @@ def _signals(address: str, signals: Signals) -> SignalsState | None:
         "loaded_adapters": list(signals.residency.loaded(address)),
         "block_size": report.block_size if report else None,
         "blocks": report.blocks if report else None,
+        "prompt_tokens": report.prompt_tokens if report else None,
+        "cached_tokens": report.cached_tokens if report else None,
+        "first_tokens": report.first_tokens if report else None,
         "age_seconds": round(now - reading.at, 3),
         "reported_age_seconds": round(now - reading.reported_at, 3) if report else None,
     }

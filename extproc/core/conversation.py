@@ -38,6 +38,11 @@ Where the servers know the model by another name, the body's `model` is changed 
 in the same answer that lets the body go: as far as the body is shown, and where the
 value of `model` was shown whole. A body that is not shown goes on as it is.
 
+Where the decision predicts what of the prompt is cached and Envoy shows us the answer's
+body, in any mode, its first bytes tell that the prompt is computed, and its `usage` is
+read at its end, or when the stream ends before: it says how true the prediction was,
+and how long the model's tokens are.
+
 Where Envoy retries on another endpoint and tells us which one answered, the
 lease moves there. The stream's end releases it, however it comes: with Envoy's
 `response_trailer_mode: SEND` the stream lives exactly as long as the request.
@@ -52,11 +57,12 @@ from random import Random
 
 from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
-from extproc.core.head import Head
+from extproc.core.head import HEAD_LIMIT, Head
 from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown, load_of
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
 from extproc.core.request import Request, header_text
 from extproc.core.router import Decision, Placement, Router
+from extproc.core.usage import Usage, UsageReader
 
 __all__ = ["Conversation", "Event", "Kind", "Listed", "Verdict"]
 
@@ -90,8 +96,8 @@ class Conversation:
     """Feed it events with `receive`, and end it with `close`."""
 
     __slots__ = (
-        *("_asked", "_head", "_modes", "_phase", "_request", "_response_passed"),
-        *("_rng", "_router", "_shown", "verdict"),
+        *("_answer", "_asked", "_head", "_modes", "_phase", "_prompt_bytes", "_request"),
+        *("_response_passed", "_rng", "_router", "_shown", "retried", "usage", "verdict"),
     )
 
     _request: Request
@@ -107,8 +113,14 @@ class Conversation:
         self._phase = Phase.OPENING
         self._modes = _UNTOLD
         self._response_passed = False
+        self._prompt_bytes = 0
+        self._answer: UsageReader | None = None
         self.verdict: Verdict | None = None
         """What became of the request, once that is known."""
+        self.retried = False
+        """Whether another endpoint has answered than the chosen one, which the prediction is of."""
+        self.usage: Usage | None = None
+        """What the answer said of its prompt, once it is over, if it was predicted and shown."""
 
     def receive(self, event: Event) -> Answers:
         """The answers to send, in this order; none where the protocol wants none, or none yet."""
@@ -128,6 +140,7 @@ class Conversation:
         """The stream has ended: gives the lease back. Again, it does nothing."""
         self._phase = Phase.CLOSED
         if isinstance(self.verdict, Decision):
+            self._conclude(self.verdict)
             self.verdict.lease.release()
 
     def _on_request_headers(self, event: Event) -> Answers:
@@ -164,6 +177,8 @@ class Conversation:
         request, body = self._request, event.body
         placement = request.place(body, complete=event.end_of_stream)
         (answer,) = self._decide(event.kind, placement)
+        if event.end_of_stream:
+            self._prompt_bytes = _size(placement)
         if placement.rename is not None:
             renamed = request.renamed(body, placement.rename)
             if renamed != body:
@@ -201,6 +216,7 @@ class Conversation:
         if isinstance(verdict, Decision):
             if event.served_by not in ("", verdict.address):
                 verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
+                self.retried = True
             if event.load_report is not None and verdict.reads_signals:
                 self._learn(verdict.address, event.load_report)
         # One that is empty is ours to take away, too.
@@ -213,15 +229,41 @@ class Conversation:
             self._router.signals.answered(address, load)
 
     def _go_on(self, event: Event) -> Answers:
-        if event.kind is Kind.RESPONSE_BODY and self._modes.response is BodyMode.DUPLEX:
+        if event.kind is Kind.RESPONSE_BODY:
             return self._pass_response(event)
         return (Proceed(event.kind),)
 
     def _pass_response(self, event: Event) -> Answers:
+        duplex = self._modes.response is BodyMode.DUPLEX
         if self._response_passed:
-            return ()
+            return () if duplex else (Proceed(event.kind),)
         self._response_passed = event.end_of_stream
+        if isinstance(self.verdict, Decision) and self.verdict.prediction is not None:
+            self._hear(self.verdict, event)
+        if not duplex:
+            return (Proceed(event.kind),)
         return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
+
+    def _hear(self, decision: Decision, event: Event) -> None:
+        if event.body:
+            if self._answer is None:
+                self._answer = UsageReader()
+            self._answer.feed(event.body)
+            if decision.lease.prefill is not None and self._answer.speaks(event.body):
+                decision.lease.answered()
+        if event.end_of_stream:
+            self._conclude(decision)
+
+    def _conclude(self, decision: Decision) -> None:
+        """Nothing more of the answer will be shown. Again, it does nothing."""
+        answer, self._answer = self._answer, None
+        # Of a prompt that was not seen nothing was predicted.
+        if answer is None or not decision.prediction or not decision.prediction.prompt_tokens:
+            return
+        self.usage = answer.usage()
+        if self.usage is not None and self._prompt_bytes:
+            tokens = self.usage.prompt_tokens
+            self._router.token_sizes.observed(decision.model, self._prompt_bytes, tokens)
 
     def _let_go(self, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""
@@ -229,6 +271,9 @@ class Conversation:
         held = self._head.held if rename is None else self._head.renamed(rename)
         del self._head
         decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        # With another name it may be a few bytes longer or shorter than what was read: never mind.
+        if phase is Phase.PASSED and len(held) <= HEAD_LIMIT:
+            self._prompt_bytes = _size(placement)
         return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
     def _decide(
@@ -255,6 +300,11 @@ class Conversation:
         self.verdict = Listed()
         headers = {"content-type": "application/json"}
         return (Immediate(200, headers, self._router.catalog.listing(), "models_listed"),)
+
+
+def _size(placement: Placement) -> int:
+    """Bytes of the prompt, where it was looked at."""
+    return 0 if placement.prompt is None else placement.prompt.bytes
 
 
 def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:

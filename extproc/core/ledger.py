@@ -10,18 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from extproc.core.backlog import Prefill
 from extproc.core.endpoint import Endpoint
 
 
 class Lease:
     """One request's claim on an endpoint."""
 
-    __slots__ = ("_ledger", "endpoint", "model")
+    __slots__ = ("_ledger", "endpoint", "model", "prefill")
 
     def __init__(self, ledger: Ledger, model: str, endpoint: Endpoint) -> None:
         self._ledger: Ledger | None = ledger
         self.model = model
         self.endpoint = endpoint
+        self.prefill: Prefill | None = None
+        """What the endpoint has to compute before the answer begins, where that is known."""
+
+    def answered(self) -> None:
+        """The answer has begun: the prompt is computed. Again, it does nothing."""
+        prefill, self.prefill = self.prefill, None
+        if prefill is not None:
+            prefill.began()
 
     def move(self, endpoint: Endpoint) -> None:
         """Another endpoint than the chosen one serves the request, after a retry."""
@@ -29,12 +38,17 @@ class Lease:
             self._ledger._count(self.model, self.endpoint, -1)
             self._ledger._count(self.model, endpoint, +1)
             self.endpoint = endpoint
+            if self.prefill is not None:
+                self.prefill.move(endpoint.address)
 
     def release(self) -> None:
         """Ends the claim; again, it does nothing."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             ledger._count(self.model, self.endpoint, -1)
+        prefill, self.prefill = self.prefill, None
+        if prefill is not None:
+            prefill.end()
 
 
 class Ledger:

@@ -8,14 +8,18 @@ names only; a completion's prompt is one turn of the user.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+from itertools import chain, islice, takewhile
+from typing import Any, NamedTuple
+
+import xxhash
 
 from extproc.core.body import Document
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 # Fields that hold the whole of the system prompt, outside the list of messages.
 _SYSTEM_FIELDS = ("system", "instructions")
+_LONGEST_DATA = 1024
+"""Characters of a `data:` URL that could as well be text."""
 _PROMPT_FIELDS = frozenset({"messages", "input", "prompt", "tools", *_SYSTEM_FIELDS})
 
 
@@ -51,7 +55,7 @@ def system_text(document: Document) -> str:
     """
     texts = [text_of(document[field]) for field in _SYSTEM_FIELDS if field in document]
     for message in _objects(document.get("messages", document.get("input"))):
-        if message.get("role") not in _SYSTEM_ROLES:
+        if not _is_of_the_system(message):
             break
         texts.append(text_of(message.get("content")))
     return "".join(texts)
@@ -83,6 +87,62 @@ def prompt_head(document: Document, limit: int) -> str:
         if length > limit:
             break
     return "\n".join(pieces)[:limit]
+
+
+class Spoken(NamedTuple):
+    """A prompt as one text."""
+
+    text: str
+    system: int
+    """Characters of it that are tools and system prompt, and come before all others."""
+    beyond: int
+    """Characters that come after it, and were only counted."""
+
+
+def spoken(document: Document, limit: int) -> Spoken:
+    """All that a chat template puts in a prompt, in its order, as far as some `limit` characters.
+
+    Tools, the system prompt, then what was said, each with its role: the order of the request's
+    fields, which clients choose, does not count.
+    """
+    messages = document.get("messages", document.get("input", document.get("prompt")))
+    openings = _openings(messages)
+    system = [document.get("tools"), *(document.get(field) for field in _SYSTEM_FIELDS)]
+    opening = _joined(chain(_leaves(system), _leaves(openings)), limit)
+    said = messages[len(openings) :] if isinstance(messages, list) else messages
+    rest = _joined(_leaves(said), limit - len(opening.text))
+    return Spoken(opening.text + rest.text, len(opening.text), opening.beyond + rest.beyond)
+
+
+def _openings(messages: Any) -> list[Any]:
+    """The system messages that a conversation begins with."""
+    if not isinstance(messages, list):
+        return []
+    return list(takewhile(_is_of_the_system, messages))
+
+
+def _is_of_the_system(message: Any) -> bool:
+    role = message.get("role") if isinstance(message, dict) else None
+    return isinstance(role, str) and role in _SYSTEM_ROLES
+
+
+def _without_data(leaf: str) -> str:
+    """The text; of an image in its place what tells it apart, for it is tokens, but not so many."""
+    if len(leaf) > _LONGEST_DATA and leaf.startswith("data:"):
+        return f"data:{xxhash.xxh64_hexdigest(leaf.encode())}"
+    return leaf
+
+
+def _joined(leaves: Iterator[str], limit: int) -> Spoken:
+    pieces: list[str] = []
+    length = beyond = 0
+    for leaf in map(_without_data, leaves):
+        if length < limit:
+            pieces += ("\n", leaf)  # nothing behind it: of a cut body, more of it may come
+            length += len(leaf) + 1
+        else:
+            beyond += len(leaf) + 1
+    return Spoken("".join(pieces), 0, beyond)
 
 
 def text_of(content: Any) -> str:

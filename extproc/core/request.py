@@ -26,7 +26,9 @@ PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
 should we die before the body's answer, Envoy answers 503 instead of guessing."""
 
-_HEADERS = ("content-type", MODEL_HEADER, FORMAT_HEADER)
+_LENGTH = "content-length"
+_LONGEST_LENGTH = 12  # digits: a terabyte
+_HEADERS = ("content-type", _LENGTH, MODEL_HEADER, FORMAT_HEADER)
 
 
 class Request:
@@ -55,7 +57,7 @@ class Request:
         name = name or self._headers.get(MODEL_HEADER)
         if not name:
             raise missing_model(head, self._api)
-        return self._place(name, document)
+        return self._place(name, document, 1.0 if complete else self._shown(head))
 
     def place_early(self, head: bytes) -> Placement | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
@@ -65,6 +67,8 @@ class Request:
         if name is None:
             return None
         placed = self._place(name, document)
+        if placed.model.strategy.reads_prompts:
+            return None  # more of the prompt may tell more
         spec = placed.model.spec.load_balancing.prefix_hash
         settled = placed.settled and is_settled(placed.prefix, document, spec)
         return placed if settled else None
@@ -110,8 +114,15 @@ class Request:
         """Whether the client itself asks for a report that upstreams know to give."""
         return is_format(self._headers.get(FORMAT_HEADER, ""))
 
-    def _place(self, name: str, document: Document | None) -> Placement:
-        return self._router.place(name, document, self._headers, self._subset)
+    def _place(self, name: str, document: Document | None, shown: float = 1.0) -> Placement:
+        return self._router.place(name, document, self._headers, self._subset, shown=shown)
+
+    def _shown(self, head: bytes) -> float:
+        """The share of a body that its head is, where the client says how long the body is."""
+        length = self._headers.get(_LENGTH, "")
+        if not (length.isascii() and length.isdigit()) or len(length) > _LONGEST_LENGTH:
+            return 1.0
+        return len(head) / max(len(head), int(length))
 
     def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None]:
         """The model that the body names, and the document where it may hold a prompt."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import NamedTuple
 
+from extproc.core.blocks import Prompt, prompt_of
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
 from extproc.core.endpoint import Endpoint, Snapshot
@@ -14,8 +15,9 @@ from extproc.core.ledger import Lease, Ledger
 from extproc.core.prefix import is_settled, key_of, prefix_of
 from extproc.core.signals import Signals
 from extproc.core.split import Split
-from extproc.core.strategies import Candidate, Query, Reason
+from extproc.core.strategies import Candidate, Prediction, Query, Reason
 from extproc.core.subset import Subset
+from extproc.core.token_sizes import TokenSizes
 
 
 class Placement(NamedTuple):
@@ -29,6 +31,8 @@ class Placement(NamedTuple):
     """The model's endpoints that the request may go to."""
     rename: str | None = None
     """What the servers call the model, where the request calls it otherwise."""
+    prompt: Prompt | None = None
+    """Where the strategy wants to see it."""
     settled: bool = True
     """Of a cut body: whether what makes the request stay with a split's target was read whole."""
 
@@ -52,6 +56,8 @@ class Decision(NamedTuple):
     """What the body must call the model; None where it does so already."""
     reads_signals: bool
     """Whether the strategy wants to know what the answer says of the endpoint's load."""
+    prediction: Prediction | None
+    """How much of the prompt is probably cached there; None where the strategy does not say."""
     lease: Lease
 
     @property
@@ -87,6 +93,8 @@ class Router:
         self.signals = signals or Signals(lambda: 0.0, ledger.loads)
         self.catalog = catalog or Catalog()
         """The catalog in force; `publish` puts another in its place."""
+        self.token_sizes = TokenSizes()
+        """How long the tokens of each model are."""
         self._rng = rng or Random(0)
         self._fallbacks = fallbacks
         self._followers: list[Callable[[Catalog], None]] = []
@@ -107,17 +115,22 @@ class Router:
         document: Document | None,
         headers: Mapping[str, str],
         subset: Subset | None = None,
+        *,
+        shown: float = 1.0,
     ) -> Placement:
-        """What the request means here. Raises ModelNotFound."""
+        """What the request means here; the document is that share of it. Raises ModelNotFound."""
         split = self.catalog.splits.get(name)
         if split is not None:
-            return self._place_split(split, document, headers, subset)
+            return self._place_split(split, document, headers, subset, shown)
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
         served = adapter or model.spec.served
         rename = None if served == name else served
-        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot, rename)
+        prompt = None
+        if document is not None and model.strategy.reads_prompts:
+            prompt = prompt_of(document, served, shown=shown)
+        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot, rename, prompt)
 
     def _place_split(
         self,
@@ -125,13 +138,14 @@ class Router:
         document: Document | None,
         headers: Mapping[str, str],
         subset: Subset | None,
+        shown: float,
     ) -> Placement:
         """In the first target that has an endpoint for the request, else in the first."""
         sticky = prefix_of(document, headers, split.key)
         settled = is_settled(sticky, document, split.key)
         first: Placement | None = None
         for target in split.order(sticky, self._rng):
-            place = self.place(target, document, headers, subset)
+            place = self.place(target, document, headers, subset, shown=shown)
             served = place.adapter or place.model.spec.served
             place = place._replace(rename=served, settled=settled)
             if place.snapshot.eligible(place.adapter):
@@ -148,8 +162,8 @@ class Router:
 
     def order(self, placement: Placement) -> Iterator[Candidate]:
         """The model's eligible endpoints, the best first, at this moment's loads."""
-        query = Query(placement.adapter, placement.key)
-        return placement.model.strategy.rank(query, placement.snapshot, self.ledger.loads)
+        strategy = placement.model.strategy
+        return strategy.rank(self._query(placement), placement.snapshot, self.ledger.loads)
 
     def decide(self, placement: Placement) -> Decision:
         """Picks an endpoint and takes a lease on it. Raises NoEndpoints."""
@@ -161,7 +175,13 @@ class Router:
             raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
         strategy = placement.model.strategy
-        strategy.chosen(Query(placement.adapter, placement.key), best.endpoint)
+        strategy.chosen(self._query(placement), best.endpoint)
+        inflight = self.ledger.loads.get(best.endpoint.address, 0)
+        lease = self.ledger.acquire(spec.name, best.endpoint)
+        prediction = best.prediction
+        if prediction is not None:
+            uncached = prediction.prompt_tokens - prediction.cached_tokens
+            lease.prefill = self.signals.backlog.add(best.endpoint.address, uncached)
         return Decision(
             model=spec.name,
             adapter=placement.adapter,
@@ -169,10 +189,15 @@ class Router:
             key=placement.key,
             reason=best.reason,
             hops=best.hops,
-            inflight=self.ledger.loads.get(best.endpoint.address, 0),
+            inflight=inflight,
             candidates=len(placement.snapshot.eligible(placement.adapter)),
             fallback=second.endpoint.address if second else None,
             rename=placement.rename,
             reads_signals=strategy.reads_signals,
-            lease=self.ledger.acquire(spec.name, best.endpoint),
+            prediction=prediction,
+            lease=lease,
         )
+
+    def _query(self, placement: Placement) -> Query:
+        per_token = self.token_sizes.of(placement.model.spec.name)
+        return Query(placement.adapter, placement.key, placement.prompt, per_token)

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from extproc.core.backlog import Backlog
+from extproc.core.lowest import Lowest
+from extproc.core.prefix_index import PrefixIndex
 from extproc.core.residency import Residency
 
 MOST_REQUESTS = 1_000_000
@@ -61,6 +64,18 @@ class Report(NamedTuple):
     blocks: int | None = None
     """Blocks of the KV cache."""
 
+    prompt_tokens: float | None = None
+    """Of all requests since the engine started."""
+
+    cached_tokens: float | None = None
+    """Of those, found in the cache."""
+
+    first_tokens: float | None = None
+    """Given out since the engine started: requests whose answers have begun."""
+
+    finished: float | None = None
+    """Requests that are over since the engine started, however they ended."""
+
 
 class Reading(NamedTuple):
     """The latest word of an endpoint."""
@@ -87,17 +102,23 @@ class Signals:
         self._loads = loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
+        self._others: dict[str, float] = {}
+        self._others_checked = 0.0
+        self._quiet: dict[str, Lowest] = {}
         self._newest = 0.0
         self.residency = Residency()
         """Which adapters each endpoint probably has in memory."""
+        self.prefixes = PrefixIndex()
+        """Which prompts each endpoint's prefix cache probably holds."""
+        self.backlog = Backlog()
+        """What each endpoint has yet to compute."""
 
     def follow(self, addresses: Collection[str]) -> None:
         """These are the endpoints now: new ones start slowly, what others said is forgotten."""
         now = self.clock()
         for address in self._since.keys() - set(addresses):
             del self._since[address]
-            self._readings.pop(address, None)
-            self.residency.forget(address)
+            self._forget(address)
         for address in addresses:
             self._since.setdefault(address, now)
         self._newest = max(self._since.values(), default=now)
@@ -107,6 +128,20 @@ class Signals:
         if address not in self._since:
             return  # it left while it was asked
         now = self.clock()
+        if self._began_anew(address, report):
+            self._forget(address)
+        if report.blocks is not None and report.block_size is not None:
+            self.prefixes.resize(address, report.blocks * report.block_size)
+        others = report.load.waiting + report.running - inflight
+        if others > 0:
+            self._others[address] = others
+        else:
+            self._others.pop(address, None)
+        pending = self._yet_to_begin(address, report)
+        if pending is not None:
+            # What was sent since we asked, the answer does not know of.
+            since = max(0, self._loads.get(address, 0) - inflight)
+            self.backlog.at_most(address, int(pending) + since)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
@@ -128,6 +163,20 @@ class Signals:
         """The last word of an endpoint, however old; None where there was none."""
         return self._readings.get(address)
 
+    def elsewhere(self, max_age: float) -> Mapping[str, float]:
+        """Requests that others had on an endpoint when it said so; left out where there are none.
+
+        Of endpoints whose word is hardly older than `max_age` seconds: it is asked for
+        with each request, and looks at ages once in a while.
+        """
+        now = self.clock()
+        if now >= self._others_checked + max_age / 3:
+            self._others_checked = now
+            stale = [a for a in self._others if self._readings[a].at < now - max_age]
+            for address in stale:
+                del self._others[address]
+        return self._others
+
     def silence(self, address: str) -> float | None:
         """Seconds since an endpoint said how loaded it is, since it came where it never did."""
         reading = self._readings.get(address)
@@ -139,6 +188,35 @@ class Signals:
         oldest = self.clock() - max_age
         readings = map(self._readings.get, addresses)
         return [one if one is not None and one.at >= oldest else None for one in readings]
+
+    def _forget(self, address: str) -> None:
+        """All that it said and all that is believed of it."""
+        self._readings.pop(address, None)
+        self._others.pop(address, None)
+        self._quiet.pop(address, None)
+        self.residency.forget(address)
+        self.prefixes.forget(address)
+        self.backlog.forget(address)
+
+    def _began_anew(self, address: str, report: Report) -> bool:
+        """Whether the engine's counters are below what they were: its caches are empty, too."""
+        before = self._readings.get(address)
+        known = before.report.prompt_tokens if before and before.report else None
+        now = report.prompt_tokens
+        return known is not None and now is not None and now < known
+
+    def _yet_to_begin(self, address: str, report: Report) -> float | None:
+        """Requests of everybody whose answers have not begun; None where nothing tells.
+
+        All that are there or over, without those that got a first token. Some end without one,
+        and are counted for ever: as many as there seem to be at the quietest moment of late.
+        """
+        if report.first_tokens is None or report.finished is None:
+            return None
+        waiting = report.load.waiting
+        seen = waiting + report.running + report.finished - report.first_tokens
+        quiet = self._quiet.setdefault(address, Lowest())
+        return max(waiting, seen - quiet.with_(seen, self.clock()))
 
     def newcomers(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
         """Those that came less than `max_age` seconds ago, with their ages."""

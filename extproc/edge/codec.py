@@ -197,6 +197,8 @@ def _fill_decision(fields: Mapping[str, Value], decision: Decision) -> None:
     fields["inflight"].number_value = decision.inflight
     fields["candidates"].number_value = decision.candidates
     fields["hops"].number_value = decision.hops
+    if decision.prediction is not None:
+        fields["predicted_hit"].number_value = round(decision.prediction.hit, 4)
 
 
 def _set(mutation: HeaderMutation, name: str, value: str) -> None:

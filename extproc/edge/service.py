@@ -47,8 +47,7 @@ class ExternalProcessor:
         finally:
             # Also on cancellation, which is how an aborted request shows here.
             conversation.close()
-            if conversation.verdict is None:
-                self._telemetry.aborted()
+            self._report(conversation)
 
     def _answers(self, conversation: Conversation, message: bytes) -> list[bytes]:
         started = perf_counter()
@@ -59,6 +58,15 @@ class ExternalProcessor:
             _log(conversation)
         return encoded
 
+    def _report(self, conversation: Conversation) -> None:
+        """Counts what is known at the end."""
+        verdict, usage = conversation.verdict, conversation.usage
+        if verdict is None:
+            self._telemetry.aborted()
+        elif isinstance(verdict, Decision) and usage is not None:
+            prediction = None if conversation.retried else verdict.prediction
+            self._telemetry.answered(verdict.model, usage, prediction)
+
 
 def _log(conversation: Conversation) -> None:
     verdict = conversation.verdict
@@ -68,6 +76,7 @@ def _log(conversation: Conversation) -> None:
             extra=fields(status=verdict.status, code=verdict.code, why=verdict.message),
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
+        hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
         log.debug(
             "routed",
             extra=fields(
@@ -78,5 +87,6 @@ def _log(conversation: Conversation) -> None:
                 reason=verdict.reason,
                 inflight=verdict.inflight,
                 hops=verdict.hops,
+                **(hit or {}),
             ),
         )

@@ -61,6 +61,9 @@ class TestSignals:
             waiting_adapters=frozenset({"med"}),
             block_size=16,
             blocks=2048,
+            prompt_tokens=1206.0,
+            cached_tokens=768.0,
+            first_tokens=3.0,
         )
         serving.signals.reported("10.0.0.1:8000", report, inflight=1)
         now = 101.2345
@@ -74,6 +77,9 @@ class TestSignals:
             "loaded_adapters": ["law", "med", "sql"],
             "block_size": 16,
             "blocks": 2048,
+            "prompt_tokens": 1206.0,
+            "cached_tokens": 768.0,
+            "first_tokens": 3.0,
             "age_seconds": 1.234,
             "reported_age_seconds": 1.234,
         }
@@ -99,6 +105,9 @@ class TestSignals:
             "loaded_adapters": [],
             "block_size": None,
             "blocks": None,
+            "prompt_tokens": None,
+            "cached_tokens": None,
+            "first_tokens": None,
             "age_seconds": 0.0,
             "reported_age_seconds": None,
         }

@@ -13,6 +13,8 @@ from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Router
 from extproc.core.signals import Load, Reading, Report, Signals
 from extproc.core.spec import ServiceSpec
+from extproc.core.strategies import Prediction
+from extproc.core.usage import Usage
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
 
@@ -40,6 +42,14 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
         "extproc_discovery_watches": "counter",
         "extproc_signal_readings": "counter",
         "extproc_signals_age_seconds": "gauge",
+        "extproc_prompt_tokens": "counter",
+        "extproc_predicted_cached_tokens": "counter",
+        "extproc_answered_prompt_tokens": "counter",
+        "extproc_answered_cached_tokens": "counter",
+        "extproc_hit_prediction_error": "histogram",
+        "extproc_endpoint_prompt_tokens": "counter",
+        "extproc_endpoint_cached_tokens": "counter",
+        "extproc_prefix_index_blocks": "gauge",
     }
     assert {name: families[name].type for name in promised} == promised
     assert "process_resident_memory_bytes" in families
@@ -261,3 +271,110 @@ class TestSignals:
         assert sample(telemetry, name, model="llama", endpoint=one) == 2
         assert sample(telemetry, name, model="llama", endpoint=two) == 7
         assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy reads none"
+
+
+class TestPrompts:
+    predicted = Prediction(prompt_tokens=400.0, cached_tokens=300.0)
+
+    def of(self, telemetry: Telemetry, name: str, model: str = "llama") -> float:
+        return sample(telemetry, f"extproc_{name}_total", model=model)
+
+    def errors(self, telemetry: Telemetry, up_to: str = "+Inf") -> float:
+        """How many predictions were off by no more than that."""
+        name = "extproc_hit_prediction_error_bucket"
+        return sample(telemetry, name, le=up_to, model="llama")
+
+    def test_count_with_what_is_predicted_to_be_cached_when_they_are_routed(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        for _ in range(2):
+            routed = decision(serving)._replace(prediction=self.predicted)
+            telemetry.decided(routed, 0.0001)
+        assert self.of(telemetry, "prompt_tokens") == 800
+        assert self.of(telemetry, "predicted_cached_tokens") == 600
+        assert self.of(telemetry, "answered_prompt_tokens") == 0
+        assert self.errors(telemetry) == 0
+
+    def test_count_nowhere_where_nothing_is_predicted(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving), 0.0001)
+        assert self.of(telemetry, "prompt_tokens") == -1
+
+    def test_count_as_answers_count_them(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402, 384), self.predicted)
+        telemetry.answered("llama", Usage(98, 16), self.predicted)
+        assert self.of(telemetry, "answered_prompt_tokens") == 500
+        assert self.of(telemetry, "answered_cached_tokens") == 400
+
+    def test_count_nowhere_where_an_answer_does_not_say_what_was_cached(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402), self.predicted)
+        assert self.of(telemetry, "answered_prompt_tokens") == -1
+
+    @pytest.mark.parametrize(
+        ("cached", "below", "above"),
+        [
+            pytest.param(300, "-0.02", "0.02", id="as predicted"),
+            pytest.param(100, "0.2", "0.5", id="half as much"),
+            pytest.param(0, "0.5", "1.0", id="nothing"),
+            pytest.param(400, "-0.5", "-0.2", id="all"),
+        ],
+    )
+    def test_are_off_by_the_share_that_was_predicted_less_the_actual_one(
+        self, cached: int, below: str, above: str
+    ) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(400, cached), self.predicted)
+        assert (self.errors(telemetry, below), self.errors(telemetry, above)) == (0, 1)
+
+    def test_are_not_off_where_another_endpoint_answered_than_was_predicted(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402, 384), None)
+        assert self.of(telemetry, "answered_cached_tokens") == 384
+        assert self.errors(telemetry) == 0
+
+    def test_count_by_model(self) -> None:
+        telemetry = Telemetry(router())
+        for model, cached in (("llama", 1), ("qwen", 2), ("llama", 4)):
+            telemetry.answered(model, Usage(400, cached), self.predicted)
+        assert self.of(telemetry, "answered_cached_tokens", "llama") == 5
+        assert self.of(telemetry, "answered_cached_tokens", "qwen") == 2
+
+
+class TestPrefixes:
+    def serving(self) -> Router:
+        serving = Router(Ledger())
+        serving.publish(catalog(model_spec(strategy="PrefixCache"), model_spec("b")))
+        serving.signals.follow(TWO_ADDRESSES)
+        return serving
+
+    def test_that_endpoints_are_believed_to_have_are_counted_in_blocks(self) -> None:
+        serving, (one, two) = self.serving(), TWO_ADDRESSES
+        serving.signals.prefixes.sent(one, (1, 2, 3))
+        telemetry, name = Telemetry(serving), "extproc_prefix_index_blocks"
+        assert sample(telemetry, name, model="llama", endpoint=one) == 3
+        assert sample(telemetry, name, model="llama", endpoint=two) == 0
+        assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy has no index"
+
+    def test_that_endpoints_really_had_are_counted_as_they_count_them(self) -> None:
+        serving, (one, two) = self.serving(), TWO_ADDRESSES
+        said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
+        serving.signals.reported(one, said, inflight=0)
+        serving.signals.reported(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        telemetry = Telemetry(serving)
+        prompt, cached = (
+            "extproc_endpoint_prompt_tokens_total",
+            "extproc_endpoint_cached_tokens_total",
+        )
+        assert sample(telemetry, prompt, model="llama", endpoint=one) == 1206
+        assert sample(telemetry, cached, model="llama", endpoint=one) == 768
+        assert sample(telemetry, prompt, model="llama", endpoint=two) == -1, "it does not say"
+        assert sample(telemetry, prompt, model="b", endpoint=one) == -1, "its strategy reads none"
+
+    def test_are_unknown_where_only_an_answer_told_of_an_endpoint(self) -> None:
+        serving, (one, _) = self.serving(), TWO_ADDRESSES
+        serving.signals.answered(one, Load(0.0, 0.0))
+        name = "extproc_endpoint_prompt_tokens_total"
+        assert sample(Telemetry(serving), name, model="llama", endpoint=one) == -1

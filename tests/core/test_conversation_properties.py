@@ -33,9 +33,11 @@ from tests.core.builders import catalog, model_spec, split_spec, thorough, witho
 
 LLAMA = model_spec("llama", aliases=["l"], adapters=["sql"], meanLoadFactor=100)
 LISTENING = model_spec("llama", aliases=["l"], adapters=["sql"], strategy="LeastQueue")
+PREDICTING = model_spec("llama", aliases=["l"], adapters=["sql"], strategy="PrefixCache")
 QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"], prefixSource="Header:x-session")
 CANARY = split_spec("canary", llama=2, qwen=1)
 EVIL = "6.6.6.6:6666"
+USAGE = b'{"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 3}}}'
 REPORT = b"TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25"
 
 catalogs = st.sampled_from(
@@ -44,6 +46,7 @@ catalogs = st.sampled_from(
         catalog(LLAMA, QWEN),
         catalog(LLAMA, QWEN, CANARY),
         catalog(LISTENING),
+        catalog(PREDICTING),
         without_endpoints(LLAMA),
     ]
 )
@@ -108,6 +111,13 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
             st.just(Kind.RESPONSE_HEADERS),
             served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
             load_report=st.sampled_from([None, b"", REPORT, b"TEXT nonsense", b"\xff"]),
+            modes=told,
+        ),
+        st.builds(
+            Event,
+            st.just(Kind.RESPONSE_BODY),
+            body=st.sampled_from([b"", b"data: {", USAGE, USAGE[:-1], b'{"usage": {', b"\xff"]),
+            end_of_stream=st.booleans(),
             modes=told,
         ),
     )
@@ -350,6 +360,29 @@ def test_a_report_is_taken_away_only_where_we_asked_for_it(
                 asked |= ("endpoint-load-metrics-format", "TEXT") in answer.set_headers
             if isinstance(answer, Proceed) and answer.decision is not None:
                 assert answer.decision.reads_signals or not asked
+
+
+@thorough
+@given(catalogs, sequences)
+def test_an_answer_says_something_only_of_a_prompt_that_was_predicted_and_nothing_of_it_is_kept(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = Conversation(router, Random(0))
+    shown = b""
+    for event in sequence:
+        conversation.receive(event)
+        if event.kind is Kind.RESPONSE_BODY:
+            shown += event.body
+    verdict = conversation.verdict
+    conversation.close()
+    if conversation.usage is not None:
+        assert isinstance(verdict, Decision)
+        assert verdict.prediction is not None
+        assert USAGE in shown
+        assert conversation.usage == (9, 3)
+    assert conversation._answer is None
+    assert not any(router.signals.backlog.tokens.values())
 
 
 def _parts(body: bytes, cuts: list[int]) -> list[bytes]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.blocks import MOST_BYTES, Prompt, prompt_of
 from extproc.core.body import Document, read_json
 from extproc.core.errors import InvalidRequest, ModelNotFound
 from extproc.core.head import HEAD_LIMIT, Head
@@ -108,6 +109,77 @@ class TestARefusal:
     def test_comes_for_no_body_at_all(self) -> None:
         with pytest.raises(InvalidRequest, match="no body"):
             head().end()
+
+
+class TestAStrategyThatReadsPrompts:
+    """The more of a prompt is seen, the more is known of where it is cached."""
+
+    REMEMBERS = model_spec("remembers", strategy="PrefixCache", prefixCharLength=20)
+
+    def head(self, **headers: str) -> Head:
+        raw = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
+        return Head(Request(router(self.REMEMBERS, LLAMA), Api.GENERATE, raw))
+
+    def placed(self, body: bytes, length: str) -> Prompt:
+        """What is known of the prompt of a body that is announced to be so long."""
+        placement = self.head(content_length=length).add(body[:HEAD_LIMIT])
+        assert placement is not None
+        assert placement.prompt is not None
+        return placement.prompt
+
+    BODY = chat(**{"model": "remembers", **TALK})
+
+    def test_is_shown_all_of_a_body_that_fits(self) -> None:
+        held = self.head()
+        body = chat(model="remembers", prompt="tell me of the sea " * 1000)
+        # Model and prefix are known by then, and PrefixHash would let it go.
+        assert held.add(body[:10_000]) is None
+        assert held.add(body[10_000:]) is None
+        placement = held.end()
+        assert placement.prompt == prompt_of(read_json(body, complete=True), "remembers")
+
+    def test_is_shown_the_head_of_a_body_that_does_not(self) -> None:
+        held = self.head()
+        for start in range(0, HEAD_LIMIT - 1, 1000):
+            assert held.add(self.BODY[start : min(start + 1000, HEAD_LIMIT - 1)]) is None
+        placement = held.add(self.BODY[HEAD_LIMIT - 1 :])
+        assert placement is not None
+        seen = read_json(self.BODY[:HEAD_LIMIT], complete=False)
+        assert placement.prompt == prompt_of(seen, "remembers")
+
+    def test_does_not_keep_other_models_from_being_let_go_early(self) -> None:
+        body = chat(model="llama", **TALK)
+        placement = self.head().add(body[:300])
+        assert model_of(placement) == "llama"
+
+    def test_is_told_how_long_a_body_is_that_is_cut(self) -> None:
+        assert len(self.BODY) > 2 * HEAD_LIMIT
+        whole = prompt_of(read_json(self.BODY, complete=True), "remembers")
+        prompt = self.placed(self.BODY, str(len(self.BODY)))
+        assert prompt.bytes == pytest.approx(whole.bytes, rel=0.01)
+        assert prompt.blocks == whole.blocks[: len(prompt.blocks)]
+
+    @pytest.mark.parametrize(
+        "length",
+        [
+            *("", "0", "1", "-1", "+99999999", "1e9", "99999.9", "0x7fffffff", "many", "NaN"),
+            *("9" * 13, "9" * 5000, "٩٩٩٩٩٩٩", "99999999 ", "1,000,000", "²", "\x00", "\xff"),
+        ],
+    )
+    def test_does_not_believe_a_length_that_can_be_none(self, length: str) -> None:
+        assert self.placed(self.BODY, length).bytes < HEAD_LIMIT
+
+    @pytest.mark.parametrize("length", ["1000000000", "9" * 12])
+    def test_believes_no_length_that_no_prompt_has(self, length: str) -> None:
+        prompt = self.placed(self.BODY, length)
+        assert HEAD_LIMIT < prompt.bytes <= MOST_BYTES
+        assert prompt.blocks == self.placed(self.BODY, "").blocks
+
+    @pytest.mark.parametrize("length", ["1", "1000000", "9" * 12])
+    def test_does_not_look_at_the_length_of_a_body_that_it_has_seen(self, length: str) -> None:
+        body = chat(model="remembers", prompt="tell me of the sea " * 100)
+        whole = prompt_of(read_json(body, complete=True), "remembers")
+        assert self.head(content_length=length).end(body).prompt == whole
 
 
 def test_everything_fed_is_held_also_beyond_what_is_read() -> None:

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from extproc.core.backlog import Backlog
 from extproc.core.ledger import Lease, Ledger
 from tests.core.builders import endpoint
 
@@ -125,3 +126,68 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=100, deadline=None)
+
+
+class TestThePromptOfALease:
+    """It is work for the endpoint from the lease's taking to the answer's beginning."""
+
+    def scene(self) -> tuple[Backlog, Lease]:
+        backlog = Backlog()
+        lease = Ledger().acquire("llama", A)
+        lease.prefill = backlog.add(A.address, 100)
+        return backlog, lease
+
+    def test_is_computed_when_the_answer_begins(self) -> None:
+        backlog, lease = self.scene()
+        lease.answered()
+        assert dict(backlog.tokens) == {}
+
+    def test_is_over_when_the_lease_is(self) -> None:
+        backlog, lease = self.scene()
+        lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_goes_where_the_lease_goes(self) -> None:
+        backlog, lease = self.scene()
+        lease.move(B)
+        assert dict(backlog.tokens) == {B.address: 100}
+        lease.answered()
+        assert dict(backlog.tokens) == {}
+
+    def test_does_not_go_with_a_lease_that_was_answered_or_is_over(self) -> None:
+        backlog, lease = self.scene()
+        lease.answered()
+        lease.move(B)
+        assert dict(backlog.tokens) == {}
+        backlog, lease = self.scene()
+        lease.release()
+        lease.move(B)
+        assert dict(backlog.tokens) == {}
+
+    def test_is_computed_together_with_those_before_it_but_ends_alone(self) -> None:
+        for begins, left in ((True, 3), (False, 103)):
+            backlog, first = self.scene()
+            second, third = (Ledger().acquire("llama", A) for _ in range(2))
+            second.prefill = backlog.add(A.address, 20)
+            third.prefill = backlog.add(A.address, 3)
+            if begins:
+                second.answered()
+            else:
+                second.release()
+            assert dict(backlog.tokens) == {A.address: left}
+            first.release()
+            assert dict(backlog.tokens) == {A.address: 3}
+
+    def test_may_be_told_any_number_of_times_of_its_end(self) -> None:
+        backlog, lease = self.scene()
+        for _ in range(2):
+            lease.answered()
+            lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_is_unknown_of_most(self) -> None:
+        lease = Ledger().acquire("llama", A)
+        assert lease.prefill is None
+        lease.answered()
+        lease.move(B)
+        lease.release()

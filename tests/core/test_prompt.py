@@ -3,8 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from extproc.core.prompt import first_user_message, prompt_head, system_text, text_of
+from extproc.core.prompt import first_user_message, prompt_head, spoken, system_text, text_of
+from tests.core import bodies
+from tests.core.builders import brief
 
 LIMIT = 1000
 
@@ -178,3 +182,119 @@ class TestThePromptsHead:
 def test_a_prompt_that_is_null_leaves_the_messages_to_speak() -> None:
     document = {"prompt": None, "messages": [{"role": "user", "content": "hi"}]}
     assert first_user_message(document, 100) == "hi"
+
+
+def leaves(said: str) -> list[str]:
+    """The texts that it was made of, if none has several lines."""
+    return said.split("\n")[1:]
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"max": 9, "strict": True}}}
+
+
+class TestWhatIsSpoken:
+    @pytest.mark.parametrize(
+        ("document", "opening", "rest"),
+        [
+            pytest.param(
+                {"messages": [system("be brief"), user("hi")]},
+                ["system", "be brief"],
+                ["user", "hi"],
+                id="chat",
+            ),
+            pytest.param(
+                {"messages": [user("hi")], "tools": [TOOL]},
+                ["add", "9"],
+                ["user", "hi"],
+                id="tools come first, whatever their place in the body",
+            ),
+            pytest.param(
+                {"messages": [system("be brief"), user("hi")], "tools": [TOOL]},
+                ["add", "9", "system", "be brief"],
+                ["user", "hi"],
+                id="tools and the system prompt",
+            ),
+            pytest.param(
+                {"messages": [system("a"), {"role": "developer", "content": "b"}, user("hi")]},
+                ["system", "a", "developer", "b"],
+                ["user", "hi"],
+                id="several system messages",
+            ),
+            pytest.param(
+                {"messages": [user("hi"), system("late")]},
+                [],
+                ["user", "hi", "system", "late"],
+                id="a late system message",
+            ),
+            pytest.param(
+                {"messages": [user([text("see "), IMAGE, text("this")])], "system": [text("s")]},
+                ["s"],
+                ["user", "see ", "data:image/png;base64,iVBORw0KGgo=", "this"],
+                id="Anthropic, parts",
+            ),
+            pytest.param(
+                {"input": [user([text("hi", "input_text")])], "instructions": "be brief"},
+                ["be brief"],
+                ["user", "hi"],
+                id="Responses",
+            ),
+            pytest.param({"input": "hi"}, [], ["hi"], id="Responses, a string"),
+            pytest.param({"prompt": "once"}, [], ["once"], id="completion"),
+            pytest.param({"prompt": ["once", "twice"]}, [], ["once", "twice"], id="prompts"),
+            pytest.param({"prompt": [[11, 22], [33]]}, [], ["11", "22", "33"], id="token ids"),
+            pytest.param({"messages": [user(None)]}, [], ["user"], id="null content"),
+            pytest.param({"messages": {"x": "hi"}}, [], ["hi"], id="messages of a wrong type"),
+            pytest.param(
+                {"messages": [{"role": ["system"], "content": "hi"}]},
+                [],
+                ["system", "hi"],
+                id="a role of a wrong type",
+            ),
+            pytest.param({"model": "llama", "user": "me"}, [], [], id="nothing"),
+        ],
+    )
+    def test_is_tools_and_system_prompt_and_then_all_else(
+        self, document: dict[str, Any], opening: list[str], rest: list[str]
+    ) -> None:
+        said = spoken(document, LIMIT)
+        assert leaves(said.text) == opening + rest
+        assert leaves(said.text[: said.system]) == opening
+        assert said.beyond == 0
+
+    @brief
+    @given(bodies.documents, st.integers(0, 60))
+    def test_is_cut_at_a_text_behind_the_limit_and_only_counted_from_there(
+        self, document: dict[str, Any], limit: int
+    ) -> None:
+        whole, part = spoken(document, 10**9), spoken(document, limit)
+        assert whole.text.startswith(part.text)
+        assert len(part.text) >= min(limit, len(whole.text))
+        assert len(part.text) + part.beyond == len(whole.text)
+        assert part.system == min(whole.system, len(part.text))
+
+    def test_may_begin_with_a_text_that_is_longer_than_the_limit(self) -> None:
+        said = spoken({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
+        assert (len(said.text), said.beyond) == (5001, 701)
+
+
+class TestAnImageThatIsSpoken:
+    def picture(self, data: str) -> str:
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+        return spoken({"messages": [user([image, text("what is it?")])]}, LIMIT).text
+
+    def test_is_told_apart_by_all_of_its_data(self) -> None:
+        long = "QUJD" * 10_000
+        assert self.picture(long) == self.picture(long)
+        assert len({self.picture(long), self.picture(long + "A"), self.picture("A" + long)}) == 3
+
+    def test_is_not_as_long_as_its_data(self) -> None:
+        assert len(self.picture("QUJD" * 10_000)) < 100
+
+    def test_is_only_what_says_so(self) -> None:
+        for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):
+            assert leaves(spoken({"prompt": long}, LIMIT).text) == [long]
+
+
+def test_a_role_of_a_wrong_type_is_not_the_systems() -> None:
+    for role in (["system"], {"system": 1}, 7, None):
+        assert system_text({"messages": [{"role": role, "content": "hi"}]}) == ""

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
+from random import Random
+from typing import ClassVar
 
 import pytest
 import xxhash
 
+from extproc.core.blocks import prompt_of
+from extproc.core.catalog import Catalog, revise
 from extproc.core.errors import ModelNotFound, NoEndpoints
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
-from extproc.core.strategies import Reason
+from extproc.core.signals import Signals
+from extproc.core.spec import ModelSpec
+from extproc.core.strategies import Reason, build
 from extproc.core.subset import subset_of
 from tests.core.builders import (
     TWO_ADDRESSES,
@@ -19,6 +26,7 @@ from tests.core.builders import (
     split_spec,
     without_endpoints,
 )
+from tests.core.clock import Clock
 
 LLAMA = model_spec(adapters=["sql"])
 PROMPT = {"prompt": "hello"}
@@ -218,6 +226,139 @@ class TestASplit:
         assert listed == ["one", "sql", "canary"]
         with pytest.raises(ModelNotFound, match="canary, one, sql"):
             serving.place("gpt", PROMPT, {})
+
+
+def words(name: str, size: int = 4000) -> str:
+    """A text that begins unlike those of other names."""
+    return "".join(f"{name} {number}, " for number in range(size))[:size]
+
+
+def remembering(*specs: ModelSpec) -> Router:
+    """A router whose strategies remember in its own signals."""
+    ledger = Ledger()
+    signals = Signals(Clock(), ledger.loads)
+    make = partial(build, rng=Random(0), signals=signals)
+    return Router(ledger, revise(Catalog(), specs, make), signals=signals)
+
+
+class TestAStrategyThatReadsPrompts:
+    SPEC = model_spec(strategy="PrefixCache", adapters=["sql"], aliases=["l3"])
+    ASKED: ClassVar = {"prompt": words("story")}
+
+    def test_is_shown_all_of_the_prompt_that_there_is(self) -> None:
+        placement = remembering(self.SPEC).place("llama", self.ASKED, {})
+        assert placement.prompt == prompt_of(self.ASKED, "llama")
+        assert len(placement.prompt.blocks) == 15
+
+    def test_is_told_how_long_the_whole_is_where_a_part_is_shown(self) -> None:
+        placement = remembering(self.SPEC).place("llama", self.ASKED, {}, shown=0.5)
+        assert placement.prompt == prompt_of(self.ASKED, "llama", shown=0.5)
+        assert placement.prompt.bytes == pytest.approx(8000, abs=2)
+
+    def test_has_one_chain_for_all_names_of_a_model_and_another_for_each_adapter(self) -> None:
+        serving = remembering(self.SPEC)
+        blocks = {
+            name: prompt.blocks[0]
+            for name in ("llama", "l3", "sql", "l3_sql")
+            if (prompt := serving.place(name, self.ASKED, {}).prompt)
+        }
+        assert blocks["llama"] == blocks["l3"] != blocks["sql"] == blocks["l3_sql"]
+
+    def test_is_the_only_one_for_which_prompts_are_read(self) -> None:
+        assert router(LLAMA).place("llama", self.ASKED, {}).prompt is None
+
+    def test_predicts_what_is_cached(self) -> None:
+        serving = remembering(self.SPEC)
+        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        first.lease.release()
+        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert first.prediction is not None
+        assert again.prediction is not None
+        assert first.prediction == pytest.approx((1000, 0), abs=1)
+        assert first.prediction.hit == 0
+        assert again.prediction.hit == pytest.approx(0.96, rel=0.01)
+        assert again.address == first.address
+        assert [first.reason, again.reason] == [Reason.COLD, Reason.CACHED]
+
+    def test_predicts_by_the_size_of_the_models_tokens(self) -> None:
+        serving = remembering(self.SPEC)
+        for _ in range(500):
+            serving.token_sizes.observed("llama", 2000, 1000)
+        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert decision.prediction is not None
+        assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)
+
+    def test_makes_what_is_not_cached_work_until_the_answer_begins(self) -> None:
+        serving = remembering(self.SPEC)
+        backlog = serving.signals.backlog
+        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert dict(backlog.tokens) == {first.address: pytest.approx(1000, abs=1)}
+        first.lease.answered()
+        assert dict(backlog.tokens) == {}
+        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert again.address == first.address
+        assert 0 < backlog.tokens[first.address] < 100
+        again.lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_moves_the_work_with_the_request(self) -> None:
+        serving = remembering(self.SPEC)
+        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert decision.fallback is not None
+        decision.lease.move(serving.endpoint("llama", decision.fallback))
+        assert dict(serving.signals.backlog.tokens) == {
+            decision.fallback: pytest.approx(1000, abs=1)
+        }
+
+    def test_names_another_endpoint_as_the_fallback(self) -> None:
+        serving = remembering(self.SPEC)
+        for number in range(20):
+            asked = {"prompt": words(f"{number % 3}")}
+            decision = serving.decide(serving.place("llama", asked, {}))
+            assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
+
+    def test_has_nothing_to_say_where_there_is_no_prompt(self) -> None:
+        # Embeddings, transcriptions: only the model is read.
+        serving = remembering(self.SPEC)
+        decisions = [serving.decide(serving.place("llama", None, {})) for _ in range(20)]
+        assert {decision.prediction for decision in decisions} == {None}
+        assert {decision.lease.prefill for decision in decisions} == {None}
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert min(serving.ledger.loads[address] for address in TWO_ADDRESSES) >= 7
+
+    @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
+    def test_stays_within_the_subset_that_is_allowed(self, allowed: str) -> None:
+        serving = remembering(self.SPEC)
+        home = serving.decide(serving.place("sql", self.ASKED, {}))
+        home.lease.release()
+        restricted = serving.place("sql", self.ASKED, {}, subset_of((allowed,)))
+        decision = serving.decide(restricted)
+        assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
+
+    def test_refuses_where_no_endpoint_is_ready_and_counts_nothing(self) -> None:
+        serving = remembering(self.SPEC)
+        nowhere = serving.place("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
+        with pytest.raises(NoEndpoints):
+            serving.decide(nowhere)
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert len(serving.signals.prefixes) == 0
+
+    def test_behind_a_split_sees_the_prompt_and_its_share(self) -> None:
+        one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
+        serving = remembering(one, split_spec(one=1))
+        placement = serving.place("canary", self.ASKED, {}, shown=0.25)
+        assert placement.prompt == prompt_of(self.ASKED, "one", shown=0.25)
+        assert placement.rename == "one"
+
+
+class TestAStrategyThatReadsNone:
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "LeastQueue", "RoundRobin"])
+    def test_predicts_nothing_and_leaves_the_backlog_alone(self, strategy: str) -> None:
+        serving = remembering(model_spec(strategy=strategy))
+        decision = serving.decide(serving.place("llama", {"prompt": words("story")}, {}))
+        assert (decision.prediction, decision.lease.prefill) == (None, None)
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert len(serving.signals.prefixes) == 0
 
 
 def test_those_who_follow_see_each_catalog_that_is_published() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.signals import Load, Signals, sound_load
+from extproc.core.signals import Load, Report, Signals, sound_load
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"
@@ -165,3 +165,119 @@ class TestALoad:
     )
     def test_that_none_can_have_is_not(self, waiting: float, kv_usage: float) -> None:
         assert sound_load(waiting, kv_usage) is None
+
+
+class TestAnEngineThatStartsAnew:
+    """Its counters begin at nothing again."""
+
+    BLOCKS = (1, 2, 3)
+
+    @pytest.fixture(autouse=True)
+    def known(self, signals: Signals) -> None:
+        """An endpoint that has said something, and of which something is believed."""
+        self.say(signals, 1000)
+        signals.prefixes.sent(A, self.BLOCKS)
+        signals.prefixes.sent(B, self.BLOCKS)
+        signals.residency.used(A, "sql")
+        signals.backlog.add(A, 500)
+
+    def say(self, signals: Signals, tokens: float | None, cached: float | None = None) -> None:
+        said = report()._replace(prompt_tokens=tokens, cached_tokens=cached)
+        signals.reported(A, said, inflight=0)
+
+    def cached(self, signals: Signals) -> set[str]:
+        return set(signals.prefixes.matches(self.BLOCKS))
+
+    @pytest.mark.parametrize("tokens", [0, 999])
+    def test_has_lost_its_cache_its_adapters_and_its_work(
+        self, signals: Signals, tokens: float
+    ) -> None:
+        self.say(signals, tokens)
+        assert self.cached(signals) == {B}
+        assert not signals.residency.has(A, "sql")
+        assert not signals.backlog.tokens.get(A)
+
+    def test_says_what_is_true_from_now_on(self, signals: Signals) -> None:
+        self.say(signals, 10, cached=5)
+        reading = signals.latest(A)
+        assert reading is not None
+        assert reading.report is not None
+        assert (reading.report.prompt_tokens, reading.report.cached_tokens) == (10, 5)
+        signals.prefixes.sent(A, self.BLOCKS)
+        self.say(signals, 20)
+        assert self.cached(signals) == {A, B}
+
+    def test_still_says_how_large_its_cache_is(self, signals: Signals) -> None:
+        said = report()._replace(prompt_tokens=0, block_size=16, blocks=8)
+        signals.reported(A, said, inflight=0)
+        signals.prefixes.sent(A, self.BLOCKS)
+        assert signals.prefixes.size(A) == 2, "128 tokens are two blocks"
+
+    @pytest.mark.parametrize("tokens", [1000, 1001])
+    def test_is_not_one_that_has_counted_on(self, signals: Signals, tokens: float) -> None:
+        self.say(signals, tokens)
+        assert self.cached(signals) == {A, B}
+
+    def test_is_not_one_that_does_not_count(self, signals: Signals) -> None:
+        self.say(signals, None)
+        self.say(signals, 1)
+        assert self.cached(signals) == {A, B}
+
+    def test_is_noticed_though_an_answer_told_of_its_load_meanwhile(self, signals: Signals) -> None:
+        signals.answered(A, Load(0, 0))
+        self.say(signals, 1)
+        assert self.cached(signals) == {B}
+
+    def test_has_not_lost_what_its_hits_do_not_say(self, signals: Signals) -> None:
+        self.say(signals, 1000, cached=900)
+        self.say(signals, 1000, cached=100)
+        assert self.cached(signals) == {A, B}
+
+
+class TestABacklog:
+    """Three of ours were sent; the engine's counters say how many answers have begun."""
+
+    @pytest.fixture
+    def loads(self) -> dict[str, int]:
+        return {A: 3}
+
+    @pytest.fixture
+    def asked(self, signals: Signals) -> Signals:
+        signals.reported(A, _begun(0, 0, 100, 100), 0)
+        for tokens in (1000, 2000, 4000):
+            signals.backlog.add(A, tokens)
+        return signals
+
+    def test_is_what_has_not_begun_and_that_is_the_last(self, asked: Signals) -> None:
+        asked.reported(A, _begun(1, 2, first_tokens=101, finished=100), 3)
+        assert asked.backlog.tokens[A] == 6000
+
+    def test_is_nothing_when_all_have_begun(self, asked: Signals) -> None:
+        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        assert A not in asked.backlog.tokens
+
+    def test_has_what_was_sent_while_the_engine_was_asked(
+        self, asked: Signals, loads: dict[str, int]
+    ) -> None:
+        asked.backlog.add(A, 8000)
+        loads[A] = 4
+        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        assert asked.backlog.tokens[A] == 8000
+
+    def test_is_no_larger_for_requests_that_ended_without_an_answer(
+        self, clock: Clock, asked: Signals
+    ) -> None:
+        # Two aborts, which are over and never had a first token.
+        for _ in range(3):
+            clock.forward(31)
+            asked.reported(A, _begun(0, 3, first_tokens=106, finished=105), 3)
+        assert A not in asked.backlog.tokens
+
+    def test_stays_where_the_engine_does_not_count(self, asked: Signals) -> None:
+        asked.reported(A, report(running=3), 3)
+        assert asked.backlog.tokens[A] == 7000
+
+
+def _begun(waiting: float, running: float, first_tokens: float, finished: float) -> Report:
+    said = report(waiting, running)
+    return said._replace(first_tokens=first_tokens, finished=finished)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from extproc.core.errors import NoEndpoints
 from extproc.core.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.router import Decision
+from extproc.core.strategies import Prediction
 from extproc.edge.codec import decode, encode
 from tests.core.builders import model_spec, router
 from tests.edge.envoy import (
@@ -285,6 +286,18 @@ class TestTheAnswerWithADecision:
 
     def test_has_no_hash_where_there_was_no_prefix(self) -> None:
         assert "prefix_hash" not in self.reply(decision(prompt="")).metadata["extproc"]
+
+    @pytest.mark.parametrize(
+        ("cached", "hit"), [(0.0, 0.0), (100.0, 0.3333), (299.99, 1.0), (300.0, 1.0)]
+    )
+    def test_tells_the_share_of_the_prompt_that_is_probably_cached(
+        self, cached: float, hit: float
+    ) -> None:
+        decided = decision()._replace(prediction=Prediction(300.0, cached))
+        assert self.reply(decided).metadata["extproc"]["predicted_hit"] == hit
+
+    def test_tells_no_such_share_where_nothing_was_predicted(self) -> None:
+        assert "predicted_hit" not in self.reply(decision()).metadata["extproc"]
 
     def test_in_the_answer_to_the_headers_routes_again(self) -> None:
         decided = decision()

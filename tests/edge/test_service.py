@@ -196,6 +196,70 @@ async def test_a_routed_request_is_logged_for_those_who_debug(
     assert [record.message for record in caplog.records] == ["routed"] * lines
 
 
+@pytest.mark.parametrize("strategy", ["PrefixCache", "PrefixHash"])
+async def test_a_prediction_is_logged_where_there_is_one(
+    strategy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "extproc.requests"):
+        await Sidecar(model_spec(strategy=strategy)).processor.process(
+            MemoryStream(request_headers(), request_body(asking()), None)
+        )
+    (record,) = caplog.records
+    logged = record.__dict__["fields"]
+    assert logged["strategy"] == strategy
+    assert logged.get("predicted_hit") == (0.0 if strategy == "PrefixCache" else None)
+    assert ("predicted_hit" in logged) == (strategy == "PrefixCache")
+
+
+class TestAnswersThatAreShown:
+    """What they say of their prompts is held against what was predicted."""
+
+    prompt = "x" * 2000
+    counts = b'{"prompt_tokens": 400, "prompt_tokens_details": {"cached_tokens": 0}}'
+    usage = b'data: {"usage": %b}\n\n' % counts
+
+    async def serve(self, sidecar: Sidecar, *answer: bytes) -> None:
+        """One request, the same each time."""
+        request = (
+            request_headers(response_mode=DUPLEX),
+            request_body(asking(content=self.prompt)),
+        )
+        await sidecar.processor.process(MemoryStream(*request, *answer, None))
+
+    def counted(self, sidecar: Sidecar, name: str) -> float:
+        return sample(sidecar.telemetry, f"extproc_{name}", model="llama")
+
+    async def test_are_counted_with_the_error_of_the_prediction(self) -> None:
+        sidecar = Sidecar(model_spec(strategy="PrefixCache"))
+        for _ in range(2):
+            await self.serve(sidecar, response_body(self.usage, end=True))
+        assert self.counted(sidecar, "answered_prompt_tokens_total") == 800
+        assert self.counted(sidecar, "answered_cached_tokens_total") == 0
+        assert self.counted(sidecar, "predicted_cached_tokens_total") > 400
+        name = "extproc_hit_prediction_error_bucket"
+        right, wrong = (
+            sample(sidecar.telemetry, name, le=le, model="llama") for le in ("0.02", "1.0")
+        )
+        assert (right, wrong) == (1, 2), "the second was believed to be cached, and was not"
+
+    async def test_are_counted_though_the_client_went_away(self) -> None:
+        sidecar = Sidecar(model_spec(strategy="PrefixCache"))
+        await self.serve(sidecar, response_body(self.usage))
+        assert self.counted(sidecar, "answered_prompt_tokens_total") == 400
+
+    async def test_are_not_held_against_a_prediction_of_another_endpoint(self) -> None:
+        sidecar = Sidecar(model_spec(strategy="PrefixCache"))
+        elsewhere = response_headers({"upstream.address": "10.9.9.9:8000"})
+        await self.serve(sidecar, elsewhere, response_body(self.usage, end=True))
+        assert self.counted(sidecar, "answered_prompt_tokens_total") == 400
+        assert self.counted(sidecar, "hit_prediction_error_count") == 0
+
+    async def test_are_not_counted_where_nothing_was_predicted(self) -> None:
+        sidecar = Sidecar()
+        await self.serve(sidecar, response_body(self.usage, end=True))
+        assert self.counted(sidecar, "answered_prompt_tokens_total") == -1
+
+
 async def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
     secret = "a very private matter"
     with caplog.at_level(logging.DEBUG, "extproc"):

@@ -1,4 +1,4 @@
-"""What vLLM's `/metrics` says of an endpoint's load and adapters.
+"""What vLLM's `/metrics` says of an endpoint's load, cache and adapters.
 
 It is 50 kB and more, a few lines of it matter, and each endpoint is asked several
 times a second beside the loop that routes. So those lines are looked for by how they
@@ -28,6 +28,11 @@ KV_USAGE = b"vllm:kv_cache_usage_perc"
 OLD_KV_USAGE = b"vllm:gpu_cache_usage_perc"
 LORA = b"vllm:lora_requests_info"
 CACHE = b"vllm:cache_config_info"
+PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
+CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
+FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
+FINISHED = b"vllm:request_success_total"
+"""In spite of its name it counts all that end, a series for each reason, aborts among them."""
 
 # Each has a series, which costs a microsecond to read.
 _MOST_ENGINES = 1000
@@ -82,6 +87,10 @@ def read_report(text: bytes) -> Report:
         adapters.waiting,
         block_size,
         blocks,
+        _total(text, PROMPT_TOKENS),
+        _total(text, CACHED_TOKENS),
+        _total(text, FIRST_TOKENS),
+        _total(text, FINISHED),
     )
 
 
@@ -115,6 +124,14 @@ def _numbers(text: bytes, name: bytes, old_name: bytes = b"") -> list[float]:
     if not all(isfinite(value) and value >= 0 for value in found):
         raise Failure(Result.GARBLED, f"{name.decode()} is {min(found)}")
     return found
+
+
+def _total(text: bytes, name: bytes) -> float | None:
+    """A counter's sum over all engines; None where it is missing, or one of them is no number."""
+    every = islice(_series(text, name), _MOST_ENGINES)
+    values = [_value(series) for series in every if _is_own(series)]
+    total = sum(values)
+    return total if values and min(values) >= 0 and isfinite(total) else None
 
 
 def _value(series: bytes) -> float:

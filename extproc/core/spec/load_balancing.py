@@ -13,6 +13,7 @@ from extproc.core.spec.values import HEADER_SOURCE, Items, PrefixSource, Spec
 
 StrategyName = Literal[
     "PrefixHash",
+    "PrefixCache",
     "Random",
     "RoundRobin",
     "LeastLoad",

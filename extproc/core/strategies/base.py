@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol
 
+from extproc.core.blocks import BYTES_PER_TOKEN, Prompt
 from extproc.core.endpoint import Endpoint, Snapshot
 
 
@@ -54,6 +55,16 @@ class Reason(StrEnum):
     RING = "ring"
     """The first on the ring among equals."""
 
+    CACHED = "cached"
+    """Its cache has as much of the prompt as any other's, and it is not too busy."""
+
+    SPARED = "spared"
+    """Others have more of the prompt in their caches, and so much more to do that it is sooner
+    computed here."""
+
+    COLD = "cold"
+    """No cache has any of the prompt: of those with the least to do the first on the ring."""
+
     ONLY_ONE = "only_one"
     """There was no other."""
 
@@ -67,6 +78,27 @@ class Query(NamedTuple):
     key: int | None = None
     """XXH64 of adapter and prefix; None where there is no prefix."""
 
+    prompt: Prompt | None = None
+    """For strategies that read prompts."""
+
+    bytes_per_token: float = BYTES_PER_TOKEN
+    """Of the model's prompts."""
+
+
+class Prediction(NamedTuple):
+    """How much of a prompt an endpoint will find in its cache, judged beforehand."""
+
+    prompt_tokens: float
+    """Of the whole prompt, by its bytes."""
+
+    cached_tokens: float
+    """Of those, probably in the cache."""
+
+    @property
+    def hit(self) -> float:
+        """The share that is cached, 0 to 1."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
 
 class Candidate(NamedTuple):
     """An endpoint in the order of preference."""
@@ -75,6 +107,8 @@ class Candidate(NamedTuple):
     hops: int
     """Eligible endpoints before it: on the ring for PrefixHash, else in the order."""
     reason: Reason
+    prediction: Prediction | None = None
+    """Where the strategy has an idea of what is cached."""
 
 
 class Strategy(Protocol):
@@ -82,6 +116,9 @@ class Strategy(Protocol):
 
     reads_signals: ClassVar[bool] = False
     """Whether it wants to know what endpoints say of themselves."""
+
+    reads_prompts: ClassVar[bool] = False
+    """Whether it wants to see all of the prompt that there is, and not only its key."""
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]

@@ -30,6 +30,21 @@ vllm:kv_cache_usage_perc{engine="0",model_name="base"} 0.125
 # HELP vllm:prefix_cache_queries_total Prefix cache queries, in terms of number of queried tokens.
 # TYPE vllm:prefix_cache_queries_total counter
 vllm:prefix_cache_queries_total{engine="0",model_name="base"} 1206.0
+# HELP vllm:prefix_cache_queries_created Prefix cache queries, in terms of number of queried tokens.
+# TYPE vllm:prefix_cache_queries_created gauge
+vllm:prefix_cache_queries_created{engine="0",model_name="base"} 1.795275024837467e+09
+# HELP vllm:prefix_cache_hits_total Prefix cache hits, in terms of number of cached tokens.
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0",model_name="base"} 768.0
+# HELP vllm:external_prefix_cache_queries_total External prefix cache queries from KV connector.
+# TYPE vllm:external_prefix_cache_queries_total counter
+vllm:external_prefix_cache_queries_total{engine="0",model_name="base"} 9.0
+# HELP vllm:time_to_first_token_seconds Histogram of time to first token in seconds.
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="base"} 0.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="base"} 3.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 3.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"} 0.0625
 """
 )
 """vLLM 0.32 without LoRA, as far as it says how loaded it is."""
@@ -82,5 +97,11 @@ vllm:kv_cache_usage_perc{engine="0",model_name="base"} 0.5
 vllm:kv_cache_usage_perc{engine="1",model_name="base"} 0.25
 vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
 vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="120"} 1.0
+vllm:prefix_cache_queries_total{engine="0",model_name="base"} 500.0
+vllm:prefix_cache_queries_total{engine="1",model_name="base"} 700.0
+vllm:prefix_cache_hits_total{engine="0",model_name="base"} 0.0
+vllm:prefix_cache_hits_total{engine="1",model_name="base"} 64.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 2.0
+vllm:time_to_first_token_seconds_count{engine="1",model_name="base"} 3.0
 """
 """Data parallel: two engines behind one port."""

@@ -57,7 +57,16 @@ def refused(text: str) -> str:
 
 class TestARealExposition:
     def test_says_what_waits_what_runs_and_how_full_the_cache_is(self) -> None:
-        assert read(BASE) == Report(Load(2.0, 0.125), 3.0)
+        report = read(BASE)
+        assert (report.load, report.running) == (Load(2.0, 0.125), 3.0)
+        assert (report.max_loras, report.block_size) == (None, None)
+
+    def test_says_how_many_tokens_it_looked_for_in_its_cache_and_found_there(self) -> None:
+        report = read(BASE)
+        assert (report.prompt_tokens, report.cached_tokens) == (1206.0, 768.0)
+
+    def test_says_how_many_answers_it_has_begun(self) -> None:
+        assert read(BASE).first_tokens == 3.0
 
     def test_says_what_adapters_are_in_use_and_how_many_fit(self) -> None:
         report = read(BASE + LORA)
@@ -76,9 +85,18 @@ class TestARealExposition:
         assert report.max_loras == 4
         assert report.running_adapters == {"sql", "law"}
         assert report.waiting_adapters == {"med"}
+        assert (report.prompt_tokens, report.cached_tokens) == (None, None)
 
     def test_of_several_engines_is_their_sum_and_the_mean_use_of_their_caches(self) -> None:
-        assert read(ENGINES) == Report(Load(2.0, 0.375), 4.0, block_size=16, blocks=220)
+        assert read(ENGINES) == Report(
+            Load(2.0, 0.375),
+            4.0,
+            block_size=16,
+            blocks=220,
+            prompt_tokens=1200.0,
+            cached_tokens=64.0,
+            first_tokens=5.0,
+        )
 
 
 class TestANumber:
@@ -127,6 +145,48 @@ class TestANumber:
     def test_stands_in_no_more_series_than_there_are_engines(self) -> None:
         assert "more than 1000 series" in refused(said() * 1001)
         assert "more than 1000 series" in refused(said() + f"{NAMES['running']}_x 1.0\n" * 1001)
+
+
+COUNTERS = {
+    "prompt_tokens": "vllm:prefix_cache_queries_total",
+    "cached_tokens": "vllm:prefix_cache_hits_total",
+    "first_tokens": "vllm:time_to_first_token_seconds_count",
+}
+
+
+@pytest.mark.parametrize("counter", COUNTERS)
+class TestACounter:
+    def total(self, counter: str, *values: str) -> float | None:
+        """What is read of engines that say these."""
+        rows = enumerate(values)
+        text = "".join(f'{COUNTERS[counter]}{{engine="{i}"}} {value}\n' for i, value in rows)
+        report = read(said() + text)
+        assert report.load == Load(0.0, 0.0)
+        others = {getattr(report, name) for name in COUNTERS if name != counter}
+        assert others == {None}
+        total = getattr(report, counter)
+        assert total is None or isinstance(total, float)
+        return total
+
+    def test_is_the_sum_over_all_engines(self, counter: str) -> None:
+        assert self.total(counter, "5.0") == 5
+        assert self.total(counter, "0.0", "1.5e+09") == 1.5e9
+
+    def test_that_is_missing_is_unknown(self, counter: str) -> None:
+        assert self.total(counter) is None
+
+    @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1.0", "", "many", "9" * 400])
+    def test_that_is_no_number_is_unknown(self, counter: str, value: str) -> None:
+        assert self.total(counter, value) is None
+        assert self.total(counter, "5.0", value) is None
+        assert self.total(counter, value, "5.0") is None
+
+    def test_that_is_beyond_all_numbers_is_unknown(self, counter: str) -> None:
+        assert self.total(counter, "1e308", "1e308") is None
+
+    def test_is_not_one_whose_name_begins_so(self, counter: str) -> None:
+        text = f"{COUNTERS[counter]}_x 5.0\n{COUNTERS[counter]}s 5.0\n# {COUNTERS[counter]} 5.0\n"
+        assert getattr(read(said() + text), counter) is None
 
 
 class TestTheNewNameOfTheCachesUse:
@@ -243,7 +303,14 @@ def test_arbitrary_bytes_are_a_report_or_a_failure(text: bytes) -> None:
 
 
 LINE_PARTS = [
-    *(*NAMES.values(), "vllm:lora_requests_info", "vllm:cache_config_info", "_total", "# TYPE "),
+    *(
+        *NAMES.values(),
+        *COUNTERS.values(),
+        "vllm:lora_requests_info",
+        "vllm:cache_config_info",
+        "_total",
+        "# TYPE ",
+    ),
     *('{engine="0"', "{", "}", '"', "\\", ",", "=", " ", "\n", " 1.0\n", "} 2.0\n", "} NaN\n"),
     *('max_lora="', 'running_lora_adapters="', 'num_gpu_blocks="', "é", "\0", "9" * 400),
 ]
@@ -259,6 +326,8 @@ def test_what_nearly_is_an_exposition_is_a_report_or_a_failure(text: str) -> Non
     assert report.load.waiting >= 0
     assert report.load.kv_usage >= 0
     assert report.running >= 0
+    for counter in COUNTERS:
+        assert getattr(report, counter) is None or getattr(report, counter) >= 0
 
 
 labels = st.dictionaries(

@@ -1,0 +1,192 @@
+"""What each endpoint's prefix cache probably holds, judged by what was sent there.
+
+An endpoint has the blocks of a prompt once it has computed it, and loses the least recently
+used ones when its cache is full; vLLM says how large that is. So whoever remembers the blocks
+that it sent, as many as fit, knows most of what is there. What other sidecars sent is not seen, nor
+what an engine drops for its running requests: predictions are counted against what answers
+say, and it costs time, not correctness, where they are wrong.
+
+For each block one whole number says who has it, a bit for each endpoint: who has the
+beginning of a prompt, and how far, takes a few looks for all endpoints together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+
+from extproc.core.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+
+MOST_BLOCKS = 1_000_000
+"""Of all endpoints together, some 200 bytes each; each may have its share of them."""
+
+DEFAULT_BLOCKS = 1024
+"""Of an endpoint that does not say how large its cache is: 65,000 tokens, an L4's with 8B."""
+
+
+class _Held:
+    """What one endpoint has: runs of blocks, each of them used as a whole, if at all.
+
+    A run is found by its first block, and whatever continues it was used before it was
+    itself: so the run that was not used for longest is continued by none, and its end may go.
+    """
+
+    __slots__ = ("_made", "_numbers", "_runs", "bit", "capacity", "size")
+
+    def __init__(self, bit: int) -> None:
+        self.bit = bit
+        self._runs: OrderedDict[int, array[int]] = OrderedDict()  # the last used at the end
+        self._numbers: dict[int, int] = {}  # of runs, by their first blocks
+        self._made = 0
+        self.size = 0
+        self.capacity = DEFAULT_BLOCKS
+
+    def use(self, blocks: Sequence[int]) -> Sequence[int]:
+        """A prompt is used now; those of its blocks that were not there, and now are."""
+        path: list[int] = []
+        depth = 0
+        while depth < len(blocks) and (number := self._numbers.get(blocks[depth])) is not None:
+            run = self._runs[number]
+            used = _agreement(run, blocks, depth)
+            path.append(number if used == len(run) else self._split(number, used))
+            depth += used
+        new = blocks[depth:]
+        if new:
+            self._add(array("Q", new))
+            self.size += len(new)
+        for number in reversed(path):
+            self._runs.move_to_end(number)
+        return new
+
+    def _add(self, run: array[int]) -> int:
+        self._made += 1
+        self._runs[self._made] = run
+        self._numbers[run[0]] = self._made
+        return self._made
+
+    def _split(self, number: int, used: int) -> int:
+        """The beginning of a run becomes one of its own; what was not used stays as old as it is.
+
+        Else what one prompt had behind a beginning that many share would never be forgotten.
+        """
+        run = self._runs[number]
+        beginning = self._add(run[:used])
+        del run[:used]
+        self._numbers[run[0]] = number
+        return beginning
+
+    def excess(self, room: int) -> Iterator[int]:
+        """Takes out what is more than fits, the least recently used first, and ends first."""
+        while self.size > room:
+            number, run = next(iter(self._runs.items()))
+            kept = max(0, len(run) - (self.size - room))
+            yield from run[kept:]
+            self.size -= len(run) - kept
+            if not kept:
+                del self._runs[number], self._numbers[run[0]]
+            del run[kept:]
+
+
+class PrefixIndex:
+    """Blocks by endpoint address."""
+
+    def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+        self._most = most_blocks
+        self._holders: dict[int, int] = {}
+        self._held: dict[str, _Held] = {}
+        self._addresses: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        """Blocks of all endpoints together."""
+        return sum(held.size for held in self._held.values())
+
+    def size(self, address: str) -> int:
+        """Blocks of one endpoint."""
+        held = self._held.get(address)
+        return held.size if held else 0
+
+    def sent(self, address: str, blocks: Sequence[int]) -> None:
+        """A prompt goes there: its blocks will be in the cache, and others may be driven out."""
+        held = self._held.get(address) or self._new(address)
+        new = held.use(blocks)
+        if not new:
+            return
+        # Whoever has a block has all before it, so those that somebody has come first.
+        known = bisect_left(new, True, key=lambda block: block not in self._holders)
+        for block in new[:known]:
+            self._holders[block] |= held.bit
+        self._holders.update(dict.fromkeys(new[known:], held.bit))
+        self._evict(held)
+
+    def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
+        """How many of these blocks, from the first on, each endpoint has; it is left out with 0."""
+        return {self._addresses[bit]: depth for depth, bit in self._depths(blocks)}
+
+    def resize(self, address: str, tokens: int) -> None:
+        """So many fit into its cache."""
+        held = self._held.get(address) or self._new(address)
+        held.capacity = max(1, int(tokens * BYTES_PER_TOKEN / BLOCK_BYTES))
+        self._evict(held)
+
+    def forget(self, address: str) -> None:
+        """The endpoint has left or started anew, and its cache is empty."""
+        held = self._held.pop(address, None)
+        if held is not None:
+            del self._addresses[held.bit]
+            for block in held.excess(0):
+                self._lost(block, held.bit)
+
+    def _depths(self, blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Of each endpoint that has the first block, how far it goes, and its bit."""
+        holders = self._holders
+        depth = 0
+        while depth < len(blocks) and (mask := holders.get(blocks[depth], 0)):
+            # Whoever has a block has those before it, so it is enough to find where one drops out.
+            low, high = depth, len(blocks)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if holders.get(blocks[middle], 0) == mask:
+                    low = middle
+                else:
+                    high = middle
+            depth = high
+            left = holders.get(blocks[depth], 0) if depth < len(blocks) else 0
+            yield from ((depth, bit) for bit in _bits(mask ^ left))
+
+    def _new(self, address: str) -> _Held:
+        bit = 1
+        while bit in self._addresses:
+            bit <<= 1
+        self._addresses[bit] = address
+        held = self._held[address] = _Held(bit)
+        for other in self._held.values():
+            self._evict(other)  # its share is smaller now
+        return held
+
+    def _evict(self, held: _Held) -> None:
+        for block in held.excess(min(held.capacity, self._most // len(self._held))):
+            self._lost(block, held.bit)
+
+    def _lost(self, block: int, bit: int) -> None:
+        left = self._holders[block] ^ bit
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
+
+
+def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:
+    """How many blocks of a run are those of a prompt from `start` on: the first one at least."""
+    most = min(len(run), len(blocks) - start)
+    if run[most - 1] == blocks[start + most - 1]:
+        return most
+    return bisect_left(range(most), True, key=lambda place: run[place] != blocks[start + place])
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit

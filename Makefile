@@ -72,8 +72,8 @@ bench: $(INSTALLED)  ## what a decision costs, against Envoy without the filter
 	@$(BIN)/python -m extproc.lab.bench
 
 .PHONY: tables
-tables: $(INSTALLED)  ## writes docs/benchmarks.md: the published tables beside their simulation
-	$(BIN)/python -m extproc.lab.tables
+tables: $(INSTALLED)  ## writes docs/benchmarks.md and docs/prefix-caches.md; TRACE=FILE replays Mooncake's trace, too
+	$(BIN)/python -m extproc.lab.tables $(if $(TRACE),--trace $(TRACE))
 
 .PHONY: protos
 protos: $(INSTALLED)  ## compiles protos/ into the package

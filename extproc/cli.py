@@ -292,7 +292,8 @@ def _explain(arguments: argparse.Namespace) -> int:
         head,
         complete=len(head) == len(body),
         path=arguments.path,
-        headers=dict(arguments.header),
+        # Clients say how long the body is, though not all of it may be shown.
+        headers={"content-length": str(len(body)), **dict(arguments.header)},
         inflight=dict(arguments.inflight),
     )
     if arguments.json:

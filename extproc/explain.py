@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from random import Random
 
+from extproc.core.blocks import BLOCK_BYTES
 from extproc.core.catalog import Catalog, revise
 from extproc.core.conversation import Conversation, Event, Kind
 from extproc.core.endpoint import Endpoint
@@ -28,6 +29,28 @@ class ExplainedCandidate:
 
 
 @dataclass(frozen=True)
+class ExplainedPrompt:
+    """What a strategy that compares prompts reads of one."""
+
+    bytes: int
+    blocks: int
+    system_blocks: int
+    """How many of those are tools and system prompt."""
+    home_by: str
+    """What says where on the ring it is at home, until some cache has a part of it."""
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        of_system = f", {self.system_blocks} of them tools and system prompt"
+        yield (
+            f"prompt      {self.bytes:,} bytes; read {self.blocks:,} blocks of {BLOCK_BYTES}"
+            f"{of_system if self.system_blocks else ''}"
+        )
+        yield "index       empty here: no cache is known to have any of it"
+        yield f"home        on the ring by {self.home_by}"
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The steps from request to endpoint; `error` where the request would be refused."""
 
@@ -40,6 +63,7 @@ class Explanation:
     reason: str | None = None
     prefix: str | None = None
     prefix_hash: str | None = None
+    prompt: ExplainedPrompt | None = None
     bound: float | None = None
     candidates: list[ExplainedCandidate] = field(default_factory=list)
     error: dict[str, object] | None = None
@@ -63,6 +87,8 @@ class Explanation:
             yield "signals     none here: judged by requests in flight alone"
         yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none to follow)"
         yield f"hash        {self.prefix_hash or '-'}"
+        if self.prompt is not None:
+            yield from self.prompt.lines()
         if self.bound is not None:
             yield f"bound       {self.bound:g} requests in flight"
         yield "candidates  in the order of preference"
@@ -123,6 +149,17 @@ def _ledger(inflight: Mapping[str, int]) -> Ledger:
     return ledger
 
 
+def _prompt(placement: Placement) -> ExplainedPrompt | None:
+    prompt, spec = placement.prompt, placement.model.spec.load_balancing
+    if prompt is None:
+        return None
+    if prompt.shared is not None and spec.prefix_hash.header is None:
+        home_by = "the system prompt, which is most of it"
+    else:
+        home_by = "chance" if placement.key is None else "the hash"
+    return ExplainedPrompt(prompt.bytes, len(prompt.blocks), prompt.system_blocks, home_by)
+
+
 def _explanation(
     router: _WatchedRouter, decision: Decision, inflight: Mapping[str, int]
 ) -> Explanation:
@@ -141,6 +178,7 @@ def _explanation(
         reason=decision.reason,
         prefix=placement.prefix,
         prefix_hash=None if decision.key is None else f"{decision.key:016x}",
+        prompt=_prompt(placement),
         bound=None if bound is None else bound.numerator / bound.denominator,
         candidates=[
             ExplainedCandidate(

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.cli import main
 from extproc.core.conversation import Conversation, Event, Kind
 from extproc.core.router import Decision
 from extproc.core.spec import ModelSpec, ModelsSpec
@@ -180,3 +183,79 @@ def test_a_strategy_that_reads_signals_says_that_there_are_none_here() -> None:
     assert explanation.endpoint == TWO_ADDRESSES[1]
     assert any(line.startswith("signals     none here") for line in explanation.lines())
     assert not any(line.startswith("signals") for line in explained().lines())
+
+
+class TestAStrategyThatComparesPrompts:
+    CACHE = model_spec("llama", strategy="PrefixCache")
+
+    def explained(self, *, system: int = 0, user: int = 0, **more: Any) -> Explanation:
+        """Of a conversation with so many bytes of each."""
+        messages = [{"role": "user", "content": "u" * user}]
+        if system:
+            messages.insert(0, {"role": "system", "content": "s" * system})
+        specs = more.pop("specs", (self.CACHE,))
+        return explained(*specs, body={"model": "llama", "messages": messages}, **more)
+
+    def test_tells_what_was_read_and_that_nothing_is_known_to_be_cached(self) -> None:
+        explanation = self.explained(system=2_000, user=600)
+        assert (explanation.endpoint in TWO_ADDRESSES, explanation.reason) == (True, "cold")
+        assert explanation.prompt is not None
+        assert (explanation.prompt.blocks, explanation.prompt.system_blocks) == (10, 7)
+        lines = list(explanation.lines())
+        assert (
+            "prompt      2,614 bytes; read 10 blocks of 256, 7 of them tools and system prompt"
+            in (lines)
+        )
+        assert "index       empty here: no cache is known to have any of it" in lines
+        assert "home        on the ring by the system prompt, which is most of it" in lines
+
+    @pytest.mark.parametrize(
+        ("spec", "user", "home_by"),
+        [
+            (CACHE, 600, "the hash"),
+            (CACHE, 0, "chance"),
+            (
+                model_spec("llama", strategy="PrefixCache", prefixSource="Header:x-session"),
+                600,
+                "chance",
+            ),
+        ],
+    )
+    def test_tells_what_says_where_a_new_prompt_is_at_home(
+        self, spec: ModelSpec, user: int, home_by: str
+    ) -> None:
+        explanation = self.explained(user=user, specs=(spec,))
+        assert f"home        on the ring by {home_by}" in list(explanation.lines())
+
+    def test_counts_what_is_beyond_the_head_of_a_cut_body(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        models, body = tmp_path / "models.yaml", tmp_path / "body.json"
+        endpoints = "[10.0.0.1:8000, 10.0.0.2:8000]"
+        strategy = "{strategy: PrefixCache}"
+        models.write_text(
+            f"models: [{{name: llama, endpoints: {endpoints}, loadBalancing: {strategy}}}]"
+        )
+        body.write_text(json.dumps({"model": "llama", "prompt": "x" * 60_000}))
+        command = ["explain", "--models", str(models), "--body", str(body)]
+        assert main([*command, "--head", "20000", "--json"]) == 0
+        prompt = json.loads(capsys.readouterr().out)["prompt"]
+        assert prompt["blocks"] == 78
+        assert prompt["bytes"] == pytest.approx(60_000, rel=0.01)
+
+    def test_has_nothing_to_compare_where_there_is_no_prompt(self) -> None:
+        body = {"model": "llama", "input": "hello"}
+        explanation = explained(self.CACHE, body=body, path="/v1/embeddings")
+        assert explanation.endpoint in TWO_ADDRESSES
+        assert explanation.prompt is None
+        assert not any(line.startswith(("prompt", "index")) for line in explanation.lines())
+
+    def test_gives_machines_numbers(self) -> None:
+        told = json.loads(json.dumps(self.explained(user=600).as_dict()))
+        assert told["prompt"] == {
+            "bytes": 606,
+            "blocks": 2,
+            "system_blocks": 0,
+            "home_by": "the hash",
+        }
+        assert explained().as_dict()["prompt"] is None

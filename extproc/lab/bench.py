@@ -31,7 +31,7 @@ from extproc.core.spec import ModelsSpec
 from extproc.core.strategies import build
 from extproc.edge.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
-from extproc.lab import bench_signals
+from extproc.lab import bench_prefix_cache, bench_signals
 from extproc.lab.bench_signals import SETTLE_SECONDS, Way
 from extproc.lab.processes import Process, until
 from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, FileSidecar, adapted
@@ -251,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     console = Console(width=max(Console().width, 120))
     console.print(decisions(parsed.requests))
+    console.print(bench_prefix_cache.table(max(parsed.requests // 20, 1)))
+    console.print(bench_prefix_cache.memory_table(parsed.requests * 125))
     results = asyncio.run(measure(console, parsed.requests))
     console.print(table(results))
     messages = [(_headers_message(), _body_message(body(1_000, key))) for key in range(KEYS)]

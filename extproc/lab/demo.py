@@ -1,6 +1,6 @@
 """The main job, to be watched: chat traffic through Envoy and the sidecar, strategy by strategy.
 
-    make demo   compares RoundRobin, LeastLoad and PrefixHash and prints a table
+    make demo   compares RoundRobin, LeastLoad, PrefixHash and PrefixCache and prints a table
     make run    keeps the stack up for curl
 
 Envoy and the sidecar are real; the vLLM replicas are stand-ins that keep real
@@ -38,9 +38,9 @@ from extproc.lab.stack import (
 )
 
 MODEL = "llama-3.1-8b-instruct-fp8-l4"
-STRATEGIES = ("RoundRobin", "LeastLoad", "PrefixHash")
+STRATEGIES = ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache")
 REPLICAS = 8
-TIME_SCALE = 3.0
+TIME_SCALE = 3.5
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,10 @@ def _examples(log: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """The last line of each kind of decision."""
     last = {(line["strategy"], line["reason"]): line for line in log}
     names = ("status", "upstream", "strategy", "reason", "prefix_hash", "inflight", "hops")
-    return [{name: line[name] for name in names} for line in last.values()]
+    shown = (*names, "predicted_hit")  # which only some strategies have
+    return [
+        {name: line[name] for name in shown if line.get(name) is not None} for line in last.values()
+    ]
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:

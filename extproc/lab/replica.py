@@ -112,10 +112,11 @@ class Replica:
 
     def abort(self, request_id: int) -> None:
         """Drops a request wherever it is; one that is unknown or over changes nothing."""
-        self._waiting.pop(request_id, None)
-        sequence = self._running.pop(request_id, None)
-        if sequence is not None:
-            self._release(sequence)
+        waiting = self._waiting.pop(request_id, None)
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            self._release(running)
+        self.finished_total += waiting is not None or running is not None
 
     def load_adapter(self, adapter: str) -> None:
         """Reads an adapter from disk before the next step, which takes so much longer.
@@ -161,6 +162,8 @@ class Replica:
             if sequence.computed == sequence.known:
                 self._generate(sequence, tokens)
         self.generation_tokens_total += len(tokens.request_ids)
+        self.first_tokens_total += len(tokens.first)
+        self.finished_total += len(tokens.finished)
         return tokens
 
     def reset(self) -> None:
@@ -179,6 +182,10 @@ class Replica:
         """Prompt tokens, cached or not, of requests that have their first token."""
         self.generation_tokens_total = 0
         """Tokens generated."""
+        self.first_tokens_total = 0
+        """Requests that have their first token."""
+        self.finished_total = 0
+        """Requests that are over, aborted ones among them."""
 
     def _check(self, request: SimRequest) -> None:
         if request.prompt_tokens < 1 or request.output_tokens < 1:

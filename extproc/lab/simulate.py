@@ -9,20 +9,25 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from random import Random
+from typing import Any, NamedTuple, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.adapters.models_document import DocumentError, parse
 from extproc.cli import Parser
+from extproc.core.signals import Signals
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.spec.load_balancing import StrategyName
-from extproc.lab import profile
+from extproc.core.strategies import build
+from extproc.lab import profile, rivals
 from extproc.lab.bad_input import BadInput
 from extproc.lab.console import Output
 from extproc.lab.fleet.pool import simulate_all
-from extproc.lab.fleet.simulation import Scenario
+from extproc.lab.fleet.prompts import Shown
+from extproc.lab.fleet.scenario import Scenario
+from extproc.lab.fleet.sidecars import SESSION_HEADER
 from extproc.lab.measures import charts, comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
@@ -34,6 +39,19 @@ STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one
 _DEFAULT_STRATEGIES = ("Random", "LeastLoad", "PrefixHash")
 
 _INTERRUPTED = 130
+
+
+class _Contender(NamedTuple):
+    """What is compared."""
+
+    load_balancing: LoadBalancingSpec
+    rival: str = ""
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether it makes a difference how much of a body is shown."""
+        signals = Signals(lambda: 0.0, {})
+        return bool(self.rival) or build(self.load_balancing, Random(0), signals).reads_prompts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,7 +88,8 @@ def _parser() -> Parser:
         action="extend",
         metavar="NAME",
         help=f"one or several of {', '.join(STRATEGIES)} "
-        f"(default: {' '.join(_DEFAULT_STRATEGIES)}, or that of --models)",
+        f"(default: {' '.join(_DEFAULT_STRATEGIES)}, or that of --models); "
+        f"published rules, for comparison: {', '.join(rivals.names())}",
     )
     add("--replicas", type=positive(int), metavar="N", help="engines (default: the workload's own)")
     add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
@@ -86,6 +105,13 @@ def _parser() -> Parser:
         type=positive(int),
         metavar="N",
         help="each sees only its own load (default: the workload's own number, mostly one)",
+    )
+    add(
+        "--shown-bytes",
+        type=positive(int),
+        metavar="N",
+        help="so much of each body is shown to strategies that read prompts (default: as "
+        "envoy/envoy.yaml has it; to published rules everything)",
     )
     add(
         "--ideal-client",
@@ -111,9 +137,11 @@ def _parser() -> Parser:
 
 def _check_calibration(asked: argparse.Namespace) -> None:
     """What is simulated for a calibration stands in its table."""
-    for option in ("workload", "strategy", "replicas", "models", "sidecars", "json", "plot"):
+    options = ("workload", "strategy", "replicas", "models", "sidecars", "shown_bytes")
+    for option in (*options, "json", "plot"):
         if getattr(asked, option) is not None:
-            raise BadInput(f"--calibrate takes no --{option}: that stands in its table")
+            name = option.replace("_", "-")
+            raise BadInput(f"--calibrate takes no --{name}: that stands in its table")
 
 
 def _simulate(asked: argparse.Namespace) -> int:
@@ -162,8 +190,7 @@ def _run(scenarios: Sequence[Scenario]) -> list[Run]:
         return simulate_all(scenarios)
     with Progress(*columns, console=console, transient=True) as bars:
         tasks = [
-            bars.add_task(one.routing.load_balancing.strategy, total=one.workload.requests)
-            for one in scenarios
+            bars.add_task(one.routing.strategy, total=one.workload.requests) for one in scenarios
         ]
         return simulate_all(scenarios, lambda number, more: bars.advance(tasks[number], more))
 
@@ -177,13 +204,21 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     model = None if asked.models is None else _model(asked)
     # The document's own endpoints, if it lists them: their names are their places on the ring.
     addresses = model.endpoints or () if model and not asked.replicas else ()
+    contenders = _contenders(asked, model)
+    if asked.shown_bytes and not any(one.reads_prompts for one in contenders):
+        raise BadInput("--shown-bytes: none of these strategies reads prompts")
     scenarios = []
-    for spec in _load_balancing(asked, model):
-        usual = Scenario.of(workload, engine, spec, limited_client=limited, seed=asked.seed)
+    for spec, rival in contenders:
+        usual = Scenario.of(
+            workload, engine, spec, limited_client=limited, seed=asked.seed, rival=rival
+        )
+        shown = usual.routing.shown
+        if asked.shown_bytes:
+            shown = Shown(asked.shown_bytes, asked.shown_bytes)
         scenarios.append(
             replace(
                 usual,
-                routing=replace(usual.routing, addresses=addresses),
+                routing=replace(usual.routing, addresses=addresses, shown=shown),
                 replicas=len(addresses) or asked.replicas or usual.replicas,
                 sidecars=asked.sidecars or usual.sidecars,
             )
@@ -191,30 +226,37 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     return scenarios
 
 
-def _load_balancing(asked: argparse.Namespace, model: ModelSpec | None) -> list[LoadBalancingSpec]:
+def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Contender]:
     """One for each strategy that is compared."""
     base = model.load_balancing if model else LoadBalancingSpec()
     if asked.model is not None and model is None:
         raise BadInput("--model is a model of the document that --models names")
-    if base.prefix_hash.header is not None:
+    if base.prefix_hash.header not in (None, SESSION_HEADER):
         raise BadInput(
-            f"{asked.models}: requests are simulated without headers, so 'prefixSource' cannot be "
-            f"{base.prefix_hash.prefix_source}"
+            f"{asked.models}: requests are simulated with one header, {SESSION_HEADER}, so "
+            f"'prefixSource' cannot be {base.prefix_hash.prefix_source}"
         )
     if asked.strategy is None:
         if model is not None:
-            return [base]
-        return [base.model_copy(update={"strategy": name}) for name in _DEFAULT_STRATEGIES]
+            return [_Contender(base)]
+        return [_contender(name, base) for name in _DEFAULT_STRATEGIES]
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
     if not wanted:
         raise BadInput("--strategy: name one")
+    known = (*STRATEGIES, *rivals.names())
     for name in wanted:
-        if name not in STRATEGIES and name != base.strategy:
-            raise BadInput(f"--strategy: {name!r} is not one of {', '.join(STRATEGIES)}")
-    return [
-        base if name == base.strategy else base.model_copy(update={"strategy": name, "chain": ()})
-        for name in wanted
-    ]
+        if name not in known and name != base.strategy:
+            raise BadInput(f"--strategy: {name!r} is not one of {', '.join(known)}")
+    return [_contender(name, base) for name in wanted]
+
+
+def _contender(name: str, base: LoadBalancingSpec) -> _Contender:
+    """A strategy with the parameters of `base`, or a rival."""
+    if name in rivals.names():
+        return _Contender(base, name)
+    if name == base.strategy:
+        return _Contender(base)
+    return _Contender(base.model_copy(update={"strategy": name, "chain": ()}))
 
 
 def _model(asked: argparse.Namespace) -> ModelSpec:

@@ -75,9 +75,13 @@ def exposition(
         ("prefix_cache_hits_total", "counter", replica.prefix_cache_hits),
         ("prompt_tokens_total", "counter", replica.prompt_tokens_total),
         ("generation_tokens_total", "counter", replica.generation_tokens_total),
+        ("request_success_total", "counter", replica.finished_total),
     )
     own = f'engine="0",model_name="{_escaped(model_name)}"'
     families = [_family(name, kind, [(own, value)]) for name, kind, value in series]
+    # Of the histogram only the count: a stand-in has no true figures for its buckets.
+    begun, ttft = [(own, replica.first_tokens_total)], "time_to_first_token_seconds"
+    families.append(_family(ttft, "histogram", begun, f"{ttft}_count"))
     if gauge is not None:
         families.append(_family("lora_requests_info", "gauge", _lora_series(replica, gauge)))
     families.append(_family("cache_config_info", "gauge", [(_cache_config(replica), 1)]))
@@ -108,11 +112,13 @@ def _cache_config(replica: Replica) -> str:
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
 
 
-def _family(name: str, kind: str, series: Iterable[tuple[str, float]]) -> str:
+def _family(
+    name: str, kind: str, series: Iterable[tuple[str, float]], sample: str | None = None
+) -> str:
     # The family of a counter has its name without _total.
     family = name.removesuffix("_total") if kind == "counter" else name
     help_and_type = f"# HELP vllm:{family} Of a stand-in.\n# TYPE vllm:{family} {kind}\n"
-    lines = (f"vllm:{name}{{{labels}}} {_number(value)}\n" for labels, value in series)
+    lines = (f"vllm:{sample or name}{{{labels}}} {_number(value)}\n" for labels, value in series)
     return help_and_type + "".join(lines)
 
 

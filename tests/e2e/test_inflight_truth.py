@@ -47,12 +47,12 @@ async def test_with_two_thousand_streams_at_once(launch: Launch) -> None:
     scene = await launch(Options(change_config=patient, replica_arguments=(*SLOW, *roomy)))
 
     async def stream(user: int) -> bool:
-        async with scene.stream(chat(f"user {user}", tokens=90)) as response:
+        async with scene.stream(chat(f"user {user}", tokens=140)) as response:
             body: bytes = await response.read()
             return body.endswith(b"data: [DONE]\n\n")
 
     streams = [asyncio.create_task(stream(user)) for user in range(2000)]
-    await scene.agree_on_inflight(2000, seconds=20)
+    await scene.agree_on_inflight(2000, seconds=30)
     assert all(await asyncio.gather(*streams))
     await scene.agree_on_inflight(0)
     routes = {line["route"] for line in await scene.access_log(2000)}

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import pytest
+
 from extproc.core.spec import StrategyName
 from extproc.lab.processes import until
 from extproc.lab.stack import FileSidecar
@@ -56,9 +58,12 @@ async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
         assert all(entry["reason"] for entry in entries)
 
 
-async def test_those_that_read_signals_send_to_the_shorter_queue(launch: Launch) -> None:
+@pytest.mark.parametrize("strategy", ["LeastQueue", "PrefixCache"])
+async def test_those_that_read_signals_send_to_the_shorter_queue(
+    launch: Launch, strategy: str
+) -> None:
     scene = await launch(
-        Options(strategy="LeastQueue", replica_arguments=(*QUICK, "--max-num-seqs", "2"))
+        Options(strategy=strategy, replica_arguments=(*QUICK, "--max-num-seqs", "2"))
     )
     busy, *others = scene.replicas.addresses
 

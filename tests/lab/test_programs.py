@@ -19,12 +19,18 @@ from extproc.lab.processes import Process, until
         (
             "demo",
             ["--users", "6", "--turns", "2"],
-            ["RoundRobin", "LeastLoad", "PrefixHash", '"reason": "prefix"', "cache hits"],
+            [
+                *["RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache", "cache hits"],
+                *['"reason": "prefix"', '"reason": "cached"'],
+            ],
         ),
         (
             "bench",
             ["--requests", "40"],
-            ["the decision alone", "+ extproc", "sidecar CPU us", "200 send 100 MB", "200 hang"],
+            [
+                *["the decision alone", "+ extproc", "sidecar CPU us", "200 send 100 MB"],
+                *["200 hang", "decide, prompts seen before", "PrefixCache: memory"],
+            ],
         ),
     ],
 )
@@ -36,7 +42,7 @@ async def test_a_program_measures_and_prints_its_table(
     )
     process.spawn()
     try:
-        assert await process.wait(80) == 0, process.complaint()
+        assert await process.wait(120) == 0, process.complaint()
     finally:
         await process.stop()
     printed = process.stdout.read_text()

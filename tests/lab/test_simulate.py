@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 import yaml
 
+from extproc.lab import rivals
 from extproc.lab import simulate as command
 from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED
+from extproc.lab.fleet.prompts import EVERYTHING, SHIPPED
 from extproc.lab.fleet.simulation import Scenario, simulate
 from extproc.lab.measures import published
 from extproc.lab.measures.run import Run
@@ -243,6 +245,51 @@ class TestStrategies:
         assert "Chain" not in strategies(fleets)
 
 
+class TestPublishedRules:
+    def test_may_be_compared_with_strategies(self, run: Simulate, fleets: list[Scenario]) -> None:
+        code, out, _ = run(*FEW, "--strategy", "LeastLoad", *rivals.names())
+        assert code == 0
+        assert [one.routing.strategy for one in fleets] == ["LeastLoad", *rivals.names()]
+        for name in rivals.names():
+            assert f"{name} on 8 x {L4_LLAMA_3_1_8B_FP8.name}" in out
+
+    def test_see_more_than_strategies_do(self, run: Simulate, fleets: list[Scenario]) -> None:
+        run(*FEW, "--strategy", "PrefixCache,LMetric")
+        ours, theirs = fleets
+        assert (ours.routing.shown, ours.answers_shown) == (SHIPPED, False)
+        assert (theirs.routing.shown, theirs.answers_shown) == (EVERYTHING, True)
+
+    def test_are_listed_apart_from_the_strategies(self, run: Simulate) -> None:
+        out = " ".join(run("--help").out.split())
+        assert f"published rules, for comparison: {', '.join(rivals.names())}" in out
+
+    def test_are_no_strategies_of_a_models_document(
+        self, document: Path, refused: Callable[..., str]
+    ) -> None:
+        document.write_text(DOCUMENT.replace("strategy: PrefixHash", "strategy: LMetric"))
+        said = refused(*FEW, "--models", document)
+        assert said.startswith(f"{document}: models[0].loadBalancing.strategy: ")
+
+
+class TestShownBytes:
+    def test_are_so_many_of_each_body_for_all(self, run: Simulate, fleets: list[Scenario]) -> None:
+        flags = ("--strategy", "PrefixCache,LMetric,Random", "--shown-bytes", 4_096)
+        assert run(*FEW, *flags).code == 0
+        assert {one.routing.shown for one in fleets} == {(4_096, 4_096)}
+
+    def test_decide_how_much_of_a_prompt_is_followed(self, run: Simulate) -> None:
+        asked = ("--workload", "saas", "--sessions", 60, "--strategy", "PrefixCache", "--json")
+        few, many = (figures(run(*asked, "--shown-bytes", n).out)[0] for n in (512, 65_536))
+        assert few["hit_rate"] < many["hit_rate"]
+
+    @pytest.mark.parametrize("flags", [(), ("--strategy", "Random,PrefixHash")])
+    def test_mean_nothing_to_strategies_that_read_no_prompts(
+        self, flags: tuple[str, ...], refused: Callable[..., str]
+    ) -> None:
+        said = refused(*FEW, *flags, "--shown-bytes", 9)
+        assert said == "--shown-bytes: none of these strategies reads prompts"
+
+
 class TestModels:
     def test_give_strategy_parameters_and_engines(
         self, document: Path, run: Simulate, fleets: list[Scenario]
@@ -273,6 +320,22 @@ class TestModels:
         run(*FEW, "--models", document, "--strategy", "PrefixHash", "LeastLoad")
         for fleet in fleets[2:]:
             assert fleet.routing.load_balancing.prefix_hash.mean_load_factor == 150
+
+    def test_may_read_the_header_that_requests_have(
+        self, document: Path, run: Simulate, fleets: list[Scenario]
+    ) -> None:
+        keys = "prefixHash: {prefixSource: 'Header:X-Session'}"
+        document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys[:-1]))
+        assert run(*FEW, "--models", document).code == 0
+        assert fleets[0].routing.load_balancing.prefix_hash.header == "x-session"
+
+    def test_cannot_read_another(self, document: Path, refused: Callable[..., str]) -> None:
+        keys = "prefixHash: {prefixSource: 'Header:x-user'"
+        document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
+        assert refused(*FEW, "--models", document) == (
+            f"{document}: requests are simulated with one header, x-session, so 'prefixSource' "
+            "cannot be Header:x-user"
+        )
 
     def test_need_not_be_as_many_engines_as_they_list(
         self, document: Path, run: Simulate, fleets: list[Scenario]
@@ -344,7 +407,10 @@ class TestMistakes:
             (("--workload",), "argument --workload: expected one argument"),
             ((*FEW, "--fast"), "unrecognized arguments: --fast"),
             ((*FEW, "--strategy"), "argument --strategy: expected at least one argument"),
-            ((*FEW, "--strategy", "Best"), "--strategy: 'Best' is not one of PrefixHash, Random,"),
+            (
+                (*FEW, "--strategy", "Best"),
+                "--strategy: 'Best' is not one of PrefixHash, PrefixCache",
+            ),
             ((*FEW, "--strategy", "Random,best"), "--strategy: 'best' is not one of"),
             ((*FEW, "--strategy", "Chain"), "--strategy: 'Chain' is not one of"),
             ((*FEW, "--strategy", ","), "--strategy"),
@@ -352,6 +418,8 @@ class TestMistakes:
             ((*ONE, "--replicas", "0"), "argument --replicas: '0' is no number above 0"),
             ((*ONE, "--replicas", "many"), "argument --replicas: 'many' is no number above 0"),
             ((*ONE, "--sidecars", "-1"), "argument --sidecars"),
+            ((*ONE, "--shown-bytes", "0"), "argument --shown-bytes: '0' is no number above 0"),
+            ((*ONE, "--shown-bytes", "64K"), "argument --shown-bytes: '64K' is no number above 0"),
             ((*ONE, "--sessions", "0"), "argument --sessions: '0' is no number above 0"),
             ((*ONE, "--concurrency", "1.5"), "argument --concurrency: '1.5' is no number above 0"),
             ((*ONE, "--seed", "x"), "argument --seed: "),

@@ -7,6 +7,8 @@ number, and a block's id is the number of its row with the tokens of the last se
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from extproc.lab.workloads.workload import Segment, Turn
 
 _OFFSET_BITS = 24
@@ -22,12 +24,19 @@ class BlockIds:
 
     def of(self, turn: Turn) -> list[int]:
         """The ids of all full blocks of the prompt and its answer."""
+        return self._of(turn, (*turn.prompt, turn.output))
+
+    def of_prompt(self, turn: Turn) -> list[int]:
+        """The ids of all full blocks of the prompt alone."""
+        return self._of(turn, turn.prompt)
+
+    def _of(self, turn: Turn, segments: Iterable[Segment]) -> list[int]:
         ids: list[int] = []
         # Keys and values of an adapter are its own, so its name comes before all.
         row = self._row(0, 0, turn.adapter)
         before = 0  # tokens of the last segment
         position = 0  # tokens of all
-        for segment in (*turn.prompt, turn.output):
+        for segment in segments:
             row = self._row(row, before, segment.name)
             ids += self._blocks(row, position, segment)
             before = segment.tokens

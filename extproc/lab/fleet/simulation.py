@@ -2,64 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease
-from extproc.core.spec import LoadBalancingSpec
 from extproc.lab.fleet.block_ids import BlockIds
-from extproc.lab.fleet.client import IDEAL, SINGLE_THREADED, Ask, Client, ClientCosts
+from extproc.lab.fleet.client import Ask, Client
 from extproc.lab.fleet.engines import Engines
-from extproc.lab.fleet.sidecars import Routing, Sidecar
+from extproc.lab.fleet.events import Event, Leave, absent
+from extproc.lab.fleet.prompts import Prompts
+from extproc.lab.fleet.scenario import Scenario
+from extproc.lab.fleet.sidecars import Sidecar
 from extproc.lab.fleet.timeline import Timeline
 from extproc.lab.measures.run import Floats, Ints, Run
-from extproc.lab.profile import Profile
 from extproc.lab.replica import SimRequest, StepTokens
 from extproc.lab.workloads.workload import Turn, Workload
 
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is simulated."""
-
-    workload: Workload
-    profile: Profile
-    routing: Routing
-    replicas: int = 8
-    sidecars: int = 1
-    """Requests come to each of them by chance, and none knows of the others."""
-
-    client: ClientCosts = IDEAL
-    seed: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        engine: Profile,
-        load_balancing: LoadBalancingSpec,
-        *,
-        limited_client: bool = False,
-        seed: int = 0,
-    ) -> Scenario:
-        """The workload's own fleet, with the client's limits or without."""
-        return cls(
-            workload,
-            engine,
-            Routing(load_balancing, workload.adapters),
-            workload.replicas,
-            workload.sidecars,
-            SINGLE_THREADED if limited_client else IDEAL,
-            seed,
-        )
+__all__ = ["Scenario", "simulate"]
 
 
 class _Refused(Exception):
-    """The engine says why."""
+    """The engine or the sidecar says why."""
+
+
+class _Flight(NamedTuple):
+    """A request that is on an engine."""
+
+    ask: Ask
+    lease: Lease
 
 
 class _Fleet:
@@ -67,11 +42,20 @@ class _Fleet:
 
     def __init__(self, scenario: Scenario) -> None:
         self.timeline = Timeline()
-        self.engines = Engines(self.timeline, scenario.profile, scenario.replicas)
+        self.engines = Engines(self.timeline, scenario.profile, scenario.replicas, scenario.slow)
         self.engines.warm_adapters(list(scenario.routing.adapters))
-        seed = scenario.seed
+        seed, yet_to_come = scenario.seed, absent(scenario.events)
+        self._present = set(range(scenario.replicas)) - yet_to_come
+        prompts = Prompts(scenario.routing.shown)
         self._sidecars = [
-            Sidecar(self.timeline, self.engines.replicas, scenario.routing, f"{seed} {number}")
+            Sidecar(
+                self.timeline,
+                self.engines.replicas,
+                scenario.routing,
+                f"{seed} {number}",
+                yet_to_come,
+                prompts,
+            )
             for number in range(scenario.sidecars)
         ]
         self._api = scenario.workload.api
@@ -80,10 +64,23 @@ class _Fleet:
         self._chance = Random(f"sidecar {seed}")
         self._ids = BlockIds(scenario.profile.block_size)
 
-    def send(self, number: int, turn: Turn) -> tuple[int, Lease]:
-        """The engine that a request goes to. Raises _Refused where that can never serve it."""
+    def happen(self, event: Event) -> None:
+        """An engine comes or goes, and all sidecars hear of it."""
+        if isinstance(event, Leave):
+            self._present.discard(event.number)
+            self.engines.replace(event.number)
+        else:
+            self._present.add(event.number)
+        for sidecar in self._sidecars:
+            sidecar.follow(self._present)
+
+    def send(self, number: int, turn: Turn, session: str) -> tuple[int, Lease]:
+        """The engine that a request goes to. Raises _Refused where none can ever serve it."""
         sidecar = self._chance.choice(self._sidecars)
-        lease = sidecar.decide(self._api, turn).lease
+        try:
+            lease = sidecar.decide(self._api, turn, session).lease
+        except NoEndpoints as error:
+            raise _Refused(error.message) from None
         engine = self._numbers[lease.endpoint.address]
         request = SimRequest(
             number, turn.prompt_tokens, turn.output.tokens, self._ids.of(turn), turn.adapter
@@ -104,31 +101,41 @@ class _Phase:
         self._fleet = fleet
         self._scenario = scenario
         self._offset = offset  # of request ids, which are the fleet's
-        self._leases: dict[int, Lease] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._retried: set[int] = set()
+        self._broken: list[int] = []
         self._prompt: Ints = np.array([turn.prompt_tokens for turn in turns], dtype=np.int64)
         self._output: Ints = np.array([turn.output.tokens for turn in turns], dtype=np.int64)
         self._cached: Ints = np.full(len(turns), -1, dtype=np.int64)
         self._endpoint: Ints = np.full(len(turns), -1, dtype=np.int64)
         self._refusals: dict[int, str] = {}
         self._sessions = [len(session.turns) for session in workload.sessions]
+        firsts = np.cumsum([0, *self._sessions])[:-1]
+        self._session_of: Ints = np.repeat(firsts, self._sessions)
         rng = Random(f"client {scenario.seed}")
         self._client = Client(fleet.timeline, workload, scenario.client, self._send, rng)
 
-    def run(self, progress: Callable[[int], None]) -> None:
-        self._fleet.engines.on_tokens = self._on_tokens
+    def run(self, progress: Callable[[int], None], events: Sequence[Event] = ()) -> None:
+        fleet = self._fleet
+        fleet.engines.on_tokens = self._on_tokens
         self._progress = progress
-        self._preempted = self._preemptions()
-        self._fleet.engines.kv_usage()
-        self._began = self._fleet.timeline.now
+        self._preempted = fleet.engines.preemptions
+        fleet.engines.kv_usage()
+        self._began = fleet.timeline.now
+        for event in events:
+            fleet.timeline.at(self._began + event.at, partial(self._happen, event))
         self._client.start()
-        self._fleet.timeline.run(lambda: self._client.over)
+        fleet.timeline.run(lambda: self._client.over)
+        # The client may have read some of it in the moment in which it broke off.
+        self._client.first[self._broken] = np.nan
+        self._client.last[self._broken] = np.nan
 
     def result(self) -> Run:
         client, scenario = self._client, self._scenario
         seconds = self._fleet.timeline.now - self._began
         return Run(
             workload=scenario.workload.name,
-            strategy=scenario.routing.load_balancing.strategy,
+            strategy=scenario.routing.strategy,
             seconds=seconds,
             wanted=client.wanted - self._began,
             sent=client.sent - self._began,
@@ -149,36 +156,61 @@ class _Phase:
         begins = ends - np.array(self._sessions) + 1
         notes: dict[str, Any] = {
             "endpoints": self._scenario.replicas,
-            "preemptions": self._preemptions() - self._preempted,
+            "preemptions": self._fleet.engines.preemptions - self._preempted,
             "kv_cache_usage": self._fleet.engines.kv_usage(),
             **_times(client.last[ends] - client.sent[begins]),
         }
         if self._refusals:
             notes["refused"] = next(iter(self._refusals.values()))
+        if self._scenario.events:
+            notes |= {"retried": len(self._retried), "broken": len(self._broken)}
         return notes
-
-    def _preemptions(self) -> int:
-        return sum(one.preemptions for one in self._fleet.engines.replicas)
 
     def _send(self, ask: Ask) -> None:
         number = ask.number
+        session = str(self._offset + int(self._session_of[number]))
         try:
-            engine, lease = self._fleet.send(self._offset + number, ask.turn)
+            engine, lease = self._fleet.send(self._offset + number, ask.turn, session)
         except _Refused as refusal:
             self._refusals[number] = str(refusal)
-            self._progress(1)
-            self._client.fail(number)
+            self._fail(number)
             return
-        self._leases[number] = lease
+        self._flights[number] = _Flight(ask, lease)
         self._endpoint[number] = engine
+
+    def _fail(self, number: int) -> None:
+        self._progress(1)
+        self._client.fail(number)
+
+    def _happen(self, event: Event) -> None:
+        self._fleet.happen(event)
+        if isinstance(event, Leave):
+            for number in [n for n in self._flights if self._endpoint[n] == event.number]:
+                self._lose(number)
+
+    def _lose(self, number: int) -> None:
+        """The engine is dead: what had not begun to answer goes elsewhere, once, as Envoy retries.
+
+        Of what had begun the client has had a part, so nobody can.
+        """
+        flight = self._flights.pop(number)
+        flight.lease.release()
+        if self._cached[number] < 0 and number not in self._retried:
+            self._retried.add(number)
+            self._send(flight.ask)
+        else:
+            self._broken.append(number)
+            self._fail(number)
 
     def _on_tokens(self, _: int, tokens: StepTokens) -> None:
         if self._offset:
             tokens = _shifted(tokens, self._offset)
         for number, cached in tokens.first.items():
             self._cached[number] = cached
+            if self._scenario.answers_shown:
+                self._flights[number].lease.answered()
         for number in tokens.finished:
-            self._leases.pop(number).release()
+            self._flights.pop(number).lease.release()
         if tokens.finished:
             self._progress(len(tokens.finished))
         self._client.receive(tokens)
@@ -200,7 +232,7 @@ def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: 
     if before.sessions:
         _Phase(fleet, before, scenario, 0).run(progress)
     phase = _Phase(fleet, scenario.workload.measured, scenario, before.requests)
-    phase.run(progress)
+    phase.run(progress, scenario.events)
     return phase.result()
 
 

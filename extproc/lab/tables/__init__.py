@@ -1,1 +1,1 @@
-"""`make tables`: the published tables beside their simulation, written to docs/benchmarks.md."""
+"""`make tables`: docs/benchmarks.md and docs/prefix-caches.md, out of simulations."""

@@ -1,23 +1,68 @@
-"""Simulates everything and writes the page; minutes on two cores."""
+"""Simulates everything and writes the pages; an hour on two cores, minutes for the first alone."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from extproc.lab.bad_input import BadInput
+from extproc.lab.tables import prefix_caches
 from extproc.lab.tables.cells import simulate_cells
 from extproc.lab.tables.page import CELLS, write
 
+PAGES = ("benchmarks", "prefix-caches")
 
-def main() -> int:
-    """Writes docs/benchmarks.md beneath the current directory."""
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes docs/benchmarks.md and docs/prefix-caches.md beneath the current directory."""
+    asked = _parser().parse_args(arguments)
     docs = Path("docs")
-    if not docs.is_dir():
-        print("extproc.lab.tables: there is no directory docs here", file=sys.stderr)
+    try:
+        _check(asked, docs)
+    except BadInput as error:
+        print(f"extproc.lab.tables: {error}", file=sys.stderr)
         return 2
-    write(simulate_cells(CELLS), docs)
-    print("written: docs/benchmarks.md")
+    wanted = asked.page or PAGES
+    if "benchmarks" in wanted:
+        write(simulate_cells(CELLS), docs)
+        print("written: docs/benchmarks.md")
+    if "prefix-caches" in wanted:
+        prefix_caches.update(docs, asked.trace, asked.only)
+        print(f"written: docs/{prefix_caches.PAGE}")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="extproc.lab.tables")
+    parser.add_argument("page", nargs="*", help=f"of {', '.join(PAGES)} (default: all)")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="Mooncake's conversation trace; without it the rows on it stay as they are",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        metavar="WORD",
+        help="prefix-caches: of its trials only those with a word in their key, such as 'saas |', "
+        "'| PrefixCache' or 'seed 0', without a word none; the others stay as they are",
+    )
+    return parser
+
+
+def _check(asked: argparse.Namespace, docs: Path) -> None:
+    for page in asked.page:
+        if page not in PAGES:
+            raise BadInput(f"there is no page {page!r}; there are {', '.join(PAGES)}")
+    if not docs.is_dir():
+        raise BadInput("there is no directory docs here")
+    if asked.trace is not None and not asked.trace.is_file():
+        raise BadInput(f"{asked.trace}: there is no such file")
+    if asked.only is not None and asked.page != ["prefix-caches"]:
+        raise BadInput("--only is for the page prefix-caches alone")
 
 
 if __name__ == "__main__":

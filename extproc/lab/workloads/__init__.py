@@ -14,6 +14,7 @@ from typing import NamedTuple
 # As modules: a function of a module's name would hide the module.
 from extproc.lab.workloads import (
     access_log,
+    adversaries,
     blog,
     codegen,
     kubeai_chat,
@@ -174,6 +175,26 @@ _WORKLOADS = {
     "codegen": _Known(
         "coding agents: system prompts of 3,000 to 100,000 tokens, 2 to 20 turns",
         lambda asked: codegen.codegen(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "one-prefix": _Known(
+        "made up: one system prompt for all, short questions that differ",
+        lambda asked: adversaries.one_prefix(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "all-distinct": _Known(
+        "made up: prompts that have nothing in common",
+        lambda asked: adversaries.all_distinct(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "hot-prefix": _Known(
+        "made up: half of all requests begin alike, the others in 100 ways",
+        lambda asked: adversaries.hot_prefix(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "heavy-tail": _Known(
+        "made up: conversations with a few very long messages",
+        lambda asked: adversaries.heavy_tail(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "mooncake": _Known(

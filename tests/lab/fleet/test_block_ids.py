@@ -89,6 +89,14 @@ def test_the_block_in_which_the_prompt_ends_is_the_answers() -> None:
     assert len(ids.of(one)) == len(ids.of(other)) == 5
 
 
+@settings(deadline=None)
+@given(turns, st.integers(1, 5))
+def test_the_prompt_alone_has_the_ids_before_the_answers(asked: Turn, size: int) -> None:
+    ids = BlockIds(size)
+    both, alone = ids.of(asked), ids.of_prompt(asked)
+    assert alone == both[: asked.prompt_tokens // size]
+
+
 def test_the_next_turn_begins_with_the_blocks_of_the_last_answer_and_all() -> None:
     ids = BlockIds(16)
     first, second = conversation("talk", (), [20, 30], [25, 5])

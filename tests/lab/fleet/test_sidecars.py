@@ -19,6 +19,7 @@ from extproc.core.spec import LoadBalancingSpec, PrefixHashSpec
 from extproc.core.spec.load_balancing import StrategyName
 from extproc.core.spec.values import PREFIX_SOURCES
 from extproc.lab.fleet import sidecars
+from extproc.lab.fleet.prompts import EVERYTHING, SHIPPED, Prompts, Shown
 from extproc.lab.fleet.sidecars import MODEL, Routing, Sidecar
 from extproc.lab.fleet.timeline import Timeline
 from extproc.lab.profile import Profile
@@ -28,7 +29,10 @@ from extproc.lab.workloads.workload import Api, Segment, Turn
 from tests.lab.fleet.builders import BLOCK, balancing, engine, turn
 
 STRATEGIES = sorted(set(get_args(StrategyName)) - {"Chain"})
-READING = {"LeastQueue", "LeastKVCache", "QueueKVCache", "LoraQueue", "LoraKVCache", "LowLatency"}
+READING = {
+    *("LeastQueue", "LeastKVCache", "QueueKVCache", "LoraQueue", "LoraKVCache", "LowLatency"),
+    "PrefixCache",
+}
 SPEC = balancing("LeastLoad")
 SLOW = {"intervalSeconds": 0.5, "idleIntervalSeconds": 2.0, "staleAfterSeconds": 4.0}
 BODY_SOURCES = [source for source in PREFIX_SOURCES if not source.startswith("Header:")]
@@ -170,6 +174,51 @@ class TestDeciding:
             Sidecar(Timeline(), [Replica(engine())], Routing(SPEC, addresses=["a:1", "b:1"]), "")
 
 
+class TestPrefixCache:
+    def test_finds_a_prompt_again_and_predicts_it(self) -> None:
+        scene = Scene(balancing("PrefixCache"))
+        first = scene.decide(turn("question", 1000))
+        first.lease.release()
+        again = scene.decide(turn("question", 1000))
+        assert again.address == first.address
+        assert first.prediction == (1000, 0)
+        assert again.prediction == (1000, 1000 // 64 * 64)
+
+    @pytest.mark.parametrize(
+        ("shown", "cached"), [(SHIPPED, 65_536 // 4), (EVERYTHING, 100_000 // 64 * 64)]
+    )
+    def test_sees_no_more_of_a_prompt_than_envoy_shows(self, shown: Shown, cached: int) -> None:
+        timeline = Timeline()
+        engines = [Replica(engine(kv_tokens=200_000))]
+        sidecar = Sidecar(timeline, engines, Routing(balancing("PrefixCache"), shown=shown), "")
+        timeline.at(1.0, lambda: None)  # by then it knows how large caches are
+        timeline.run(lambda: timeline.now >= 1.0)
+        sidecar.decide("chat", turn("book", 100_000)).lease.release()
+        assert sidecar.decide("chat", turn("book", 100_000)).prediction == (100_000, cached)
+
+    def test_takes_a_sessions_header_for_its_home(self) -> None:
+        keys = {"prefixSource": "Header:x-session"}
+        scene = Scene(balancing("PrefixCache", prefixHash=keys))
+        (sidecar,) = scene.sidecars
+        rules = Segment("rules", 1000, "system")
+        homes: Counter[tuple[int, str]] = Counter()
+        for number in range(64):
+            asked = turn(f"{number}", 50, opening=[rules._replace(name=f"rules {number}")])
+            decision = sidecar.decide("chat", asked, f"session {number % 4}")
+            decision.lease.release()
+            homes[number % 4, decision.address] += 1
+        assert len(homes) == 4
+
+    def test_makes_prompts_work_until_their_answers_begin(self, recorded: Recorded) -> None:
+        scene = Scene(balancing("PrefixCache"), replicas=1)
+        (signals,) = recorded.signals
+        leases = [scene.decide(turn(f"{n}", 1000)).lease for n in range(3)]
+        assert dict(signals.backlog.tokens) == {addresses(1)[0]: 3000}
+        leases[0].answered()
+        leases[1].release()
+        assert dict(signals.backlog.tokens) == {addresses(1)[0]: 1000}
+
+
 class TestSeveral:
     def test_each_knows_only_of_its_own_requests(self) -> None:
         scene = Scene(balancing("LeastLoad"), sidecars=2)
@@ -182,6 +231,20 @@ class TestSeveral:
         scene = Scene(balancing("LeastLoad"), sidecars=2)
         order = [[scene.decide(sidecar=n).address for _ in range(8)] for n in range(2)]
         assert order[0] != order[1]
+
+    def test_they_agree_where_a_system_prompt_is_at_home(self) -> None:
+        # Each has seen other prompts before, so the numbers that texts get must be common.
+        prompts = Prompts()
+        engines = [Replica(engine()) for _ in range(8)]
+        routing = Routing(balancing("PrefixCache"))
+        homes = set()
+        for number in range(4):
+            sidecar = Sidecar(Timeline(), engines, routing, f"{number}", prompts=prompts)
+            sidecar.decide("chat", turn(f"first {number}", 100)).lease.release()
+            rules = Segment("rules", 1000, "system")
+            asked = turn(f"question {number}", 50, opening=[rules])
+            homes.add(sidecar.decide("chat", asked).address)
+        assert len(homes) == 1
 
     def test_they_have_one_ring(self) -> None:
         scene = Scene(balancing("PrefixHash"), sidecars=3)
@@ -333,7 +396,17 @@ class TestReadings:
         reading = signals.latest(addresses(1)[0])
         assert reading is not None
         assert reading.report == Report(
-            Load(waiting=1, kv_usage=0.4), 1, 2, frozenset("a"), frozenset("b"), BLOCK, 10
+            Load(waiting=1, kv_usage=0.4),
+            running=1,
+            max_loras=2,
+            running_adapters=frozenset("a"),
+            waiting_adapters=frozenset("b"),
+            block_size=BLOCK,
+            blocks=10,
+            prompt_tokens=60,
+            cached_tokens=0,
+            first_tokens=0,
+            finished=0,
         )
 
     def test_where_lora_is_off_a_reading_says_nothing_of_it(self, recorded: Recorded) -> None:

@@ -1,0 +1,22 @@
+"""LMetric: "Simple is Better: Multiplication May Be All You Need for LLM Request Scheduling".
+
+arXiv 2603.15202. It has no constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extproc.lab.rivals.rule import Cost, Rule, Seen
+
+
+class LMetric(Rule):
+    """The least product of the tokens to compute before the answer, those that wait there already
+    among them, and the requests there, this one among them.
+    """
+
+    def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:
+        return [
+            ((one.backlog + max(0.0, tokens - one.cached)) * (one.requests + 1),)
+            for one in endpoints
+        ]

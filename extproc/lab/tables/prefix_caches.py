@@ -1,0 +1,101 @@
+"""docs/prefix-caches.md: strategies that look at prefix caches, side by side.
+
+What trials came to is kept in docs/prefix-caches.json, and the page is made of that alone. So
+some of it can be simulated anew, and what needs a trace stays as it was where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from extproc.lab.tables import prefix_tables as tables
+from extproc.lab.tables.book import Book
+from extproc.lab.tables.contenders import CHARACTERS
+from extproc.lab.tables.prefix_trials import trials
+from extproc.lab.tables.prefix_verdict import verdicts
+from extproc.lab.tables.scenes import (
+    ADVERSARIES,
+    CHAT,
+    CODEGEN,
+    LORA,
+    MOONCAKE,
+    SAAS,
+    SCENES,
+    THREADS,
+    WORKLOADS,
+)
+from extproc.lab.tables.trials import Figures, Task, Trial, key, try_all
+
+PAGE = "prefix-caches.md"
+FIGURES = "prefix-caches.json"
+
+_TEXT = Path(__file__).with_suffix(".md")
+
+TASKS: tuple[Task, ...] = (
+    *SCENES,
+    *dict.fromkeys(one for trial in trials(WORKLOADS) for one in trial.repeated),
+)
+"""All that the page is made of."""
+
+
+def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = None) -> None:
+    """Simulates everything, or what has one of the words `only` in its key, and writes the page.
+
+    Without a trace nothing is replayed that needs it.
+    """
+    book = Book.read(docs / FIGURES)
+    book.keep(TASKS)
+
+    def note(task: Task, figures: Figures) -> None:
+        book.note(task, figures)
+        book.write(docs / FIGURES)
+
+    wanted = _wanted(trace, only)
+    if wanted:
+        try_all(wanted, trace, note)
+    (docs / PAGE).write_text(text(book))
+
+
+def text(book: Book) -> str:
+    """The page."""
+    return Template(_TEXT.read_text()).substitute(
+        characters=f"{CHARACTERS:,}",
+        verdicts=verdicts(book, WORKLOADS),
+        chat=tables.compared(book, CHAT),
+        threads=tables.compared(book, THREADS),
+        mooncake=tables.compared(book, MOONCAKE),
+        saas=tables.compared(book, SAAS),
+        codegen=tables.compared(book, CODEGEN),
+        lora=tables.compared(book, LORA),
+        several=tables.several(book),
+        cut=tables.cut(book),
+        weights=tables.weights(book),
+        adversaries=tables.adversaries(book),
+        missing=_missing(book),
+    )
+
+
+def _wanted(trace: Path | None, only: Sequence[str] | None) -> list[Task]:
+    possible = [task for task in TASKS if trace or not SCENES[_scene(task)].is_recorded]
+    if only is None:
+        return possible
+    return [task for task in possible if any(word in key(task) for word in only)]
+
+
+def _scene(task: Task) -> str:
+    return task.scene if isinstance(task, Trial) else task
+
+
+def _missing(book: Book) -> str:
+    """The scenes of which something is not known, so that rows of theirs are left out."""
+    left_out = dict.fromkeys(_scene(task) for task in TASKS if book.of(task) is None)
+    if not left_out:
+        return ""
+    names = ", ".join(name for name in (*WORKLOADS, *ADVERSARIES) if name in left_out)
+    return (
+        f"\n**Not all of this was simulated.** Rows are left out where something is missing, of: "
+        f"{names}. `make tables TRACE=FILE` simulates everything; FILE is Mooncake's conversation "
+        f"trace.\n"
+    )

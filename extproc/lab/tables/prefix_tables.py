@@ -1,0 +1,154 @@
+"""The tables of the page on prefix caches; a row stands in them if all of it was simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from extproc.lab import rivals
+from extproc.lab.tables.book import Book
+from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.markdown import number, percent, table
+from extproc.lab.tables.prefix_trials import (
+    CUT,
+    SHARED,
+    SIDECARS,
+    WEIGHED,
+    adversary_trials,
+    cut_trials,
+    scene_trials,
+    sidecar_trials,
+    weight_trials,
+)
+from extproc.lab.tables.scenes import ADVERSARIES
+from extproc.lab.tables.trials import SHOWN, WITHOUT, Figures, Trial
+
+_TIMES = {
+    "mean_ttft_ms": "mean TTFT (ms)",
+    "median_ttft_ms": "p50",
+    "p90_ttft_ms": "p90",
+    "p99_ttft_ms": "p99",
+}
+_BEST = ("mean_ttft_ms", "p99_ttft_ms")
+"""Of these the shortest is in bold type."""
+
+
+def means(book: Book, trials: Iterable[Trial]) -> list[Figures] | None:
+    """Of each trial; None where one is missing."""
+    found = [book.mean(trial) for trial in trials]
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
+
+
+def compared(book: Book, scenes: Iterable[str]) -> str:
+    """All contenders on some workloads."""
+    rows = []
+    for scene in scenes:
+        figures = means(book, scene_trials(scene))
+        if figures:
+            ceiling = percent(book.ceiling(scene))
+            for name, line in zip(CONTENDERS, _lines(figures, ceiling), strict=True):
+                rows.append([scene, name, *line])
+    headings = ["workload", "strategy", *_TIMES.values()]
+    return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)
+
+
+def adversaries(book: Book) -> str:
+    """The usual ones, ours, and the rival that is best there."""
+    rows = []
+    for scene in ADVERSARIES:
+        trials = adversary_trials(scene)
+        figures = means(book, trials)
+        if figures:
+            found = {one.strategy: those for one, those in zip(trials, figures, strict=True)}
+            best = min(rivals.names(), key=lambda name: found[name]["mean_ttft_ms"])
+            shown = [name for name in found if name == best or name not in rivals.names()]
+            lines = _lines([found[name] for name in shown], percent(book.ceiling(scene)))
+            for name, line in zip(shown, lines, strict=True):
+                rows.append([scene, name, *line, number_of(found[name]["failed"])])
+    headings = ["adversary", "strategy", *_TIMES.values(), "tokens/s out", "hits", "ceiling"]
+    return _table([*headings, "spread", "failed"], rows)
+
+
+def several(book: Book) -> str:
+    """What is left with two and four sidecars that do not know of each other."""
+    rows = []
+    for scene in SHARED:
+        figures = means(book, sidecar_trials(scene))
+        if figures:
+            theirs, ours = figures[: len(SIDECARS)], figures[len(SIDECARS) :]
+            for sidecars, their, our in zip(SIDECARS, theirs, ours, strict=True):
+                times = [number(one[name]) for name in _BEST for one in (their, our)]
+                kept = left(theirs[0], ours[0], our)
+                rows.append(
+                    [
+                        scene,
+                        str(sidecars),
+                        *times,
+                        percent(our["hit_rate"]),
+                        "none to keep" if kept is None else percent(kept),
+                    ]
+                )
+    names = (f"{YARDSTICK}", f"{OURS}")
+    times = [f"{what}, {name}" for what in ("mean TTFT (ms)", "p99") for name in names]
+    headings = ["workload", "sidecars", *times, f"hits, {OURS}", "advantage left"]
+    return _table(headings, rows)
+
+
+def cut(book: Book) -> str:
+    """What it costs to see less of a body."""
+    rows = []
+    for scene in CUT:
+        figures = means(book, cut_trials(scene))
+        if figures:
+            names = (*SHOWN, "everything")
+            for shown, line in zip(names, _lines(figures, ""), strict=True):
+                times, hits = line[: len(_TIMES)], line[len(_TIMES) + 1]
+                rows.append([scene, shown, *times, hits])
+    return _table(["workload", "shown of a body", *_TIMES.values(), "hits"], rows)
+
+
+def weights(book: Book) -> str:
+    """What each of the weights is for: mean and p99 without it."""
+    rows = []
+    for scene in WEIGHED:
+        for sidecars in (1, 4):
+            figures = means(book, weight_trials(scene, sidecars))
+            if figures:
+                times = [" / ".join(number(one[metric]) for metric in _BEST) for one in figures]
+                rows.append([scene, str(sidecars), *times])
+    return _table(["workload", "sidecars", "as it is", *(f"no `{one}`" for one in WITHOUT)], rows)
+
+
+def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:
+    """Of the advantage in mean TTFT that one sidecar has over the yardstick behind one.
+
+    None where there is none.
+    """
+    name = "mean_ttft_ms"
+    advantage = yardstick[name] - alone[name]
+    return (yardstick[name] - now[name]) / advantage if advantage > 0 else None
+
+
+def number_of(count: float) -> str:
+    """A mean of counts."""
+    return f"{count:,.0f}" if count else ""
+
+
+def _lines(figures: Sequence[Figures], ceiling: str) -> list[list[str]]:
+    least = {metric: min(one[metric] for one in figures) for metric in _BEST}
+    lines = []
+    for one in figures:
+        times = [
+            f"**{number(one[metric])}**"
+            if one[metric] == least.get(metric)
+            else number(one[metric])
+            for metric in _TIMES
+        ]
+        hits = percent(one.get("hit_rate"))
+        spread = f"{one['load_spread']:.2f}"
+        lines.append([*times, number(one["output_throughput"]), hits, ceiling, spread])
+    return lines
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(headings, rows, left=2) if rows else "*Not simulated yet.*"

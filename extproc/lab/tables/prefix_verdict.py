@@ -1,0 +1,85 @@
+"""What PrefixCache is to reach, and whether it does, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from extproc.lab.tables.book import Book
+from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.markdown import percent, table
+from extproc.lab.tables.prefix_tables import left, means
+from extproc.lab.tables.prefix_trials import SHARED, scene_trials, sidecar_trials
+from extproc.lab.tables.trials import Figures
+
+NO_WORSE = 1.05
+"""Times the shortest time to first token in the row."""
+
+NO_LESS = 0.98
+"""Times the most throughput in the row."""
+
+BETTER = {"mooncake at 3": 2.0, "saas at 1.25": 2.0, "codegen at 2": 1.5}
+"""So many times shorter than the yardstick's is the mean time to first token to be, at the knee."""
+
+LEFT = 0.9
+"""Of the advantage over the yardstick, with four sidecars."""
+
+
+def verdicts(book: Book, scenes: Iterable[str]) -> str:
+    """Each target, each row: yes, or no and the figure."""
+    rows = []
+    for scene in scenes:
+        figures = means(book, scene_trials(scene))
+        if figures:
+            found = dict(zip(CONTENDERS, figures, strict=True))
+            rows.append(
+                [
+                    scene,
+                    against_best(found, "mean_ttft_ms"),
+                    against_best(found, "p99_ttft_ms"),
+                    against_best(found, "output_throughput"),
+                    against_yardstick(scene, found),
+                    with_four(book, scene),
+                ]
+            )
+    headings = [
+        "workload",
+        f"mean TTFT within {NO_WORSE} x the best",
+        f"p99 TTFT within {NO_WORSE} x the best",
+        f"throughput at least {NO_LESS} x the best",
+        f"mean TTFT against {YARDSTICK}'s",
+        f"{LEFT:.0%} of the advantage with 4 sidecars",
+    ]
+    return table(headings, rows, left=len(headings)) if rows else "*Not simulated yet.*"
+
+
+def against_best(found: dict[str, Figures], metric: str) -> str:
+    """Of times the least is best, of throughput the most. Ours is not against itself."""
+    is_time = metric.endswith("_ms")
+    choose: Callable[..., str] = min if is_time else max
+    others = [name for name in found if name == OURS or not name.startswith(OURS)]
+    best = choose(others, key=lambda name: found[name][metric])
+    ratio = found[OURS][metric] / found[best][metric]
+    holds = ratio <= NO_WORSE if is_time else ratio >= NO_LESS
+    return _said(holds, f"{ratio:.3f}" if best == OURS else f"{ratio:.3f}, {best}")
+
+
+def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
+    """How many times shorter; where a target is set, whether that is enough."""
+    times = found[YARDSTICK]["mean_ttft_ms"] / found[OURS]["mean_ttft_ms"]
+    if scene not in BETTER:
+        return f"{times:.2f} x shorter"
+    return _said(times >= BETTER[scene], f"{times:.2f} x shorter, wanted {BETTER[scene]:g} x")
+
+
+def with_four(book: Book, scene: str) -> str:
+    """Whether enough is left of the advantage; empty where that was not tried."""
+    figures = means(book, sidecar_trials(scene)) if scene in SHARED else None
+    if not figures:
+        return ""
+    half = len(figures) // 2
+    kept = left(figures[0], figures[half], figures[-1])
+    return "none to keep" if kept is None else _said(kept >= LEFT, percent(kept))
+
+
+def _said(holds: bool, figure: str) -> str:
+    return f"yes ({figure})" if holds else f"**no ({figure})**"

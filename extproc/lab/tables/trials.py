@@ -1,0 +1,146 @@
+"""One simulation of the comparison: who, on what, and the figures that are kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import as_completed
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from rich.progress import track
+
+from extproc.core.strategies.prefix_cache import WEIGHTS
+from extproc.lab import profile
+from extproc.lab.fleet.prompts import SHIPPED, Shown
+from extproc.lab.fleet.scenario import Scenario
+from extproc.lab.fleet.simulation import simulate
+from extproc.lab.fleet.workers import workers
+from extproc.lab.measures.serving import summarize
+from extproc.lab.tables.ceiling import ceiling
+from extproc.lab.tables.contenders import CONTENDERS
+from extproc.lab.tables.scenes import SCENES
+from extproc.lab.workloads import Options, named
+from extproc.lab.workloads.workload import Workload
+
+SHOWN = {
+    "16 KiB": Shown(16_384, 16_384),
+    "64 KiB": Shown(65_536, 65_536),
+    "as shipped": SHIPPED,
+}
+"""How much of a body Envoy may show, beside all of it."""
+
+WITHOUT = {
+    name: WEIGHTS._replace(**{name: 1.0 if name == "nearly" else 0.0}) for name in WEIGHTS._fields
+}
+"""PrefixCache's weights, each in turn such that it says nothing."""
+
+METRICS = (
+    *("mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms"),
+    *("output_throughput", "hit_rate", "load_spread", "completed", "failed"),
+)
+
+CEILING = "ceiling"
+"""Of `hit_rate`: what a cache shared by all and without an end would have."""
+
+_DIGITS = 6
+"""Of each figure: more than any table shows, and less than processors disagree about."""
+
+Figures = dict[str, float]
+
+
+class Trial(NamedTuple):
+    """A strategy in a scene."""
+
+    scene: str
+    strategy: str
+    seed: int = 0
+    sidecars: int | None = None
+    """If not the workload's own number."""
+
+    shown: str | None = None
+    """Of the bodies, if not what the strategy sees by default."""
+
+    without: str | None = None
+    """This of PrefixCache's weights says nothing."""
+
+    @property
+    def repeated(self) -> list[Trial]:
+        """The same with each seed of its scene."""
+        return [self._replace(seed=seed) for seed in SCENES[self.scene].seeds]
+
+    @property
+    def key(self) -> str:
+        """Its name among figures."""
+        more = [f"{self.sidecars} sidecars"] if self.sidecars else []
+        more += [self.shown] if self.shown else []
+        more += [f"without {self.without}"] if self.without else []
+        return " | ".join([self.scene, self.strategy, *more, f"seed {self.seed}"])
+
+
+Task = Trial | str
+"""A trial, or the name of a scene of which the ceiling is wanted."""
+
+
+def workload(scene: str, seed: int, trace: Path | None) -> Workload:
+    """What is asked in a scene."""
+    known = SCENES[scene]
+    file = trace if known.is_recorded else None
+    options = Options(seed=seed, trace=file, pace=known.pace, sessions=known.sessions)
+    return named(known.workload, options)
+
+
+def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
+    """What is simulated for it."""
+    known, contender = SCENES[trial.scene], CONTENDERS[trial.strategy]
+    asked = workload(trial.scene, trial.seed, trace)
+    engine = profile.named(asked.profile)
+    usual = Scenario.of(
+        asked, engine, contender.load_balancing, seed=trial.seed, rival=contender.rival
+    )
+    shown = SHOWN[trial.shown] if trial.shown else contender.shown or usual.routing.shown
+    weights = WITHOUT[trial.without] if trial.without else None
+    return replace(
+        usual,
+        routing=replace(usual.routing, shown=shown, weights=weights),
+        replicas=known.replicas or usual.replicas,
+        sidecars=trial.sidecars or usual.sidecars,
+        events=known.events,
+        slow=known.slow,
+    )
+
+
+def outcome(trial: Trial, trace: Path | None = None) -> Figures:
+    """Its figures; one that nobody has is left out."""
+    summary = summarize(simulate(scenario(trial, trace)))
+    known = {metric: summary.metric(metric) for metric in METRICS}
+    return {
+        name: float(f"{value:.{_DIGITS}g}") for name, value in known.items() if value is not None
+    }
+
+
+def highest(scene: str, trace: Path | None = None) -> Figures:
+    """What nobody can pass in a scene; the mean over the seeds."""
+    block = profile.named(workload(scene, 0, trace).profile).block_size
+    shares = [ceiling(workload(scene, seed, trace), block) for seed in SCENES[scene].seeds]
+    return {CEILING: round(fmean(shares), _DIGITS)}
+
+
+def key(task: Task) -> str:
+    """Its name among figures."""
+    return f"{task} | {CEILING}" if isinstance(task, str) else task.key
+
+
+def try_all(
+    tasks: Collection[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
+) -> None:
+    """All of them, on all cores; tells of each when it is done."""
+    with workers(len(tasks)) as pool:
+        runs = {pool.submit(_work, task, trace): task for task in tasks}
+        for run in track(as_completed(runs), "simulating", total=len(runs)):
+            tell(runs[run], run.result())
+
+
+def _work(task: Task, trace: Path | None) -> Figures:
+    return highest(task, trace) if isinstance(task, str) else outcome(task, trace)

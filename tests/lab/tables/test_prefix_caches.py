@@ -1,0 +1,262 @@
+"""The page on prefix caches: that it is of this code and its figures, and what it judges by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.tables import __main__ as command
+from extproc.lab.tables import prefix_caches, prefix_tables
+from extproc.lab.tables.book import Book
+from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.prefix_caches import FIGURES, PAGE, TASKS, text
+from extproc.lab.tables.prefix_trials import scene_trials, sidecar_trials
+from extproc.lab.tables.prefix_verdict import against_best, against_yardstick, verdicts, with_four
+from extproc.lab.tables.scenes import ADVERSARIES, SCENES, WORKLOADS
+from extproc.lab.tables.trials import CEILING, METRICS, Figures, Task, Trial, key, outcome, scenario
+
+DOCS = Path(__file__).parents[3] / "docs"
+BOOK = Book.read(DOCS / FIGURES)
+
+CHEAP = (Trial("hot-prefix", "LMetric"), Trial("one-prefix", OURS))
+
+USUAL: Figures = {
+    **dict.fromkeys(METRICS, 100.0),
+    "hit_rate": 0.5,
+    "load_spread": 1.25,
+    "failed": 0.0,
+}
+
+
+def figures_of(task: Task) -> Figures:
+    """All alike, but for the yardstick."""
+    if isinstance(task, str):
+        return {CEILING: 0.625}
+    return {**USUAL, "mean_ttft_ms": 300.0} if task.strategy == YARDSTICK else USUAL
+
+
+@pytest.fixture
+def book() -> Book:
+    """In which everything was simulated."""
+    whole = Book()
+    for task in TASKS:
+        whole.note(task, figures_of(task))
+    return whole
+
+
+def rows(page: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.skipif(not (DOCS / PAGE).exists(), reason="make tables has not written it yet")
+class TestThePageInTheRepository:
+    def test_is_made_of_the_figures_beside_it(self) -> None:
+        same = (DOCS / PAGE).read_text() == text(BOOK)
+        assert same, "run `python -m extproc.lab.tables prefix-caches --only`"
+
+    @pytest.mark.parametrize("trial", CHEAP, ids=key)
+    def test_has_the_figures_that_this_code_gives(self, trial: Trial) -> None:
+        written = BOOK.of(trial)
+        assert written is None or outcome(trial) == pytest.approx(written, rel=1e-4), (
+            "run `python -m extproc.lab.tables prefix-caches`"
+        )
+
+
+class TestThePage:
+    def test_has_every_contender_on_every_workload(self, book: Book) -> None:
+        found = rows(text(book))
+        for scene in WORKLOADS:
+            for name in CONTENDERS:
+                assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
+
+    def test_has_figures_beside_the_ceiling(self, book: Book) -> None:
+        (row,) = (row for row in rows(text(book)) if row.startswith("| saas | Random |"))
+        assert row == "| saas | Random | **100** | 100 | 100 | **100** | 100 | 50% | 62% | 1.25 |"
+
+    def test_has_ours_and_the_best_rival_against_each_adversary(self, book: Book) -> None:
+        book.note(Trial("hot-prefix", "AIBrix"), {**USUAL, "mean_ttft_ms": 50.0})
+        found = rows(text(book))
+        for scene in ADVERSARIES:
+            assert any(row.startswith(f"| {scene} | {OURS} |") for row in found)
+        assert any(row.startswith("| hot-prefix | AIBrix | **50.0** |") for row in found)
+        assert not any(row.startswith("| hot-prefix | Sticky |") for row in found)
+
+    def test_leaves_out_what_was_not_simulated_and_says_so(self, book: Book) -> None:
+        book.keep([task for task in TASKS if "mooncake" not in key(task)])
+        page = text(book)
+        assert not any(row.startswith("| mooncake") for row in rows(page))
+        assert "**Not all of this was simulated.**" in page
+        assert "of: mooncake at 2, mooncake at 3, mooncake at 4." in page
+        assert any(row.startswith("| saas | Random |") for row in rows(page))
+
+    def test_a_row_needs_every_seed(self, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(SCENES, "saas", SCENES["saas"]._replace(seeds=(0, 1)))
+        assert not any(
+            row.startswith("| saas |") for row in rows(prefix_tables.compared(book, SCENES))
+        )
+
+    def test_says_nothing_of_that_where_all_was(self, book: Book) -> None:
+        assert "Not all" not in text(book)
+
+    def test_shows_means_over_the_seeds(self, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(SCENES, "saas", SCENES["saas"]._replace(seeds=(0, 1, 2)))
+        for seed in range(3):
+            book.note(Trial("saas", OURS, seed=seed), {**USUAL, "p99_ttft_ms": 10.0 * (seed + 1)})
+        mean = book.mean(Trial("saas", OURS))
+        assert mean is not None
+        assert mean["p99_ttft_ms"] == 20
+
+
+def found(ours: Figures, best: Figures) -> dict[str, Figures]:
+    return {"LMetric": best, YARDSTICK: {**USUAL, "mean_ttft_ms": 200.0}, OURS: ours}
+
+
+class TestTargets:
+    @pytest.mark.parametrize(
+        ("metric", "figure", "said"),
+        [
+            ("mean_ttft_ms", 105.0, "yes (1.050, LMetric)"),
+            ("mean_ttft_ms", 105.1, "**no (1.051, LMetric)**"),
+            ("p99_ttft_ms", 106.0, "**no (1.060, LMetric)**"),
+            ("p99_ttft_ms", 50.0, "yes (1.000)"),
+            ("output_throughput", 98.0, "yes (0.980, LMetric)"),
+            ("output_throughput", 97.0, "**no (0.970, LMetric)**"),
+        ],
+    )
+    def test_are_against_the_best_of_the_row(self, metric: str, figure: float, said: str) -> None:
+        assert against_best(found({**USUAL, metric: figure}, USUAL), metric) == said
+
+    def test_ours_is_not_held_against_itself(self) -> None:
+        row = {**found(USUAL, USUAL), f"{OURS}, as shipped": {**USUAL, "mean_ttft_ms": 50.0}}
+        assert against_best(row, "mean_ttft_ms").startswith("yes (1.000")
+
+    def test_at_the_knee_so_much_is_wanted_against_the_yardstick(self) -> None:
+        better = found(USUAL, USUAL)
+        assert against_yardstick("saas at 1.25", better) == "yes (2.00 x shorter, wanted 2 x)"
+        worse = found({**USUAL, "mean_ttft_ms": 101.0}, USUAL)
+        assert against_yardstick("mooncake at 3", worse).startswith("**no (1.98 x shorter")
+        assert against_yardstick("codegen at 2", worse).startswith("yes (1.98 x")
+        assert against_yardstick("lora-4", worse) == "1.98 x shorter"
+
+    @pytest.mark.parametrize(
+        ("with_four_sidecars", "said"),
+        [
+            (120.0, "yes (90%)"),
+            (121.0, "**no (90%)**"),
+            (320.0, "**no (-10%)**"),
+            (90.0, "yes (105%)"),
+        ],
+    )
+    def test_of_the_advantage_most_is_to_be_left(
+        self, with_four_sidecars: float, said: str, book: Book
+    ) -> None:
+        # 300 ms against 100.
+        for trial in Trial("saas at 1.25", OURS, sidecars=4).repeated:
+            book.note(trial, {**USUAL, "mean_ttft_ms": with_four_sidecars})
+        assert with_four(book, "saas at 1.25") == said
+
+    def test_without_an_advantage_there_is_none_to_keep(self, book: Book) -> None:
+        for trial in sidecar_trials("saas at 1.25"):
+            for one in trial.repeated:
+                book.note(one, USUAL)
+        assert with_four(book, "saas at 1.25") == "none to keep"
+
+    def test_stand_in_one_row_for_each_workload(self, book: Book) -> None:
+        lines = rows(verdicts(book, WORKLOADS))[2:]
+        assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(WORKLOADS)
+
+
+class TestTheTrials:
+    def test_have_keys_of_their_own(self) -> None:
+        assert len({key(task) for task in TASKS}) == len(TASKS)
+
+    def test_that_stand_in_several_tables_are_done_once(self) -> None:
+        both = set(scene_trials("saas at 1.25")) & set(sidecar_trials("saas at 1.25"))
+        assert both == {Trial("saas at 1.25", YARDSTICK), Trial("saas at 1.25", OURS)}
+
+    def test_are_what_their_tables_say(self) -> None:
+        cut = scenario(Trial("codegen at 2", OURS, sidecars=4, shown="16 KiB"))
+        assert (cut.sidecars, cut.routing.shown, cut.workload.name) == (
+            4,
+            (16_384, 16_384),
+            "codegen",
+        )
+        plain = scenario(Trial("saas at 1.25", OURS, without="busy"))
+        assert plain.routing.weights is not None
+        assert plain.routing.weights.busy == 0
+        big = scenario(Trial("200 endpoints", "Sticky"))
+        assert (big.replicas, big.routing.rival, big.answers_shown) == (200, "Sticky", True)
+        assert scenario(Trial("a slow endpoint", OURS)).slow == {0: 3.0}
+        assert scenario(Trial("from 2 to 16", OURS)).events
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def tried(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Task]:
+        """What would have been simulated."""
+        found: list[Task] = []
+
+        def try_all(
+            tasks: list[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
+        ) -> None:
+            found.extend(tasks)
+            # Each is written at once, which would take seconds for all.
+            for task in tasks[:50]:
+                tell(task, figures_of(task))
+
+        monkeypatch.setattr(prefix_caches, "try_all", try_all)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "docs").mkdir()
+        return found
+
+    def test_writes_the_page_and_its_figures(self, tried: list[Task], tmp_path: Path) -> None:
+        assert command.main(["prefix-caches", "--only", "saas |"]) == 0
+        page = (tmp_path / "docs" / PAGE).read_text()
+        assert page == text(Book.read(tmp_path / "docs" / FIGURES))
+        assert any(row.startswith("| saas | Random |") for row in rows(page))
+
+    def test_writes_the_page_anew_without_simulating(
+        self, tried: list[Task], tmp_path: Path
+    ) -> None:
+        assert command.main(["prefix-caches", "--only"]) == 0
+        assert not tried
+        assert (tmp_path / "docs" / PAGE).read_text() == text(Book())
+
+    def test_without_a_trace_leaves_out_what_needs_one(self, tried: list[Task]) -> None:
+        command.main(["prefix-caches"])
+        assert tried
+        assert not any("mooncake" in key(task) for task in tried)
+
+    def test_with_one_does_all(self, tried: list[Task], tmp_path: Path) -> None:
+        (tmp_path / "trace.jsonl").touch()
+        command.main(["prefix-caches", "--trace", "trace.jsonl"])
+        assert tried == list(TASKS)
+
+    def test_keeps_what_it_does_not_simulate_anew(self, tried: list[Task], tmp_path: Path) -> None:
+        path = tmp_path / "docs" / FIGURES
+        known, gone = Trial("mooncake at 2", OURS), Trial("saas", "Best")
+        before = Book()
+        before.note(known, USUAL)
+        before.note(gone, USUAL)
+        before.write(path)
+        command.main(["prefix-caches", "--only", "lora-0 |"])
+        after = Book.read(path)
+        assert after.of(known) == USUAL
+        assert after.of(gone) is None
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["benchmark"], "there is no page 'benchmark'; there are benchmarks, prefix-caches"),
+            (["--trace", "none.jsonl"], "none.jsonl: there is no such file"),
+            (["--only", "saas"], "--only is for the page prefix-caches alone"),
+        ],
+    )
+    def test_answers_mistakes_in_one_line(
+        self, arguments: list[str], says: str, tried: list[Task], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert command.main(arguments) == 2
+        assert capsys.readouterr().err == f"extproc.lab.tables: {says}\n"
+        assert not tried

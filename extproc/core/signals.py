@@ -106,6 +106,7 @@ class Signals:
         self._others_checked = 0.0
         self._quiet: dict[str, Lowest] = {}
         self._newest = 0.0
+        self._last_word = 0.0
         self.residency = Residency()
         """Which adapters each endpoint probably has in memory."""
         self.prefixes = PrefixIndex()
@@ -127,12 +128,16 @@ class Signals:
         """An endpoint's metrics were read; `inflight` are our requests there when we asked."""
         if address not in self._since:
             return  # it left while it was asked
-        now = self.clock()
+        now = self._last_word = self.clock()
         if self._began_anew(address, report):
             self._forget(address)
+        if address not in self._readings:
+            self.prefixes.forget(address)  # what was sent before it spoke may have gone elsewhere
         if report.blocks is not None and report.block_size is not None:
             self.prefixes.resize(address, report.blocks * report.block_size)
-        others = report.load.waiting + report.running - inflight
+        # A request that was sent while we asked may be in the answer, and is nobody else's.
+        ours = max(inflight, self._loads.get(address, 0))
+        others = report.load.waiting + report.running - ours
         if others > 0:
             self._others[address] = others
         else:
@@ -176,6 +181,11 @@ class Signals:
             for address in stale:
                 del self._others[address]
         return self._others
+
+    def fell_silent(self, address: str, max_age: float) -> bool:
+        """Whether it spoke once, but not in the `max_age` seconds before somebody's last word."""
+        reading = self._readings.get(address)
+        return reading is not None and reading.at < self._last_word - max_age
 
     def silence(self, address: str) -> float | None:
         """Seconds since an endpoint said how loaded it is, since it came where it never did."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -532,10 +532,9 @@ class TestTheOrder:
         self, state: tuple[Fleet, Query]
     ) -> None:
         fleet, asked = state
+        # Where what is nearly the best does not pass for the best.
+        fleet.strategy._weights = fleet.strategy._weights._replace(nearly=1.0)
         ranked = [self.merits(fleet, asked, c.endpoint) for c in fleet.order(asked)]
-        # The first may be only nearly the best, where that is more than the best.
-        if fleet.strategy._weights.nearly > 1:
-            del ranked[0]
         for place, one in enumerate(ranked):
             for later in ranked[place + 1 :]:
                 better = all(x >= y for x, y in zip(later, one, strict=True))
@@ -565,3 +564,46 @@ class TestTheOrder:
     def test_is_of_nothing_where_there_is_no_endpoint(self) -> None:
         assert Fleet(0).order(query("prompt")) == []
         assert Fleet(0).order(Query()) == []
+
+
+class TestAnEndpointThatFallsSilent:
+    """It was read once, and is not any more; the others are."""
+
+    @pytest.fixture
+    def fleet(self) -> Fleet:
+        fleet = Fleet(3)
+        self.speak(fleet, fleet.snapshot.endpoints)
+        return fleet
+
+    def speak(self, fleet: Fleet, endpoints: Iterable[Endpoint]) -> None:
+        for endpoint in endpoints:
+            fleet.signals.reported(endpoint.address, Report(Load(0, 0), 0), 0)
+
+    def test_is_not_believed_to_have_anything(self, fleet: Fleet) -> None:
+        home = fleet.serve(query("prompt")).endpoint
+        fleet.clock.forward(10)
+        self.speak(fleet, fleet.others(home))
+        assert {c.reason for c in fleet.order(query("prompt"))} == {Reason.COLD}
+
+    def test_is_believed_again_when_it_speaks(self, fleet: Fleet) -> None:
+        home = fleet.serve(query("prompt")).endpoint
+        fleet.clock.forward(10)
+        self.speak(fleet, fleet.snapshot.endpoints)
+        again = fleet.first(query("prompt"))
+        assert (again.endpoint, again.reason) == (home, Reason.CACHED)
+
+    def test_is_believed_where_nobody_speaks(self, fleet: Fleet) -> None:
+        # Then it is not the endpoint that hangs, but we who cannot read them.
+        home = fleet.serve(query("prompt")).endpoint
+        fleet.clock.forward(1000)
+        assert fleet.first(query("prompt")).endpoint == home
+
+
+class TestTheSecondCandidate:
+    def test_is_the_next_on_the_ring_among_equals(self) -> None:
+        fleet = Fleet(8)
+        for number in range(20):
+            asked = query(f"prompt {number}")
+            assert asked.key is not None
+            order = [candidate.endpoint for candidate in fleet.order(asked)]
+            assert order == fleet.on_the_ring(asked.key)

@@ -281,3 +281,27 @@ class TestABacklog:
 def _begun(waiting: float, running: float, first_tokens: float, finished: float) -> Report:
     said = report(waiting, running)
     return said._replace(first_tokens=first_tokens, finished=finished)
+
+
+class TestOthersRequests:
+    def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
+        signals.reported(A, report(waiting=2, running=5), inflight=3)
+        assert signals.elsewhere(3.0) == {A: 4}
+
+    def test_do_not_have_what_we_sent_while_we_asked(
+        self, signals: Signals, loads: dict[str, int]
+    ) -> None:
+        loads[A] = 4
+        signals.reported(A, report(running=4), inflight=3)
+        assert signals.elsewhere(3.0) == {}
+
+    def test_are_not_believed_for_long(self, clock: Clock, signals: Signals) -> None:
+        signals.reported(A, report(running=5), inflight=0)
+        clock.forward(10)
+        assert signals.elsewhere(3.0) == {}
+
+
+def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:
+    signals.prefixes.sent(A, [1, 2, 3])
+    signals.reported(A, report(), inflight=0)
+    assert signals.prefixes.matches([1, 2, 3]) == {}

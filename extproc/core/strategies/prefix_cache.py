@@ -100,20 +100,20 @@ class PrefixCache(Strategy):
         if not eligible:
             return
         prompt = query.prompt or _NO_PROMPT
-        depths = self._signals.prefixes.matches(prompt.blocks)
         tokens = prompt.bytes / query.bytes_per_token
         per_block = BLOCK_BYTES / query.bytes_per_token
-        cached = {address: per_block * depth for address, depth in depths.items()}
-        costs = self._costs(eligible, tokens, cached, loads)
-        deepest = max((depths.get(e.address, 0) for e in eligible), default=0) if depths else 0
+        cached = {
+            place: per_block * depth for place, depth in self._depths(eligible, prompt).items()
+        }
+        most = max(cached.values(), default=0.0)
+        costs = self._costs(tokens, cached, loads)
         for hops, place in enumerate(self._order(query, prompt, snapshot, costs)):
-            endpoint = eligible[place]
             if query.prompt is None:
-                yield Candidate(endpoint, hops, Reason.NO_PREFIX)
+                yield Candidate(eligible[place], hops, Reason.NO_PREFIX)
                 continue
-            reason = _reason(depths.get(endpoint.address, 0), deepest)
-            prediction = Prediction(tokens, cached.get(endpoint.address, 0.0))
-            yield Candidate(endpoint, hops, reason, prediction)
+            found = cached.get(place, 0.0)
+            prediction = Prediction(tokens, found)
+            yield Candidate(eligible[place], hops, _reason(found, most), prediction)
 
     def chosen(self, query: Query, endpoint: Endpoint) -> None:
         """Its cache will have the prompt, and its memory the adapter."""
@@ -122,17 +122,29 @@ class PrefixCache(Strategy):
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
 
+    def _depths(self, eligible: Sequence[Endpoint], prompt: Prompt) -> dict[int, int]:
+        """How many blocks of the prompt endpoints have, by their places.
+
+        Of one that has fallen silent while others speak nothing is believed: it may hang, and
+        would keep all whose prompts it has.
+        """
+        if eligible is not self._eligible:  # nearly always they are those of the request before
+            self._eligible = eligible
+            self._addresses = [endpoint.address for endpoint in eligible]
+            self._places = {address: place for place, address in enumerate(self._addresses)}
+        places, max_age = self._places, self._spec.stale_after_seconds
+        return {
+            places[address]: depth
+            for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
+            if address in places and not self._signals.fell_silent(address, max_age)
+        }
+
     def _costs(
-        self,
-        eligible: Sequence[Endpoint],
-        tokens: float,
-        cached: Mapping[str, float],
-        loads: Mapping[str, int],
+        self, tokens: float, cached: Mapping[int, float], loads: Mapping[str, int]
     ) -> list[float]:
         answer, own, busy, _ = self._weights
-        addresses = self._addresses_of(eligible)
-        requests = self._requests(addresses, loads)
-        backlog = map(self._signals.backlog.tokens.get, addresses, repeat(0.0))
+        requests = self._requests(self._addresses, loads)
+        backlog = map(self._signals.backlog.tokens.get, self._addresses, repeat(0.0))
         busy /= min(requests) + 1
         # Most endpoints have nothing of the prompt, and need not be looked at for it.
         work, wait = tokens + answer, own * tokens + busy
@@ -140,10 +152,8 @@ class PrefixCache(Strategy):
             before + wait + busy * number for before, number in zip(backlog, requests, strict=True)
         ]
         costs = [work * load for load in loads_there]
-        for address, saved in cached.items():
-            place = self._places.get(address)
-            if place is not None:
-                costs[place] = (work - saved) * (loads_there[place] - own * saved)
+        for place, saved in cached.items():
+            costs[place] = (work - saved) * (loads_there[place] - own * saved)
         return costs
 
     def _requests(self, addresses: Sequence[str], loads: Mapping[str, int]) -> list[float]:
@@ -154,36 +164,31 @@ class PrefixCache(Strategy):
             return list(ours)
         return list(map(add, ours, map(others.get, addresses, repeat(0.0))))
 
-    def _addresses_of(self, eligible: Sequence[Endpoint]) -> Sequence[str]:
-        """Nearly always those of the request before."""
-        if eligible is not self._eligible:
-            self._eligible = eligible
-            self._addresses = [endpoint.address for endpoint in eligible]
-            self._places = {address: place for place, address in enumerate(self._addresses)}
-        return self._addresses
-
     def _order(
         self, query: Query, prompt: Prompt, snapshot: Snapshot, costs: list[float]
     ) -> Iterator[int]:
         """The places of endpoints among the eligible ones, the best first."""
         limit = self._weights.nearly * min(costs)
         good = [place for place, cost in enumerate(costs) if cost <= limit]
-        best = good[0] if len(good) == 1 else self._first(query, prompt, snapshot, good)
-        yield best
-        # Nearly all callers take one more, so the others are not sorted.
-        for _ in range(len(costs) - 1):
-            costs[best] = inf
-            best = costs.index(min(costs))
-            yield best
+        for place in good if len(good) == 1 else self._along_ring(query, prompt, snapshot, good):
+            costs[place] = inf
+            yield place
+        # Nearly all callers take two, so the others are not sorted.
+        while (least := min(costs)) < inf:
+            place = costs.index(least)
+            costs[place] = inf
+            yield place
 
-    def _first(
+    def _along_ring(
         self, query: Query, prompt: Prompt, snapshot: Snapshot, places: Sequence[int]
-    ) -> int:
-        """Of these places the one that is met first on the ring."""
+    ) -> Iterator[int]:
+        """These places, as they are met on the ring."""
         eligible = snapshot.eligible(query.adapter)
         found = {eligible[place].address: place for place in places}
-        walk = snapshot.walk(self._home(query, prompt), query.adapter)
-        return next(found[e.address] for e in walk if e.address in found)
+        for endpoint in snapshot.walk(self._home(query, prompt), query.adapter):
+            place = found.get(endpoint.address)
+            if place is not None:
+                yield place
 
     def _home(self, query: Query, prompt: Prompt) -> int:
         """The place on the ring: any, where nothing says which."""
@@ -193,7 +198,7 @@ class PrefixCache(Strategy):
         return self._rng.getrandbits(64) if query.key is None else query.key
 
 
-def _reason(depth: int, deepest: int) -> Reason:
-    if not deepest:
+def _reason(cached: float, most: float) -> Reason:
+    if not most:
         return Reason.COLD
-    return Reason.CACHED if depth == deepest else Reason.SPARED
+    return Reason.CACHED if cached == most else Reason.SPARED

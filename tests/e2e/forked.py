@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -29,8 +30,9 @@ class _Forked(Process):
     """A program that is forked, where `python -m MODULE ARGUMENTS` would run the same."""
 
     @staticmethod
+    @abstractmethod
     def main(arguments: Sequence[str]) -> int:
-        raise NotImplementedError
+        """The program."""
 
     def spawn(self) -> None:
         _, _, _, *arguments = self._arguments

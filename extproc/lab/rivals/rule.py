@@ -8,6 +8,7 @@ fits into an engine's cache. That is kind to those whose own trees know nothing 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
@@ -49,9 +50,9 @@ class Rule(Strategy):
         self._signals = signals
         self._rng = rng
 
+    @abstractmethod
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:
         """Of each endpoint, for a prompt of so many tokens. There is one endpoint at least."""
-        raise NotImplementedError
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]

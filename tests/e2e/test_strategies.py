@@ -72,14 +72,14 @@ async def test_those_that_read_signals_send_to_the_shorter_queue(
         async with scene.session.post(f"http://{busy}/v1/chat/completions", json=body) as reply:
             await reply.read()
 
-    direct = [asyncio.create_task(around(chat(f"around {i}", tokens=400))) for i in range(12)]
+    direct = [asyncio.create_task(around(chat(f"around {i}", tokens=1000))) for i in range(12)]
 
     async def seen() -> bool:
         endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
         known = {e["address"]: e["signals"] for e in endpoints}
         return bool(known[busy] and known[busy]["waiting"] >= 5)
 
-    await until(seen, 5, "the queue to be seen")
+    await until(seen, 10, "the queue to be seen")
     replies = [await scene.send(chat(f"short {i}")) for i in range(6)]
     assert {reply.replica for reply in replies} <= set(others)
     for task in direct:

@@ -160,7 +160,7 @@ class TestWhatSidecarsKnow:
         return made
 
     def test_of_an_engine_that_died_they_forget_what_it_had(self, known: list[Signals]) -> None:
-        asked = workload(session(turn("a", 200)), session(turn("b"), start=5.0))
+        asked = workload(session(turn("a", 200), start=1.0), session(turn("b"), start=5.0))
         simulate(scenario(asked, strategy="PrefixCache"))
         simulate(scenario(asked, strategy="PrefixCache", events=[Leave(3.0, 0), Join(4.0, 0)]))
         assert [len(signals.prefixes) for signals in known] == [3, 0]

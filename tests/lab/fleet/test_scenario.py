@@ -38,7 +38,7 @@ def test_a_rival_sees_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*rivals.names(), "PrefixCache"])
 def test_who_looks_at_caches_finds_a_prompt_again(name: str) -> None:
-    again = workload(*(session(turn("a", 3_000), start=20.0 * n) for n in range(6)))
+    again = workload(*(session(turn("a", 3_000), start=1.0 + 20.0 * n) for n in range(6)))
     rival = name if name in rivals.names() else ""
     usual = Scenario.of(again, engine(), balancing("PrefixCache"), rival=rival)
     assert len(set(simulate(usual).endpoint.tolist())) == 1

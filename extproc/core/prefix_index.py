@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from extproc.core.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
 MOST_BLOCKS = 1_000_000
-"""Of all endpoints together, some 200 bytes each; each may have its share of them."""
+"""Of all endpoints together, 200 to 300 bytes each in prompts of several; each may have its
+share of them."""
 
 DEFAULT_BLOCKS = 1024
 """Of an endpoint that does not say how large its cache is: 65,000 tokens, an L4's with 8B."""

@@ -44,7 +44,7 @@ from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, S
 
 
 class Weights(NamedTuple):
-    """What is weighed against what; docs/prefix-caches.md shows what becomes of each without it.
+    """What is weighed against what.
 
     Nobody needs to turn them: the costs of one request are compared with each other only.
     """

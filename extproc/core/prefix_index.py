@@ -15,13 +15,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extproc.core.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
-MOST_BLOCKS = 1_000_000
-"""Of all endpoints together, 200 to 300 bytes each in prompts of several; each may have its
-share of them."""
+MOST_BLOCKS = 1_255_000
+"""Of all endpoints together, runs and all; each may have its share of them. A million fit in runs
+of 16 and more, fewer in shorter ones, and 200 endpoints take less than 300 MB in any case."""
+
+RUN_BLOCKS = 4
+"""What a run takes beside its blocks, in blocks: about three as measured, and one for what dicts
+keep from times of more runs."""
 
 DEFAULT_BLOCKS = 1024
 """Of an endpoint that does not say how large its cache is: 65,000 tokens, an L4's with 8B."""
@@ -30,8 +34,8 @@ DEFAULT_BLOCKS = 1024
 class _Held:
     """What one endpoint has: runs of blocks, each of them used as a whole, if at all.
 
-    A run is found by its first block, and whatever continues it was used before it was
-    itself: so the run that was not used for longest is continued by none, and its end may go.
+    A run is found by its first block, and what branches off from it, anywhere, was used before it
+    was itself: so from the run that was not used for longest none does, and its end may go.
     """
 
     __slots__ = ("_made", "_numbers", "_runs", "bit", "capacity", "size")
@@ -54,17 +58,40 @@ class _Held:
             path.append(number if used == len(run) else self._split(number, used))
             depth += used
         new = blocks[depth:]
-        if new:
-            self._add(array("Q", new))
-            self.size += len(new)
+        if new and path:  # a conversation is one run, however it grew
+            self._runs[path[-1]].extend(array("Q", new))
+        elif new:
+            self._add(new[0], array("Q", new))
+        self.size += len(new)
         for number in reversed(path):
             self._runs.move_to_end(number)
         return new
 
-    def _add(self, run: array[int]) -> int:
+    def excess(self, share: int) -> Iterator[Sequence[int]]:
+        """Takes out what is more than fits, the least recently used first, and ends first."""
+        while (more := self._more(share)) > 0:
+            number, run = next(iter(self._runs.items()))
+            kept = max(0, len(run) - more)
+            self.size -= len(run) - kept
+            if kept:
+                self._runs[number] = run[:kept]  # an array that is cut may keep all its memory
+            else:
+                del self._runs[number], self._numbers[run[0]]
+            yield run[kept:]
+
+    def all(self) -> Iterable[Sequence[int]]:
+        """Its blocks, run by run."""
+        return self._runs.values()
+
+    def _more(self, share: int) -> int:
+        """How many blocks it has that its engine has no room for, or that take too much here."""
+        return max(self.size - self.capacity, self.size + RUN_BLOCKS * len(self._runs) - share)
+
+    def _add(self, first: int, run: array[int]) -> int:
+        # The first block is an object that others have, too: one out of the array would be new.
         self._made += 1
         self._runs[self._made] = run
-        self._numbers[run[0]] = self._made
+        self._numbers[first] = self._made
         return self._made
 
     def _split(self, number: int, used: int) -> int:
@@ -73,21 +100,9 @@ class _Held:
         Else what one prompt had behind a beginning that many share would never be forgotten.
         """
         run = self._runs[number]
-        beginning = self._add(run[:used])
-        del run[:used]
-        self._numbers[run[0]] = number
-        return beginning
-
-    def excess(self, room: int) -> Iterator[int]:
-        """Takes out what is more than fits, the least recently used first, and ends first."""
-        while self.size > room:
-            number, run = next(iter(self._runs.items()))
-            kept = max(0, len(run) - (self.size - room))
-            yield from run[kept:]
-            self.size -= len(run) - kept
-            if not kept:
-                del self._runs[number], self._numbers[run[0]]
-            del run[kept:]
+        self._runs[number] = run[used:]
+        self._numbers[run[used]] = number
+        return self._add(run[0], run[:used])
 
 
 class PrefixIndex:
@@ -111,15 +126,9 @@ class PrefixIndex:
     def sent(self, address: str, blocks: Sequence[int]) -> None:
         """A prompt goes there: its blocks will be in the cache, and others may be driven out."""
         held = self._held.get(address) or self._new(address)
-        new = held.use(blocks)
-        if not new:
-            return
-        # Whoever has a block has all before it, so those that somebody has come first.
-        known = bisect_left(new, True, key=lambda block: block not in self._holders)
-        for block in new[:known]:
-            self._holders[block] |= held.bit
-        self._holders.update(dict.fromkeys(new[known:], held.bit))
-        self._evict(held)
+        if new := held.use(blocks):
+            self._gained(new, held.bit)
+        self._evict(held)  # even if nothing is new: a run that was split takes more
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
         """How many of these blocks, from the first on, each endpoint has; it is left out with 0."""
@@ -136,8 +145,8 @@ class PrefixIndex:
         held = self._held.pop(address, None)
         if held is not None:
             del self._addresses[held.bit]
-            for block in held.excess(0):
-                self._lost(block, held.bit)
+            for run in held.all():
+                self._lost(run, held.bit)
 
     def _depths(self, blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Of each endpoint that has the first block, how far it goes, and its bit."""
@@ -167,15 +176,33 @@ class PrefixIndex:
         return held
 
     def _evict(self, held: _Held) -> None:
-        for block in held.excess(min(held.capacity, self._most // len(self._held))):
-            self._lost(block, held.bit)
+        for blocks in held.excess(self._most // len(self._held)):
+            self._lost(blocks, held.bit)
 
-    def _lost(self, block: int, bit: int) -> None:
-        left = self._holders[block] ^ bit
-        if left:
-            self._holders[block] = left
-        else:
-            del self._holders[block]
+    def _gained(self, blocks: Sequence[int], bit: int) -> None:
+        holders = self._holders
+        # Whoever has a block has all before it, so those that somebody has come first.
+        known = bisect_left(blocks, True, key=lambda block: block not in holders)
+        for block in blocks[:known]:
+            holders[block] |= bit
+        for block in blocks[known:]:
+            holders[block] = bit
+
+    def _lost(self, blocks: Sequence[int], bit: int) -> None:
+        holders = self._holders
+        mask, left = bit, 0  # neighbours mostly have the same, so it is computed once
+        for block in blocks:
+            if (found := holders[block]) != mask:
+                mask, left = found, self._common(found ^ bit)
+            if left:
+                holders[block] = left
+            else:
+                del holders[block]
+
+    def _common(self, mask: int) -> int:
+        """The same number in memory for all blocks that only this one endpoint has."""
+        address = self._addresses.get(mask)
+        return mask if address is None else self._held[address].bit
 
 
 def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:

@@ -26,7 +26,7 @@ from extproc.core.blocks import BLOCK_BYTES, Prompt
 from extproc.core.body import Document, read_json
 from extproc.core.catalog import Catalog, revise
 from extproc.core.ledger import Lease, Ledger
-from extproc.core.prefix_index import PrefixIndex
+from extproc.core.prefix_index import RUN_BLOCKS, PrefixIndex
 from extproc.core.router import Placement, Router
 from extproc.core.signals import Load, Report, Signals
 from extproc.core.spec import ModelsSpec
@@ -185,23 +185,27 @@ def _deciding(
 
 
 def memory_table(blocks: int) -> Table:
-    """What an index takes of so many blocks in all, each in a process of its own."""
-    rows = Table(title=f"PrefixCache: memory of {blocks:,} blocks on {INDEX_ENDPOINTS} endpoints")
-    for column in ("blocks that a prompt adds", "index MB", "after as many more", "process MB"):
+    """What an index takes that has room for so many blocks, each in a process of its own."""
+    title = f"PrefixCache: memory of room for {blocks:,} blocks on {INDEX_ENDPOINTS} endpoints"
+    rows = Table(title=title)
+    for column in ("blocks that a prompt adds", "blocks", "index MB", "after as many more"):
         rows.add_column(column, justify="right")
+    rows.add_column("process MB", justify="right")
     for added in ADDED:
         command = [sys.executable, "-m", "extproc.lab.bench_prefix_cache"]
         command += ["--blocks", str(blocks), "--added", str(added)]
         printed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-        before, full, turned_over = json.loads(printed)
-        rows.add_row(
-            str(added), f"{full - before:.0f}", f"{turned_over - before:.0f}", f"{turned_over:.0f}"
-        )
+        before, full, turned_over, held = json.loads(printed)
+        used = (f"{each:.0f}" for each in (full - before, turned_over - before, turned_over))
+        rows.add_row(str(added), f"{held:,}", *used)
     return rows
 
 
 def measure_memory(blocks: int, added: int) -> list[float]:
-    """Megabytes of this process before, with the index full, and after as many blocks more."""
+    """Megabytes of this process before, with the index full, and after as many blocks more.
+
+    And, last, how many blocks it then has: each prompt is a run of its own, which takes room, too.
+    """
     import_module("extproc.app")  # in memory, as in the product
     rng, index = Random(3), PrefixIndex(blocks)
     addresses = [f"10.0.0.{number}:8000" for number in range(INDEX_ENDPOINTS)]
@@ -209,10 +213,10 @@ def measure_memory(blocks: int, added: int) -> list[float]:
         index.resize(address, blocks * BLOCK_BYTES)  # as much as its share allows
     found = [_resident()]
     for _ in range(2):
-        for number in range(-(-blocks // added)):
+        for number in range(-(-blocks // (added + RUN_BLOCKS))):
             index.sent(addresses[number % INDEX_ENDPOINTS], _blocks(rng, added))
         found.append(_resident())
-    return found
+    return [*found, len(index)]
 
 
 def _resident() -> float:

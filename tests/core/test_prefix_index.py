@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 import xxhash
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from extproc.core.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
-from extproc.core.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, PrefixIndex
+from extproc.core.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, RUN_BLOCKS, PrefixIndex
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 TOKENS = int(BLOCK_BYTES / BYTES_PER_TOKEN)  # of a block
@@ -27,8 +28,16 @@ OTHER = prompt("a", "b", "x", "y", "z")
 APART = prompt("p", "q", "r")
 
 
+def hashes(rng: Random, number: int) -> list[int]:
+    return [rng.getrandbits(64) for _ in range(number)]
+
+
 def room(index: PrefixIndex, address: str, blocks: int) -> None:
     index.resize(address, blocks * TOKENS)
+
+
+def runs(index: PrefixIndex, address: str) -> int:
+    return len(index._held[address]._runs)
 
 
 def is_empty(index: PrefixIndex) -> bool:
@@ -145,6 +154,52 @@ class TestTheLeastRecentlyUsed:
         assert index.matches(ONE) == {A: 1, B: 4}
 
 
+class TestARun:
+    def test_is_a_conversation_that_grows(self) -> None:
+        index = PrefixIndex()
+        for end in range(1, 100):
+            index.sent(A, range(end))
+        assert (index.size(A), runs(index, A)) == (99, 1)
+
+    def test_is_a_conversation_that_lost_its_end_and_grows_again(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 4)
+        for each in (ONE, prompt("new"), ONE):
+            index.sent(A, each)
+        assert (index.matches(ONE), runs(index, A)) == ({A: 4}, 1)
+
+    def test_is_each_end_of_a_conversation_that_branches(self) -> None:
+        index = PrefixIndex()
+        for end in range(1, 5):
+            index.sent(A, ONE[:end])
+        index.sent(A, OTHER)
+        assert (index.size(A), runs(index, A)) == (7, 2)
+        assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 5})
+
+    def test_is_as_old_as_its_last_use_wherever_others_branch_off(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        for each in (ONE[:2], ONE, OTHER, ONE):
+            index.sent(A, each)
+        index.sent(A, prompt("n", "e", "w"))
+        assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 2})
+
+    def test_goes_before_the_one_that_it_continues(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        for each in (ONE, OTHER, ONE):
+            index.sent(A, each)
+        for number, left in enumerate([4, 4, 4, 3, 2, 1, 0]):
+            index.sent(A, prompt(f"{number}"))
+            assert index.matches(ONE).get(A, 0) == left
+
+    def test_is_no_more_for_each_prompt_behind_a_common_beginning(self) -> None:
+        index = PrefixIndex()
+        for number in range(50):
+            index.sent(A, prompt("s", "y", "s", f"{number}", "end"))
+        assert (index.size(A), runs(index, A)) == (3 + 50 * 2, 50)
+
+
 class TestTheRoom:
     def test_is_a_small_engines_where_an_endpoint_has_not_told(self) -> None:
         index = PrefixIndex()
@@ -191,6 +246,13 @@ class TestTheRoom:
         index.sent(A, OTHER)
         assert len(index) == 1
 
+    def test_is_of_blocks_only_however_many_runs_they_are_in(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 20)
+        for number in range(100):
+            index.sent(A, prompt(f"{number}"))
+        assert (index.size(A), runs(index, A)) == (20, 20)
+
     def test_may_be_told_before_anything_is_sent(self) -> None:
         index = PrefixIndex()
         room(index, A, 2)
@@ -201,29 +263,44 @@ class TestTheRoom:
 
 class TestAllTogether:
     def test_have_no_more_than_is_allowed_each_its_share(self) -> None:
-        index = PrefixIndex(most_blocks=12)
+        index = PrefixIndex(most_blocks=3 * (RUN_BLOCKS + 5))
         for address in (A, B, C):
             room(index, address, 1000)
             index.sent(address, range(1000))
-        assert len(index) == 12
-        assert index.matches(range(1000)) == {A: 4, B: 4, C: 4}
+        assert len(index) == 15
+        assert index.matches(range(1000)) == {A: 5, B: 5, C: 5}
+
+    def test_have_fewer_blocks_in_more_runs(self) -> None:
+        index = PrefixIndex(most_blocks=10 * (RUN_BLOCKS + 1))
+        index.sent(A, range(1000))
+        assert (index.size(A), runs(index, A)) == (9 * RUN_BLOCKS + 10, 1)
+        for number in range(1000):
+            index.sent(A, prompt(f"{number}"))
+        assert (index.size(A), runs(index, A)) == (10, 10)
+
+    def test_have_fewer_blocks_where_one_run_becomes_two(self) -> None:
+        index = PrefixIndex(most_blocks=2 * RUN_BLOCKS + 10)
+        index.sent(A, range(1000))
+        assert index.matches(range(1000)) == {A: RUN_BLOCKS + 10}
+        index.sent(A, range(3))
+        assert index.matches(range(1000)) == {A: 10}
 
     def test_make_room_for_one_that_comes(self) -> None:
-        index = PrefixIndex(most_blocks=12)
-        index.sent(A, range(12))
-        assert index.matches(range(12)) == {A: 12}
+        index = PrefixIndex(most_blocks=60)
+        index.sent(A, range(100))
+        assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
         index.sent(B, [])
-        assert index.matches(range(12)) == {A: 6}
+        assert index.matches(range(100)) == {A: 30 - RUN_BLOCKS}
         index.resize(C, 1000 * TOKENS)
-        assert index.matches(range(12)) == {A: 4}
+        assert index.matches(range(100)) == {A: 20 - RUN_BLOCKS}
 
     def test_have_more_again_when_one_has_gone(self) -> None:
-        index = PrefixIndex(most_blocks=12)
-        index.sent(A, range(12))
-        index.sent(B, range(12))
+        index = PrefixIndex(most_blocks=60)
+        index.sent(A, range(100))
+        index.sent(B, range(100))
         index.forget(B)
-        index.sent(A, range(12))
-        assert index.matches(range(12)) == {A: 12}
+        index.sent(A, range(100))
+        assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
 
     def test_may_be_more_than_there_are_blocks_for(self) -> None:
         index = PrefixIndex(most_blocks=2)
@@ -232,19 +309,41 @@ class TestAllTogether:
         assert len(index) == 0
         assert dict(index.matches(ONE)) == {}
 
-    def test_take_no_more_memory_than_a_sidecar_has(self) -> None:
-        index = PrefixIndex(most_blocks=20_000)
+    @pytest.mark.parametrize("added", [16, 64, 256])
+    def test_have_a_million_blocks_where_200_of_them_have_a_share(self, added: int) -> None:
+        index = PrefixIndex(MOST_BLOCKS // 200)
+        room(index, A, MOST_BLOCKS)
+        for number in range(10_000 // added):
+            index.sent(A, range(number * added, (number + 1) * added))
+        assert index.size(A) >= 1_000_000 // 200
+
+    @pytest.mark.parametrize(("common", "own"), [(0, 999), (0, 16), (0, 4), (0, 1), (1, 1)])
+    def test_take_no_more_memory_than_a_sidecar_has(self, common: int, own: int) -> None:
+        most, rng = 20_000, Random(1)
+        index, beginning = PrefixIndex(most), hashes(rng, common)
+        addresses = [f"10.0.0.{number}:8000" for number in range(10)]
+        for address in addresses:
+            room(index, address, most)
         tracemalloc.start()
         try:
-            for number in range(100):
-                # Nothing in common, so that each block is an entry of its own.
-                blocks = prompt(f"{number}", *map(str, range(999)))
-                index.sent(f"10.0.0.{number % 25}:8000", blocks)
+            for number in range(2 * most // (own + RUN_BLOCKS)):
+                index.sent(addresses[number % 10], beginning + hashes(rng, own))
             size, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert len(index) == 20_000
-        assert size / len(index) * MOST_BLOCKS < 300e6
+        counted = sum(index.size(one) + RUN_BLOCKS * runs(index, one) for one in addresses)
+        assert 0.95 * most < counted <= most
+        assert size / most * MOST_BLOCKS < 300e6
+
+    def test_take_memory_once_for_who_alone_has_what_others_have_lost(self) -> None:
+        index = PrefixIndex()
+        addresses = [f"10.0.0.{number}:8000" for number in range(200)]
+        for address in addresses:
+            index.sent(address, ONE)
+            index.sent(address, APART)
+        for address in addresses[:-1]:
+            index.forget(address)
+        assert len({id(mask) for mask in index._holders.values()}) == 1
 
 
 class TestOneThatLeaves:
@@ -308,9 +407,13 @@ EVERY = [prompt(*words) for words in ("aaaaaa", "abcabc", "bcabca", "cabcab", "c
 
 
 class PrefixIndexMachine(RuleBasedStateMachine):
-    """Against the plain definition: for each endpoint a list, the least recently used first."""
+    """Against the plain definition: for each endpoint a list, the least recently used first.
 
-    MOST = 20
+    How many runs there are is not defined here, so of an endpoint that has its share the index says
+    itself how many blocks are left: no fewer than necessary, and those used last.
+    """
+
+    MOST = 60
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,26 +422,31 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.rooms: dict[str, int] = {}
         self.seen: list[Sequence[int]] = [*EVERY]
 
-    def settle(self, address: str) -> None:
-        self.lists.setdefault(address, [])
+    def settle(self) -> None:
         for one, blocks in self.lists.items():
-            most = min(self.rooms.get(one, DEFAULT_BLOCKS), self.MOST // len(self.lists))
-            self.lists[one] = blocks[max(0, len(blocks) - most) :]
+            left = self.index.size(one)
+            if left != min(self.rooms.get(one, DEFAULT_BLOCKS), len(blocks)):
+                assert left < len(blocks)
+                assert self.taken(one) >= self.MOST // len(self.lists) - RUN_BLOCKS
+            self.lists[one] = blocks[len(blocks) - left :]
+
+    def taken(self, address: str) -> int:
+        return self.index.size(address) + RUN_BLOCKS * runs(self.index, address)
 
     @rule(address=addresses, blocks=prompts)
     def send(self, address: str, blocks: list[int]) -> None:
         self.index.sent(address, blocks)
-        self.settle(address)
-        kept = [one for one in self.lists[address] if one not in blocks]
+        kept = [one for one in self.lists.get(address, []) if one not in blocks]
         self.lists[address] = kept + blocks[::-1]
-        self.settle(address)
+        self.settle()
         self.seen.append(blocks)
 
     @rule(address=addresses, blocks=st.integers(1, 12))
     def resize(self, address: str, blocks: int) -> None:
         self.index.resize(address, blocks * TOKENS)
         self.rooms[address] = blocks
-        self.settle(address)
+        self.lists.setdefault(address, [])
+        self.settle()
 
     @precondition(lambda self: self.lists)
     @rule(address=addresses)
@@ -358,7 +466,10 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_else_is_kept(self) -> None:
-        assert len(self.index) == sum(map(len, self.lists.values())) <= self.MOST
+        assert len(self.index) == sum(map(len, self.lists.values()))
+        for address, held in self.lists.items():
+            assert len(held) <= self.rooms.get(address, DEFAULT_BLOCKS)
+            assert self.taken(address) <= self.MOST // len(self.lists)
         assert {a: self.index.size(a) for a in self.lists} == {
             address: len(held) for address, held in self.lists.items()
         }

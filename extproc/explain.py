@@ -154,7 +154,7 @@ def _prompt(placement: Placement) -> ExplainedPrompt | None:
     if prompt is None:
         return None
     if prompt.shared is not None and spec.prefix_hash.header is None:
-        home_by = "the system prompt, which is most of it"
+        home_by = "the system prompt"
     else:
         home_by = "chance" if placement.key is None else "the hash"
     return ExplainedPrompt(prompt.bytes, len(prompt.blocks), prompt.system_blocks, home_by)

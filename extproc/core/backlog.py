@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from types import MappingProxyType
+
+_RECENT = 0.02
+"""Weight of the latest prompt in their mean: some fifty count."""
 
 
 class _Queue:
@@ -73,14 +75,22 @@ class Backlog:
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
-        self.tokens: Mapping[str, float] = MappingProxyType(self._tokens)
+        self.tokens: Mapping[str, float] = self._tokens
         """What is to be computed; an address that is not there has nothing."""
+        self.mean = 0.0
+        """Of the tokens that are computed for a prompt, of late."""
 
     def add(self, address: str, tokens: float) -> Prefill:
         """A prompt goes there, of which so many tokens are to be computed."""
         prefill = Prefill(self, address, max(tokens, 0.0))
+        self.mean += _RECENT * (prefill.tokens - self.mean) if self.mean else prefill.tokens
         self.put(prefill)
         return prefill
+
+    def count(self, address: str) -> int:
+        """Prompts that are to be computed there."""
+        queue = self._queues.get(address)
+        return len(queue.prefills) if queue else 0
 
     def at_most(self, address: str, number: int) -> None:
         """Of the requests there no more than so many have yet to begin: the last ones."""

@@ -28,6 +28,9 @@ MOST_BLOCKS = 2048
 MOST_BYTES = 4 * 2**20
 """Of one prompt, about a million tokens: who announces more is refused by the engine, or lies."""
 
+LONG_SYSTEM_BLOCKS = 8
+"""Some 500 tokens: a shorter system prompt is soon computed, wherever the request goes."""
+
 BYTES_PER_TOKEN = 4.0
 """Of English and of code, with the tokenizers of today; until a model has told its own."""
 
@@ -46,9 +49,9 @@ class Prompt(NamedTuple):
 
     @property
     def shared(self) -> int | None:
-        """The end of the tools and the system prompt, where they are most of what was seen."""
-        most = self.system_blocks and 2 * self.system_blocks >= len(self.blocks)
-        return self.blocks[self.system_blocks - 1] if most else None
+        """The end of the tools and the system prompt, where they are long."""
+        long = self.system_blocks >= LONG_SYSTEM_BLOCKS
+        return self.blocks[self.system_blocks - 1] if long else None
 
 
 def prompt_of(document: Document, owner: str, *, shown: float = 1.0) -> Prompt:

@@ -8,7 +8,6 @@ A lease can be released any number of times and counts once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from extproc.core.backlog import Prefill
 from extproc.core.endpoint import Endpoint
@@ -62,8 +61,11 @@ class Ledger:
     def __init__(self) -> None:
         self._loads: dict[str, int] = {}
         self._held: dict[tuple[str, str], tuple[Endpoint, int]] = {}
-        self.loads: Mapping[str, int] = MappingProxyType(self._loads)
-        """In-flight requests by address; an address that is not there has none."""
+        self.loads: Mapping[str, int] = self._loads
+        """In-flight requests by address; an address that is not there has none.
+
+        A proxy that could not be written to would cost microseconds with each decision.
+        """
 
     def acquire(self, model: str, endpoint: Endpoint) -> Lease:
         """Counts one request more on an endpoint."""

@@ -152,9 +152,12 @@ class PrefixIndex:
         """Of each endpoint that has the first block, how far it goes, and its bit."""
         holders = self._holders
         depth = 0
+        last = holders.get(blocks[-1], 0) if blocks else 0
         while depth < len(blocks) and (mask := holders.get(blocks[depth], 0)):
             # Whoever has a block has those before it, so it is enough to find where one drops out.
             low, high = depth, len(blocks)
+            if mask == last:  # nobody does, as with a conversation that goes on where it was
+                low = high
             while high - low > 1:
                 middle = (low + high) // 2
                 if holders.get(blocks[middle], 0) == mask:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 from extproc.core.backlog import Backlog
 from extproc.core.lowest import Lowest
 from extproc.core.prefix_index import PrefixIndex
+from extproc.core.pressure import Pressure, Word
 from extproc.core.residency import Residency
+from extproc.core.weights import WEIGHTS, Weights
 
 MOST_REQUESTS = 1_000_000
 """That wait, or that run, on one endpoint: one that says more is wrong, and would outweigh all."""
@@ -97,13 +99,13 @@ class Reading(NamedTuple):
 class Signals:
     """The latest reading of each endpoint, by address; `clock` gives seconds."""
 
-    def __init__(self, clock: Callable[[], float], loads: Mapping[str, int]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], loads: Mapping[str, int], weights: Weights = WEIGHTS
+    ) -> None:
         self.clock = clock
         self._loads = loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
-        self._others: dict[str, float] = {}
-        self._others_checked = 0.0
         self._quiet: dict[str, Lowest] = {}
         self._newest = 0.0
         self._last_word = 0.0
@@ -113,6 +115,8 @@ class Signals:
         """Which prompts each endpoint's prefix cache probably holds."""
         self.backlog = Backlog()
         """What each endpoint has yet to compute."""
+        self.pressure = Pressure(weights)
+        """What weighs on endpoints beside our own requests."""
 
     def follow(self, addresses: Collection[str]) -> None:
         """These are the endpoints now: new ones start slowly, what others said is forgotten."""
@@ -135,18 +139,17 @@ class Signals:
             self.prefixes.forget(address)  # what was sent before it spoke may have gone elsewhere
         if report.blocks is not None and report.block_size is not None:
             self.prefixes.resize(address, report.blocks * report.block_size)
-        # A request that was sent while we asked may be in the answer, and is nobody else's.
+        # Requests that were sent while we asked may be in the answer, and are nobody else's.
         ours = max(inflight, self._loads.get(address, 0))
-        others = report.load.waiting + report.running - ours
-        if others > 0:
-            self._others[address] = others
-        else:
-            self._others.pop(address, None)
         pending = self._yet_to_begin(address, report)
         if pending is not None:
             # What was sent since we asked, the answer does not know of.
-            since = max(0, self._loads.get(address, 0) - inflight)
-            self.backlog.at_most(address, int(pending) + since)
+            self.backlog.at_most(address, int(pending) + ours - inflight)
+        others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
+        word = Word(
+            report.load.waiting, report.running, report.load.kv_usage, ours, max(0.0, others)
+        )
+        self.pressure.heard(address, word, self.backlog.mean, now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
@@ -168,20 +171,6 @@ class Signals:
         """The last word of an endpoint, however old; None where there was none."""
         return self._readings.get(address)
 
-    def elsewhere(self, max_age: float) -> Mapping[str, float]:
-        """Requests that others had on an endpoint when it said so; left out where there are none.
-
-        Of endpoints whose word is hardly older than `max_age` seconds: it is asked for
-        with each request, and looks at ages once in a while.
-        """
-        now = self.clock()
-        if now >= self._others_checked + max_age / 3:
-            self._others_checked = now
-            stale = [a for a in self._others if self._readings[a].at < now - max_age]
-            for address in stale:
-                del self._others[address]
-        return self._others
-
     def fell_silent(self, address: str, max_age: float) -> bool:
         """Whether it spoke once, but not in the `max_age` seconds before somebody's last word."""
         reading = self._readings.get(address)
@@ -202,7 +191,7 @@ class Signals:
     def _forget(self, address: str) -> None:
         """All that it said and all that is believed of it."""
         self._readings.pop(address, None)
-        self._others.pop(address, None)
+        self.pressure.forget(address)
         self._quiet.pop(address, None)
         self.residency.forget(address)
         self.prefixes.forget(address)

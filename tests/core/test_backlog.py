@@ -34,10 +34,6 @@ class TestWhatIsToBeComputed:
         backlog.add(A, -1e-9)
         assert left(backlog) == {A: 0}
 
-    def test_can_be_changed_by_nobody_else(self) -> None:
-        with pytest.raises(TypeError):
-            Backlog().tokens[A] = 1  # type: ignore[index]
-
 
 class TestAnAnswerThatBegins:
     def test_takes_off_its_prompt_and_those_that_came_before(self) -> None:

@@ -321,18 +321,22 @@ class TestTheShareThatWasShown:
         assert (part.blocks, part.system_blocks) == (whole.blocks, whole.system_blocks)
 
 
+LONG = words("rules", 2400)
+LONG_TOOL = {"type": "function", "function": {"name": "add", "description": LONG}}
+
+
 class TestTheSharedBeginning:
-    """A system prompt is shared by many; it is worth a home of its own where it is the most."""
+    """A system prompt is shared by many; it is worth a home of its own where it is long."""
 
     def prompt(self, system_blocks: int, all_blocks: int) -> Prompt:
         return Prompt(range(100, 100 + all_blocks), BLOCK_BYTES * all_blocks, system_blocks)
 
-    @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(1, 1), (1, 2), (5, 10), (9, 10)])
+    @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(8, 8), (8, 100), (9, 10)])
     def test_is_the_systems_last_block(self, system_blocks: int, all_blocks: int) -> None:
         assert self.prompt(system_blocks, all_blocks).shared == 100 + system_blocks - 1
 
-    @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(0, 0), (0, 9), (1, 3), (4, 9)])
-    def test_is_none_where_the_system_prompt_is_the_lesser_part(
+    @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(0, 0), (0, 9), (7, 7), (7, 100)])
+    def test_is_none_where_the_system_prompt_is_soon_computed(
         self, system_blocks: int, all_blocks: int
     ) -> None:
         assert self.prompt(system_blocks, all_blocks).shared is None
@@ -340,13 +344,15 @@ class TestTheSharedBeginning:
     @pytest.mark.parametrize(
         "opening",
         [
-            pytest.param({"messages": [system(RULES)]}, id="a message"),
-            pytest.param({"messages": [{"role": "developer", "content": RULES}]}, id="developer"),
-            pytest.param({"messages": [system(RULES[:300]), system(RULES[300:])]}, id="two"),
-            pytest.param({"messages": [], "system": RULES}, id="Anthropic"),
-            pytest.param({"input": [], "instructions": RULES}, id="Responses"),
-            pytest.param({"messages": [], "tools": [TOOL]}, id="tools"),
-            pytest.param({"messages": [system(RULES)], "tools": [TOOL]}, id="tools and message"),
+            pytest.param({"messages": [system(LONG)]}, id="a message"),
+            pytest.param({"messages": [{"role": "developer", "content": LONG}]}, id="developer"),
+            pytest.param({"messages": [system(LONG[:900]), system(LONG[900:])]}, id="two"),
+            pytest.param({"messages": [], "system": LONG}, id="Anthropic"),
+            pytest.param({"input": [], "instructions": LONG}, id="Responses"),
+            pytest.param({"messages": [], "tools": [LONG_TOOL]}, id="tools"),
+            pytest.param(
+                {"messages": [system(LONG)], "tools": [LONG_TOOL]}, id="tools and message"
+            ),
         ],
     )
     def test_is_the_same_whoever_goes_on_in_whichever_way(self, opening: Json) -> None:
@@ -360,9 +366,9 @@ class TestTheSharedBeginning:
         assert home is not None
 
     def test_is_not_what_the_user_said(self) -> None:
-        late = {"messages": [user(RULES), system(RULES)]}
+        late = {"messages": [user(LONG), system(LONG)]}
         assert prompt_of(late, "llama").system_blocks == 0
-        assert prompt_of({"prompt": RULES}, "llama").system_blocks == 0
+        assert prompt_of({"prompt": LONG}, "llama").system_blocks == 0
 
 
 class TestOddBodies:

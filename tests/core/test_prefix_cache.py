@@ -18,8 +18,9 @@ from extproc.core.ledger import Lease, Ledger
 from extproc.core.signals import Load, Report, Signals
 from extproc.core.spec import SignalsSpec
 from extproc.core.strategies import Candidate, Query, Reason
-from extproc.core.strategies.prefix_cache import WEIGHTS, PrefixCache
+from extproc.core.strategies.prefix_cache import PrefixCache
 from extproc.core.subset import Subset, subset_of
+from extproc.core.weights import WEIGHTS
 from tests.core.builders import brief, endpoints, thorough
 from tests.core.clock import Clock, report
 
@@ -92,6 +93,12 @@ class Fleet:
             if not number and backlog:
                 lease.prefill = self.signals.backlog.add(endpoint.address, backlog)
             self.leases.append(lease)
+
+    def says(self, endpoint: Endpoint, running: float = 0, **load: float) -> None:
+        """Its metrics of this moment."""
+        said = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
+        inflight = self.ledger.loads.get(endpoint.address, 0)
+        self.signals.reported(endpoint.address, said, inflight)
 
     def on_the_ring(self, place: int) -> list[Endpoint]:
         return list(self.snapshot.walk(place, ""))
@@ -269,20 +276,27 @@ class TestASystemPromptThatManyShare:
     LONG = rules("rules", 3200)
     SHORT = rules("rules", 320)
 
-    def homes(self, fleet: Fleet, after: Prompt) -> set[str]:
+    def homes(self, fleet: Fleet, after: Prompt, tokens: int = 1000) -> set[str]:
         """Of sessions that come when nobody has anything of them."""
-        asked = [query(f"session {number}", 1000, after=after) for number in range(30)]
+        asked = [query(f"session {number}", tokens, after=after) for number in range(30)]
         return {fleet.first(one).endpoint.address for one in asked}
 
-    def test_is_their_home_where_it_is_most_of_the_prompt(self) -> None:
+    @pytest.mark.parametrize("tokens", [100, 10_000])
+    def test_is_their_home_however_long_they_are(self, tokens: int) -> None:
         fleet = Fleet(8)
         place = self.LONG.shared
         assert place is not None
-        assert self.homes(fleet, self.LONG) == {fleet.on_the_ring(place)[0].address}
+        assert self.homes(fleet, self.LONG, tokens) == {fleet.on_the_ring(place)[0].address}
 
-    def test_is_not_where_most_is_their_own(self) -> None:
+    def test_is_not_if_it_is_soon_computed(self) -> None:
         fleet = Fleet(8)
         assert len(self.homes(fleet, self.SHORT)) > 4
+
+    def test_is_not_once_all_have_it(self) -> None:
+        fleet = Fleet(8)
+        for address in fleet.addresses:
+            fleet.signals.prefixes.sent(address, self.LONG.blocks)
+        assert len(self.homes(fleet, self.LONG)) > 4
 
     def test_is_not_where_a_header_says_where_they_are_at_home(self) -> None:
         fleet = Fleet(8, by_header=True)
@@ -323,6 +337,78 @@ class TestASystemPromptThatManyShare:
             fleet.leases[-1].answered()
         assert len(fleet.ledger.loads) == count
         assert max(fleet.ledger.loads.values()) < 3 * 50
+
+
+class TestOtherSidecars:
+    """Whose requests only the engines tell of."""
+
+    def fleet(self, share: float, count: int = 8) -> Fleet:
+        """Engines with a few requests each, so many of which are others'."""
+        fleet = Fleet(count)
+        for endpoint in fleet.snapshot.endpoints:
+            fleet.load(endpoint, round(4 * (1 - share)))
+            fleet.says(endpoint, running=4)
+        return fleet
+
+    def test_have_sent_a_prompt_to_its_home(self) -> None:
+        fleet = self.fleet(0.75)
+        home, *_ = fleet.on_the_ring(key("prompt"))
+        fleet.says(home, running=7)  # nearly twice as much to do as elsewhere
+        candidate = fleet.first(query("prompt"))
+        assert (candidate.endpoint, candidate.reason) == (home, Reason.COLD)
+        assert candidate.prediction == (4000, 0)  # which is what is known
+
+    def test_are_not_followed_to_a_home_that_is_overloaded(self) -> None:
+        fleet = self.fleet(0.75)
+        home, second, *_ = fleet.on_the_ring(key("prompt"))
+        fleet.says(home, running=60)
+        assert fleet.first(query("prompt")).endpoint == second
+
+    def test_are_believed_less_than_what_is_known(self) -> None:
+        fleet = self.fleet(0.75)
+        *_, last = fleet.on_the_ring(key("prompt"))
+        fleet.signals.prefixes.sent(last.address, prompt("prompt").blocks)
+        candidate = fleet.first(query("prompt"))
+        assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
+
+    def test_are_nobody_where_all_requests_are_ours(self) -> None:
+        fleet = self.fleet(0.0)
+        home, *_ = fleet.on_the_ring(key("prompt"))
+        fleet.load(home, 3)
+        assert fleet.first(query("prompt")).endpoint != home
+
+
+class TestAnEngineThatSaysHowItIs:
+    def fleet(self) -> Fleet:
+        fleet = Fleet()
+        for endpoint in fleet.snapshot.endpoints:
+            fleet.says(endpoint)
+        return fleet
+
+    def test_is_avoided_if_requests_wait_there(self) -> None:
+        fleet = self.fleet()
+        home = fleet.serve(query("prompt", 400)).endpoint
+        for endpoint in fleet.snapshot.endpoints:
+            fleet.load(endpoint, 40)
+            fleet.says(endpoint, running=40)
+        assert fleet.first(query("prompt", 400)).endpoint == home
+        fleet.says(home, running=20, waiting=20)
+        assert fleet.first(query("prompt", 400)).endpoint != home
+
+    def test_is_avoided_if_its_memory_is_full(self) -> None:
+        fleet = self.fleet()
+        home = fleet.serve(query("prompt", 400)).endpoint
+        fleet.says(home, kv_usage=0.6)
+        assert fleet.first(query("prompt", 400)).endpoint == home
+        fleet.says(home, kv_usage=1.0)
+        assert fleet.first(query("prompt", 400)).endpoint != home
+
+    def test_is_not_believed_for_long(self) -> None:
+        fleet = self.fleet()
+        home = fleet.serve(query("prompt", 400)).endpoint
+        fleet.says(home, kv_usage=1.0)
+        fleet.clock.forward(10)
+        assert fleet.first(query("prompt", 400)).endpoint == home
 
 
 class TestPromptsThatHaveNothingInCommon:

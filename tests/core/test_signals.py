@@ -284,21 +284,40 @@ def _begun(waiting: float, running: float, first_tokens: float, finished: float)
 
 
 class TestOthersRequests:
+    """With what else weighs on an endpoint: test_pressure.py."""
+
     def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
-        signals.reported(A, report(waiting=2, running=5), inflight=3)
-        assert signals.elsewhere(3.0) == {A: 4}
+        signals.reported(A, report(waiting=0, running=7), inflight=3)
+        assert signals.pressure.requests[A] == 4
 
     def test_do_not_have_what_we_sent_while_we_asked(
         self, signals: Signals, loads: dict[str, int]
     ) -> None:
         loads[A] = 4
         signals.reported(A, report(running=4), inflight=3)
-        assert signals.elsewhere(3.0) == {}
+        assert signals.pressure.requests[A] == 0
 
-    def test_are_not_believed_for_long(self, clock: Clock, signals: Signals) -> None:
-        signals.reported(A, report(running=5), inflight=0)
-        clock.forward(10)
-        assert signals.elsewhere(3.0) == {}
+    def test_have_prompts_to_compute_that_are_as_long_as_ours(
+        self, signals: Signals, loads: dict[str, int]
+    ) -> None:
+        signals.reported(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
+        loads[A] = 1
+        signals.backlog.add(A, 500)
+        signals.reported(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
+        assert signals.pressure.tokens[A] == 2 * 500
+
+    def test_wait_with_ours_where_nothing_tells_whose_answers_have_begun(
+        self, signals: Signals, loads: dict[str, int]
+    ) -> None:
+        loads[A] = 1
+        signals.backlog.add(A, 500)
+        signals.reported(A, report(waiting=3, running=2), inflight=1)
+        assert signals.pressure.tokens[A] == 2 * 500
+
+    def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
+        signals.reported(A, report(running=7), inflight=3)
+        signals.follow([])
+        assert signals.pressure.requests[A] == 0
 
 
 def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:

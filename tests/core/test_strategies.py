@@ -40,7 +40,7 @@ def test_prefix_cache_takes_a_sessions_header_for_its_home_where_there_is_one(
     spec = model_spec(strategy="PrefixCache", prefixSource=source).load_balancing
     traffic = Traffic(strategy_of(spec), *endpoints(8))
     # Prompts of a system prompt alone, each with a key of its own.
-    asked = (Query(key=key, prompt=Prompt([7], 256, 1)) for key in range(0, 2**64, 2**58))
+    asked = (Query(key=key, prompt=Prompt(range(8), 2048, 8)) for key in range(0, 2**64, 2**58))
     assert len({traffic.rank(one)[0].endpoint for one in asked}) == homes
 
 

@@ -60,7 +60,7 @@ class Reason(StrEnum):
 
     SPARED = "spared"
     """Others have more of the prompt in their caches, and so much more to do that it is sooner
-    computed here."""
+    computed here; or other sidecars have probably had it computed here."""
 
     COLD = "cold"
     """No cache has any of the prompt: of those with the least to do the first on the ring."""

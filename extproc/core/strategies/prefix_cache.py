@@ -1,17 +1,21 @@
 """PrefixCache: where the prompt is the least work, weighed with how much there is to do.
 
 The sidecar remembers what it sent where, block by block, and what is computed there; vLLM's metrics
-tell how large caches are, how many requests others have there and whose answers have begun.
+tell how large caches are, whose answers have begun, and what others do there.
 
     for each endpoint e that can serve the request
 
-        uncached = tokens of the prompt that are not in e's cache         (the prefix index)
-        work     = uncached + answer                                      (what the request costs e)
-        load     = backlog(e) + own * uncached                            (what it waits for there)
-                   + busy * (requests(e) + 1) / (least requests + 1)
-        cost     = work * load
+        cached = tokens of the prompt that are in e's cache               (the prefix index)
+                 or that others have probably sent there                  (e is one of its homes)
+        work   = tokens - cached + answer                                 (what the request costs e)
+        load   = backlog(e) + own * (tokens - cached)                     (what it waits for there)
+                 + busy * (requests(e) + 1) / (least requests + 1)
+        cost   = work * load
 
     choose, of those whose cost is within a quarter of the least, the first on the ring
+
+Backlog and requests are this sidecar's own, as it sees them come and go, and what engines say of
+others' (`extproc.core.pressure`): there a queue and a full memory weigh more than they number.
 
 The product is weighted workload routing: a task goes where the workload, times the time that it
 takes there, is least. That is stable under every load that any rule can bear, and optimal in heavy
@@ -20,51 +24,37 @@ Multi-level Data Locality", INFOCOM 2016). A cache that saves nine tenths of the
 worth ten times the load, in idle fleets and in full ones, and nothing has to be tuned for
 either. A sum of the two is right for one of them; LMetric (arXiv 2603.15202) found the same.
 
-The quarter is consistent hashing with bounded loads, at its own constant. Sidecars share nothing,
-and each knows its own requests only; as long as they believe nearly the same of endpoints, they
-agree on where a new prompt is at home, and a session finds its way back through any of them.
-On the ring stands the system prompt, where it is most of the prompt, else the key that
-`prefixHash` describes: the first message of the user, or a session's header.
+Sidecars share nothing. They meet on the ring: the first endpoints after a prompt's key are its
+homes, and what others were asked is probably there, the more of it the more of all requests are
+others'. The quarter is consistent hashing with bounded loads, at its own constant: those who
+believe nearly the same of endpoints choose the same one. On the ring stands the system prompt,
+until all have it, then the key that `prefixHash` describes: the first message of the user, or a
+session's header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
 from math import inf
-from operator import add
+from operator import add, itemgetter
 from random import Random
-from typing import NamedTuple
 
 from extproc.core.blocks import BLOCK_BYTES, Prompt
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.signals import Signals
 from extproc.core.spec import SignalsSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
+from extproc.core.weights import WEIGHTS, Weights
 
-
-class Weights(NamedTuple):
-    """What is weighed against what.
-
-    Nobody needs to turn them: the costs of one request are compared with each other only.
-    """
-
-    answer: float = 500.0
-    """Tokens to compute that an answer counts as: what no cache saves."""
-
-    own: float = 0.3
-    """Of the request's own prompt: it waits for that, too."""
-
-    busy: float = 3000.0
-    """Tokens to compute that as many requests in flight as the idlest endpoint has count as: they
-    slow each other down, and fill the cache."""
-
-    nearly: float = 1.25
-    """Times the least cost: what costs no more than that is as good."""
-
-
-WEIGHTS = Weights()
 _NO_PROMPT = Prompt((), 0)
+
+_HOMES = 3
+"""Endpoints of the ring where a prompt may be at home; each has half the chance of the one before
+it."""
+
+_ALONE = 0.05
+"""Share of others' requests up to which nothing is believed of what they do."""
 
 
 class PrefixCache(Strategy):
@@ -91,6 +81,7 @@ class PrefixCache(Strategy):
         self._weights = weights
         self._eligible: Sequence[Endpoint] = ()
         self._addresses: list[str] = []
+        self._pick: Callable[[Mapping[str, float]], Sequence[float]] = lambda known: ()
         self._places: dict[str, int] = {}
 
     def rank(
@@ -99,21 +90,23 @@ class PrefixCache(Strategy):
         eligible = snapshot.eligible(query.adapter)
         if not eligible:
             return
+        self._number(eligible)
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
+        depths = self._depths(prompt)
+        home = self._home(query, prompt, depths)
         per_block = BLOCK_BYTES / query.bytes_per_token
-        cached = {
-            place: per_block * depth for place, depth in self._depths(eligible, prompt).items()
-        }
-        most = max(cached.values(), default=0.0)
+        cached = {place: per_block * depth for place, depth in depths.items()}
+        self._add_homes(cached, tokens, snapshot.walk(home, query.adapter))
         costs = self._costs(tokens, cached, loads)
-        for hops, place in enumerate(self._order(query, prompt, snapshot, costs)):
+        most = max(depths.values(), default=0)
+        for hops, place in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
+            depth = depths.get(place, 0)
             if query.prompt is None:
                 yield Candidate(eligible[place], hops, Reason.NO_PREFIX)
-                continue
-            found = cached.get(place, 0.0)
-            prediction = Prediction(tokens, found)
-            yield Candidate(eligible[place], hops, _reason(found, most), prediction)
+            else:
+                prediction = Prediction(tokens, per_block * depth)
+                yield Candidate(eligible[place], hops, _reason(depth, most), prediction)
 
     def chosen(self, query: Query, endpoint: Endpoint) -> None:
         """Its cache will have the prompt, and its memory the adapter."""
@@ -122,16 +115,21 @@ class PrefixCache(Strategy):
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
 
-    def _depths(self, eligible: Sequence[Endpoint], prompt: Prompt) -> dict[int, int]:
+    def _number(self, eligible: Sequence[Endpoint]) -> None:
+        """An endpoint's place is its number among the eligible ones."""
+        if eligible is not self._eligible:  # nearly always they are those of the request before
+            self._eligible = eligible
+            self._addresses = addresses = [endpoint.address for endpoint in eligible]
+            # Of one key alone itemgetter gives no sequence, so one is asked for twice.
+            self._pick = itemgetter(*addresses, addresses[0])
+            self._places = {address: place for place, address in enumerate(self._addresses)}
+
+    def _depths(self, prompt: Prompt) -> dict[int, int]:
         """How many blocks of the prompt endpoints have, by their places.
 
         Of one that has fallen silent while others speak nothing is believed: it may hang, and
         would keep all whose prompts it has.
         """
-        if eligible is not self._eligible:  # nearly always they are those of the request before
-            self._eligible = eligible
-            self._addresses = [endpoint.address for endpoint in eligible]
-            self._places = {address: place for place, address in enumerate(self._addresses)}
         places, max_age = self._places, self._spec.stale_after_seconds
         return {
             places[address]: depth
@@ -139,66 +137,105 @@ class PrefixCache(Strategy):
             if address in places and not self._signals.fell_silent(address, max_age)
         }
 
-    def _costs(
-        self, tokens: float, cached: Mapping[int, float], loads: Mapping[str, int]
-    ) -> list[float]:
-        answer, own, busy, _ = self._weights
-        requests = self._requests(self._addresses, loads)
-        backlog = map(self._signals.backlog.tokens.get, self._addresses, repeat(0.0))
-        busy /= min(requests) + 1
-        # Most endpoints have nothing of the prompt, and need not be looked at for it.
-        work, wait = tokens + answer, own * tokens + busy
-        loads_there = [
-            before + wait + busy * number for before, number in zip(backlog, requests, strict=True)
-        ]
-        costs = [work * load for load in loads_there]
-        for place, saved in cached.items():
-            costs[place] = (work - saved) * (loads_there[place] - own * saved)
-        return costs
-
-    def _requests(self, addresses: Sequence[str], loads: Mapping[str, int]) -> list[float]:
-        """In flight on each endpoint: ours, and what endpoints say of others'."""
-        ours = map(loads.get, addresses, repeat(0))
-        others = self._signals.elsewhere(self._spec.stale_after_seconds)
-        if not others:
-            return list(ours)
-        return list(map(add, ours, map(others.get, addresses, repeat(0.0))))
-
-    def _order(
-        self, query: Query, prompt: Prompt, snapshot: Snapshot, costs: list[float]
-    ) -> Iterator[int]:
-        """The places of endpoints among the eligible ones, the best first."""
-        limit = self._weights.nearly * min(costs)
-        good = [place for place, cost in enumerate(costs) if cost <= limit]
-        for place in good if len(good) == 1 else self._along_ring(query, prompt, snapshot, good):
-            costs[place] = inf
-            yield place
-        # Nearly all callers take two, so the others are not sorted.
-        while (least := min(costs)) < inf:
-            place = costs.index(least)
-            costs[place] = inf
-            yield place
-
-    def _along_ring(
-        self, query: Query, prompt: Prompt, snapshot: Snapshot, places: Sequence[int]
-    ) -> Iterator[int]:
-        """These places, as they are met on the ring."""
-        eligible = snapshot.eligible(query.adapter)
-        found = {eligible[place].address: place for place in places}
-        for endpoint in snapshot.walk(self._home(query, prompt), query.adapter):
-            place = found.get(endpoint.address)
-            if place is not None:
-                yield place
-
-    def _home(self, query: Query, prompt: Prompt) -> int:
-        """The place on the ring: any, where nothing says which."""
+    def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
+        """The prompt's key on the ring: any, where nothing says which."""
         shared = None if self._by_header else prompt.shared
-        if shared is not None:
+        if shared is not None and not self._everywhere(depths, prompt.system_blocks):
             return shared
         return self._rng.getrandbits(64) if query.key is None else query.key
 
+    def _everywhere(self, depths: Mapping[int, int], blocks: int) -> bool:
+        """Whether each endpoint has so many blocks of the prompt."""
+        return len(depths) == len(self._addresses) and min(depths.values()) >= blocks
 
-def _reason(cached: float, most: float) -> Reason:
+    def _add_homes(self, cached: dict[int, float], tokens: float, ring: Iterator[Endpoint]) -> None:
+        """Adds what other sidecars have probably sent to the prompt's homes."""
+        others = self._signals.pressure.share_of_others
+        if others <= _ALONE:
+            return
+        probably = self._weights.home * others * tokens
+        for endpoint in islice(ring, _HOMES):
+            place = self._places[endpoint.address]
+            if probably > cached.get(place, 0.0):
+                cached[place] = probably
+            probably /= 2
+
+    def _costs(
+        self, tokens: float, cached: Mapping[int, float], loads: Mapping[str, int]
+    ) -> _Costs:
+        """By place: of what is ours, and of what weighs on endpoints besides."""
+        pressure = self._signals.pressure
+        pressure.look(self._signals.clock(), self._spec.stale_after_seconds)
+        ours = map(loads.get, self._addresses, repeat(0))
+        requests = list(map(add, ours, self._pick(pressure.requests)))
+        backlog = map(self._signals.backlog.tokens.get, self._addresses, repeat(0.0))
+        busy = self._weights.busy / (min(requests) + 1)
+        wait = self._weights.own * tokens + busy
+        waits = [
+            before + others + busy * number + wait
+            for before, others, number in zip(
+                backlog, self._pick(pressure.tokens), requests, strict=False
+            )
+        ]
+        return _Costs(self._weights, tokens, cached, waits)
+
+    def _order(self, costs: _Costs, ring: Iterator[Endpoint]) -> Iterator[int]:
+        """Places, the best first."""
+        good = costs.within(self._weights.nearly)
+        best: Iterable[int] = good
+        if len(good) > 1:
+            places = self._places  # another request may number other endpoints meanwhile
+            met = (places[endpoint.address] for endpoint in ring)
+            best = islice((place for place in met if place in good), len(good))
+        return chain(costs.taken(best), costs.taken(iter(costs.least, None)))
+
+
+class _Costs:
+    """What a request costs on each endpoint; `waits` is what it would wait for if all were cold.
+
+    Nearly all endpoints have nothing of a prompt, and for them the one with the least to wait for
+    costs least: so only where something is cached the cost is computed.
+    """
+
+    def __init__(
+        self, weights: Weights, tokens: float, cached: Mapping[int, float], waits: list[float]
+    ) -> None:
+        self._work = work = tokens + weights.answer
+        self._waits = waits
+        self._warm = {
+            place: (work - saved) * (waits[place] - weights.own * saved)
+            for place, saved in cached.items()
+        }
+
+    def within(self, nearly: float) -> Collection[int]:
+        """The places where it costs no more than so many times the least."""
+        cold = self._work * min(self._waits)
+        limit = nearly * min(cold, min(self._warm.values(), default=inf))
+        good = {place for place, cost in self._warm.items() if cost <= limit}
+        if cold <= limit:
+            most = limit / self._work
+            good.update(place for place, wait in enumerate(self._waits) if wait <= most)
+        return good
+
+    def taken(self, places: Iterable[int]) -> Iterator[int]:
+        """These places, which from then on are none any more."""
+        for place in places:
+            self._waits[place] = inf
+            self._warm.pop(place, None)
+            yield place
+
+    def least(self) -> int | None:
+        """The place where it costs least, of those that are left."""
+        wait = min(self._waits)
+        if wait == inf:
+            return None
+        # What is computed for a warm place is never more than if it were cold.
+        if self._warm and min(self._warm.values()) <= self._work * wait:
+            return min(self._warm, key=self._warm.__getitem__)
+        return self._waits.index(wait)
+
+
+def _reason(depth: int, most: int) -> Reason:
     if not most:
         return Reason.COLD
-    return Reason.CACHED if cached == most else Reason.SPARED
+    return Reason.CACHED if depth == most else Reason.SPARED

@@ -17,7 +17,8 @@ from extproc.core.router import Decision, Router
 from extproc.core.signals import Load, Report, Signals
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Strategy, build
-from extproc.core.strategies.prefix_cache import PrefixCache, Weights
+from extproc.core.strategies.prefix_cache import PrefixCache
+from extproc.core.weights import WEIGHTS, Weights
 from extproc.lab import rivals
 from extproc.lab.fleet.prompts import SHIPPED, Prompts, Shown
 from extproc.lab.fleet.timeline import Timeline
@@ -90,7 +91,7 @@ class Sidecar:
         self._numbers = dict(zip(addresses, range(len(replicas)), strict=True))
         rng = Random(f"strategy {seed}")
         self._ledger = Ledger()
-        self._signals = Signals(timeline.clock, self._ledger.loads)
+        self._signals = Signals(timeline.clock, self._ledger.loads, routing.weights or WEIGHTS)
         self._router = Router(self._ledger, signals=self._signals, rng=rng, fallbacks=False)
         self._model = ModelSpec(
             name=MODEL,

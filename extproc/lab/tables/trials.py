@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.progress import track
 
-from extproc.core.strategies.prefix_cache import WEIGHTS
+from extproc.core.weights import WEIGHTS
 from extproc.lab import profile
 from extproc.lab.fleet.prompts import SHIPPED, Shown
 from extproc.lab.fleet.scenario import Scenario

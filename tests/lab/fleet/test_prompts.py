@@ -100,14 +100,12 @@ def test_a_system_prompt_is_what_comes_first() -> None:
         assert Prompts().of(asked).system_blocks == system
 
 
-def test_those_who_share_a_system_prompt_share_its_home_if_it_is_the_most() -> None:
+def test_those_who_share_a_long_system_prompt_share_its_home() -> None:
     names = Prompts()
-    rules = Segment("rules", 300, "system")
-    short = [names.of(turn(f"{n}", 100, opening=[rules])) for n in range(5)]
-    long = [names.of(turn(f"{n}", 1000, opening=[rules])) for n in range(5)]
-    assert len({one.shared for one in short}) == 1
-    assert short[0].shared == long[0].blocks[3]
-    assert {one.shared for one in long} == {None}
+    long, short = Segment("rules", 600, "system"), Segment("rules", 300, "system")
+    asked = [names.of(turn(f"{n}", 100 * n, opening=[long])) for n in range(1, 6)]
+    assert {one.shared for one in asked} == {asked[0].blocks[8]}
+    assert names.of(turn("one", 100, opening=[short])).shared is None
 
 
 def test_a_conversation_goes_on_where_it_was() -> None:

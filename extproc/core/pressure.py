@@ -70,8 +70,8 @@ class Pressure:
         for known in (self._heard, self.requests, self.tokens):
             known.pop(address, None)
 
-    def look(self, now: float, max_age: float) -> None:
-        """Forgets what is older than `max_age` seconds, or hardly older.
+    def expire(self, now: float, max_age: float) -> None:
+        """Forgets what is older than `max_age` seconds, or a little later.
 
         It is called with each request, and looks at ages once in a while.
         """

@@ -364,6 +364,15 @@ class TestOtherSidecars:
         fleet.says(home, running=60)
         assert fleet.first(query("prompt")).endpoint == second
 
+    def test_are_not_followed_to_a_home_that_has_fallen_silent(self) -> None:
+        fleet = self.fleet(0.75)
+        home, *others = fleet.on_the_ring(key("prompt"))
+        fleet.clock.forward(10)
+        for endpoint in others:
+            fleet.says(endpoint, running=4)
+        fleet.load(home, 4)  # with one before: others have four, too
+        assert fleet.first(query("prompt")).endpoint != home
+
     def test_are_believed_less_than_what_is_known(self) -> None:
         fleet = self.fleet(0.75)
         *_, last = fleet.on_the_ring(key("prompt"))

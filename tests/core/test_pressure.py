@@ -86,7 +86,7 @@ class TestAnOldWord:
     def test_is_forgotten(self, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
         heard(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
-        pressure.look(now=10, max_age=3)
+        pressure.expire(now=10, max_age=3)
         assert (pressure.requests[A], pressure.tokens[A]) == (0, 0)
         assert (pressure.requests[B], pressure.tokens[B]) == (5, WEIGHTS.full)
 

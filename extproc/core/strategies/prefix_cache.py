@@ -125,16 +125,12 @@ class PrefixCache(Strategy):
             self._places = {address: place for place, address in enumerate(self._addresses)}
 
     def _depths(self, prompt: Prompt) -> dict[int, int]:
-        """How many blocks of the prompt endpoints have, by their places.
-
-        Of one that has fallen silent while others speak nothing is believed: it may hang, and
-        would keep all whose prompts it has.
-        """
-        places, max_age = self._places, self._spec.stale_after_seconds
+        """How many blocks of the prompt endpoints have, by their places."""
+        places = self._places
         return {
             places[address]: depth
             for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
-            if address in places and not self._signals.fell_silent(address, max_age)
+            if address in places and not self._is_silent(address)
         }
 
     def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
@@ -156,16 +152,23 @@ class PrefixCache(Strategy):
         probably = self._weights.home * others * tokens
         for endpoint in islice(ring, _HOMES):
             place = self._places[endpoint.address]
-            if probably > cached.get(place, 0.0):
+            if probably > cached.get(place, 0.0) and not self._is_silent(endpoint.address):
                 cached[place] = probably
             probably /= 2
+
+    def _is_silent(self, address: str) -> bool:
+        """Whether it says nothing while others speak: it may hang.
+
+        It would keep all whose prompts it has, so none are believed to be there.
+        """
+        return self._signals.fell_silent(address, self._spec.stale_after_seconds)
 
     def _costs(
         self, tokens: float, cached: Mapping[int, float], loads: Mapping[str, int]
     ) -> _Costs:
         """By place: of what is ours, and of what weighs on endpoints besides."""
         pressure = self._signals.pressure
-        pressure.look(self._signals.clock(), self._spec.stale_after_seconds)
+        pressure.expire(self._signals.clock(), self._spec.stale_after_seconds)
         ours = map(loads.get, self._addresses, repeat(0))
         requests = list(map(add, ours, self._pick(pressure.requests)))
         backlog = map(self._signals.backlog.tokens.get, self._addresses, repeat(0.0))

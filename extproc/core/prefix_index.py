@@ -6,6 +6,10 @@ that it sent, as many as fit, knows most of what is there. What other sidecars s
 what an engine drops for its running requests: predictions are counted against what answers
 say, and it costs time, not correctness, where they are wrong.
 
+Nothing is forgotten for its age alone, as in vLLM. In the laboratory a time to live of 10 seconds
+made the mean time to first token 1.2 (saas), 1.3 (mooncake) and 1.6 times (codegen) as long, one
+of 30 seconds up to 1.13 times, and one of two minutes or ten changed next to nothing.
+
 For each block one whole number says who has it, a bit for each endpoint: who has the
 beginning of a prompt, and how far, takes a few looks for all endpoints together.
 """

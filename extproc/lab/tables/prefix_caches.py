@@ -70,6 +70,7 @@ def text(book: Book) -> str:
         codegen=tables.compared(book, CODEGEN),
         lora=tables.compared(book, LORA),
         several=tables.several(book),
+        rivals_of_several=tables.rivals_of_several(book),
         cut=tables.cut(book),
         weights=tables.weights(book),
         adversaries=tables.adversaries(book),

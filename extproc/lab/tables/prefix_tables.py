@@ -16,6 +16,7 @@ from extproc.lab.tables.prefix_trials import (
     adversary_trials,
     cut_trials,
     scene_trials,
+    shared_trials,
     sidecar_trials,
     weight_trials,
 )
@@ -92,6 +93,19 @@ def several(book: Book) -> str:
     times = [f"{what}, {name}" for what in ("mean TTFT (ms)", "p99") for name in names]
     headings = ["workload", "sidecars", *times, f"hits, {OURS}", "advantage left"]
     return _table(headings, rows)
+
+
+def rivals_of_several(book: Book) -> str:
+    """Published rules beside ours, where several sidecars share the work."""
+    rows = []
+    for scene in SHARED:
+        trials = shared_trials(scene)
+        figures = means(book, trials)
+        if figures:
+            lines = _lines(figures, percent(book.ceiling(scene)))
+            rows += [[scene, one.strategy, *line] for one, line in zip(trials, lines, strict=True)]
+    headings = ["workload", "strategy", *_TIMES.values()]
+    return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)
 
 
 def cut(book: Book) -> str:

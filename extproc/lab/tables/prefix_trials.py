@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from extproc.lab import rivals
 from extproc.lab.tables.contenders import AGAINST_ADVERSARIES, CONTENDERS, OURS, YARDSTICK
 from extproc.lab.tables.scenes import ADVERSARIES
 from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
@@ -39,6 +40,12 @@ def sidecar_trials(scene: str) -> list[Trial]:
     ]
 
 
+def shared_trials(scene: str) -> list[Trial]:
+    """The yardstick, the published rules and ours, each behind the most sidecars."""
+    names = (YARDSTICK, *rivals.names(), OURS)
+    return [Trial(scene, name, sidecars=max(SIDECARS)) for name in names]
+
+
 def cut_trials(scene: str) -> list[Trial]:
     """Ours, with so much of a body shown."""
     return [Trial(scene, OURS, shown=shown) for shown in (*SHOWN, None)]
@@ -56,6 +63,7 @@ def trials(scenes: Iterable[str]) -> list[Trial]:
         *chain.from_iterable(scene_trials(scene) for scene in scenes),
         *chain.from_iterable(adversary_trials(scene) for scene in ADVERSARIES),
         *chain.from_iterable(sidecar_trials(scene) for scene in SHARED),
+        *chain.from_iterable(shared_trials(scene) for scene in SHARED),
         *chain.from_iterable(cut_trials(scene) for scene in CUT),
         *chain.from_iterable(weight_trials(scene, n) for scene in WEIGHED for n in (1, 4)),
     ]

@@ -66,7 +66,7 @@ class TestThePageInTheRepository:
 
 class TestThePage:
     def test_has_every_contender_on_every_workload(self, book: Book) -> None:
-        found = rows(text(book))
+        found = rows(text(book).split("## Several sidecars")[0])
         for scene in WORKLOADS:
             for name in CONTENDERS:
                 assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
@@ -83,6 +83,12 @@ class TestThePage:
             assert any(row.startswith(f"| {scene} | {OURS} |") for row in found)
         assert any(row.startswith("| hot-prefix | AIBrix | **50.0** |") for row in found)
         assert not any(row.startswith("| hot-prefix | Sticky |") for row in found)
+
+    def test_has_every_rival_behind_four_sidecars(self, book: Book) -> None:
+        for trial in Trial("saas at 1.25", "LMetric", sidecars=4).repeated:
+            book.note(trial, {**USUAL, "mean_ttft_ms": 77.0})
+        (row,) = (row for row in rows(text(book)) if "| LMetric | **77.0** |" in row)
+        assert row.startswith("| saas at 1.25 |")
 
     def test_leaves_out_what_was_not_simulated_and_says_so(self, book: Book) -> None:
         book.keep([task for task in TASKS if "mooncake" not in key(task)])

@@ -13,7 +13,7 @@ from string import Template
 from extproc.lab.tables import prefix_tables as tables
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CHARACTERS
-from extproc.lab.tables.prefix_trials import trials
+from extproc.lab.tables.prefix_trials import SHARED, shared_trials, trials
 from extproc.lab.tables.prefix_verdict import verdicts
 from extproc.lab.tables.scenes import (
     ADVERSARIES,
@@ -70,7 +70,7 @@ def text(book: Book) -> str:
         codegen=tables.compared(book, CODEGEN),
         lora=tables.compared(book, LORA),
         several=tables.several(book),
-        rivals_of_several=tables.rivals_of_several(book),
+        rivals_of_several=tables.compared(book, SHARED, shared_trials),
         cut=tables.cut(book),
         weights=tables.weights(book),
         adversaries=tables.adversaries(book),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from extproc.lab import rivals
 from extproc.lab.tables.book import Book
-from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, percent, table
 from extproc.lab.tables.prefix_trials import (
     CUT,
@@ -16,7 +16,6 @@ from extproc.lab.tables.prefix_trials import (
     adversary_trials,
     cut_trials,
     scene_trials,
-    shared_trials,
     sidecar_trials,
     weight_trials,
 )
@@ -40,15 +39,17 @@ def means(book: Book, trials: Iterable[Trial]) -> list[Figures] | None:
     return known if len(known) == len(found) else None
 
 
-def compared(book: Book, scenes: Iterable[str]) -> str:
-    """All contenders on some workloads."""
+def compared(
+    book: Book, scenes: Iterable[str], trials_of: Callable[[str], list[Trial]] = scene_trials
+) -> str:
+    """Contenders side by side: all of them, or those of other trials."""
     rows = []
     for scene in scenes:
-        figures = means(book, scene_trials(scene))
+        trials = trials_of(scene)
+        figures = means(book, trials)
         if figures:
-            ceiling = percent(book.ceiling(scene))
-            for name, line in zip(CONTENDERS, _lines(figures, ceiling), strict=True):
-                rows.append([scene, name, *line])
+            lines = _lines(figures, percent(book.ceiling(scene)))
+            rows += [[scene, one.strategy, *line] for one, line in zip(trials, lines, strict=True)]
     headings = ["workload", "strategy", *_TIMES.values()]
     return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)
 
@@ -93,19 +94,6 @@ def several(book: Book) -> str:
     times = [f"{what}, {name}" for what in ("mean TTFT (ms)", "p99") for name in names]
     headings = ["workload", "sidecars", *times, f"hits, {OURS}", "advantage left"]
     return _table(headings, rows)
-
-
-def rivals_of_several(book: Book) -> str:
-    """Published rules beside ours, where several sidecars share the work."""
-    rows = []
-    for scene in SHARED:
-        trials = shared_trials(scene)
-        figures = means(book, trials)
-        if figures:
-            lines = _lines(figures, percent(book.ceiling(scene)))
-            rows += [[scene, one.strategy, *line] for one, line in zip(trials, lines, strict=True)]
-    headings = ["workload", "strategy", *_TIMES.values()]
-    return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)
 
 
 def cut(book: Book) -> str:

@@ -26,6 +26,8 @@ def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[Pro
         # Nothing is cancelled: Python 3.11's pool stumbles over that when its processes are gone.
         for process in list((pool._processes or {}).values()):
             process.terminate()
+        # Of a result that broke off the rest is waited for while somebody could still write it.
+        pool._result_queue._writer.close()  # type: ignore[attr-defined]
         pool.shutdown(wait=False)
         raise
     pool.shutdown()

@@ -63,7 +63,8 @@ class Reason(StrEnum):
     computed here; or other sidecars have probably had it computed here."""
 
     COLD = "cold"
-    """No cache has any of the prompt: of those with the least to do the first on the ring."""
+    """No cache is known to have any of the prompt: of those with the least to do the first on the
+    ring, which is where other sidecars have probably sent it."""
 
     ONLY_ONE = "only_one"
     """There was no other."""

@@ -130,7 +130,7 @@ class Sidecar:
         ledger = Ledger()
         self._router = Router(
             ledger,
-            signals=Signals(monotonic, ledger.loads),
+            signals=Signals(monotonic, ledger),
             rng=rng,
             fallbacks=not settings.single_endpoint,
         )

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from extproc.core.totals import Totals
+
 _RECENT = 0.02
 """Weight of the latest prompt in their mean: some fifty count."""
 
@@ -19,16 +21,18 @@ _RECENT = 0.02
 class _Queue:
     """The prompts of one endpoint whose first tokens are not out, the oldest first."""
 
-    __slots__ = ("_address", "_tokens", "prefills")
+    __slots__ = ("_address", "_tokens", "_totals", "prefills")
 
-    def __init__(self, address: str, tokens: dict[str, float]) -> None:
+    def __init__(self, address: str, tokens: dict[str, float], totals: Totals) -> None:
         self._address = address
         self._tokens = tokens
+        self._totals = totals
         self.prefills: OrderedDict[Prefill, None] = OrderedDict()
 
     def add(self, prefill: Prefill) -> None:
         self.prefills[prefill] = None
         self._tokens[self._address] = self._tokens.get(self._address, 0.0) + prefill.tokens
+        self._totals.changed(self._address)
 
     def remove(self, prefill: Prefill) -> None:
         del self.prefills[prefill]
@@ -36,6 +40,7 @@ class _Queue:
             self._tokens[self._address] -= prefill.tokens
         else:
             del self._tokens[self._address]  # and no rounding stays behind
+        self._totals.changed(self._address)
 
 
 class Prefill:
@@ -77,6 +82,8 @@ class Backlog:
         self._tokens: dict[str, float] = {}
         self.tokens: Mapping[str, float] = self._tokens
         """What is to be computed; an address that is not there has nothing."""
+        self.totals = Totals(self._tokens)
+        """With what others' prompts have to compute there, as far as somebody tells."""
         self.mean = 0.0
         """Of the tokens that are computed for a prompt, of late."""
 
@@ -102,12 +109,15 @@ class Backlog:
         """The endpoint has left or started anew."""
         self._queues.pop(address, None)
         self._tokens.pop(address, None)
+        self.totals.changed(address)
 
     def put(self, prefill: Prefill) -> None:
         """A prompt is to be computed at its address."""
         queue = self._queues.get(prefill.address)
         if queue is None:
-            queue = self._queues[prefill.address] = _Queue(prefill.address, self._tokens)
+            queue = self._queues[prefill.address] = _Queue(
+                prefill.address, self._tokens, self.totals
+            )
         queue.add(prefill)
 
     def queue_of(self, prefill: Prefill) -> _Queue | None:

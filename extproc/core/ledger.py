@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from extproc.core.backlog import Prefill
 from extproc.core.endpoint import Endpoint
+from extproc.core.totals import Totals
 
 
 class Lease:
@@ -66,6 +67,8 @@ class Ledger:
 
         A proxy that could not be written to would cost microseconds with each decision.
         """
+        self.totals = Totals(self._loads)
+        """With the requests that others have there, as far as somebody tells."""
 
     def acquire(self, model: str, endpoint: Endpoint) -> Lease:
         """Counts one request more on an endpoint."""
@@ -87,6 +90,7 @@ class Ledger:
             self._loads[address] = load
         else:
             del self._loads[address]
+        self.totals.changed(address)
         key = (model, address)
         _, count = self._held.get(key, (endpoint, 0))
         if count + step:

@@ -7,9 +7,9 @@ turned here into what a strategy adds up with its own: requests, and tokens to c
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import NamedTuple
 
+from extproc.core.totals import Totals
 from extproc.core.weights import Weights
 
 _FILLING = 0.7
@@ -34,18 +34,15 @@ class Word(NamedTuple):
 
 
 class Pressure:
-    """By address; of one that said nothing none is known."""
+    """Writes what is others' to the totals of `requests` and of `tokens` to compute."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, requests: Totals, tokens: Totals) -> None:
         self._weights = weights
+        self._requests = requests
+        self._tokens = tokens
         self._heard: dict[str, float] = {}
         self._all = 0.0
         self._ours = 0.0
-        self._looked = 0.0
-        self.requests: dict[str, float] = defaultdict(float)
-        """What is to be added to the requests that this sidecar has on an endpoint."""
-        self.tokens: dict[str, float] = defaultdict(float)
-        """What is to be added to the tokens that this sidecar's requests have to compute there."""
 
     @property
     def share_of_others(self) -> float:
@@ -61,21 +58,18 @@ class Pressure:
         weights = self._weights
         # A queue that is longer than the batch is an overload, which no choice ends.
         queue = weights.waiting * min(word.waiting, word.running)
-        self.requests[address] = max(0.0, there - word.ours) + queue
+        self._requests.set_others(address, max(0.0, there - word.ours) + queue)
         full = weights.full * max(0.0, word.kv_usage - _FILLING) / (1 - _FILLING)
-        self.tokens[address] = weights.others * word.yet_to_begin * mean_prompt + full
+        unseen = weights.others * word.yet_to_begin * mean_prompt
+        self._tokens.set_others(address, unseen + full)
 
     def forget(self, address: str) -> None:
         """It has left or started anew."""
-        for known in (self._heard, self.requests, self.tokens):
-            known.pop(address, None)
+        self._heard.pop(address, None)
+        self._requests.forget_others(address)
+        self._tokens.forget_others(address)
 
-    def expire(self, now: float, max_age: float) -> None:
-        """Forgets what is older than `max_age` seconds, or a little later.
-
-        It is called with each request, and looks at ages once in a while.
-        """
-        if now >= self._looked + max_age / 3:
-            self._looked = now
-            for address in [a for a, heard in self._heard.items() if heard < now - max_age]:
-                self.forget(address)
+    def expire(self, oldest: float) -> None:
+        """Forgets what was said before that time."""
+        for address in [a for a, heard in self._heard.items() if heard < oldest]:
+            self.forget(address)

@@ -90,7 +90,7 @@ class Router:
         fallbacks: bool = True,
     ) -> None:
         self.ledger = ledger
-        self.signals = signals or Signals(lambda: 0.0, ledger.loads)
+        self.signals = signals or Signals(lambda: 0.0, ledger)
         self.catalog = catalog or Catalog()
         """The catalog in force; `publish` puts another in its place."""
         self.token_sizes = TokenSizes()
@@ -168,14 +168,15 @@ class Router:
     def decide(self, placement: Placement) -> Decision:
         """Picks an endpoint and takes a lease on it. Raises NoEndpoints."""
         spec = placement.model.spec
-        order = self.order(placement)
+        strategy = placement.model.strategy
+        query = self._query(placement)
+        order = strategy.rank(query, placement.snapshot, self.ledger.loads)
         best = next(order, None)
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot
             raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
-        strategy = placement.model.strategy
-        strategy.chosen(self._query(placement), best.endpoint)
+        strategy.chosen(query, best.endpoint)
         inflight = self.ledger.loads.get(best.endpoint.address, 0)
         lease = self.ledger.acquire(spec.name, best.endpoint)
         prediction = best.prediction

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from extproc.core.backlog import Backlog
+from extproc.core.ledger import Ledger
 from extproc.core.lowest import Lowest
 from extproc.core.prefix_index import PrefixIndex
 from extproc.core.pressure import Pressure, Word
@@ -100,10 +101,14 @@ class Signals:
     """The latest reading of each endpoint, by address; `clock` gives seconds."""
 
     def __init__(
-        self, clock: Callable[[], float], loads: Mapping[str, int], weights: Weights = WEIGHTS
+        self,
+        clock: Callable[[], float],
+        ledger: Ledger | None = None,
+        weights: Weights = WEIGHTS,
     ) -> None:
+        ledger = ledger or Ledger()
         self.clock = clock
-        self._loads = loads
+        self._loads = ledger.loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
         self._quiet: dict[str, Lowest] = {}
@@ -115,8 +120,12 @@ class Signals:
         """Which prompts each endpoint's prefix cache probably holds."""
         self.backlog = Backlog()
         """What each endpoint has yet to compute."""
-        self.pressure = Pressure(weights)
+        self.pressure = Pressure(weights, ledger.totals, self.backlog.totals)
         """What weighs on endpoints beside our own requests."""
+        self.requests: Mapping[str, float] = ledger.totals.sums
+        """Ours and others', by address; 0 where nothing is known."""
+        self.tokens: Mapping[str, float] = self.backlog.totals.sums
+        """What is to be computed of ours and others', by address; 0 where nothing is known."""
 
     def follow(self, addresses: Collection[str]) -> None:
         """These are the endpoints now: new ones start slowly, what others said is forgotten."""
@@ -171,10 +180,10 @@ class Signals:
         """The last word of an endpoint, however old; None where there was none."""
         return self._readings.get(address)
 
-    def fell_silent(self, address: str, max_age: float) -> bool:
-        """Whether it spoke once, but not in the `max_age` seconds before somebody's last word."""
-        reading = self._readings.get(address)
-        return reading is not None and reading.at < self._last_word - max_age
+    def silent(self, max_age: float) -> frozenset[str]:
+        """Those that spoke once, but not in the `max_age` seconds before somebody's last word."""
+        oldest = self._last_word - max_age
+        return frozenset(a for a, reading in self._readings.items() if reading.at < oldest)
 
     def silence(self, address: str) -> float | None:
         """Seconds since an endpoint said how loaded it is, since it came where it never did."""

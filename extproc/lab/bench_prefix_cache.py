@@ -56,7 +56,7 @@ class _Fleet:
     def __init__(self, strategy: str, endpoints: int) -> None:
         rng, ledger = Random(1), Ledger()
         self.addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
-        self.signals = Signals(lambda: 0.0, ledger.loads)
+        self.signals = Signals(lambda: 0.0, ledger)
         self.router = Router(ledger, signals=self.signals, rng=rng)
         load_balancing = {"strategy": strategy}
         model = {"name": "m", "endpoints": self.addresses, "loadBalancing": load_balancing}

@@ -169,7 +169,7 @@ async def _run(
     seconds: float,
 ) -> None:
     rng, ledger = Random(1), Ledger()
-    router = Router(ledger, signals=Signals(monotonic, ledger.loads), rng=rng)
+    router = Router(ledger, signals=Signals(monotonic, ledger), rng=rng)
     scraper = Scraper(router, way, rng)
     router.follow(scraper.follow)
     served_by = [f"10.0.0.{i + 1}:8000" for i in range(8)]

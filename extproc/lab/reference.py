@@ -201,7 +201,7 @@ def strategy_in_words(name: str) -> str:
         return f"The chain {', '.join(f'`{one.filter}`' for one in preset)}."
     filters = [{"filter": "LeastQueue"}] if name == "Chain" else []
     chosen = LoadBalancingSpec.model_validate({"strategy": name, "chain": filters})
-    module = sys.modules[type(build(chosen, Random(), Signals(lambda: 0.0, {}))).__module__]
+    module = sys.modules[type(build(chosen, Random(), Signals(lambda: 0.0))).__module__]
     start, colon, rest = (module.__doc__ or "").partition(":")
     if start != name or not colon:
         raise Undocumented(f"the docstring of {module.__name__} does not begin with '{name}:'")
@@ -211,7 +211,7 @@ def strategy_in_words(name: str) -> str:
 
 def _filter_in_words(name: FilterName) -> str:
     spec = LoadBalancingSpec.model_validate({"strategy": "Chain", "chain": [{"filter": name}]})
-    built = filter_of(spec.chain[0], spec, Signals(lambda: 0.0, {}), Random())
+    built = filter_of(spec.chain[0], spec, Signals(lambda: 0.0), Random())
     return _one_line((type(built).__doc__ or "").replace("\n\n", " "))
 
 

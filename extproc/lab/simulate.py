@@ -50,7 +50,7 @@ class _Contender(NamedTuple):
     @property
     def reads_prompts(self) -> bool:
         """Whether it makes a difference how much of a body is shown."""
-        signals = Signals(lambda: 0.0, {})
+        signals = Signals(lambda: 0.0)
         return bool(self.rival) or build(self.load_balancing, Random(0), signals).reads_prompts
 
 

@@ -50,7 +50,7 @@ def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
 class TestSignals:
     def test_are_shown_with_their_age(self) -> None:
         now = 100.0
-        serving = Router(Ledger(), signals=Signals(lambda: now, {}))
+        serving = Router(Ledger(), signals=Signals(lambda: now))
         serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
         serving.signals.follow(["10.0.0.1:8000"])
         report = Report(

@@ -168,7 +168,7 @@ class TestEndpoints:
             def latest(self, address: str) -> Reading | None:
                 raise AssertionError(address)
 
-        serving = Router(Ledger(), signals=Unread(lambda: 0.0, {}))
+        serving = Router(Ledger(), signals=Unread(lambda: 0.0))
         serving.publish(catalog(model_spec()))
         assert sample(Telemetry(serving), "extproc_endpoints", model="llama", state="ready") == 2
 
@@ -259,7 +259,7 @@ class TestSignals:
 
     def test_are_as_old_as_the_last_word_of_an_endpoint_or_as_the_endpoint(self) -> None:
         now = 100.0
-        serving = Router(Ledger(), signals=Signals(lambda: now, {}))
+        serving = Router(Ledger(), signals=Signals(lambda: now))
         serving.publish(catalog(model_spec(strategy="LeastQueue"), model_spec("b")))
         telemetry, (one, two) = Telemetry(serving), TWO_ADDRESSES
         name = "extproc_signals_age_seconds"

@@ -90,7 +90,7 @@ def balancing(strategy: str, **other: object) -> LoadBalancingSpec:
 
 def strategy_of(spec: LoadBalancingSpec) -> Strategy:
     """The strategy with dice that fall the same way each time."""
-    return build(spec, Random(0), Signals(lambda: 0.0, {}))
+    return build(spec, Random(0), Signals(lambda: 0.0))
 
 
 def catalog(*specs: ModelSpec) -> Catalog:

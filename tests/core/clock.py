@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from extproc.core.signals import Load, Report, Signals
 
 
@@ -33,9 +31,9 @@ def report(
     return Report(Load(waiting, kv_usage), running, max_loras, adapters)
 
 
-def signals(clock: Clock, *addresses: str, loads: Mapping[str, int] | None = None) -> Signals:
+def signals(clock: Clock, *addresses: str) -> Signals:
     """Signals of endpoints that came long ago."""
-    found = Signals(clock, {} if loads is None else loads)
+    found = Signals(clock)
     found.follow(addresses)
     clock.forward(10_000)
     return found

@@ -122,7 +122,7 @@ def test_prefixes_stay_at_home_among_endpoints_with_short_queues(known: Signals)
 class TestWithoutSignals:
     @pytest.mark.parametrize("name", [*PRESETS])
     def test_every_preset_is_least_load(self, name: str) -> None:
-        traffic = Traffic(preset(name, Signals(Clock(), {})), *endpoints(4))
+        traffic = Traffic(preset(name, Signals(Clock())), *endpoints(4))
         assert sorted(traffic.send(40).values()) == [10, 10, 10, 10]
         traffic.finish("default/pod-02", 6)
         assert traffic.send(6) == {"default/pod-02": 6}

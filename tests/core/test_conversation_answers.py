@@ -34,7 +34,7 @@ class Gateway:
 
     def __init__(self, strategy: str = "PrefixCache") -> None:
         ledger = Ledger()
-        self.signals = Signals(lambda: 0.0, ledger.loads)
+        self.signals = Signals(lambda: 0.0, ledger)
         self.signals.follow(TWO_ADDRESSES)
         spec = model_spec("llama", aliases=["l"], adapters=["sql"], strategy=strategy)
         make = partial(build, rng=Random(0), signals=self.signals)

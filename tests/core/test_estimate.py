@@ -156,14 +156,14 @@ class TestANewEndpoint:
         assert queues(joined, {"a": 10, "b": 10, "c": 10}) == [0, 0, 0]
 
     def test_is_not_held_back_where_all_came_together(self, clock: Clock) -> None:
-        known = Signals(clock, {})
+        known = Signals(clock)
         known.follow(["a", "b", "c"])
         for name in "abc":
             known.reported(name, report(running=60), inflight=60)
         assert queues(known, {"a": 60, "b": 60, "c": 60}) == [0, 0, 0]
 
     def test_is_held_back_behind_others_that_are_hardly_older(self, clock: Clock) -> None:
-        known = Signals(clock, {})
+        known = Signals(clock)
         known.follow(["a", "b"])
         clock.forward(4)
         known.follow(["a", "b", "c"])
@@ -181,7 +181,7 @@ class TestANewEndpoint:
 
 
 def test_endpoints_that_nobody_follows_are_judged_by_our_requests() -> None:
-    found = estimates([A, B], {"b": 2}, Signals(Clock(), {}), SPEC)
+    found = estimates([A, B], {"b": 2}, Signals(Clock()), SPEC)
     assert [e.queue for e in found] == [0, 2]
 
 

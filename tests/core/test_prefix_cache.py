@@ -59,7 +59,7 @@ class Fleet:
         self.snapshot = Snapshot.of(endpoints(count), replication)
         self.addresses = [endpoint.address for endpoint in self.snapshot.endpoints]
         self.ledger = Ledger()
-        self.signals = Signals(self.clock, self.ledger.loads)
+        self.signals = Signals(self.clock, self.ledger)
         self.signals.follow(self.addresses)
         self.strategy = PrefixCache(self.signals, SignalsSpec(), Random(0), **options)
         self.leases: list[Lease] = []

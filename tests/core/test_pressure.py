@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.pressure import Pressure, Word
+from extproc.core.totals import Totals
 from extproc.core.weights import WEIGHTS
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -17,41 +18,60 @@ def heard(pressure: Pressure, word: Word, address: str = A, now: float = 0.0) ->
     pressure.heard(address, word, mean_prompt=1000, now=now)
 
 
+class Scene:
+    """An endpoint's own words, and nothing of ours."""
+
+    def __init__(self) -> None:
+        self.requests, self.tokens = Totals({}), Totals({})
+        self.pressure = Pressure(WEIGHTS, self.requests, self.tokens)
+
+    def on(self, address: str) -> tuple[float, float]:
+        """Requests and tokens there."""
+        return self.requests.sums[address], self.tokens.sums[address]
+
+
 @pytest.fixture
-def pressure() -> Pressure:
-    return Pressure(WEIGHTS)
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture
+def pressure(scene: Scene) -> Pressure:
+    return scene.pressure
 
 
 class TestRequests:
-    def test_are_others(self, pressure: Pressure) -> None:
+    def test_are_others(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, ours=3))
-        assert pressure.requests[A] == 2
+        assert scene.requests.sums[A] == 2
 
-    def test_that_wait_count_more_whosever_they_are(self, pressure: Pressure) -> None:
+    def test_that_wait_count_more_whosever_they_are(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, waiting=2, ours=7))
-        assert pressure.requests[A] == 2 * WEIGHTS.waiting
+        assert scene.requests.sums[A] == 2 * WEIGHTS.waiting
 
-    def test_that_wait_do_not_count_without_end(self, pressure: Pressure) -> None:
+    def test_that_wait_do_not_count_without_end(self, scene: Scene, pressure: Pressure) -> None:
         # Of an overload no choice gets rid, and what is cached matters all the more.
         heard(pressure, QUIET._replace(running=5, waiting=500, ours=505))
-        assert pressure.requests[A] == 5 * WEIGHTS.waiting
+        assert scene.requests.sums[A] == 5 * WEIGHTS.waiting
 
-    def test_are_never_fewer_than_ours(self, pressure: Pressure) -> None:
+    def test_are_never_fewer_than_ours(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, ours=9))
-        assert pressure.requests[A] == 0
+        assert scene.requests.sums[A] == 0
 
 
 class TestTokens:
-    def test_are_those_of_others_prompts_as_long_as_prompts_are(self, pressure: Pressure) -> None:
+    def test_are_those_of_others_prompts_as_long_as_prompts_are(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
         heard(pressure, QUIET._replace(running=5, yet_to_begin=3))
-        assert pressure.tokens[A] == 3000 * WEIGHTS.others
+        assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
 
     @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])
     def test_are_more_where_memory_fills_up(
-        self, pressure: Pressure, kv_usage: float, share: float
+        self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
     ) -> None:
         heard(pressure, QUIET._replace(kv_usage=kv_usage))
-        assert pressure.tokens[A] == pytest.approx(share * WEIGHTS.full)
+        assert scene.tokens.sums[A] == pytest.approx(share * WEIGHTS.full)
 
 
 class TestTheShareOfOthers:
@@ -76,21 +96,23 @@ class TestTheShareOfOthers:
 
     @given(st.lists(st.tuples(*(st.floats(0, 1e6) for _ in range(3))), min_size=1))
     def test_is_a_share(self, said: list[tuple[float, float, float]]) -> None:
-        pressure = Pressure(WEIGHTS)
+        pressure = Scene().pressure
         for waiting, running, ours in said:
             heard(pressure, QUIET._replace(waiting=waiting, running=running, ours=ours))
         assert 0 <= pressure.share_of_others <= 1 + 1e-9
 
 
 class TestAnOldWord:
-    def test_is_forgotten(self, pressure: Pressure) -> None:
+    def test_is_forgotten(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
         heard(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
-        pressure.expire(now=10, max_age=3)
-        assert (pressure.requests[A], pressure.tokens[A]) == (0, 0)
-        assert (pressure.requests[B], pressure.tokens[B]) == (5, WEIGHTS.full)
+        pressure.expire(oldest=7)
+        assert scene.on(A) == (0, 0)
+        assert scene.on(B) == (5, WEIGHTS.full)
 
-    def test_is_one_that_was_said_before_the_endpoint_left(self, pressure: Pressure) -> None:
+    def test_is_one_that_was_said_before_the_endpoint_left(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
         heard(pressure, QUIET._replace(running=5, kv_usage=1))
         pressure.forget(A)
-        assert (pressure.requests[A], pressure.tokens[A]) == (0, 0)
+        assert scene.on(A) == (0, 0)

@@ -236,7 +236,7 @@ def words(name: str, size: int = 4000) -> str:
 def remembering(*specs: ModelSpec) -> Router:
     """A router whose strategies remember in its own signals."""
     ledger = Ledger()
-    signals = Signals(Clock(), ledger.loads)
+    signals = Signals(Clock(), ledger)
     make = partial(build, rng=Random(0), signals=signals)
     return Router(ledger, revise(Catalog(), specs, make), signals=signals)
 

@@ -2,11 +2,19 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.endpoint import Endpoint
+from extproc.core.ledger import Ledger
 from extproc.core.signals import Load, Report, Signals, sound_load
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"
 B = "10.0.0.2:8000"
+
+
+def hold(ledger: Ledger, requests: int) -> None:
+    """So many of ours are in flight on A."""
+    while ledger.loads.get(A, 0) < requests:
+        ledger.acquire("llama", Endpoint(A, A))
 
 
 @pytest.fixture
@@ -15,13 +23,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def loads() -> dict[str, int]:
-    return {}
+def ledger() -> Ledger:
+    return Ledger()
 
 
 @pytest.fixture
-def signals(clock: Clock, loads: dict[str, int]) -> Signals:
-    followed = Signals(clock, loads)
+def signals(clock: Clock, ledger: Ledger) -> Signals:
+    followed = Signals(clock, ledger)
     followed.follow([A, B])
     return followed
 
@@ -62,41 +70,39 @@ def test_of_our_requests_only_those_count_as_told_that_it_knew_of(signals: Signa
 
 class TestAnAnswersLoadReport:
     def test_brings_load_up_to_date_and_leaves_the_rest(
-        self, signals: Signals, clock: Clock, loads: dict[str, int]
+        self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
         signals.reported(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
         clock.forward(1)
-        loads[A] = 5
+        hold(ledger, 5)
         signals.answered(A, Load(0, 0.2))
         reading = signals.latest(A)
         assert reading is not None
         assert (reading.load, reading.running) == (Load(0, 0.2), 8)
         assert (reading.at, reading.reported_at) == (clock.now, clock.now - 1)
 
-    def test_was_made_when_its_own_request_was_over(
-        self, signals: Signals, loads: dict[str, int]
-    ) -> None:
-        loads[A] = 5
+    def test_was_made_when_its_own_request_was_over(self, signals: Signals, ledger: Ledger) -> None:
+        hold(ledger, 5)
         signals.answered(A, Load(9, 0))
         reading = signals.latest(A)
         assert reading is not None
         assert reading.ours == 4
 
     def test_does_not_make_requests_unknown_that_came_after_the_last_report(
-        self, signals: Signals, clock: Clock, loads: dict[str, int]
+        self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
         signals.reported(A, report(), inflight=0)
         clock.forward(1)
-        loads[A] = 6
+        hold(ledger, 6)
         signals.answered(A, Load(0, 0.1))
         reading = signals.latest(A)
         assert reading is not None
         assert (reading.ours, reading.running) == (5, 5)
 
     def test_alone_lets_those_of_our_requests_run_that_do_not_wait(
-        self, signals: Signals, loads: dict[str, int]
+        self, signals: Signals, ledger: Ledger
     ) -> None:
-        loads[A] = 6
+        hold(ledger, 6)
         signals.answered(A, Load(2, 0.1))
         reading = signals.latest(A)
         assert reading is not None
@@ -238,8 +244,10 @@ class TestABacklog:
     """Three of ours were sent; the engine's counters say how many answers have begun."""
 
     @pytest.fixture
-    def loads(self) -> dict[str, int]:
-        return {A: 3}
+    def ledger(self) -> Ledger:
+        ledger = Ledger()
+        hold(ledger, 3)
+        return ledger
 
     @pytest.fixture
     def asked(self, signals: Signals) -> Signals:
@@ -257,10 +265,10 @@ class TestABacklog:
         assert A not in asked.backlog.tokens
 
     def test_has_what_was_sent_while_the_engine_was_asked(
-        self, asked: Signals, loads: dict[str, int]
+        self, asked: Signals, ledger: Ledger
     ) -> None:
         asked.backlog.add(A, 8000)
-        loads[A] = 4
+        hold(ledger, 4)
         asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert asked.backlog.tokens[A] == 8000
 
@@ -288,36 +296,36 @@ class TestOthersRequests:
 
     def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
         signals.reported(A, report(waiting=0, running=7), inflight=3)
-        assert signals.pressure.requests[A] == 4
+        assert signals.requests[A] == 4
 
     def test_do_not_have_what_we_sent_while_we_asked(
-        self, signals: Signals, loads: dict[str, int]
+        self, signals: Signals, ledger: Ledger
     ) -> None:
-        loads[A] = 4
+        hold(ledger, 4)
         signals.reported(A, report(running=4), inflight=3)
-        assert signals.pressure.requests[A] == 0
+        assert signals.requests[A] == 4
 
     def test_have_prompts_to_compute_that_are_as_long_as_ours(
-        self, signals: Signals, loads: dict[str, int]
+        self, signals: Signals, ledger: Ledger
     ) -> None:
         signals.reported(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
-        loads[A] = 1
+        hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.reported(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
-        assert signals.pressure.tokens[A] == 2 * 500
+        assert signals.tokens[A] == 500 + 2 * 500
 
     def test_wait_with_ours_where_nothing_tells_whose_answers_have_begun(
-        self, signals: Signals, loads: dict[str, int]
+        self, signals: Signals, ledger: Ledger
     ) -> None:
-        loads[A] = 1
+        hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.reported(A, report(waiting=3, running=2), inflight=1)
-        assert signals.pressure.tokens[A] == 2 * 500
+        assert signals.tokens[A] == 500 + 2 * 500
 
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
         signals.reported(A, report(running=7), inflight=3)
         signals.follow([])
-        assert signals.pressure.requests[A] == 0
+        assert signals.requests[A] == 0
 
 
 def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:

@@ -34,10 +34,10 @@ session's header.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from math import inf
-from operator import add, itemgetter
+from operator import itemgetter
 from random import Random
 
 from extproc.core.blocks import BLOCK_BYTES, Prompt
@@ -83,6 +83,8 @@ class PrefixCache(Strategy):
         self._addresses: list[str] = []
         self._pick: Callable[[Mapping[str, float]], Sequence[float]] = lambda known: ()
         self._places: dict[str, int] = {}
+        self._silent: Collection[str] = ()
+        self._looked = -inf
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
@@ -91,6 +93,7 @@ class PrefixCache(Strategy):
         if not eligible:
             return
         self._number(eligible)
+        self._look()
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
         depths = self._depths(prompt)
@@ -98,7 +101,7 @@ class PrefixCache(Strategy):
         per_block = BLOCK_BYTES / query.bytes_per_token
         cached = {place: per_block * depth for place, depth in depths.items()}
         self._add_homes(cached, tokens, snapshot.walk(home, query.adapter))
-        costs = self._costs(tokens, cached, loads)
+        costs = self._costs(tokens, cached)
         most = max(depths.values(), default=0)
         for hops, place in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
             depth = depths.get(place, 0)
@@ -120,9 +123,21 @@ class PrefixCache(Strategy):
         if eligible is not self._eligible:  # nearly always they are those of the request before
             self._eligible = eligible
             self._addresses = addresses = [endpoint.address for endpoint in eligible]
-            # Of one key alone itemgetter gives no sequence, so one is asked for twice.
-            self._pick = itemgetter(*addresses, addresses[0])
-            self._places = {address: place for place, address in enumerate(self._addresses)}
+            self._pick = _picker(addresses)
+            self._places = {address: place for place, address in enumerate(addresses)}
+
+    def _look(self) -> None:
+        """Now and then: what endpoints said long ago counts no more.
+
+        One that says nothing while others speak may hang. It would keep all whose prompts it has,
+        so none are believed to be there.
+        """
+        now = self._signals.clock()
+        max_age = self._spec.stale_after_seconds
+        if now >= self._looked + max_age / 3:
+            self._looked = now
+            self._signals.pressure.expire(now - max_age)
+            self._silent = self._signals.silent(max_age)
 
     def _depths(self, prompt: Prompt) -> dict[int, int]:
         """How many blocks of the prompt endpoints have, by their places."""
@@ -130,7 +145,7 @@ class PrefixCache(Strategy):
         return {
             places[address]: depth
             for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
-            if address in places and not self._is_silent(address)
+            if address in places and address not in self._silent
         }
 
     def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
@@ -152,90 +167,60 @@ class PrefixCache(Strategy):
         probably = self._weights.home * others * tokens
         for endpoint in islice(ring, _HOMES):
             place = self._places[endpoint.address]
-            if probably > cached.get(place, 0.0) and not self._is_silent(endpoint.address):
+            if probably > cached.get(place, 0.0) and endpoint.address not in self._silent:
                 cached[place] = probably
             probably /= 2
 
-    def _is_silent(self, address: str) -> bool:
-        """Whether it says nothing while others speak: it may hang.
-
-        It would keep all whose prompts it has, so none are believed to be there.
-        """
-        return self._signals.fell_silent(address, self._spec.stale_after_seconds)
-
-    def _costs(
-        self, tokens: float, cached: Mapping[int, float], loads: Mapping[str, int]
-    ) -> _Costs:
-        """By place: of what is ours, and of what weighs on endpoints besides."""
-        pressure = self._signals.pressure
-        pressure.expire(self._signals.clock(), self._spec.stale_after_seconds)
-        ours = map(loads.get, self._addresses, repeat(0))
-        requests = list(map(add, ours, self._pick(pressure.requests)))
-        backlog = map(self._signals.backlog.tokens.get, self._addresses, repeat(0.0))
+    def _costs(self, tokens: float, cached: Mapping[int, float]) -> list[float]:
+        """Of the request on each endpoint, by place, as shares of its work where all is cold."""
+        requests = self._pick(self._signals.requests)
+        backlog = self._pick(self._signals.tokens)
         busy = self._weights.busy / (min(requests) + 1)
         wait = self._weights.own * tokens + busy
-        waits = [
-            before + others + busy * number + wait
-            for before, others, number in zip(
-                backlog, self._pick(pressure.tokens), requests, strict=False
-            )
+        costs = [
+            before + busy * number + wait for before, number in zip(backlog, requests, strict=True)
         ]
-        return _Costs(self._weights, tokens, cached, waits)
+        work = tokens + self._weights.answer
+        for place, saved in cached.items():  # few: everywhere else the wait says it all
+            costs[place] = (1 - saved / work) * (costs[place] - self._weights.own * saved)
+        return costs
 
-    def _order(self, costs: _Costs, ring: Iterator[Endpoint]) -> Iterator[int]:
-        """Places, the best first."""
-        good = costs.within(self._weights.nearly)
-        best: Iterable[int] = good
-        if len(good) > 1:
-            places = self._places  # another request may number other endpoints meanwhile
-            met = (places[endpoint.address] for endpoint in ring)
-            best = islice((place for place in met if place in good), len(good))
-        return chain(costs.taken(best), costs.taken(iter(costs.least, None)))
+    def _order(self, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
+        """Places, the best first. Those that were taken cost without end."""
+        best = min(costs)
+        limit = self._weights.nearly * best
+        place = costs.index(best)
+        costs[place] = inf
+        least = min(costs)
+        if least > limit:
+            yield place
+        else:
+            costs[place] = best
+            yield from self._nearly_best(costs, limit, ring)
+            least = min(costs)
+        while least < inf:
+            place = costs.index(least)
+            costs[place] = inf
+            yield place
+            least = min(costs)
 
-
-class _Costs:
-    """What a request costs on each endpoint; `waits` is what it would wait for if all were cold.
-
-    Nearly all endpoints have nothing of a prompt, and for them the one with the least to wait for
-    costs least: so only where something is cached the cost is computed.
-    """
-
-    def __init__(
-        self, weights: Weights, tokens: float, cached: Mapping[int, float], waits: list[float]
-    ) -> None:
-        self._work = work = tokens + weights.answer
-        self._waits = waits
-        self._warm = {
-            place: (work - saved) * (waits[place] - weights.own * saved)
-            for place, saved in cached.items()
-        }
-
-    def within(self, nearly: float) -> Collection[int]:
-        """The places where it costs no more than so many times the least."""
-        cold = self._work * min(self._waits)
-        limit = nearly * min(cold, min(self._warm.values(), default=inf))
-        good = {place for place, cost in self._warm.items() if cost <= limit}
-        if cold <= limit:
-            most = limit / self._work
-            good.update(place for place, wait in enumerate(self._waits) if wait <= most)
-        return good
-
-    def taken(self, places: Iterable[int]) -> Iterator[int]:
-        """These places, which from then on are none any more."""
-        for place in places:
-            self._waits[place] = inf
-            self._warm.pop(place, None)
+    def _nearly_best(
+        self, costs: list[float], limit: float, ring: Iterator[Endpoint]
+    ) -> Iterator[int]:
+        """Places that cost no more than that, as they are met on the ring."""
+        places = self._places  # another request may number other endpoints meanwhile
+        good = sum(cost <= limit for cost in costs)
+        met = (place for endpoint in ring if costs[place := places[endpoint.address]] <= limit)
+        for place in islice(met, good):
+            costs[place] = inf
             yield place
 
-    def least(self) -> int | None:
-        """The place where it costs least, of those that are left."""
-        wait = min(self._waits)
-        if wait == inf:
-            return None
-        # What is computed for a warm place is never more than if it were cold.
-        if self._warm and min(self._warm.values()) <= self._work * wait:
-            return min(self._warm, key=self._warm.__getitem__)
-        return self._waits.index(wait)
+
+def _picker(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
+    """Looks all of them up at once."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda known: [known[key] for key in keys]  # of one key itemgetter gives no sequence
 
 
 def _reason(depth: int, most: int) -> Reason:

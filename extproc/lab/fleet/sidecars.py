@@ -91,7 +91,7 @@ class Sidecar:
         self._numbers = dict(zip(addresses, range(len(replicas)), strict=True))
         rng = Random(f"strategy {seed}")
         self._ledger = Ledger()
-        self._signals = Signals(timeline.clock, self._ledger.loads, routing.weights or WEIGHTS)
+        self._signals = Signals(timeline.clock, self._ledger, routing.weights or WEIGHTS)
         self._router = Router(self._ledger, signals=self._signals, rng=rng, fallbacks=False)
         self._model = ModelSpec(
             name=MODEL,

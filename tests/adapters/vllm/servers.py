@@ -109,7 +109,7 @@ class Scene:
 
     def __init__(self) -> None:
         ledger = Ledger()
-        self.router = Router(ledger, signals=Signals(monotonic, ledger.loads))
+        self.router = Router(ledger, signals=Signals(monotonic, ledger))
         self.results: Counter[tuple[str, str]] = Counter()
         self.scraper = Scraper(self.router, self, Random(0))
         self.router.follow(self.scraper.follow)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from extproc.core.ledger import Ledger
 from extproc.core.signals import Signals
 from extproc.lab.rivals.rule import Rule
 
@@ -14,4 +13,4 @@ AnyRule = TypeVar("AnyRule", bound=Rule)
 
 def made(kind: type[AnyRule], **other: Any) -> AnyRule:
     """A rule that knows of nothing yet."""
-    return kind(Signals(lambda: 0.0, Ledger().loads), Random(0), **other)
+    return kind(Signals(lambda: 0.0), Random(0), **other)

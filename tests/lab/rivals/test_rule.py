@@ -10,7 +10,6 @@ import pytest
 
 from extproc.core.blocks import Prompt
 from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.ledger import Ledger
 from extproc.core.signals import Signals
 from extproc.core.strategies import Candidate, Query, Reason
 from extproc.lab.rivals.lmetric import LMetric
@@ -38,7 +37,7 @@ class Recording(Rule):
 
 @pytest.fixture
 def signals() -> Signals:
-    return Signals(lambda: 0.0, Ledger().loads)
+    return Signals(lambda: 0.0)
 
 
 @pytest.fixture

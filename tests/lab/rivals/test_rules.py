@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from extproc.core.ledger import Ledger
 from extproc.core.signals import Signals
 from extproc.core.spec import LoadBalancingSpec
 from extproc.core.strategies import Strategy
@@ -112,7 +111,7 @@ class TestSticky:
 
 
 def build(name: str) -> Strategy:
-    signals = Signals(lambda: 0.0, Ledger().loads)
+    signals = Signals(lambda: 0.0)
     return rivals.build(name, LoadBalancingSpec(), rng=Random(0), signals=signals)
 
 

@@ -14,6 +14,9 @@ from extproc.edge.tls import KeyPair, server_credentials
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
+GARBLED = "not a ProcessingRequest"
+"""What a peer is told that sends something else."""
+
 # The names by which the endpoint picker protocol asks for health, beside the service's own.
 LIVENESS = "liveness"
 READINESS = "readiness"
@@ -83,21 +86,13 @@ class GrpcServer:
     ) -> None:
         # Reader and writer, not an async generator: a cancelled generator waits for
         # the garbage collector before its `finally` runs, and the lease with it.
+        session = self._processor.open()
         try:
-            await self._processor.process(_GrpcStream(context))
+            while (message := await context.read()) is not grpc.aio.EOF:
+                for answer in session.receive(message):
+                    await context.write(answer)
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
-
-
-class _GrpcStream:
-    __slots__ = ("_context",)
-
-    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        self._context = context
-
-    async def read(self) -> bytes | None:
-        message = await self._context.read()
-        return None if message is grpc.aio.EOF else message
-
-    async def write(self, message: bytes) -> None:
-        await self._context.write(message)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, GARBLED)
+        finally:
+            # Also on cancellation, which is how an aborted request shows here.
+            session.close()

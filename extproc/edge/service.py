@@ -1,11 +1,10 @@
-"""The ext_proc service: a conversation for each stream."""
+"""The ext_proc service: a conversation for each stream, between bytes and bytes."""
 
 from __future__ import annotations
 
 import logging
 from random import Random
 from time import perf_counter
-from typing import Protocol
 
 from extproc.adapters.logs import fields
 from extproc.adapters.telemetry import Telemetry
@@ -18,18 +17,8 @@ from extproc.edge.codec import decode, encode
 log = logging.getLogger("extproc.requests")
 
 
-class Stream(Protocol):
-    """One stream of messages from and to Envoy, whatever carries it."""
-
-    async def read(self) -> bytes | None:
-        """The next message; None at the end."""
-
-    async def write(self, message: bytes) -> None:
-        """Sends an answer."""
-
-
 class ExternalProcessor:
-    """Serves streams from one router."""
+    """Opens a session for each stream; all share one router."""
 
     def __init__(self, router: Router, telemetry: Telemetry, rng: Random) -> None:
         self._router = router
@@ -37,19 +26,26 @@ class ExternalProcessor:
         self._rng = rng
         self._shown = Shown()
 
-    async def process(self, stream: Stream) -> None:
-        """Answers a stream to its end. Raises protobuf's DecodeError for a garbled message."""
-        conversation = Conversation(self._router, self._rng, self._shown)
-        try:
-            while (message := await stream.read()) is not None:
-                for answer in self._answers(conversation, message):
-                    await stream.write(answer)
-        finally:
-            # Also on cancellation, which is how an aborted request shows here.
-            conversation.close()
-            self._report(conversation)
+    def open(self) -> Session:
+        """Envoy has opened a stream."""
+        return Session(Conversation(self._router, self._rng, self._shown), self._telemetry)
 
-    def _answers(self, conversation: Conversation, message: bytes) -> list[bytes]:
+
+class Session:
+    """One stream of messages from Envoy and answers to it, whatever carries it.
+
+    It must be closed when the stream ends, however that comes: then the lease is given back.
+    """
+
+    __slots__ = ("_conversation", "_telemetry")
+
+    def __init__(self, conversation: Conversation, telemetry: Telemetry) -> None:
+        self._conversation = conversation
+        self._telemetry = telemetry
+
+    def receive(self, message: bytes) -> list[bytes]:
+        """The answers to a message. Raises protobuf's DecodeError for a garbled one."""
+        conversation = self._conversation
         started = perf_counter()
         undecided = conversation.verdict is None
         encoded = [encode(answer) for answer in conversation.receive(decode(message))]
@@ -58,8 +54,10 @@ class ExternalProcessor:
             _log(conversation)
         return encoded
 
-    def _report(self, conversation: Conversation) -> None:
-        """Counts what is known at the end."""
+    def close(self) -> None:
+        """Ends the conversation, and counts what is known at the end. To be called once."""
+        conversation = self._conversation
+        conversation.close()
         verdict, usage = conversation.verdict, conversation.usage
         if verdict is None:
             self._telemetry.aborted()

@@ -1,4 +1,4 @@
-"""Streams without a network, and what serves them."""
+"""The service without a network."""
 
 from __future__ import annotations
 
@@ -22,25 +22,17 @@ class Sidecar:
         self.telemetry = Telemetry(self.router)
         self.processor = ExternalProcessor(self.router, self.telemetry, Random(0))
 
+    def serve(self, *messages: bytes) -> list[Reply]:
+        """The answers to a stream of these messages."""
+        session = self.processor.open()
+        try:
+            return [Reply(answer) for each in messages for answer in session.receive(each)]
+        finally:
+            session.close()
+
     @property
     def in_flight(self) -> int:
         return sum(self.router.ledger.loads.values())
-
-
-class MemoryStream:
-    """A stream that the test writes and reads."""
-
-    def __init__(self, *messages: bytes | None) -> None:
-        self.incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.replies: list[Reply] = []
-        for message in messages:
-            self.incoming.put_nowait(message)
-
-    async def read(self) -> bytes | None:
-        return await self.incoming.get()
-
-    async def write(self, message: bytes) -> None:
-        self.replies.append(Reply(message))
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,519 @@
+"""The server's side of one HTTP/2 connection (RFC 9113): bytes in, events and bytes out.
+
+Theory of operation
+-------------------
+`receive` takes what came from the peer and returns what it means; the other calls answer;
+`take` returns what is to be written. There is no socket here, no clock and no task, and no
+call raises, whatever the peer sends: a peer that breaks the rules gets a GOAWAY, every open
+stream a Reset, and `closed` is true from then on.
+
+A stream is in the table while it is open, and the table is all there is to its state:
+
+    IDLE     not in the table, its number above the last that we have seen
+    OPEN     in the table; both sides may send
+    HALF     `peer_ended`: the peer has sent END_STREAM, and may send no more
+    ENDING   `ending`: we have ended it, but what we sent before waits for a window; nothing
+             is told of it any more, and what comes on it is thrown away
+    CLOSED   not in the table, its number not above the last that we have seen
+
+    frame           IDLE      OPEN      HALF           ENDING    CLOSED
+    HEADERS         OPEN (a)  HALF (b)  STREAM_CLOSED  as OPEN   a fault, or nothing (c)
+    DATA            a fault   OPEN (d)  STREAM_CLOSED  as OPEN   STREAM_CLOSED, or nothing (c)
+    RST_STREAM      a fault   CLOSED    CLOSED         CLOSED    nothing
+    WINDOW_UPDATE   a fault   we send what waits                 nothing
+    PRIORITY        nothing, whatever the state
+
+(a) HALF if it has END_STREAM. Refused beyond the limit and while we drain; malformed, it
+is a stream error. Lower streams that are idle are closed by it. (b) These are
+trailers, so END_STREAM must be there, else it is a stream error. (c) Nothing while the frame may
+have been under way when we closed the stream; `remembered` streams are known for that.
+(d) HALF with END_STREAM. What a state calls by an error's name is a stream error: the
+stream is reset. A fault ends the connection.
+
+Which frames may come at all, in any state of any stream, is said by one of three tables,
+each with a handler for every type of frame: before the peer's first SETTINGS, between
+header blocks, and within one.
+
+Flow control
+------------
+What the peer may send is opened again by `consumed` only, which the server calls for each Data
+once its answers do not wait in `queued`. So a peer that does not read its answers can have us
+hold a stream's window for each stream, and the connection's for all, and no more. This
+cannot lock up: what waits for `consumed` waits for the peer to read answers, which it can do
+whatever we let it send. Nor can many streams starve the others, unless each of some 64
+(16 MiB by 256 KiB) has its window full of what its peer does not read the answers to;
+a stream that is held up for good must be ended by somebody, and gives its share back then.
+A peer's sending never depends on an update smaller than half a window, as the other
+half will be consumed as well.
+
+What is left to the server: to stop reading from a peer that does not read what `take` gives,
+and to end a connection that has been idle for too long. What a peer can have us
+write without reading is bounded by the budget, see `Budget`, and by the windows it opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from extproc.edge.http2 import frames, settings
+from extproc.edge.http2.block import Block
+from extproc.edge.http2.decoding import HeaderDecoder
+from extproc.edge.http2.errors import (
+    CANCEL,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    NO_ERROR,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    STREAM_CLOSED,
+    ConnectionFault,
+)
+from extproc.edge.http2.events import Data, Ended, Event, Opened, Pong, Reset
+from extproc.edge.http2.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    LARGEST_STREAM,
+    LARGEST_WINDOW,
+    PADDED,
+    PREFACE,
+    WITH_PRIORITY,
+)
+from extproc.edge.http2.limits import LIMITS, Limits
+from extproc.edge.http2.outgoing import WORTHWHILE, Outgoing
+from extproc.edge.http2.stream import Stream
+
+_INTEGER = Struct(">I")
+_unpack = frames.HEADER.unpack_from
+_new = tuple.__new__  # a NamedTuple's own takes three times as long
+
+_DRAINING = b"draining"
+
+Handler = Callable[["Connection", bytes, int, int, int, int], None]
+"""Of a frame: the bytes, where its payload starts and stops, its flags, its stream."""
+
+
+class Connection(Outgoing):
+    """One connection, from the first byte on. See the module's docstring."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        super().__init__(limits)
+        self._output.append(settings.greeting(limits))
+        self._decoder = HeaderDecoder(limits)
+        self._kept = self._decoder.kept
+        self._longest = limits.frame_size << 8 | 0xFF
+        self._preface = PREFACE
+        self._tail = bytearray()
+        """The beginning of a frame."""
+        self._needed = frames.HEADER_SIZE
+        """Bytes of it that are worth another look."""
+        self._handlers = _FIRST
+        self._block: Block | None = None
+        self._last_stream = 0
+        self._room = limits.concurrent_streams
+        """Streams that there may be before one is refused; none while we drain."""
+        self._promised = LARGEST_STREAM
+        """The last stream that our GOAWAY has named."""
+        self._announced = self._concluded = self._failed = self._peer_leaves = False
+        self._events: list[Event] = []
+        self._now = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more will come of it; what `take` gives is still to be written.
+
+        That is so after a fault, and when a peer that said GOAWAY has no stream left.
+        """
+        return self._failed or (self._peer_leaves and not self._streams)
+
+    @property
+    def drained(self) -> bool:
+        """Whether no stream is left after `go_away`, and none will come."""
+        return self._failed or (self._concluded and not self._streams)
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """What these bytes, which came at this time, complete; time is monotonic, in seconds."""
+        events: list[Event] = []
+        self._events = events
+        if self._failed:
+            return events
+        self._now = now
+        try:
+            if self._preface:
+                data = self._without_preface(data)
+            if self._tail:
+                self._tail += data
+                if len(self._tail) < self._needed:
+                    return events
+                data = bytes(self._tail)
+                self._tail.clear()
+            self._parse(data)
+        except ConnectionFault as fault:
+            self._fail(fault)
+        return events
+
+    def lost(self) -> list[Event]:
+        """The transport is gone: a Reset for each stream that is open."""
+        self._events = []
+        self._end_all(CANCEL)
+        return self._events
+
+    def ping(self, payload: bytes) -> None:
+        """Asks for a Pong with these eight bytes."""
+        if not self._failed:
+            self._output.append(frames.ping(payload))
+
+    def go_away(self) -> None:
+        """Has the peer open no more streams; those that are open, or under way, go on.
+
+        First it is only told so. When it has had the time to hear it, which a PING finds out,
+        or with the next call, the last stream is named, and later ones are refused.
+        """
+        if self._failed or self._concluded:
+            return
+        if self._announced:
+            self._conclude()
+        else:
+            self._announced = True
+            self._output += (frames.goaway(LARGEST_STREAM, NO_ERROR), frames.ping(_DRAINING))
+
+    def _conclude(self) -> None:
+        self._concluded = True
+        self._room = 0
+        self._promised = self._last_stream
+        self._output.append(frames.goaway(self._promised, NO_ERROR))
+
+    def _without_preface(self, data: bytes) -> bytes:
+        size = min(len(data), len(self._preface))
+        if data[:size] != self._preface[:size]:
+            raise ConnectionFault(PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
+        self._preface = self._preface[size:]
+        return data[size:]
+
+    def _parse(self, data: bytes) -> None:
+        """Handles each whole frame where it lies; what is left begins the next one."""
+        at, end, needed = 0, len(data), frames.HEADER_SIZE
+        while end - at >= 9:
+            word, flags, stream = _unpack(data, at)
+            if word > self._longest:
+                raise ConnectionFault(FRAME_SIZE_ERROR, "frame too long")
+            start = at + 9
+            stop = start + (word >> 8)
+            if stop > end:
+                needed = stop - at
+                break
+            self._handlers[word & 0xFF](self, data, start, stop, flags, stream & LARGEST_STREAM)
+            at = stop
+        if at < end:
+            self._tail += data[at:]
+            self._needed = needed
+
+    def _on_data(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
+        size = stop - start
+        if flags & PADDED:
+            start, stop = _unpadded(data, start, stop)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the connection's window")
+        state = self._streams.get(stream)
+        if state is None or state.peer_ended:
+            self._on_stray_data(size, flags, stream)
+            return
+        state.receive_window -= size
+        if state.receive_window < 0:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the stream's window")
+        if state.ending:
+            self._disregard(state)
+        elif stop > start:
+            self._events.append(_new(Data, (stream, data[start:stop])))
+        if flags & PADDED:
+            self.consumed(stream, size - (stop - start))
+        if flags & END_STREAM:
+            self._peer_ended(state)
+        elif stop == start:
+            self._spend()
+
+    def _on_stray_data(self, size: int, flags: int, stream: int) -> None:
+        """On a stream that takes none; it counts for the connection's window all the same."""
+        self._check_begun(stream)
+        self._credit(size)
+        left = self._recent.get(stream)
+        if left is None:
+            self._stream_error(stream, STREAM_CLOSED)
+        elif flags & END_STREAM:
+            del self._recent[stream]
+        else:
+            self._recent[stream] = left - size
+            if not 0 < size <= left:
+                self._spend()
+
+    def _peer_ended(self, state: Stream) -> None:
+        state.peer_ended = True
+        if not state.ending:
+            self._events.append(_new(Ended, (state.id,)))
+
+    def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
+        if flags & (PADDED | WITH_PRIORITY):
+            start, stop = _bare_headers(data, start, stop, flags)
+        piece = data[start:stop]
+        if flags & END_HEADERS:
+            self._on_block(piece, flags, stream)
+        else:
+            self._block = Block(stream, flags, piece, self._limits)
+            self._handlers = _WITHIN_BLOCK
+
+    def _on_continuation(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
+        block = self._block
+        if block is None or stream != block.stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "CONTINUATION out of place")
+        block.add(data[start:stop])
+        if flags & END_HEADERS:
+            self._block = None
+            self._handlers = _BETWEEN
+            self._on_block(block.whole(), block.flags, stream)
+
+    def _on_block(self, block: bytes, flags: int, stream: int) -> None:
+        state = self._streams.get(stream)
+        if state is not None:
+            self._on_trailers(state, block, flags)
+            return
+        if stream <= self._last_stream or not stream & 1:
+            self._on_stray_block(block, flags, stream)
+            return
+        headers = self._kept.get(block)
+        if headers is None:
+            headers = self._decoder.request(block)
+        self._last_stream = stream
+        if headers is None:
+            self._turn_away(stream, PROTOCOL_ERROR)
+        elif len(self._streams) >= self._room:
+            self._turn_away(stream, REFUSED_STREAM)
+        else:
+            window = self._limits.stream_window
+            state = self._streams[stream] = Stream(stream, self._initial_send_window, window)
+            ends = flags & END_STREAM != 0
+            self._events.append(_new(Opened, (stream, headers, ends)))
+            if ends:
+                self._peer_ended(state)
+
+    def _turn_away(self, stream: int, code: int) -> None:
+        """A stream that never was: its body may be on its way, though."""
+        self._stream_error(stream, code)
+        self._remember(stream, self._limits.stream_window)
+
+    def _on_trailers(self, state: Stream, block: bytes, flags: int) -> None:
+        well_formed = self._decoder.trailers(block)
+        if state.peer_ended:
+            self._stream_error(state.id, STREAM_CLOSED)
+        elif not well_formed or not flags & END_STREAM:
+            self._stream_error(state.id, PROTOCOL_ERROR)
+        else:
+            self._peer_ended(state)
+
+    def _on_stray_block(self, block: bytes, flags: int, stream: int) -> None:
+        if stream not in self._recent:
+            raise ConnectionFault(PROTOCOL_ERROR, "HEADERS of a stream that cannot be opened")
+        self._decoder.trailers(block)
+        if flags & END_STREAM:
+            del self._recent[stream]
+        else:
+            self._spend()
+
+    def _on_priority(self, _: bytes, start: int, stop: int, __: int, stream: int) -> None:
+        _check_size(stop - start, 5)
+        if not stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY of the connection")
+        self._spend()
+
+    def _on_rst_stream(self, data: bytes, start: int, stop: int, _: int, stream: int) -> None:
+        _check_size(stop - start, 4)
+        state = self._streams.get(stream)
+        if state is None:
+            self._check_begun(stream)
+            if self._recent.pop(stream, None) is None:
+                self._spend()
+            return
+        if not state.ending:
+            self._events.append(_new(Reset, (stream, _INTEGER.unpack_from(data, start)[0])))
+        self._drop(state)
+        if not state.answered:
+            self._spend()
+
+    def _on_settings(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
+        if stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "SETTINGS of a stream")
+        if flags & ACK:
+            _check_size(stop - start, 0)
+            if self._handlers is _FIRST:
+                raise ConnectionFault(PROTOCOL_ERROR, "no SETTINGS at first")
+            self._spend()
+            self._decoder.acknowledged()
+            return
+        self._handlers = _BETWEEN
+        self._spend()
+        theirs = settings.read(data[start:stop])
+        self._frame_limit = min(
+            theirs.get(settings.MAX_FRAME_SIZE, self._frame_limit), frames.FRAME_LIMIT
+        )
+        if settings.INITIAL_WINDOW_SIZE in theirs:
+            self._move_windows(theirs[settings.INITIAL_WINDOW_SIZE])
+        self._output.append(frames.SETTINGS_ACK)
+
+    def _move_windows(self, initial: int) -> None:
+        """All streams' windows change with the initial one, and may shrink below zero."""
+        more = initial - self._initial_send_window
+        if not more:
+            return
+        self._initial_send_window = initial
+        self._spend(len(self._streams) // 100)
+        for state in self._streams.values():
+            state.send_window += more
+            if state.send_window > LARGEST_WINDOW:
+                raise ConnectionFault(FLOW_CONTROL_ERROR, "a stream's window too large")
+            if state.queue:
+                self._line_up(state)
+        self._serve()
+
+    def _on_ping(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
+        _check_size(stop - start, 8)
+        if stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "PING of a stream")
+        self._spend()
+        payload = data[start:stop]
+        if not flags & ACK:
+            self._output.append(frames.ping(payload, ACK))
+        elif payload != _DRAINING:
+            self._events.append(Pong(payload))
+        elif self._announced and not self._concluded:
+            self._conclude()
+
+    def _on_goaway(self, _: bytes, start: int, stop: int, __: int, stream: int) -> None:
+        if stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "GOAWAY of a stream")
+        if stop - start < 8:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "GOAWAY too short")
+        self._spend()
+        self._peer_leaves = True
+        self._room = 0
+
+    def _on_window_update(self, data: bytes, start: int, stop: int, _: int, stream: int) -> None:
+        _check_size(stop - start, 4)
+        increment = _INTEGER.unpack_from(data, start)[0] & LARGEST_WINDOW
+        if stream:
+            self._on_stream_window(stream, increment)
+            return
+        if not increment:
+            raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+        self._send_window += increment
+        if self._send_window > LARGEST_WINDOW:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window too large")
+        if not self._waiting or increment < WORTHWHILE:
+            self._spend()
+        self._serve()
+
+    def _on_stream_window(self, stream: int, increment: int) -> None:
+        state = self._streams.get(stream)
+        if state is None:
+            self._check_begun(stream)
+            self._spend()
+        elif not increment:
+            self._stream_error(stream, PROTOCOL_ERROR)
+        elif state.send_window + increment > LARGEST_WINDOW:
+            self._stream_error(stream, FLOW_CONTROL_ERROR)
+        else:
+            state.send_window += increment
+            if not state.queue or increment < WORTHWHILE:
+                self._spend()
+            self._line_up(state)
+            self._serve()
+
+    def _on_unknown(self, *_: object) -> None:
+        """Frames of types that we do not know are ignored (RFC 9113, section 5.5)."""
+        self._spend()
+
+    def _on_wrong(self, *_: object) -> None:
+        raise ConnectionFault(PROTOCOL_ERROR, "frame out of place")
+
+    def _check_begun(self, stream: int) -> None:
+        """Raises ConnectionFault for a stream that is idle, or that cannot be."""
+        if stream > self._last_stream or not stream & 1:
+            raise ConnectionFault(PROTOCOL_ERROR, "frame of an idle stream")
+
+    def _spend(self, tokens: int = 1) -> None:
+        if not self._budget.spend(self._now, tokens):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames of no use")
+
+    def _stream_error(self, stream: int, code: int) -> None:
+        """The peer broke a rule of one stream, which ends there."""
+        self._output.append(frames.rst_stream(stream, code))
+        state = self._streams.get(stream)
+        if state is not None:
+            if not state.ending:
+                self._events.append(Reset(stream, code))
+            self._close(state)
+        self._spend()
+
+    def _fail(self, fault: ConnectionFault) -> None:
+        last = min(self._last_stream, self._promised)
+        self._output.append(frames.goaway(last, fault.code, fault.why.encode()))
+        self._end_all(fault.code)
+
+    def _end_all(self, code: int) -> None:
+        self._failed = True
+        for state in self._streams.values():
+            if not state.ending:
+                self._events.append(Reset(state.id, code))
+        for store in (self._streams, self._waiting, self._recent, self._tail, self._kept):
+            store.clear()
+
+
+def _unpadded(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    if start == stop:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "no room for the padding's length")
+    padding = data[start]
+    if padding >= stop - start:
+        raise ConnectionFault(PROTOCOL_ERROR, "padding longer than its frame")
+    return start + 1, stop - padding
+
+
+def _bare_headers(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
+    """Where the header block lies between padding and priority."""
+    if flags & PADDED:
+        start, stop = _unpadded(data, start, stop)
+    if flags & WITH_PRIORITY:
+        start += 5
+        if start > stop:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "no room for the priority")
+    return start, stop
+
+
+def _check_size(size: int, due: int) -> None:
+    if size != due:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "frame of a wrong length")
+
+
+def _table(handlers: dict[int, Handler], others: Handler) -> tuple[Handler, ...]:
+    return tuple(handlers.get(kind, others) for kind in range(256))
+
+
+_BETWEEN = _table(
+    {
+        frames.DATA: Connection._on_data,
+        frames.HEADERS: Connection._on_headers,
+        frames.PRIORITY: Connection._on_priority,
+        frames.RST_STREAM: Connection._on_rst_stream,
+        frames.SETTINGS: Connection._on_settings,
+        frames.PUSH_PROMISE: Connection._on_wrong,
+        frames.PING: Connection._on_ping,
+        frames.GOAWAY: Connection._on_goaway,
+        frames.WINDOW_UPDATE: Connection._on_window_update,
+        frames.CONTINUATION: Connection._on_wrong,
+    },
+    others=Connection._on_unknown,
+)
+_FIRST = _table({frames.SETTINGS: Connection._on_settings}, others=Connection._on_wrong)
+_WITHIN_BLOCK = _table(
+    {frames.CONTINUATION: Connection._on_continuation}, others=Connection._on_wrong
+)

@@ -1,0 +1,69 @@
+"""Header blocks of the peer.
+
+Our SETTINGS leave the peer no table to refer to. Once it has acknowledged them, and its first
+block afterwards has said so, what a block means is a function of its bytes, and Envoy's
+blocks are the same for stream after stream: a few are kept with what they mean. Before that,
+and for whatever is not kept, there is the real decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+
+from extproc.edge.http2 import fields
+from extproc.edge.http2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
+from extproc.edge.http2.events import Headers
+from extproc.edge.http2.limits import Limits
+
+_KEPT = 64
+"""Blocks that are kept. A peer that never repeats itself only has them thrown away each time."""
+_KEPT_SIZE = 4_096
+"""Bytes of the longest one."""
+
+
+class HeaderDecoder:
+    """One for a connection, as the blocks before are part of what a block means."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._longest = limits.header_block
+        self._decoder = Decoder(max_header_list_size=limits.header_list)
+        self.kept: dict[bytes, Headers] = {}
+        """Requests by their blocks: the caller looks here first, and saves a call."""
+
+    def acknowledged(self) -> None:
+        """The peer has read our SETTINGS: its next block must do without a table."""
+        self._decoder.max_allowed_table_size = 0
+
+    def request(self, block: bytes) -> Headers | None:
+        """The headers of a request; None if it is malformed.
+
+        Raises ConnectionFault for a block that cannot be decoded: nothing after it could.
+        """
+        headers = fields.request(self._decoded(block))
+        if headers is not None and self._timeless(block):
+            if len(self.kept) >= _KEPT:
+                self.kept.clear()
+            self.kept[block] = headers
+        return headers
+
+    def trailers(self, block: bytes) -> bool:
+        """Whether these are well-formed trailers. Raises ConnectionFault, as above."""
+        return fields.trailers(self._decoded(block))
+
+    def _decoded(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
+        if len(block) > self._longest:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "header block too long")
+        try:
+            return self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "header list too large") from None
+        except HPACKError:
+            raise ConnectionFault(COMPRESSION_ERROR, "header block not decodable") from None
+
+    def _timeless(self, block: bytes) -> bool:
+        """Whether it will always mean the same, and is no change of the table's size."""
+        if self._decoder.max_allowed_table_size or len(block) > _KEPT_SIZE:
+            return False
+        return block[0] & 0xE0 != 0x20

@@ -1,0 +1,34 @@
+"""What a connection knows of one open stream."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Stream:
+    """A record: the connection does everything with it."""
+
+    __slots__ = (
+        *("answered", "consumed", "ending", "id", "peer_ended", "queue", "queued"),
+        *("receive_window", "send_window", "trailers"),
+    )
+
+    def __init__(self, id_: int, send_window: int, receive_window: int) -> None:
+        self.id = id_
+        self.send_window = send_window
+        """Bytes that the peer lets us send; below zero after it has changed its mind."""
+        self.receive_window = receive_window
+        """Bytes that we let the peer send."""
+        self.consumed = 0
+        """Bytes that came and are dealt with, but that the peer has not been told of."""
+        self.answered = False
+        """Whether we have sent anything."""
+        self.peer_ended = False
+        self.ending = False
+        """Whether we have ended it: once what is queued has gone, it is closed."""
+        self.queue: deque[memoryview] | None = None
+        """What waits for a window; None until anything had to."""
+        self.queued = 0
+        """Bytes of it."""
+        self.trailers = b""
+        """The block that comes after it."""

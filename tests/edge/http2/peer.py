@@ -1,0 +1,61 @@
+"""A client that has a connection to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hyperframe.frame import DataFrame, Frame, WindowUpdateFrame
+
+from extproc.edge.http2 import LIMITS, Connection, Event, Limits, encode_headers
+from tests.edge.http2 import wire
+
+OK = encode_headers([(b":status", b"200"), (b"content-type", b"application/grpc")])
+DONE = encode_headers([(b"grpc-status", b"0")])
+
+
+class Peer:
+    """Says what it is told to say; knows what it was told."""
+
+    def __init__(
+        self, limits: Limits = LIMITS, settings: Iterable[tuple[int, int]] = (), greet: bool = True
+    ) -> None:
+        self.connection = Connection(limits)
+        self.now = 0.0
+        if greet:
+            self.say(wire.PREFACE, wire.settings(settings), wire.SETTINGS_ACK)
+            # The first block without a table must say so.
+            self.say(wire.frame(wire.HEADERS, 5, 1, b"\x20" + wire.block()))
+            self.connection.end(1, DONE)
+            self.connection.take()
+
+    def say(self, *frames: bytes) -> list[Event]:
+        return self.connection.receive(b"".join(frames), self.now)
+
+    def heard(self) -> list[Frame]:
+        return wire.parsed(self.connection.take())
+
+    def opens(self, *streams: int) -> None:
+        """Streams whose requests go on, and that are answered."""
+        for stream in streams:
+            self.say(wire.headers(stream))
+            self.connection.start_response(stream, OK)
+        self.connection.take()
+
+    def ended_with(self) -> int:
+        """The code of the fault that the connection has ended with."""
+        heard = self.heard()
+        ((_, code),) = wire.faults(heard)
+        assert heard[-1].type == wire.GOAWAY
+        assert self.connection.closed
+        assert self.connection.open_streams == 0
+        assert self.say(wire.ping()) == []
+        assert self.heard() == []
+        return code
+
+
+def data_of(found: Iterable[Frame], stream: int) -> bytes:
+    return b"".join(f.data for f in found if isinstance(f, DataFrame) and f.stream_id == stream)
+
+
+def updates_of(found: Iterable[Frame]) -> list[tuple[int, int]]:
+    return [(f.stream_id, f.window_increment) for f in found if isinstance(f, WindowUpdateFrame)]

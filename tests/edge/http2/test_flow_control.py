@@ -1,0 +1,267 @@
+"""What may be sent, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from hyperframe.frame import DataFrame
+
+from extproc.edge.http2 import Data, Limits, Reset
+from tests.edge.http2 import wire
+from tests.edge.http2.peer import DONE, Peer, data_of, updates_of
+
+INITIAL_WINDOW = 4
+SMALL = Limits(stream_window=100_000, connection_window=200_000)
+
+
+class TestWhatWeSend:
+    def test_waits_for_the_streams_window(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 5)])
+        peer.opens(3)
+        peer.connection.send(3, b"hello world")
+        assert data_of(peer.heard(), 3) == b"hello"
+        assert peer.connection.queued(3) == 6
+        peer.say(wire.window_update(3, 4))
+        assert data_of(peer.heard(), 3) == b" wor"
+        peer.say(wire.window_update(3, 4))
+        assert data_of(peer.heard(), 3) == b"ld"
+        assert peer.connection.queued(3) == 0
+
+    def test_waits_for_the_connections_window(self) -> None:
+        peer = Peer()
+        peer.opens(3)
+        peer.connection.send(3, bytes(65_535))
+        assert len(data_of(peer.heard(), 3)) == 65_535
+        peer.connection.send(3, b"more")
+        peer.say(wire.window_update(3, 4))
+        assert peer.heard() == []
+        peer.say(wire.window_update(0, 4))
+        assert data_of(peer.heard(), 3) == b"more"
+
+    def test_stays_in_order_behind_what_waits(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 0)])
+        peer.opens(3)
+        peer.connection.send(3, b"one")
+        peer.connection.send(3, b"two")
+        peer.connection.end(3, DONE)
+        assert peer.connection.queued(3) == 6
+        assert peer.heard() == []
+        peer.say(wire.window_update(3, 10))
+        *found, trailers, _ = peer.heard()
+        assert data_of(found, 3) == b"onetwo"
+        assert "END_STREAM" in trailers.flags
+        assert peer.connection.open_streams == 0
+
+    def test_goes_when_the_initial_window_grows(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 2)])
+        peer.opens(3, 5)
+        peer.connection.send(3, b"abc")
+        peer.connection.send(5, b"def")
+        peer.heard()
+        peer.say(wire.settings([(INITIAL_WINDOW, 9)]))
+        found = peer.heard()
+        assert (data_of(found, 3), data_of(found, 5)) == (b"c", b"f")
+
+    def test_waits_until_a_window_that_shrank_below_zero_is_open_again(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 10)])
+        peer.opens(3)
+        peer.connection.send(3, b"12345678")
+        peer.say(wire.settings([(INITIAL_WINDOW, 3)]))
+        peer.connection.send(3, b"x")
+        peer.heard()
+        peer.say(wire.window_update(3, 5))
+        assert peer.heard() == []
+        peer.say(wire.window_update(3, 1))
+        assert data_of(peer.heard(), 3) == b"x"
+
+    def test_is_sent_in_turns_when_the_connections_window_opens(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 1_000_000)])
+        peer.opens(3, 5, 7, 9)
+        peer.connection.send(3, bytes(65_535))
+        for stream in (5, 7, 9):
+            peer.connection.send(stream, bytes(40_000))
+        peer.heard()
+        peer.say(wire.window_update(0, 4 * 16_384))
+        peer.say(wire.window_update(0, 4 * 16_384))
+        turns = [frame.stream_id for frame in peer.heard() if isinstance(frame, DataFrame)]
+        assert turns == [5, 7, 9, 5, 7, 9, 5, 7, 9]
+
+    def test_costs_nothing_of_streams_that_have_nothing_to_send(self) -> None:
+        peer = Peer()
+        peer.opens(*range(3, 2_003, 2))
+        peer.connection.send(3, bytes(65_536))
+        assert list(peer.connection._waiting) == []  # Its own window is shut as well.
+        peer.say(wire.window_update(3, 1))
+        assert list(peer.connection._waiting) == [3]
+
+    def test_leaves_nothing_behind_when_its_stream_is_broken_off(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 1_000_000)])
+        peer.opens(3, 5)
+        peer.connection.send(3, bytes(65_535))
+        for stream in range(7, 1_007, 2):
+            peer.opens(stream)
+            peer.connection.send(stream, b"x")
+            peer.say(wire.rst_stream(stream))
+        assert len(peer.connection._waiting) == 0
+
+
+class TestWhatThePeerMaySend:
+    def test_is_opened_again_by_halves_as_it_is_consumed(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        for _ in range(5):
+            peer.say(wire.data(3, bytes(10_000)))
+            assert peer.heard() == []
+        for _ in range(4):
+            peer.connection.consumed(3, 10_000)
+            assert peer.heard() == []
+        peer.connection.consumed(3, 10_000)
+        assert updates_of(peer.heard()) == [(3, 50_000)]
+
+    def test_is_opened_again_for_the_connection_too(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3, 5)
+        for stream in (3, 5):
+            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
+            peer.connection.consumed(stream, 50_000)
+        assert updates_of(peer.heard()) == [(3, 50_000), (5, 50_000), (0, 100_000)]
+
+    def test_is_not_opened_for_more_than_came(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.connection.consumed(3, 10**9)
+        assert peer.heard() == []
+        peer.say(*[wire.data(3, bytes(10_000))] * 6)
+        peer.connection.consumed(3, 10**9)
+        assert updates_of(peer.heard()) == [(3, 60_000)]
+
+    def test_is_not_opened_on_a_stream_that_the_peer_has_ended(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(16_000), end=i == 5) for i in range(6)])
+        peer.connection.consumed(3, 96_000)
+        assert peer.heard() == []
+
+    def test_counts_padding_which_nobody_needs_to_consume(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        for _ in range(250):
+            peer.say(wire.padded_data(3, b"", 199))
+        assert updates_of(peer.heard()) == [(3, 50_000)]
+
+    @pytest.mark.parametrize("how", ["the peer's reset", "our reset", "our end"])
+    def test_of_a_stream_that_is_over_counts_as_consumed(self, how: str) -> None:
+        peer = Peer(SMALL)
+        for stream in (3, 5):
+            peer.opens(stream)
+            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
+            peer.heard()
+            if how == "the peer's reset":
+                peer.say(wire.rst_stream(stream))
+            elif how == "our reset":
+                peer.connection.reset(stream, wire.CANCEL)
+            else:
+                peer.connection.end(stream, DONE)
+        assert updates_of(peer.heard()) == [(0, 100_000)]
+
+    def test_is_what_was_not_consumed_only_when_its_answer_still_waits(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(10_000))] * 4)
+        peer.connection.consumed(3, 10_000)
+        peer.connection.send(3, bytes(70_000))
+        peer.connection.end(3, DONE)
+        peer.say(*[wire.data(3, bytes(10_000))] * 5)
+        peer.say(wire.window_update(0, 10_000), wire.window_update(3, 10_000))
+        assert peer.connection.open_streams == 0
+        peer.opens(5)
+        peer.say(wire.data(5, bytes(10_000)))
+        peer.heard()
+        peer.connection.reset(5, wire.CANCEL)
+        assert updates_of(peer.heard()) == [(0, 100_000)]
+
+    def test_is_not_more_than_the_streams_window(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(10_000))] * 10)
+        assert not peer.connection.closed
+        assert peer.say(wire.data(3, b"x")) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+    def test_is_not_more_than_the_connections_window(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3, 5, 7)
+        for stream in (3, 5):
+            peer.say(*[wire.data(stream, bytes(10_000))] * 10)
+        peer.say(wire.data(7, b"x"))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+    def test_is_not_more_than_the_connections_window_on_closed_streams_either(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3, 5, 7)
+        for stream in (3, 5):
+            peer.say(*[wire.data(stream, bytes(10_000))] * 10)
+        peer.connection.reset(7, wire.CANCEL)
+        peer.say(wire.data(7, b"x"))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+
+class TestAWindowUpdate:
+    def test_by_nothing_is_an_error(self) -> None:
+        peer = Peer()
+        peer.opens(3)
+        assert peer.say(wire.window_update(3, 0)) == [Reset(3, wire.PROTOCOL_ERROR)]
+        peer.heard()
+        peer.say(wire.window_update(0, 0))
+        assert peer.ended_with() == wire.PROTOCOL_ERROR
+
+    def test_beyond_the_largest_window_is_an_error(self) -> None:
+        peer = Peer()
+        peer.opens(3)
+        largest = 2**31 - 1 - 65_535
+        assert peer.say(wire.window_update(0, largest), wire.window_update(3, largest)) == []
+        assert peer.say(wire.window_update(3, 1)) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
+        peer.heard()
+        peer.say(wire.window_update(0, 1))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("pair", "code"),
+        [
+            ((INITIAL_WINDOW, 2**31), wire.FLOW_CONTROL_ERROR),
+            ((2, 2), wire.PROTOCOL_ERROR),
+            ((5, 16_383), wire.PROTOCOL_ERROR),
+            ((5, 2**24), wire.PROTOCOL_ERROR),
+        ],
+    )
+    def test_that_are_wrong_end_the_connection(self, pair: tuple[int, int], code: int) -> None:
+        peer = Peer()
+        peer.say(wire.settings([pair]))
+        assert peer.ended_with() == code
+
+    def test_are_acknowledged_each_and_the_unknown_ones_ignored(self) -> None:
+        peer = Peer()
+        peer.say(wire.settings([(1, 0), (2, 0), (3, 9), (6, 9), (0xFFFF, 7)]), wire.settings())
+        assert [(f.type, set(f.flags)) for f in peer.heard()] == [(wire.SETTINGS, {"ACK"})] * 2
+
+    def test_that_make_a_streams_window_too_large_end_the_connection(self) -> None:
+        peer = Peer()
+        peer.opens(3)
+        peer.say(wire.window_update(3, 2**31 - 1 - 65_535))
+        peer.say(wire.settings([(INITIAL_WINDOW, 65_536)]))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+    def test_count_with_the_last_word_in_a_frame(self) -> None:
+        peer = Peer()
+        peer.say(wire.settings([(INITIAL_WINDOW, 0), (INITIAL_WINDOW, 3)]))
+        peer.opens(3)
+        peer.connection.send(3, b"hello")
+        assert data_of(peer.heard(), 3) == b"hel"
+
+
+def test_data_before_our_settings_are_known_may_fill_the_default_window() -> None:
+    peer = Peer(Limits(stream_window=65_535), greet=False)
+    peer.say(wire.PREFACE, wire.settings(), wire.headers(1))
+    parts = [bytes(16_384)] * 3 + [bytes(16_383)]
+    assert peer.say(*[wire.data(1, part) for part in parts]) == [Data(1, p) for p in parts]

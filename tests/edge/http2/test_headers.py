@@ -1,0 +1,249 @@
+"""Header blocks, of the peer and of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hpack import Decoder, Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.edge.http2 import Limits, Opened, encode_headers
+from extproc.edge.http2.decoding import HeaderDecoder
+from tests.core.builders import brief, thorough
+from tests.edge.http2 import wire
+from tests.edge.http2.peer import DONE, OK, Peer
+
+METHOD, SCHEME, PATH, AUTHORITY = wire.REQUEST[:4]
+
+
+def opened(peer: Peer, stream: int, fields: wire.Fields) -> Mapping[bytes, bytes] | None:
+    """The headers that a request is told with; None if it was turned away as malformed."""
+    events = peer.say(wire.headers(stream, fields))
+    if events:
+        (event,) = events
+        assert isinstance(event, Opened)
+        return event.headers
+    assert wire.resets(peer.heard()) == [(stream, wire.PROTOCOL_ERROR)]
+    assert not peer.connection.closed
+    return None
+
+
+class TestARequest:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            pytest.param([METHOD, SCHEME, PATH], id="without authority"),
+            pytest.param([METHOD, SCHEME, PATH, (b"host", b"a")], id="with a host instead"),
+            pytest.param([*wire.REQUEST, (b"host", AUTHORITY[1])], id="with the same host"),
+            pytest.param([*wire.REQUEST, (b"x", b"")], id="empty value"),
+            pytest.param([*wire.REQUEST, (b"x", b"\xff \x80")], id="value of any bytes"),
+            pytest.param([(b":method", b"CONNECT"), AUTHORITY], id="CONNECT"),
+        ],
+    )
+    def test_that_is_well_formed_is_opened(self, fields: wire.Fields) -> None:
+        assert opened(Peer(), 3, fields) == dict(fields)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            pytest.param([], id="nothing"),
+            pytest.param([SCHEME, PATH, AUTHORITY], id="no method"),
+            pytest.param([METHOD, PATH, AUTHORITY], id="no scheme"),
+            pytest.param([METHOD, SCHEME, AUTHORITY], id="no path"),
+            pytest.param([METHOD, SCHEME, AUTHORITY, (b":path", b"")], id="empty path"),
+            pytest.param([*wire.REQUEST[:4], METHOD], id="method twice"),
+            pytest.param([METHOD, SCHEME, (b"x", b"y"), PATH], id="pseudo-header after others"),
+            pytest.param([METHOD, SCHEME, PATH, (b":status", b"200")], id="an answer's"),
+            pytest.param([METHOD, SCHEME, PATH, (b":", b"")], id="no pseudo-header's name"),
+            pytest.param([*wire.REQUEST, (b"X-Upper", b"y")], id="upper case"),
+            pytest.param([*wire.REQUEST, (b"", b"y")], id="no name"),
+            pytest.param([*wire.REQUEST, (b"a b", b"y")], id="blank in a name"),
+            pytest.param([*wire.REQUEST, (b"a:b", b"y")], id="colon in a name"),
+            pytest.param([*wire.REQUEST, (b"a\xff", b"y")], id="a name not ASCII"),
+            pytest.param([*wire.REQUEST, (b"x", b" y")], id="blank before a value"),
+            pytest.param([*wire.REQUEST, (b"x", b"y\t")], id="tab after a value"),
+            pytest.param([*wire.REQUEST, (b"x", b"y\nz: 1")], id="line feed"),
+            pytest.param([*wire.REQUEST, (b"x", b"y\r")], id="carriage return"),
+            pytest.param([*wire.REQUEST, (b"x", b"\0")], id="null"),
+            pytest.param([METHOD, SCHEME, (b":path", b"/ ")], id="blank after the path"),
+            pytest.param([*wire.REQUEST, (b"connection", b"close")], id="of a connection"),
+            pytest.param([*wire.REQUEST, (b"transfer-encoding", b"chunked")], id="chunked"),
+            pytest.param([*wire.REQUEST, (b"upgrade", b"h2c")], id="upgrade"),
+            pytest.param([*wire.REQUEST[:4], (b"te", b"gzip")], id="te other than trailers"),
+            pytest.param([*wire.REQUEST, (b"host", b"other")], id="another host"),
+            pytest.param([(b":method", b"CONNECT"), AUTHORITY, PATH], id="CONNECT with a path"),
+            pytest.param([(b":method", b"CONNECT")], id="CONNECT to nowhere"),
+        ],
+    )
+    def test_that_is_malformed_is_reset_and_its_body_ignored(self, fields: wire.Fields) -> None:
+        peer = Peer()
+        assert opened(peer, 3, fields) is None
+        assert peer.say(wire.data(3, b"body"), wire.data(3, b"", end=True)) == []
+        assert peer.heard() == []
+
+    def test_with_a_name_several_times_has_the_values_joined(self) -> None:
+        fields = [(b"a", b"1"), (b"cookie", b"c=1"), (b"a", b"2"), (b"cookie", b"d=2")]
+        headers = opened(Peer(), 3, [*wire.REQUEST, *fields])
+        assert headers is not None
+        assert (headers[b"a"], headers[b"cookie"]) == (b"1, 2", b"c=1; d=2")
+
+    def test_has_headers_that_nobody_can_change(self) -> None:
+        headers = opened(Peer(), 3, wire.REQUEST)
+        with pytest.raises(TypeError):
+            headers[b"x"] = b"y"  # type: ignore[index]
+
+
+class TestABlock:
+    def test_of_garbage_ends_the_connection(self) -> None:
+        peer = Peer()
+        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xff\xff\xff"))
+        assert peer.ended_with() == wire.COMPRESSION_ERROR
+
+    def test_that_takes_too_long_to_be_whole_ends_the_connection(self) -> None:
+        peer = Peer(Limits(header_block=40_000))
+        peer.say(wire.frame(wire.HEADERS, 0, 3, bytes(16_000)))
+        peer.say(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
+        assert not peer.connection.closed
+        peer.say(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
+        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+
+    def test_in_too_many_frames_ends_the_connection_even_if_they_are_empty(self) -> None:
+        peer = Peer()
+        empty = wire.frame(wire.CONTINUATION, 0, 3)
+        peer.say(wire.frame(wire.HEADERS, 0, 3), *[empty] * 16)
+        assert not peer.connection.closed
+        peer.say(empty)
+        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+
+    def test_in_one_frame_is_not_longer_either(self) -> None:
+        peer = Peer(Limits(header_block=20_000, frame_size=30_000))
+        peer.say(wire.headers(3, [*wire.REQUEST, (b"x", bytes(14_000))]))
+        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+
+    def test_that_means_far_more_than_it_says_ends_the_connection(self) -> None:
+        peer = Peer()
+        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\x82" * 10_000))
+        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+
+    def test_of_a_stream_that_is_not_wanted_still_changes_the_table(self) -> None:
+        peer = Peer(Limits(concurrent_streams=1), greet=False)
+        encoder = Encoder()
+        peer.say(wire.PREFACE, wire.settings())
+        for stream, fields in ((1, wire.REQUEST), (3, [*wire.REQUEST, (b"x", b"new")])):
+            block = encoder.encode(fields)
+            peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+        peer.connection.end(1, DONE)
+        block = encoder.encode([*wire.REQUEST, (b"x", b"new")])
+        (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 5, block))
+        assert isinstance(event, Opened)
+        assert event.headers[b"x"] == b"new"
+
+
+class TestTheTable:
+    """Ours has size 0, but a peer does not know that before it has read our SETTINGS."""
+
+    def test_may_be_used_until_our_settings_are_acknowledged(self) -> None:
+        peer = Peer(greet=False)
+        encoder = Encoder()
+        peer.say(wire.PREFACE, wire.settings())
+        for stream in (1, 3):
+            block = encoder.encode(wire.REQUEST)
+            (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+            assert isinstance(event, Opened)
+        assert len(block) < 10
+        encoder.header_table_size = 0
+        peer.say(wire.SETTINGS_ACK)
+        for stream in (5, 7):
+            block = encoder.encode(wire.REQUEST)
+            (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+            assert isinstance(event, Opened)
+            assert event.headers == dict(wire.REQUEST)
+
+    def test_must_be_given_up_by_the_first_block_after_that(self) -> None:
+        peer = Peer(greet=False)
+        peer.say(wire.PREFACE, wire.settings(), wire.SETTINGS_ACK, wire.headers(1))
+        assert peer.ended_with() == wire.COMPRESSION_ERROR
+
+    def test_is_never_used_again(self) -> None:
+        peer = Peer()
+        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xbe"))
+        assert peer.ended_with() == wire.COMPRESSION_ERROR
+
+
+class TestBlocksThatRepeat:
+    def test_are_decoded_once(self) -> None:
+        peer = Peer()
+        first, second = peer.say(wire.headers(3), wire.headers(5))
+        assert isinstance(first, Opened)
+        assert isinstance(second, Opened)
+        assert first.headers is second.headers
+
+    def test_are_never_kept_while_there_is_a_table(self) -> None:
+        decoder = HeaderDecoder(Limits())
+        decoder.request(wire.block())
+        assert decoder.kept == {}
+
+    def test_are_few_and_short(self) -> None:
+        decoder = HeaderDecoder(Limits())
+        decoder.acknowledged()
+        decoder.request(b"\x20" + wire.block())
+        assert decoder.kept == {}
+        decoder.request(wire.block([*wire.REQUEST, (b"x", bytes(5_000))]))
+        assert decoder.kept == {}
+        for i in range(1_000):
+            decoder.request(wire.block([*wire.REQUEST, (b"x", b"%d" % i)]))
+            assert len(decoder.kept) <= 64
+
+
+names = st.sampled_from([b"a", b"te", b"x-long-name", b":status", b":method", b"cookie", b"X"])
+values = st.sampled_from([b"", b"trailers", b"200", b"POST", b"x" * 300]) | st.binary(max_size=9)
+fields = st.lists(st.tuples(names, values), max_size=6).map(lambda more: [*wire.REQUEST, *more])
+
+
+@thorough
+@given(st.lists(fields, min_size=1, max_size=4), st.data())
+def test_what_is_kept_is_what_a_new_decoder_makes_of_it(
+    requests: list[list[tuple[bytes, bytes]]], draw: st.DataObject
+) -> None:
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    decoder = HeaderDecoder(Limits())
+    decoder.acknowledged()
+    for _ in range(8):
+        block = encoder.encode(draw.draw(st.sampled_from(requests)))
+        fresh = HeaderDecoder(Limits())
+        fresh.acknowledged()
+        fresh.trailers(b"\x20")
+        expected = fresh.request(block)
+        kept = decoder.kept.get(block)
+        assert kept is None or kept == expected
+        assert decoder.request(block) == expected
+
+
+@brief
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=200))))
+def test_ours_need_no_table_and_mean_what_they_were_made_of(
+    pairs: list[tuple[bytes, bytes]],
+) -> None:
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 0
+    decoder.header_table_size = 0
+    assert list(decoder.decode(encode_headers(pairs), raw=True)) == pairs
+
+
+class TestOurs:
+    def test_are_short_where_they_are_well_known(self) -> None:
+        assert encode_headers([(b":status", b"200")]) == b"\x88"
+        assert encode_headers([(b"content-type", b"a")]) == b"\x0f\x10\x01a"
+
+    def test_give_the_table_up_with_the_first_block_and_never_say_so_again(self) -> None:
+        peer = Peer(greet=False)
+        peer.say(wire.PREFACE, wire.settings([(1, 0)]), wire.headers(1), wire.headers(3))
+        peer.heard()
+        peer.connection.start_response(1, OK)
+        peer.connection.start_response(3, OK)
+        first, second = peer.heard()
+        assert first.data == b"\x20" + OK  # type: ignore[attr-defined]
+        assert second.data == OK  # type: ignore[attr-defined]

@@ -1,0 +1,146 @@
+"""What a peer can make us do for nothing: much at once, little for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from extproc.edge.http2 import Limits
+from extproc.edge.http2.limits import Budget
+from tests.edge.http2 import wire
+from tests.edge.http2.peer import DONE, Peer
+
+TIGHT = Limits(budget=50, budget_per_second=10, remembered=1)
+
+
+def rapid_reset(i: int) -> bytes:
+    return wire.headers(2 * i + 11) + wire.rst_stream(2 * i + 11)
+
+
+def malformed(i: int) -> bytes:
+    return wire.headers(2 * i + 11, [])
+
+
+FLOODS: dict[str, Callable[[int], bytes]] = {
+    "PING": lambda _: wire.ping(),
+    "answers to no PING": lambda _: wire.ping(ack=True),
+    "SETTINGS": lambda _: wire.settings(),
+    "SETTINGS ACK": lambda _: wire.SETTINGS_ACK,
+    "PRIORITY": lambda i: wire.frame(wire.PRIORITY, 0, 2 * i + 1, bytes(5)),
+    "unknown": lambda _: wire.frame(0xEE, 0, 0, b"x"),
+    "GOAWAY": lambda _: wire.goaway(),
+    "empty DATA": lambda _: wire.data(3),
+    "padding only": lambda _: wire.padded_data(3, b"", 10),
+    "rapid reset": rapid_reset,
+    "malformed": malformed,
+    "update of the connection": lambda _: wire.window_update(0, 10_000),
+    "update of a stream": lambda _: wire.window_update(3, 10_000),
+    "update of a closed stream": lambda _: wire.window_update(1, 1),
+    "DATA of a closed stream": lambda _: wire.data(1, b"x"),
+    "RST_STREAM of a closed stream": lambda _: wire.rst_stream(1),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_ends_the_connection(flood: str) -> None:
+    peer = Peer(TIGHT)
+    peer.opens(3)
+    written = 0
+    for i in range(50 + 5):
+        peer.say(FLOODS[flood](i))
+        written += len(peer.connection._output)
+        if peer.connection.closed:
+            break
+    assert i > 40
+    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    assert written <= sum(range(3 * i))
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_the_same_frames_at_a_slow_rate_are_fine(flood: str) -> None:
+    peer = Peer(TIGHT)
+    peer.opens(3)
+    for i in range(500):
+        peer.now += 0.1
+        peer.say(FLOODS[flood](i))
+    heard = peer.heard()
+    assert not wire.faults(heard)
+
+
+def test_streams_that_were_answered_may_all_be_broken_off_at_once() -> None:
+    peer = Peer(TIGHT)
+    streams = range(3, 2_003, 2)
+    peer.opens(*streams)
+    assert len(peer.say(*map(wire.rst_stream, streams))) == len(streams)
+    assert not peer.connection.closed
+
+
+def test_ten_thousand_requests_may_be_cancelled_before_they_were_answered() -> None:
+    peer = Peer()
+    peer.say(*[wire.headers(i) + wire.data(i, b"body") for i in range(3, 20_003, 2)])
+    peer.say(*[wire.rst_stream(i) for i in range(3, 20_003, 2)])
+    peer.say(*[wire.ping()] * 100)
+    assert not peer.connection.closed
+
+
+def test_streams_that_we_ended_first_may_all_be_broken_off_by_the_peer_too() -> None:
+    peer = Peer(Limits(budget=50))
+    streams = range(3, 2_003, 2)
+    peer.opens(*streams)
+    for stream in streams:
+        peer.connection.end(stream, DONE)
+    peer.say(*[wire.data(stream, b"x") + wire.rst_stream(stream) for stream in streams])
+    assert not peer.connection.closed
+
+
+def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
+    peer = Peer(TIGHT)
+    peer.opens(3)
+    for _ in range(10_000):
+        peer.connection.send(3, b"hello")
+        peer.say(wire.window_update(3, 5), wire.window_update(0, 5))
+        peer.connection.take()
+    assert not peer.connection.closed
+
+
+def test_a_window_opened_byte_by_byte_is_no_way_to_read() -> None:
+    peer = Peer(TIGHT, settings=[(4, 0)])
+    peer.opens(3)
+    peer.connection.send(3, bytes(10_000))
+    for _ in range(60):
+        peer.say(wire.window_update(3, 1))
+    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+
+
+def test_moving_the_windows_of_many_streams_costs_more() -> None:
+    peer = Peer(Limits(budget=200))
+    peer.opens(*range(3, 2_003, 2))
+    for i in range(25):
+        peer.say(wire.settings([(4, i)]))
+    assert peer.connection.closed
+
+
+def test_nothing_is_kept_of_streams_that_are_long_over() -> None:
+    peer = Peer(Limits(remembered=10))
+    for stream in range(3, 2_003, 2):
+        peer.opens(stream)
+        peer.say(wire.data(stream, b"x"))
+        peer.connection.end(stream, DONE)
+        peer.connection.take()
+    assert len(peer.connection._recent) == 10
+    assert peer.connection._streams == {}
+
+
+class TestABudget:
+    def test_comes_back_with_time_up_to_its_size(self) -> None:
+        budget = Budget(3, per_second=2)
+        assert [budget.spend(0) for _ in range(4)] == [True, True, True, False]
+        budget.left = 0
+        assert [budget.spend(1) for _ in range(3)] == [True, True, False]
+        budget.left = 0
+        assert [budget.spend(100) for _ in range(4)] == [True, True, True, False]
+
+    def test_does_not_mind_a_clock_that_goes_back(self) -> None:
+        budget = Budget(2, per_second=1)
+        assert [budget.spend(10), budget.spend(5), budget.spend(10)] == [True, True, False]

@@ -91,7 +91,7 @@ LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-versi
 lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv
-	$(LOCK) --upgrade pyproject.toml -o manifests/image/requirements.txt
+	$(LOCK) --upgrade --extra uvloop pyproject.toml -o manifests/image/requirements.txt
 	$(LOCK) --upgrade manifests/image/build-requirements.in -o manifests/image/build-requirements.txt
 
 .PHONY: clean
@@ -101,7 +101,7 @@ clean:  ## removes what the targets made
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lab]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[uvloop,test,lab]'
 	@touch $@
 
 # What is taken out again was built for other torches, and breaks vLLM's start.

@@ -28,7 +28,8 @@ from extproc.core.router import Router
 from extproc.core.signals import Signals
 from extproc.core.spec import Source
 from extproc.edge.admin import AdminServer, admin_app
-from extproc.edge.grpc_server import GrpcServer
+from extproc.edge.fast_server import FastServer
+from extproc.edge.server import Server, Transport
 from extproc.edge.service import ExternalProcessor
 from extproc.edge.tls import KeyPair
 
@@ -71,6 +72,9 @@ class Settings:
 
     single_endpoint: bool = False
     """Whether no second candidate is named, for gateways that read one address and no list."""
+
+    transport: Transport = "fast"
+    """What carries gRPC on the port where Envoy connects; TLS is for `grpcio` only."""
 
     tls: KeyPair | None = None
     """For the port where Envoy connects; None for plain text."""
@@ -142,7 +146,7 @@ class Sidecar:
         self._telemetry.read_ages(self._discovery.age)
         configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
         self._models = self._models_source(settings.models, configuration, rng)
-        self._grpc = GrpcServer(ExternalProcessor(self._router, self._telemetry, rng))
+        self._grpc = _server(settings, ExternalProcessor(self._router, self._telemetry, rng))
         self._admin = AdminServer(admin_app(self._router, self._telemetry, self._why_not_ready))
         self._following: asyncio.Task[None] | None = None
         self._serving = False
@@ -161,7 +165,7 @@ class Sidecar:
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
             await self._scraper.settle(_SETTLE_SECONDS)
-            await self._grpc.start(self._settings.listen, self._settings.tls)
+            await self._grpc.start(self._settings.listen)
         except DocumentError as error:
             raise StartError(self._first_problem(error)) from None
         except KubernetesError as error:
@@ -223,3 +227,12 @@ class Sidecar:
         check = f": extproc check {self._models}" if isinstance(self._models, ModelsFile) else ""
         rest = f" (and {more} more{check})" if more else ""
         return f"{self._models}: {error.problems[0]}{rest}"
+
+
+def _server(settings: Settings, processor: ExternalProcessor) -> Server:
+    if settings.transport == "fast":
+        return FastServer(processor)
+    # Whoever does without it is spared its memory and its threads.
+    from extproc.edge.grpcio_server import GrpcioServer
+
+    return GrpcioServer(processor, settings.tls)

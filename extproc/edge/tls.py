@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
-
-from extproc.adapters.logs import fields
-
-log = logging.getLogger("extproc.tls")
 
 
 @dataclass(frozen=True)
@@ -31,26 +24,3 @@ class KeyPair:
             why = (error.reason or "no PEM").replace("_", " ").lower()
             raise OSError(f"{self.certificate} and {self.key}: {why}") from None
         return pair
-
-
-def server_credentials(pair: KeyPair) -> grpc.ServerCredentials:
-    """Credentials that follow the files: each new connection gets what is in them.
-
-    Raises OSError if they are bad at the start; later the last good pair stays.
-    """
-    current = pair.read()
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal current
-        try:
-            latest = pair.read()
-        except OSError as error:
-            log.error("certificate refused, the last good stays", extra=fields(why=error))
-            return None
-        if latest == current:
-            return None
-        current = latest
-        return grpc.ssl_server_certificate_configuration([latest])
-
-    initial = grpc.ssl_server_certificate_configuration([current])
-    return grpc.dynamic_ssl_server_credentials(initial, renewed)

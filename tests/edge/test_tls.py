@@ -10,7 +10,7 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.edge.grpc_server import GrpcServer
+from extproc.edge.grpcio_server import GrpcioServer
 from extproc.edge.tls import KeyPair
 from extproc.lab.processes import free_port
 from tests.edge.streams import Sidecar
@@ -35,8 +35,8 @@ def pair(tmp_path: Path) -> KeyPair:
 async def address(pair: KeyPair) -> AsyncIterator[str]:
     """Where a server with that pair listens."""
     address = f"127.0.0.1:{free_port()}"
-    server = GrpcServer(Sidecar().processor)
-    await server.start(address, pair)
+    server = GrpcioServer(Sidecar().processor, pair)
+    await server.start(address)
     await server.set_serving(True)
     yield address
     await server.stop(0)

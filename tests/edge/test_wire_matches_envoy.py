@@ -27,7 +27,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from extproc.edge.grpc_server import SERVICE
+from extproc.edge.health import SERVICE
 from extproc.edge.wire import (
     external_processor_pb2,
     header_pb2,

@@ -1,11 +1,11 @@
-"""The real transport, over loopback, in this process."""
+"""Both transports, over loopback, in this process; the peer is grpcio's client."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.edge.grpc_server import SERVICE, GrpcServer
+from extproc.edge.fast_server import FastServer
+from extproc.edge.grpcio_server import GrpcioServer
+from extproc.edge.health import SERVICE
+from extproc.edge.server import Server
+from extproc.edge.service import ExternalProcessor
 from extproc.lab.processes import free_port
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import (
@@ -35,14 +39,20 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"127.0.0.1:{free_port()}" if request.param == "tcp" else f"unix:{tmp_path}/extproc.sock"
 
 
+@pytest.fixture(params=[FastServer, GrpcioServer])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    kind: Transport = request.param
+    return kind
+
+
 @pytest.fixture
 def sidecar() -> Sidecar:
     return Sidecar()
 
 
 @pytest.fixture
-async def server(address: str, sidecar: Sidecar) -> AsyncIterator[GrpcServer]:
-    server = GrpcServer(sidecar.processor)
+async def server(address: str, sidecar: Sidecar, transport: Transport) -> AsyncIterator[Server]:
+    server = transport(sidecar.processor)
     await server.start(address)
     await server.set_serving(True)
     yield server
@@ -50,10 +60,13 @@ async def server(address: str, sidecar: Sidecar) -> AsyncIterator[GrpcServer]:
 
 
 @pytest.fixture
-async def channel(address: str, server: GrpcServer) -> AsyncIterator[Any]:
+async def channel(address: str, server: Server) -> AsyncIterator[Any]:
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     async with grpc.aio.insecure_channel(address, options=unlimited) as channel:
         yield channel
+
+
+Transport = Callable[[ExternalProcessor], Server]
 
 
 class Stream:
@@ -124,7 +137,7 @@ async def test_a_cancelled_stream_gives_its_lease_back(channel: Any, sidecar: Si
 
 
 async def test_a_connection_that_breaks_gives_all_its_leases_back(
-    address: str, server: GrpcServer, sidecar: Sidecar
+    address: str, server: Server, sidecar: Sidecar
 ) -> None:
     channel = grpc.aio.insecure_channel(address)
     for _ in range(5):
@@ -149,7 +162,7 @@ async def test_a_body_may_be_large(channel: Any) -> None:
 
 
 async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
-    channel: Any, server: GrpcServer, sidecar: Sidecar, address: str
+    channel: Any, server: Server, sidecar: Sidecar, address: str
 ) -> None:
     running = await routed(channel)
     draining = asyncio.create_task(server.stop(30))
@@ -174,7 +187,7 @@ async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
 
 
 async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_back(
-    channel: Any, server: GrpcServer, sidecar: Sidecar
+    channel: Any, server: Server, sidecar: Sidecar
 ) -> None:
     await routed(channel)
     await server.stop(0.01)
@@ -182,7 +195,7 @@ async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_bac
 
 
 @pytest.mark.parametrize("service", ["", SERVICE, "readiness"])
-async def test_health_says_whether_we_serve(service: str, channel: Any, server: GrpcServer) -> None:
+async def test_health_says_whether_we_serve(service: str, channel: Any, server: Server) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     serving = health_pb2.HealthCheckResponse
@@ -192,7 +205,7 @@ async def test_health_says_whether_we_serve(service: str, channel: Any, server: 
 
 
 async def test_health_says_that_we_live_whether_we_serve_or_not(
-    channel: Any, server: GrpcServer
+    channel: Any, server: Server
 ) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for serving in (True, False):
@@ -225,19 +238,20 @@ async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:
 
 
 async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
-    sidecar: Sidecar,
+    sidecar: Sidecar, transport: Transport
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen on {address}"):
-            await GrpcServer(sidecar.processor).start(address)
+            await transport(sidecar.processor).start(address)
 
 
-async def test_two_servers_do_not_share_a_port(sidecar: Sidecar) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    first, second = GrpcServer(sidecar.processor), GrpcServer(sidecar.processor)
+async def test_two_servers_do_not_share_an_address(
+    sidecar: Sidecar, transport: Transport, address: str
+) -> None:
+    first, second = transport(sidecar.processor), transport(sidecar.processor)
     await first.start(address)
     try:
         with pytest.raises(OSError, match="cannot listen"):

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
+from extproc.adapters.logs import fields
+from extproc.edge.health import SERVICE, statuses
+from extproc.edge.server import UNIX, check_free
 from extproc.edge.service import ExternalProcessor
-from extproc.edge.tls import KeyPair, server_credentials
+from extproc.edge.tls import KeyPair
 
-SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
-
-GARBLED = "not a ProcessingRequest"
-"""What a peer is told that sends something else."""
-
-# The names by which the endpoint picker protocol asks for health, beside the service's own.
-LIVENESS = "liveness"
-READINESS = "readiness"
+log = logging.getLogger("extproc.tls")
 
 _OPTIONS = (
     # Bodies are as large as Envoy's buffer allows, and that is Envoy's to say.
@@ -42,11 +39,12 @@ _OPTIONS = (
 )
 
 
-class GrpcServer:
-    """Listens once started; drains on stop."""
+class GrpcioServer:
+    """Listens once started, with TLS if there is a key pair; drains on stop."""
 
-    def __init__(self, processor: ExternalProcessor) -> None:
+    def __init__(self, processor: ExternalProcessor, key_pair: KeyPair | None = None) -> None:
         self._processor = processor
+        self._key_pair = key_pair
         self._server = grpc.aio.server(options=_OPTIONS)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -54,27 +52,24 @@ class GrpcServer:
         handler = grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
         self._server.add_generic_rpc_handlers((handler,))
 
-    async def start(self, address: str, key_pair: KeyPair | None = None) -> None:
-        """Binds HOST:PORT or unix:PATH and serves, with TLS if there is a key pair.
-
-        Raises OSError where that fails.
-        """
+    async def start(self, address: str) -> None:
+        """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
         try:
-            if key_pair is None:
+            if address.startswith(UNIX):
+                check_free(address.removeprefix(UNIX))
+            if self._key_pair is None:
                 self._server.add_insecure_port(address)
             else:
-                self._server.add_secure_port(address, server_credentials(key_pair))
-        except RuntimeError:
+                self._server.add_secure_port(address, _credentials(self._key_pair))
+        except (OSError, RuntimeError):
             # gRPC's own words name neither cause nor remedy.
             raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
         await self._server.start()
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self.set_serving(False)
 
     async def set_serving(self, serving: bool) -> None:
         """What gRPC health says, for the server as a whole and for the service; we live anyway."""
-        statuses = health_pb2.HealthCheckResponse
-        status = statuses.SERVING if serving else statuses.NOT_SERVING
-        for service in ("", SERVICE, READINESS):
+        for service, status in statuses(serving=serving).items():
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
@@ -92,7 +87,30 @@ class GrpcServer:
                 for answer in session.receive(message):
                     await context.write(answer)
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, GARBLED)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         finally:
             # Also on cancellation, which is how an aborted request shows here.
             session.close()
+
+
+def _credentials(pair: KeyPair) -> grpc.ServerCredentials:
+    """Credentials that follow the files: each new connection gets what is in them.
+
+    Raises OSError if they are bad at the start; later the last good pair stays.
+    """
+    current = pair.read()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal current
+        try:
+            latest = pair.read()
+        except OSError as error:
+            log.error("certificate refused, the last good stays", extra=fields(why=error))
+            return None
+        if latest == current:
+            return None
+        current = latest
+        return grpc.ssl_server_certificate_configuration([latest])
+
+    initial = grpc.ssl_server_certificate_configuration([current])
+    return grpc.dynamic_ssl_server_credentials(initial, renewed)

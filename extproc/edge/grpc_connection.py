@@ -1,0 +1,194 @@
+"""One peer's gRPC calls, over one HTTP/2 connection: bytes in, bytes out.
+
+A call is answered as its messages come, in the same turn: nothing waits, so nothing piles up
+but answers that the peer does not read. While many of those wait on a stream the peer is not
+told that it may send more of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
+
+from google.protobuf.message import DecodeError
+
+from extproc.edge.grpc_messages import CallError, Messages, Status, framed
+from extproc.edge.http2 import Connection, Data, Ended, Opened, Reset
+from extproc.edge.http2 import encode_headers as block
+
+log = logging.getLogger("extproc.grpc")
+
+_UNREAD = 262_144
+"""Bytes of answers that may wait on a stream while the peer may still send on it."""
+
+_HEADERS = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+_BEGIN = block(_HEADERS)
+_NO_GRPC = block([(b":status", b"415")])
+
+
+class Handler(Protocol):
+    """Answers one call."""
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        """The answers to a message. Raises CallError, or DecodeError for a garbled one."""
+
+    def close(self) -> None:
+        """The call is over, however that came. It is called once."""
+
+
+Send = Callable[[bytes], None]
+"""Sends a message that answers none."""
+
+
+class Method(NamedTuple):
+    """What a path of HTTP/2 calls."""
+
+    handler: Callable[[Send], Handler]
+    ends_with_peer: bool = True
+    """Whether the call is over when the peer has sent its last message."""
+
+
+class _Call:
+    __slots__ = ("answered", "handler", "messages", "method", "stream", "withheld")
+
+    def __init__(self, stream: int, method: Method, handler: Handler) -> None:
+        self.stream = stream
+        self.method = method
+        self.handler = handler
+        self.messages = Messages()
+        self.answered = False
+        self.withheld = 0
+        """Bytes that the peer may send in place of those that came, and does not know of yet."""
+
+
+class GrpcConnection:
+    """`flush` is called when there is something to `take` although nothing was received."""
+
+    def __init__(self, methods: Mapping[bytes, Method], flush: Callable[[], None]) -> None:
+        self._methods = methods
+        self._flush = flush
+        self._http2 = Connection()
+        self._calls: dict[int, _Call] = {}
+        self._stalled: dict[int, _Call] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to come from either side."""
+        return self._http2.closed or self._http2.drained
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Answers what has come; `now` in seconds of any clock. Never raises."""
+        for event in self._http2.receive(data, now):
+            _STEPS[type(event)](self, event)
+        if self._stalled:
+            for call in list(self._stalled.values()):
+                self._admit(call)
+
+    def take(self) -> bytes:
+        """What is to be sent to the peer now."""
+        return self._http2.take()
+
+    def drain(self) -> None:
+        """No new calls; those that wait for no message of the peer's are over now."""
+        self._http2.go_away()
+        for call in [call for call in self._calls.values() if not call.method.ends_with_peer]:
+            self._end(call, Status.UNAVAILABLE, "shutting down")
+
+    def lost(self) -> None:
+        """The peer is gone, and all its calls are over."""
+        while self._calls:
+            _, call = self._calls.popitem()
+            call.handler.close()
+        self._stalled.clear()
+
+    def _on_opened(self, event: Opened) -> None:
+        if not event.headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            self._http2.end(event.stream, _NO_GRPC)
+            return
+        method = self._methods.get(event.headers[b":path"])
+        if method is None:
+            self._http2.end(event.stream, _ending(Status.UNIMPLEMENTED, "no such method", False))
+            return
+
+        def send(message: bytes) -> None:
+            self._send(call, message)
+            self._flush()
+
+        call = _Call(event.stream, method, method.handler(send))
+        self._calls[event.stream] = call
+
+    def _on_data(self, event: Data) -> None:
+        call = self._calls.get(event.stream)
+        if call is None:
+            return
+        try:
+            for message in call.messages.feed(event.data):
+                for answer in call.handler.receive(message):
+                    self._send(call, answer)
+        except CallError as error:
+            self._end(call, error.status, str(error))
+        except DecodeError:
+            self._end(call, Status.INVALID_ARGUMENT, "not a message of this method")
+        except Exception:
+            log.exception("a call broke off")
+            self._end(call, Status.INTERNAL, "internal error")
+        else:
+            call.withheld += len(event.data)
+            self._admit(call)
+
+    def _on_ended(self, event: Ended) -> None:
+        call = self._calls.get(event.stream)
+        if call is not None and call.method.ends_with_peer:
+            self._end(call, Status.OK)
+
+    def _on_reset(self, event: Reset) -> None:
+        call = self._calls.pop(event.stream, None)
+        if call is not None:
+            self._stalled.pop(event.stream, None)
+            call.handler.close()
+
+    def _send(self, call: _Call, message: bytes) -> None:
+        if not call.answered:
+            call.answered = True
+            self._http2.start_response(call.stream, _BEGIN)
+        self._http2.send(call.stream, framed(message))
+
+    def _admit(self, call: _Call) -> None:
+        """Lets the peer send as much again as it has, unless it leaves answers unread."""
+        if self._http2.queued(call.stream) > _UNREAD:
+            self._stalled[call.stream] = call
+            return
+        self._stalled.pop(call.stream, None)
+        self._http2.consumed(call.stream, call.withheld)
+        call.withheld = 0
+
+    def _end(self, call: _Call, status: Status, message: str = "") -> None:
+        del self._calls[call.stream]
+        self._stalled.pop(call.stream, None)
+        call.handler.close()
+        if status is Status.OK:
+            trailers = _OK if call.answered else _OK_ALONE
+        else:
+            trailers = _ending(status, message, call.answered)
+        self._http2.end(call.stream, trailers)
+
+
+def _ending(status: Status, message: str, answered: bool) -> bytes:
+    """The trailers; of a call without an answer they are its headers, too."""
+    trailers = [(b"grpc-status", str(int(status)).encode())]
+    if message:
+        trailers.append((b"grpc-message", quote(message, safe=" ,:;/'").encode()))
+    return block([*(() if answered else _HEADERS), *trailers])
+
+
+_OK = _ending(Status.OK, "", True)
+_OK_ALONE = _ending(Status.OK, "", False)
+
+_STEPS: dict[type, Callable[[GrpcConnection, Any], None]] = {
+    Opened: GrpcConnection._on_opened,
+    Data: GrpcConnection._on_data,
+    Ended: GrpcConnection._on_ended,
+    Reset: GrpcConnection._on_reset,
+}

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from extproc.adapters.state import Readiness, standings
+from extproc.adapters.tallies import Distribution, Tally
 from extproc.core.conversation import Listed, Verdict
 from extproc.core.errors import Refusal
 from extproc.core.router import Decision, Router
@@ -46,26 +47,24 @@ class Telemetry:
 
     def __init__(self, router: Router) -> None:
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
+        self._requests = Tally(
             "extproc_requests",
             "Requests by what became of them: routed, a refusal's code, models_listed, or aborted "
             "before a decision.",
             ["model", "strategy", "outcome"],
-            registry=registry,
         )
-        self._outcomes: dict[tuple[str, str, str], Counter] = {}
-        self._duration = Histogram(
+        self._duration = Distribution(
             "extproc_decision_duration_seconds",
             "Time from the arrival of the event that decides a request to its encoded answer.",
-            buckets=_DURATION_BUCKETS,
-            registry=registry,
+            _DURATION_BUCKETS,
         )
-        self._hops = Histogram(
+        self._hops = Distribution(
             "extproc_ring_hops",
             "Endpoints passed over on the ring because they were above the load bound.",
-            buckets=_HOPS_BUCKETS,
-            registry=registry,
+            _HOPS_BUCKETS,
         )
+        for collector in (self._requests, self._duration, self._hops):
+            registry.register(collector)
         self._reloads = Counter(
             "extproc_config_reloads",
             "Models documents offered, the first included.",
@@ -113,16 +112,16 @@ class Telemetry:
         """Counts a verdict and the time it took."""
         self._duration.observe(seconds)
         if isinstance(verdict, Decision):
-            self._count(verdict.model, verdict.strategy, "routed")
+            self._requests.count(verdict.model, verdict.strategy, "routed")
             # In a chain they are places in the order, and no hops on the ring.
             if verdict.strategy == "PrefixHash" and verdict.key is not None:
                 self._hops.observe(verdict.hops)
             if verdict.prediction is not None:
                 self._prompts.predicted(verdict.model, verdict.prediction)
         elif isinstance(verdict, Refusal):
-            self._count(verdict.model, NO_STRATEGY, verdict.code)
+            self._requests.count(verdict.model, NO_STRATEGY, verdict.code)
         elif isinstance(verdict, Listed):
-            self._count(UNKNOWN_MODEL, NO_STRATEGY, "models_listed")
+            self._requests.count(UNKNOWN_MODEL, NO_STRATEGY, "models_listed")
 
     def answered(self, model: str, usage: Usage, prediction: Prediction | None) -> None:
         """Counts what an answer said of its prompt, and how far the prediction was from it."""
@@ -130,7 +129,7 @@ class Telemetry:
 
     def aborted(self) -> None:
         """Counts a request that ended before it could be decided."""
-        self._count(UNKNOWN_MODEL, NO_STRATEGY, "aborted")
+        self._requests.count(UNKNOWN_MODEL, NO_STRATEGY, "aborted")
 
     def reloaded(self, *, successfully: bool) -> None:
         """Counts an offered models document."""
@@ -160,13 +159,6 @@ class Telemetry:
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
-
-    def _count(self, model: str, strategy: str, outcome: str) -> None:
-        labels = (model, strategy, outcome)
-        child = self._outcomes.get(labels)
-        if child is None:
-            child = self._outcomes[labels] = self._requests.labels(*labels)
-        child.inc()
 
 
 class _OfModel(NamedTuple):

@@ -83,6 +83,8 @@ Verdict = Decision | Refusal | Listed
 class Phase(Enum):
     """Where a conversation stands; see the module's docstring."""
 
+    __hash__ = object.__hash__  # members are looked up with each event; Enum's own is slow
+
     OPENING = auto()
     READING = auto()
     HOLDING = auto()

@@ -7,9 +7,9 @@ from typing import cast
 
 from google.protobuf.struct_pb2 import Value
 
-from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
+from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes
 from extproc.core.orca import REPORT_HEADER
-from extproc.core.router import Decision
+from extproc.edge.target import TARGET_NAMESPACE, encode_target
 from extproc.edge.wire.external_processor_pb2 import (
     HeaderMutation,
     HttpBody,
@@ -21,13 +21,7 @@ from extproc.edge.wire.header_pb2 import HeaderValueOption
 from extproc.edge.wire.http_status_pb2 import StatusCode
 from extproc.edge.wire.processing_mode_pb2 import ProcessingMode
 
-TARGET_HEADER = "x-target-endpoint"
-FALLBACK_HEADER = "x-target-endpoint-fallback"
-TARGET_NAMESPACE = "envoy.lb"
-NAMESPACE = "extproc"
-
 # The endpoint picker protocol's names.
-DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -83,7 +77,7 @@ def encode(answer: Answer) -> bytes:
     elif isinstance(answer, Chunk):
         _fill_chunk(response, answer)
     elif answer.kind in (Kind.REQUEST_HEADERS, Kind.REQUEST_BODY) and answer.target:
-        _fill_target(response, answer)
+        return encode_target(answer)
     elif answer.kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
         removed = response.response_headers.response.header_mutation.remove_headers
         removed.extend(answer.remove_headers)
@@ -155,50 +149,6 @@ def _fill_chunk(response: ProcessingResponse, answer: Chunk) -> None:
     part = member.response.body_mutation.streamed_response
     part.body = answer.body
     part.end_of_stream = answer.end_of_stream
-
-
-def _fill_target(response: ProcessingResponse, answer: Proceed) -> None:
-    member = (
-        response.request_headers if answer.kind is Kind.REQUEST_HEADERS else response.request_body
-    )
-    member.response.clear_route_cache = answer.reroute
-    mutation = member.response.header_mutation
-    namespaces = response.dynamic_metadata.fields
-    targets = namespaces[TARGET_NAMESPACE].struct_value.fields
-    _set(mutation, TARGET_HEADER, answer.target)
-    targets[TARGET_HEADER].string_value = answer.target
-    decision = answer.decision
-    if decision is not None and decision.fallback is not None:
-        _set(mutation, FALLBACK_HEADER, decision.fallback)
-        targets[FALLBACK_HEADER].string_value = decision.fallback
-    else:
-        # Whatever is there came from the client.
-        mutation.remove_headers.append(FALLBACK_HEADER)
-    for name, value in answer.set_headers:
-        _set(mutation, name, value)
-    mutation.remove_headers.extend(answer.remove_headers)
-    if answer.body is not None:
-        member.response.body_mutation.body = answer.body
-    if answer.destination:
-        _set(mutation, DESTINATION, answer.destination)
-        targets[DESTINATION].string_value = answer.destination
-    if decision is not None:
-        _fill_decision(namespaces[NAMESPACE].struct_value.fields, decision)
-
-
-def _fill_decision(fields: Mapping[str, Value], decision: Decision) -> None:
-    fields["model"].string_value = decision.model
-    fields["adapter"].string_value = decision.adapter
-    fields["strategy"].string_value = decision.strategy
-    fields["endpoint"].string_value = decision.address
-    fields["reason"].string_value = decision.reason
-    if decision.key is not None:
-        fields["prefix_hash"].string_value = f"{decision.key:016x}"
-    fields["inflight"].number_value = decision.inflight
-    fields["candidates"].number_value = decision.candidates
-    fields["hops"].number_value = decision.hops
-    if decision.prediction is not None:
-        fields["predicted_hit"].number_value = round(decision.prediction.hit, 4)
 
 
 def _set(mutation: HeaderMutation, name: str, value: str) -> None:

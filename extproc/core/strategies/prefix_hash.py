@@ -14,11 +14,15 @@ them is always within the bound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 from extproc.core.strategies.least_load import LeastLoad
+
+_address = attrgetter("address")
 
 
 class Bound(NamedTuple):
@@ -50,7 +54,7 @@ class PrefixHash(Strategy):
 
     def bound(self, eligible: Sequence[Endpoint], loads: Mapping[str, int]) -> Bound | None:
         """The load bound over these endpoints; None while nothing is in flight."""
-        total = sum(loads.get(endpoint.address, 0) for endpoint in eligible)
+        total = sum(map(loads.get, map(_address, eligible), repeat(0)))
         return Bound((total + 1) * self._factor, len(eligible) * 100) if total else None
 
     def rank(

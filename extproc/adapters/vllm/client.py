@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 from extproc import __version__
 from extproc.adapters.vllm.answer import Answer
@@ -113,8 +113,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, since uvloop's are not derived from it.
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._piece

@@ -186,6 +186,17 @@ async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
     assert sidecar.in_flight == 0
 
 
+@pytest.mark.parametrize("transport", [FastServer])
+async def test_a_drain_does_not_wait_for_those_who_only_watch(
+    channel: Any, server: Server, sidecar: Sidecar
+) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    async with asyncio.timeout(10):
+        await server.stop(1000)
+        assert await watch.code() is grpc.StatusCode.UNAVAILABLE
+
+
 async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_back(
     channel: Any, server: Server, sidecar: Sidecar
 ) -> None:

@@ -260,6 +260,8 @@ class Connection(Outgoing):
         piece = data[start:stop]
         if flags & END_HEADERS:
             self._on_block(piece, flags, stream)
+        elif not stream:
+            raise ConnectionFault(PROTOCOL_ERROR, "HEADERS of the connection")
         else:
             self._block = Block(stream, flags, piece, self._limits)
             self._handlers = _WITHIN_BLOCK
@@ -354,12 +356,13 @@ class Connection(Outgoing):
         self._handlers = _BETWEEN
         self._spend()
         theirs = settings.read(data[start:stop])
+        # Before any data that they let go, which the peer would not expect.
+        self._output.append(frames.SETTINGS_ACK)
         self._frame_limit = min(
             theirs.get(settings.MAX_FRAME_SIZE, self._frame_limit), frames.FRAME_LIMIT
         )
         if settings.INITIAL_WINDOW_SIZE in theirs:
             self._move_windows(theirs[settings.INITIAL_WINDOW_SIZE])
-        self._output.append(frames.SETTINGS_ACK)
 
     def _move_windows(self, initial: int) -> None:
         """All streams' windows change with the initial one, and may shrink below zero."""

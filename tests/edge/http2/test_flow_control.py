@@ -61,6 +61,15 @@ class TestWhatWeSend:
         found = peer.heard()
         assert (data_of(found, 3), data_of(found, 5)) == (b"c", b"f")
 
+    def test_goes_after_our_word_that_we_know_of_the_larger_window(self) -> None:
+        peer = Peer(settings=[(INITIAL_WINDOW, 0)])
+        peer.opens(3)
+        peer.connection.send(3, b"abc")
+        peer.say(wire.settings([(INITIAL_WINDOW, 9)]))
+        acknowledgement, data = peer.heard()
+        assert acknowledgement.type == wire.SETTINGS
+        assert data_of([data], 3) == b"abc"
+
     def test_waits_until_a_window_that_shrank_below_zero_is_open_again(self) -> None:
         peer = Peer(settings=[(INITIAL_WINDOW, 10)])
         peer.opens(3)

@@ -225,11 +225,12 @@ class Connection(Outgoing):
         if state.receive_window < 0:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the stream's window")
         if state.ending:
-            self._disregard(state)
-        elif stop > start:
-            self._events.append(_new(Data, (stream, data[start:stop])))
-        if flags & PADDED:
-            self.consumed(stream, size - (stop - start))
+            self.consumed(stream, size)
+        else:
+            if flags & PADDED:
+                self.consumed(stream, size - (stop - start))
+            if stop > start:
+                self._events.append(_new(Data, (stream, data[start:stop])))
         if flags & END_STREAM:
             self._peer_ended(state)
         elif stop == start:

@@ -93,9 +93,7 @@ class Outgoing:
             return
         state.answered = state.ending = True
         state.trailers = trailers
-        if state.queue:
-            self._disregard(state)
-        else:
+        if not state.queue:
             self._finish(state)
 
     def reset(self, stream: int, code: int) -> None:
@@ -114,17 +112,18 @@ class Outgoing:
         """So many bytes of request data need no more memory: the peer may send others.
 
         Windows are opened again by halves, so this may be called for the smallest piece. What
-        lies unconsumed when its stream closes counts as consumed.
+        is left when the stream closes, which is when all that was sent has gone, counts as
+        consumed.
         """
         state = self._streams.get(stream)
-        if state is None or state.ending:
+        if state is None:
             return
         window = self._limits.stream_window
         held = window - state.receive_window - state.consumed
         if size > held:
             size = held
         state.consumed += size
-        if state.consumed * 2 >= window and not state.peer_ended:
+        if state.consumed * 2 >= window and not (state.peer_ended or state.ending):
             self._output.append(frames.window_update(stream, state.consumed))
             state.receive_window += state.consumed
             state.consumed = 0
@@ -137,13 +136,6 @@ class Outgoing:
             self._output.append(frames.window_update(0, self._consumed))
             self._receive_window += self._consumed
             self._consumed = 0
-
-    def _disregard(self, state: Stream) -> None:
-        """Nobody will consume what the peer has sent, but its stream's window stays as it is."""
-        held = self._limits.stream_window - state.receive_window - state.consumed
-        if held:
-            state.consumed += held
-            self._credit(held)
 
     def _send_block(self, stream: int, block: bytes, flags: int) -> None:
         if not self._table_announced:
@@ -165,7 +157,9 @@ class Outgoing:
 
     def _drop(self, state: Stream) -> None:
         del self._streams[state.id]
-        self._disregard(state)
+        held = self._limits.stream_window - state.receive_window - state.consumed
+        if held:
+            self._credit(held)
         if state.queue:
             self._waiting.pop(state.id, None)
 
@@ -185,8 +179,11 @@ class Outgoing:
         self._serve()
 
     def _line_up(self, state: Stream) -> None:
+        """In the line or not: to be asked whenever the stream's queue or window has changed."""
         if state.queue and state.send_window > 0:
             self._waiting[state.id] = state
+        else:
+            self._waiting.pop(state.id, None)
 
     def _serve(self) -> None:
         """Those in the line, in turns, while the connection's window has room."""

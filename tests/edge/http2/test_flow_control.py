@@ -82,6 +82,17 @@ class TestWhatWeSend:
         peer.say(wire.window_update(3, 1))
         assert data_of(peer.heard(), 3) == b"x"
 
+    def test_leaves_the_line_when_its_own_window_is_taken_back(self) -> None:
+        peer = Peer()
+        peer.opens(3, 5)
+        peer.connection.send(3, bytes(65_535))
+        peer.connection.send(5, b"hello")
+        peer.heard()
+        peer.say(wire.settings([(INITIAL_WINDOW, 0)]), wire.window_update(0, 100))
+        assert data_of(peer.heard(), 5) == b""
+        peer.say(wire.window_update(5, 5))
+        assert data_of(peer.heard(), 5) == b"hello"
+
     def test_is_sent_in_turns_when_the_connections_window_opens(self) -> None:
         peer = Peer(settings=[(INITIAL_WINDOW, 1_000_000)])
         peer.opens(3, 5, 7, 9)
@@ -187,6 +198,19 @@ class TestWhatThePeerMaySend:
         peer.heard()
         peer.connection.reset(5, wire.CANCEL)
         assert updates_of(peer.heard()) == [(0, 100_000)]
+
+    def test_is_held_by_answers_that_wait_even_after_our_end(self) -> None:
+        peer = Peer(SMALL, settings=[(INITIAL_WINDOW, 0)])
+        for stream in (3, 5):
+            peer.opens(stream)
+            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
+            peer.connection.send(stream, bytes(50_000))
+            peer.connection.end(stream, DONE)
+        peer.say(wire.padded_data(5, b"late", 100))
+        peer.heard()
+        assert peer.connection._consumed == 105
+        peer.say(wire.window_update(3, 50_000), wire.window_update(5, 15_535))
+        assert peer.connection._consumed == 50_105
 
     def test_is_not_more_than_the_streams_window(self) -> None:
         peer = Peer(SMALL)

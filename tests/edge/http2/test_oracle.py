@@ -3,7 +3,8 @@
 Where they differ on purpose:
 
 - h2 ends the connection for a malformed request or malformed trailers, and for a
-  WINDOW_UPDATE by nothing of a stream; the RFC wants an error of the stream, and so do we.
+  WINDOW_UPDATE by nothing of a stream; the RFC wants an error of the stream, and so do we,
+  or, where that is closed, nothing.
 - h2 lets an RST_STREAM of an idle stream pass; the RFC wants the connection's end.
 - h2 remembers how each stream has ended, and resets the stream again for late HEADERS where it
   was broken off. We do not remember streams that the peer broke off itself.
@@ -49,6 +50,8 @@ class Oracle:
 def on_purpose(frame: bytes, connection: Connection, output: bytes) -> bool:
     """Whether this frame is one of those that are taken differently."""
     kind, stream = frame[3], int.from_bytes(frame[5:9], "big") & 2**31 - 1
+    if kind == wire.WINDOW_UPDATE and stream and not any(frame[9:]):
+        return True
     if not connection.closed:
         return (stream, wire.PROTOCOL_ERROR) in wire.resets(wire.parsed(output))
     if kind == wire.RST_STREAM:

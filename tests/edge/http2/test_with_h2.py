@@ -8,7 +8,7 @@ from random import Random
 import h2.events as theirs
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,8 +30,10 @@ cuts = st.lists(st.integers(0, 200) | st.integers(0, 100_000), max_size=4)
 class Client:
     """h2, which raises ProtocolError for whatever we should not have sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, initial: dict[SettingCodes, int]) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.h2.local_settings = Settings(client=True, initial_values=initial)
+        self.h2.max_inbound_frame_size = self.h2.local_settings.max_frame_size
         self.h2.initiate_connection()
         self.open: set[int] = set()
         """Streams that it may still send on."""
@@ -40,6 +42,7 @@ class Client:
         self.ended: set[int] = set()
         self.reset: set[int] = set()
         self.pings = 0
+        self.acknowledged = False
 
     def hear(self, data: bytes) -> None:
         for event in self.h2.receive_data(data):
@@ -52,6 +55,8 @@ class Client:
                 case theirs.StreamReset():
                     self.reset.add(event.stream_id)
                     self.open.discard(event.stream_id)
+                case theirs.SettingsAcknowledged():
+                    self.acknowledged = True
                 case theirs.PingAckReceived():
                     self.pings -= 1
                 case theirs.ConnectionTerminated():
@@ -95,23 +100,21 @@ class Conversation(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.client, self.server = Client(), Server()
+        self.server = Server()
         self.up = self.down = b""
         self.random = Random(0)
 
     @initialize(window=windows, frame_size=st.sampled_from([16_384, 20_000, 10**6]))
     def set_up(self, window: int, frame_size: int) -> None:
-        self._configure(window, frame_size)
-
-    @rule(window=windows, frame_size=st.sampled_from([16_384, 20_000, 10**6]))
-    def client_changes_its_mind(self, window: int, frame_size: int) -> None:
-        self._configure(window, frame_size)
-
-    def _configure(self, window: int, frame_size: int) -> None:
         codes = SettingCodes
-        self.client.h2.update_settings(
-            {codes.INITIAL_WINDOW_SIZE: window, codes.MAX_FRAME_SIZE: frame_size}
-        )
+        initial = {codes.INITIAL_WINDOW_SIZE: window, codes.MAX_FRAME_SIZE: frame_size}
+        self.client = Client(initial)
+
+    # Before the first acknowledgement h2 would take that for one of this.
+    @precondition(lambda self: self.client.acknowledged)
+    @rule(window=windows)
+    def client_changes_its_mind(self, window: int) -> None:
+        self.client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
 
     @rule(end=st.booleans())
     def client_opens(self, end: bool) -> None:
@@ -216,8 +219,9 @@ class Conversation(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end everybody reads everything, and nothing is left anywhere."""
+        self._exchange()
         self.client.h2.increment_flow_control_window(2**30)
-        self._configure(10**8, 16_384)
+        self.client_changes_its_mind(10**8)
         for _ in range(4):
             self._exchange()
             for stream in list(self.server.open):

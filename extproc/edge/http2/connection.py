@@ -37,14 +37,15 @@ header blocks, and within one.
 Flow control
 ------------
 What the peer may send is opened again by `consumed` only, which the server calls for each Data
-once its answers do not wait in `queued`. So a peer that does not read its answers can have us
-hold a stream's window for each stream, and the connection's for all, and no more. This
-cannot lock up: what waits for `consumed` waits for the peer to read answers, which it can do
-whatever we let it send. Nor can many streams starve the others, unless each of some 64
-(16 MiB by 256 KiB) has its window full of what its peer does not read the answers to;
-a stream that is held up for good must be ended by somebody, and gives its share back then.
-A peer's sending never depends on an update smaller than half a window, as the other
-half will be consumed as well.
+once its answers do not wait in `queued`; until then, and until what an ended stream has queued
+is gone, it counts as held. So a peer that does not read its answers can have us hold
+no more of requests than a window for each stream, and the connection's for all of them.
+
+This cannot lock up: what is held waits for the peer to read answers, which it can do whatever
+we let it send, and all of it is consumed then; so a window that is shut has been consumed by
+more than half in the end, and half is when it is opened again. One stream can keep others
+waiting only if each of some 64 (16 MiB by 256 KiB) holds all that it may, as nobody reads
+its answers. It gives that back with its end, which whoever lets a stream lie has to see to.
 
 What is left to the server: to stop reading from a peer that does not read what `take` gives,
 and to end a connection that has been idle for too long. What a peer can have us
@@ -54,40 +55,33 @@ write without reading is bounded by the budget, see `Budget`, and by the windows
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 
 from extproc.edge.http2 import frames, settings
 from extproc.edge.http2.block import Block
-from extproc.edge.http2.decoding import HeaderDecoder
 from extproc.edge.http2.errors import (
     CANCEL,
-    ENHANCE_YOUR_CALM,
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     NO_ERROR,
     PROTOCOL_ERROR,
-    REFUSED_STREAM,
-    STREAM_CLOSED,
     ConnectionFault,
 )
-from extproc.edge.http2.events import Data, Ended, Event, Opened, Pong, Reset
+from extproc.edge.http2.events import Event, Pong, Reset
 from extproc.edge.http2.frames import (
     ACK,
     END_HEADERS,
-    END_STREAM,
     LARGEST_STREAM,
     LARGEST_WINDOW,
     PADDED,
     PREFACE,
     WITH_PRIORITY,
 )
+from extproc.edge.http2.incoming import INTEGER, Incoming
 from extproc.edge.http2.limits import LIMITS, Limits
-from extproc.edge.http2.outgoing import WORTHWHILE, Outgoing
-from extproc.edge.http2.stream import Stream
+from extproc.edge.http2.outgoing import WORTHWHILE
+from extproc.edge.http2.payload import bare_headers, check_size
 
-_INTEGER = Struct(">I")
 _unpack = frames.HEADER.unpack_from
-_new = tuple.__new__  # a NamedTuple's own takes three times as long
 
 _DRAINING = b"draining"
 
@@ -95,14 +89,12 @@ Handler = Callable[["Connection", bytes, int, int, int, int], None]
 """Of a frame: the bytes, where its payload starts and stops, its flags, its stream."""
 
 
-class Connection(Outgoing):
+class Connection(Incoming):
     """One connection, from the first byte on. See the module's docstring."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         super().__init__(limits)
         self._output.append(settings.greeting(limits))
-        self._decoder = HeaderDecoder(limits)
-        self._kept = self._decoder.kept
         self._longest = limits.frame_size << 8 | 0xFF
         self._preface = PREFACE
         self._tail = bytearray()
@@ -111,14 +103,9 @@ class Connection(Outgoing):
         """Bytes of it that are worth another look."""
         self._handlers = _FIRST
         self._block: Block | None = None
-        self._last_stream = 0
-        self._room = limits.concurrent_streams
-        """Streams that there may be before one is refused; none while we drain."""
         self._promised = LARGEST_STREAM
         """The last stream that our GOAWAY has named."""
         self._announced = self._concluded = self._failed = self._peer_leaves = False
-        self._events: list[Event] = []
-        self._now = 0.0
 
     @property
     def closed(self) -> bool:
@@ -210,54 +197,9 @@ class Connection(Outgoing):
             self._tail += data[at:]
             self._needed = needed
 
-    def _on_data(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
-        size = stop - start
-        if flags & PADDED:
-            start, stop = _unpadded(data, start, stop)
-        self._receive_window -= size
-        if self._receive_window < 0:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the connection's window")
-        state = self._streams.get(stream)
-        if state is None or state.peer_ended:
-            self._on_stray_data(size, flags, stream)
-            return
-        state.receive_window -= size
-        if state.receive_window < 0:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the stream's window")
-        if state.ending:
-            self.consumed(stream, size)
-        else:
-            if flags & PADDED:
-                self.consumed(stream, size - (stop - start))
-            if stop > start:
-                self._events.append(_new(Data, (stream, data[start:stop])))
-        if flags & END_STREAM:
-            self._peer_ended(state)
-        elif stop == start:
-            self._spend()
-
-    def _on_stray_data(self, size: int, flags: int, stream: int) -> None:
-        """On a stream that takes none; it counts for the connection's window all the same."""
-        self._check_begun(stream)
-        self._credit(size)
-        left = self._recent.get(stream)
-        if left is None:
-            self._stream_error(stream, STREAM_CLOSED)
-        elif flags & END_STREAM:
-            del self._recent[stream]
-        else:
-            self._recent[stream] = left - size
-            if not 0 < size <= left:
-                self._spend()
-
-    def _peer_ended(self, state: Stream) -> None:
-        state.peer_ended = True
-        if not state.ending:
-            self._events.append(_new(Ended, (state.id,)))
-
     def _on_headers(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
         if flags & (PADDED | WITH_PRIORITY):
-            start, stop = _bare_headers(data, start, stop, flags)
+            start, stop = bare_headers(data, start, stop, flags)
         piece = data[start:stop]
         if flags & END_HEADERS:
             self._on_block(piece, flags, stream)
@@ -277,78 +219,17 @@ class Connection(Outgoing):
             self._handlers = _BETWEEN
             self._on_block(block.whole(), block.flags, stream)
 
-    def _on_block(self, block: bytes, flags: int, stream: int) -> None:
-        state = self._streams.get(stream)
-        if state is not None:
-            self._on_trailers(state, block, flags)
-            return
-        if stream <= self._last_stream or not stream & 1:
-            self._on_stray_block(block, flags, stream)
-            return
-        headers = self._kept.get(block)
-        if headers is None:
-            headers = self._decoder.request(block)
-        self._last_stream = stream
-        if headers is None:
-            self._turn_away(stream, PROTOCOL_ERROR)
-        elif len(self._streams) >= self._room:
-            self._turn_away(stream, REFUSED_STREAM)
-        else:
-            window = self._limits.stream_window
-            state = self._streams[stream] = Stream(stream, self._initial_send_window, window)
-            ends = flags & END_STREAM != 0
-            self._events.append(_new(Opened, (stream, headers, ends)))
-            if ends:
-                self._peer_ended(state)
-
-    def _turn_away(self, stream: int, code: int) -> None:
-        """A stream that never was: its body may be on its way, though."""
-        self._stream_error(stream, code)
-        self._remember(stream, self._limits.stream_window)
-
-    def _on_trailers(self, state: Stream, block: bytes, flags: int) -> None:
-        well_formed = self._decoder.trailers(block)
-        if state.peer_ended:
-            self._stream_error(state.id, STREAM_CLOSED)
-        elif not well_formed or not flags & END_STREAM:
-            self._stream_error(state.id, PROTOCOL_ERROR)
-        else:
-            self._peer_ended(state)
-
-    def _on_stray_block(self, block: bytes, flags: int, stream: int) -> None:
-        if stream not in self._recent:
-            raise ConnectionFault(PROTOCOL_ERROR, "HEADERS of a stream that cannot be opened")
-        self._decoder.trailers(block)
-        if flags & END_STREAM:
-            del self._recent[stream]
-        else:
-            self._spend()
-
     def _on_priority(self, _: bytes, start: int, stop: int, __: int, stream: int) -> None:
-        _check_size(stop - start, 5)
+        check_size(stop - start, 5)
         if not stream:
             raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY of the connection")
         self._spend()
-
-    def _on_rst_stream(self, data: bytes, start: int, stop: int, _: int, stream: int) -> None:
-        _check_size(stop - start, 4)
-        state = self._streams.get(stream)
-        if state is None:
-            self._check_begun(stream)
-            if self._recent.pop(stream, None) is None:
-                self._spend()
-            return
-        if not state.ending:
-            self._events.append(_new(Reset, (stream, _INTEGER.unpack_from(data, start)[0])))
-        self._drop(state)
-        if not state.answered:
-            self._spend()
 
     def _on_settings(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
         if stream:
             raise ConnectionFault(PROTOCOL_ERROR, "SETTINGS of a stream")
         if flags & ACK:
-            _check_size(stop - start, 0)
+            check_size(stop - start, 0)
             if self._handlers is _FIRST:
                 raise ConnectionFault(PROTOCOL_ERROR, "no SETTINGS at first")
             self._spend()
@@ -381,7 +262,7 @@ class Connection(Outgoing):
         self._serve()
 
     def _on_ping(self, data: bytes, start: int, stop: int, flags: int, stream: int) -> None:
-        _check_size(stop - start, 8)
+        check_size(stop - start, 8)
         if stream:
             raise ConnectionFault(PROTOCOL_ERROR, "PING of a stream")
         self._spend()
@@ -403,8 +284,8 @@ class Connection(Outgoing):
         self._room = 0
 
     def _on_window_update(self, data: bytes, start: int, stop: int, _: int, stream: int) -> None:
-        _check_size(stop - start, 4)
-        increment = _INTEGER.unpack_from(data, start)[0] & LARGEST_WINDOW
+        check_size(stop - start, 4)
+        increment = INTEGER.unpack_from(data, start)[0] & LARGEST_WINDOW
         if stream:
             self._on_stream_window(stream, increment)
             return
@@ -417,47 +298,12 @@ class Connection(Outgoing):
             self._spend()
         self._serve()
 
-    def _on_stream_window(self, stream: int, increment: int) -> None:
-        state = self._streams.get(stream)
-        if state is None:
-            self._check_begun(stream)
-            self._spend()
-        elif not increment:
-            self._stream_error(stream, PROTOCOL_ERROR)
-        elif state.send_window + increment > LARGEST_WINDOW:
-            self._stream_error(stream, FLOW_CONTROL_ERROR)
-        else:
-            state.send_window += increment
-            if not state.queue or increment < WORTHWHILE:
-                self._spend()
-            self._line_up(state)
-            self._serve()
-
     def _on_unknown(self, *_: object) -> None:
         """Frames of types that we do not know are ignored (RFC 9113, section 5.5)."""
         self._spend()
 
     def _on_wrong(self, *_: object) -> None:
         raise ConnectionFault(PROTOCOL_ERROR, "frame out of place")
-
-    def _check_begun(self, stream: int) -> None:
-        """Raises ConnectionFault for a stream that is idle, or that cannot be."""
-        if stream > self._last_stream or not stream & 1:
-            raise ConnectionFault(PROTOCOL_ERROR, "frame of an idle stream")
-
-    def _spend(self, tokens: int = 1) -> None:
-        if not self._budget.spend(self._now, tokens):
-            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames of no use")
-
-    def _stream_error(self, stream: int, code: int) -> None:
-        """The peer broke a rule of one stream, which ends there."""
-        self._output.append(frames.rst_stream(stream, code))
-        state = self._streams.get(stream)
-        if state is not None:
-            if not state.ending:
-                self._events.append(Reset(stream, code))
-            self._close(state)
-        self._spend()
 
     def _fail(self, fault: ConnectionFault) -> None:
         last = min(self._last_stream, self._promised)
@@ -471,31 +317,6 @@ class Connection(Outgoing):
                 self._events.append(Reset(state.id, code))
         for store in (self._streams, self._waiting, self._recent, self._tail, self._kept):
             store.clear()
-
-
-def _unpadded(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    if start == stop:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "no room for the padding's length")
-    padding = data[start]
-    if padding >= stop - start:
-        raise ConnectionFault(PROTOCOL_ERROR, "padding longer than its frame")
-    return start + 1, stop - padding
-
-
-def _bare_headers(data: bytes, start: int, stop: int, flags: int) -> tuple[int, int]:
-    """Where the header block lies between padding and priority."""
-    if flags & PADDED:
-        start, stop = _unpadded(data, start, stop)
-    if flags & WITH_PRIORITY:
-        start += 5
-        if start > stop:
-            raise ConnectionFault(FRAME_SIZE_ERROR, "no room for the priority")
-    return start, stop
-
-
-def _check_size(size: int, due: int) -> None:
-    if size != due:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "frame of a wrong length")
 
 
 def _table(handlers: dict[int, Handler], others: Handler) -> tuple[Handler, ...]:

@@ -2,8 +2,10 @@
 
 Our SETTINGS leave the peer no table to refer to. Once it has acknowledged them, and its first
 block afterwards has said so, what a block means is a function of its bytes, and Envoy's
-blocks are the same for stream after stream: a few are kept with what they mean. Before that,
-and for whatever is not kept, there is the real decoder.
+blocks are the same for stream after stream: a few are kept with what they mean. With tracing
+on one field of a block is always new, so fields are kept, too: to decode a whole block takes
+as long as all the rest of a request. Before that, and for whatever is not kept, there is the
+real decoder.
 """
 
 from __future__ import annotations
@@ -16,11 +18,17 @@ from extproc.edge.http2 import fields
 from extproc.edge.http2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from extproc.edge.http2.events import Headers
 from extproc.edge.http2.limits import Limits
+from extproc.edge.http2.splitting import split
 
 _KEPT = 64
 """Blocks that are kept. A peer that never repeats itself only has them thrown away each time."""
 _KEPT_SIZE = 4_096
 """Bytes of the longest one."""
+_KEPT_FIELDS = 256
+_KEPT_FIELD_SIZE = 256
+"""Bytes of the longest one."""
+
+Field = tuple[bytes, bytes]
 
 
 class HeaderDecoder:
@@ -29,6 +37,8 @@ class HeaderDecoder:
     def __init__(self, limits: Limits) -> None:
         self._longest = limits.header_block
         self._decoder = Decoder(max_header_list_size=limits.header_list)
+        self._fields: dict[bytes, Field] = {}
+        self._list_limit = limits.header_list
         self.kept: dict[bytes, Headers] = {}
         """Requests by their blocks: the caller looks here first, and saves a call."""
 
@@ -41,8 +51,10 @@ class HeaderDecoder:
 
         Raises ConnectionFault for a block that cannot be decoded: nothing after it could.
         """
-        headers = fields.request(self._decoded(block))
-        if headers is not None and self._timeless(block):
+        timeless = self._timeless(block)
+        decoded = self._by_field(block) if timeless else None
+        headers = fields.request(self._decoded(block) if decoded is None else decoded)
+        if headers is not None and timeless:
             if len(self.kept) >= _KEPT:
                 self.kept.clear()
             self.kept[block] = headers
@@ -62,8 +74,28 @@ class HeaderDecoder:
         except HPACKError:
             raise ConnectionFault(COMPRESSION_ERROR, "header block not decodable") from None
 
+    def _by_field(self, block: bytes) -> list[Field] | None:
+        """The fields of a block that will always mean the same; None if it is not sound."""
+        try:
+            found = [self._field(piece) for piece in split(block)]
+        except (ValueError, HPACKError):
+            return None
+        size = sum(len(name) + len(value) + 32 for name, value in found)
+        return found if size <= self._list_limit else None
+
+    def _field(self, piece: bytes) -> Field:
+        field = self._fields.get(piece)
+        if field is None:
+            ((name, value),) = self._decoder.decode(piece, raw=True)
+            field = name, value
+            if len(piece) <= _KEPT_FIELD_SIZE:
+                if len(self._fields) >= _KEPT_FIELDS:
+                    self._fields.clear()
+                self._fields[piece] = field
+        return field
+
     def _timeless(self, block: bytes) -> bool:
         """Whether it will always mean the same, and is no change of the table's size."""
         if self._decoder.max_allowed_table_size or len(block) > _KEPT_SIZE:
             return False
-        return block[0] & 0xE0 != 0x20
+        return bool(block) and block[0] & 0xE0 != 0x20

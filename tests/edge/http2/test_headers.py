@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, HeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.edge.http2 import Limits, Opened, encode_headers
 from extproc.edge.http2.decoding import HeaderDecoder
+from extproc.edge.http2.errors import ConnectionFault
 from tests.core.builders import brief, thorough
 from tests.edge.http2 import wire
 from tests.edge.http2.peer import DONE, OK, Peer
@@ -195,6 +196,50 @@ class TestBlocksThatRepeat:
         for i in range(1_000):
             decoder.request(wire.block([*wire.REQUEST, (b"x", b"%d" % i)]))
             assert len(decoder.kept) <= 64
+
+
+class TestABlockWithANewField:
+    def test_has_only_that_decoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoder = HeaderDecoder(Limits())
+        decoder.acknowledged()
+        decoder.request(b"\x20" + wire.block())
+        decoder.request(wire.block([*wire.REQUEST, (b"traceparent", b"00-1")]))
+        decoded: list[bytes] = []
+        decode = Decoder.decode
+
+        def counting(self: Decoder, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+            decoded.append(data)
+            return decode(self, data, raw)
+
+        monkeypatch.setattr(Decoder, "decode", counting)
+        headers = decoder.request(wire.block([*wire.REQUEST, (b"traceparent", b"00-2")]))
+        assert headers == {**dict(wire.REQUEST), b"traceparent": b"00-2"}
+        assert len(decoded) == 1
+        assert len(decoded[0]) < 20
+
+    def test_may_not_have_more_than_a_list_may(self) -> None:
+        decoder = HeaderDecoder(Limits(header_list=300))
+        decoder.acknowledged()
+        decoder.trailers(b"\x20")
+        for _ in range(2):
+            with pytest.raises(ConnectionFault):
+                decoder.request(wire.block([*wire.REQUEST, *((b"x", b"1"),) * 10]))
+
+    @brief
+    @given(st.binary(max_size=60))
+    def test_is_refused_where_a_new_decoder_refuses_it(self, block: bytes) -> None:
+        def outcome(*earlier: bytes) -> object:
+            decoder = HeaderDecoder(Limits())
+            decoder.acknowledged()
+            decoder.trailers(b"\x20")
+            for one in earlier:
+                decoder.request(one)
+            try:
+                return decoder.request(block)
+            except ConnectionFault as fault:
+                return fault.code
+
+        assert outcome(wire.block(), wire.block([*wire.REQUEST, (b"a", b"b")])) == outcome()
 
 
 names = st.sampled_from([b"a", b"te", b"x-long-name", b":status", b":method", b"cookie", b"X"])

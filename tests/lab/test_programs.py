@@ -26,10 +26,11 @@ from extproc.lab.processes import Process, until
         ),
         (
             "bench",
-            ["--requests", "40"],
+            ["--quick", "--no-peers"],
             [
-                *["the decision alone", "+ extproc", "sidecar CPU us", "200 send 100 MB"],
-                *["200 hang", "decide, prompts seen before", "PrefixCache: memory"],
+                *["the decision alone", "ring_hash", "sidecar us", "200 send 100 MB", "200 hang"],
+                *["decide, prompts seen before", "PrefixCache: memory", "by their own time"],
+                *["SSE answers", "targets", "p99 of choosing"],
             ],
         ),
     ],

@@ -13,24 +13,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import socket
 import struct
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time, sleep
-from typing import Any
-
-from rich.table import Table
 
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.core.catalog import Catalog, revise
@@ -41,79 +32,13 @@ from extproc.core.signals import Signals
 from extproc.core.spec import ModelsSpec
 from extproc.core.strategies import build
 from extproc.edge.codec import decode, encode
-from extproc.lab.processes import Process, until
-from extproc.lab.stand_in_endpoints import Manner
-
-ENDPOINTS = 200
-MODEL = "llama"
-
-# By then those that fail are asked seldom, and those that send too much for a while not at all.
-SETTLE_SECONDS = 10.0
-_WINDOWS = 20
+from extproc.lab.bench.signal_ways import Way, fleets_of, spawn, ways
 
 _REQUESTS_PER_SECOND = 1000.0
 _STAMP = struct.Struct("d")
 
 Messages = Sequence[tuple[bytes, bytes]]
 """Of each request the headers and the body, as Envoy sends them."""
-
-
-@dataclass
-class Way:
-    """One kind of fleet beside the decisions, and what came of them."""
-
-    name: str
-    manner: Manner
-    strategy: str
-    latencies: list[float] = field(default_factory=list)
-    """Seconds from a request's sending to its answer, in the order of the answers."""
-    failed: int = 0
-    cpu_seconds: float = 0.0
-    seconds: float = 0.0
-    readings: Counter[str] = field(default_factory=Counter)
-
-    def signal_read(self, path: str, result: str) -> None:
-        """Counts a reading."""
-        self.readings[result] += 1
-
-    def percentile_us(self, percent: float) -> float:
-        """Of the latencies, in microseconds."""
-        size = max(len(self.latencies) // _WINDOWS, 1)
-        windows = (self.latencies[i : i + size] for i in range(0, len(self.latencies), size))
-        return median(sorted(w)[int(len(w) * percent / 100)] for w in windows) * 1e6
-
-    @property
-    def cpu_percent(self) -> float:
-        """Of one core."""
-        return 100 * self.cpu_seconds / self.seconds
-
-    def document(self, addresses: Sequence[str], served_by: Sequence[str]) -> dict[str, Any]:
-        """The models: one that requests call, and the fleet beside it."""
-        fleet = {"strategy": self.strategy}
-        return {
-            "models": [
-                {"name": MODEL, "endpoints": list(served_by)},
-                {"name": "fleet", "endpoints": list(addresses), "loadBalancing": fleet},
-            ]
-        }
-
-
-def ways() -> list[Way]:
-    """Those that are compared, each between two without any reading: by as much as those differ
-    among themselves, any two do.
-    """
-    found = [_alone()]
-    for name, manner in (
-        ("answer", Manner.HEALTHY),
-        ("hang", Manner.HANG),
-        ("send 100 MB", Manner.FLOOD),
-    ):
-        found += [Way(f"{ENDPOINTS} {name}", manner, "LeastQueue"), _alone()]
-    return found
-
-
-def _alone() -> Way:
-    return Way("nobody is asked", Manner.HEALTHY, "PrefixHash")
 
 
 async def measure(messages: Messages, seconds: float) -> list[Way]:
@@ -128,37 +53,12 @@ async def measure(messages: Messages, seconds: float) -> list[Way]:
         receiving.bind(("127.0.0.1", 0))
         receiving.setblocking(False)
         port = str(receiving.getsockname()[1])
-        _spawn("bench_signals", ["--send-to", port], "sender", directory, cleanup)
+        spawn("bench.signals", ["--send-to", port], "sender", directory, cleanup)
         async with asyncio.timeout(20):
             await asyncio.get_running_loop().sock_recv(receiving, _STAMP.size)
         for way in measured:
             await _run(way, fleets[way.manner], messages, receiving, seconds)
     return measured
-
-
-async def fleets_of(directory: Path, cleanup: AsyncExitStack) -> Mapping[Manner, list[str]]:
-    """Addresses of stand-in endpoints of each manner, each fleet in a process of its own."""
-    found = {}
-    for manner in Manner:
-        arguments = ["--ports", str(ENDPOINTS), "--manner", manner]
-        process = _spawn("stand_in_endpoints", arguments, manner, directory, cleanup)
-        await until(partial(_has_printed, process), 20, f"{manner} endpoints")
-        found[manner] = [f"127.0.0.1:{port}" for port in json.loads(process.stdout.read_text())]
-    return found
-
-
-def _has_printed(process: Process) -> bool:
-    return process.stdout.read_text().endswith("\n")
-
-
-def _spawn(
-    module: str, arguments: Sequence[str], name: str, directory: Path, cleanup: AsyncExitStack
-) -> Process:
-    command = [sys.executable, "-m", f"extproc.lab.{module}", *arguments]
-    process = Process(name, command, directory)
-    cleanup.push_async_callback(process.stop)
-    process.spawn()
-    return process
 
 
 async def _run(
@@ -175,7 +75,7 @@ async def _run(
     served_by = [f"10.0.0.{i + 1}:8000" for i in range(8)]
     spec = ModelsSpec.model_validate(way.document(addresses, served_by))
     router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))
-    await asyncio.sleep(min(SETTLE_SECONDS, seconds))
+    await asyncio.sleep(min(way.settle_seconds(), 2 * seconds))
     decide = _decider(router, messages, rng)
     _drain(receiving)
     way.readings.clear()
@@ -217,32 +117,6 @@ def _drain(receiving: socket.socket) -> None:
         return
 
 
-def table(title: str, measured: Sequence[Way]) -> Table:
-    """The ways with their ratios to those beside them, where nobody is asked."""
-    rows = Table(title=title)
-    rows.add_column("endpoints")
-    for column in ("decisions", "p50 us", "ratio", "p99 us", "ratio", "CPU %"):
-        rows.add_column(column, justify="right")
-    rows.add_column("readings per second")
-    for position, way in enumerate(measured):
-        beside = (
-            measured[max(position - 1, 0) : position + 2 : 2] if position % 2 else measured[::2]
-        )
-        p50, p99 = way.percentile_us(50), way.percentile_us(99)
-        readings = (f"{n / way.seconds:.1f} {result}" for result, n in way.readings.items())
-        rows.add_row(
-            way.name,
-            f"{len(way.latencies):,}",
-            f"{p50:.0f}",
-            f"{p50 / fmean(one.percentile_us(50) for one in beside):.2f}",
-            f"{p99:.0f}",
-            f"{p99 / fmean(one.percentile_us(99) for one in beside):.2f}",
-            f"{way.cpu_percent:.1f}",
-            ", ".join(readings) or "-",
-        )
-    return rows
-
-
 def send(port: int, per_second: float) -> None:
     """Sends the time of sending to a port, at random times, until killed."""
     rng = Random(1)
@@ -255,7 +129,7 @@ def send(port: int, per_second: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The sender's command line."""
-    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench_signals")
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.signals")
     parser.add_argument("--send-to", type=int, required=True, help="port")
     send(parser.parse_args(arguments).send_to, _REQUESTS_PER_SECOND)
 

@@ -1,0 +1,136 @@
+"""What a decision costs, alone and beside other ways to make one: `make bench`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from extproc.lab.bench import (
+    choosing,
+    decision,
+    grids,
+    page,
+    prefix_cache,
+    profile,
+    rows,
+    signal_ways,
+    signals,
+    signals_through,
+    sse,
+    targets,
+)
+from extproc.lab.bench.grid import Grid
+from extproc.lab.bench.results import Results, machine
+from extproc.lab.bench.ways import Way, ways
+
+_P99_ENDPOINTS = 100
+_SIGNALS = "beside a fleet whose signals are read"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    asked = _parser().parse_args(arguments)
+    docs = Path("docs")
+    if asked.docs and not docs.is_dir():
+        print("extproc.lab.bench: there is no directory docs here", file=sys.stderr)
+        return 2
+    results = _measure(ways(asked.peers), asked.quick, Console(stderr=True))
+    console = Console(width=max(Console().width, 150))
+    for grid in _shown(results):
+        console.print(grid.shown())
+    if asked.json:
+        results.write(asked.json)
+    if asked.docs:
+        results.write(docs / page.FIGURES)
+        page.write(docs)
+    return 1 if results.failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="all of it for a moment: the figures say nothing"
+    )
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="no other routers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
+    parser.add_argument(
+        "--docs", action="store_true", help=f"write docs/{page.PAGE} and docs/{page.FIGURES}"
+    )
+    return parser
+
+
+def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
+    def progress() -> None:
+        console.print(".", end="")
+
+    with TemporaryDirectory(prefix="extproc-bench-") as name:
+        directory = Path(name)
+        measured = rows.measure(
+            compared, rows.QUICK if quick else rows.Effort(), directory, progress
+        )
+        under_load = asyncio.run(measured)
+        crowds = sse.QUICK if quick else sse.CROWDS
+        held = asyncio.run(sse.measure(compared, crowds, directory, progress))
+        alone = _alone(quick)
+        beside = asyncio.run(_beside(directory, quick, progress))
+    console.print()
+    return Results(
+        machine=machine(),
+        ways={way.name: way.told for way in compared},
+        rows=under_load,
+        held=held,
+        p99_us={
+            strategy: decision.p99_microseconds(strategy, _P99_ENDPOINTS, 40_000 // _less(quick))
+            for strategy in decision.STRATEGIES
+        },
+        grids=alone | beside,
+    )
+
+
+def _less(quick: bool) -> int:
+    return 100 if quick else 1
+
+
+def _alone(quick: bool) -> dict[str, Grid]:
+    """What runs in this process."""
+    less = _less(quick)
+    found = {
+        "decision": decision.grid(8_000 // less),
+        "choosing": choosing.grid(400 // less),
+        "prefix_cache": prefix_cache.grid(400 // less),
+        "memory": prefix_cache.memory_grid(1_000_000 // less),
+    }
+    for strategy in decision.STRATEGIES:
+        name = {"PrefixHash": "prefix_hash", "PrefixCache": "prefix_cache"}[strategy]
+        found[f"profile_{name}"] = profile.grid(strategy, profile.REQUESTS // less)
+    return found
+
+
+async def _beside(directory: Path, quick: bool, progress: Callable[[], object]) -> dict[str, Grid]:
+    seconds = 5.0 / _less(quick)
+    alone = await signals.measure(decision.messages(1_000), seconds)
+    progress()
+    through = await signals_through.measure(directory, seconds, progress)
+    return {
+        "signals": signal_ways.grid(f"decisions {_SIGNALS}: in this process", alone),
+        "signals_through": signal_ways.grid(f"whole requests {_SIGNALS}: 2 connections", through),
+    }
+
+
+def _shown(results: Results) -> list[Grid]:
+    return [
+        *results.grids.values(),
+        grids.held(results),
+        grids.through(results),
+        targets.grid(results),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What each strategy takes to choose an endpoint, the rest of the decision left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+from extproc.lab.bench.grid import Grid
+from extproc.lab.bench.routers import Fleet, best, documents
+
+STRATEGIES = (
+    *("PrefixHash", "PrefixCache", "LeastLoad", "LeastRequest"),
+    *("LeastQueue", "QueueKVCache", "LowLatency"),
+)
+ENDPOINTS = (8, 100, 200)
+
+
+def grid(times: int) -> Grid:
+    """By number of endpoints."""
+    rows = []
+    for endpoints in ENDPOINTS:
+        costs = best({name: _deciding(name, endpoints) for name in STRATEGIES}, times)
+        rows.append([str(endpoints), *(f"{cost:.0f}" for cost in costs.values())])
+    title = "choosing an endpoint and a second candidate, prompts seen before; CPU us per request"
+    return Grid(title, ["endpoints", *STRATEGIES], rows, left=0)
+
+
+def _deciding(strategy: str, endpoints: int) -> Callable[[], object]:
+    fleet = Fleet(strategy, endpoints)
+    placements = [fleet.place(document) for document in documents()]
+    for placement in placements:
+        fleet.decide(placement)
+    turns = cycle(placements)
+    return lambda: fleet.decide(next(turns))

@@ -1,0 +1,72 @@
+"""Envoy's configurations: envoy/envoy.yaml as it is, and what is compared with it.
+
+All keep its listener, access log, limits and clusters, so that they differ by what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from extproc.lab.stack import ENVOY_CONFIGS, EnvoyPlaces, adapted
+
+Config = dict[str, Any]
+
+_LUA = Path(__file__).with_name("in_process.lua")
+_HASH = "x-prefix-hash"
+_BALANCE_FACTOR = 125
+"""Percent: no endpoint gets more than 1.25 times the mean, as with PrefixHash."""
+
+
+def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
+    """The recommended one."""
+    return adapted(ENVOY_CONFIGS / "envoy.yaml", EnvoyPlaces(sidecar, upstreams))
+
+
+def alone(upstreams: Sequence[str]) -> Config:
+    """The same without the filter: all requests go round the upstreams."""
+    config = with_sidecar("127.0.0.1:1", upstreams)
+    _manager(config)["http_filters"].pop(0)
+    _cluster(config, "fallback")["lb_policy"] = "ROUND_ROBIN"
+    return config
+
+
+def with_lua(upstreams: Sequence[str]) -> Config:
+    """What Envoy can do by itself: a hash of the prompt's beginning, and a ring with a bound."""
+    config = alone(upstreams)
+    manager = _manager(config)
+    manager["http_filters"].insert(0, _lua_filter())
+    (host,) = manager["route_config"]["virtual_hosts"]
+    # The last route is the one with a buffer limit that large bodies fit into.
+    route = host["routes"][-1]
+    route["route"]["hash_policy"] = [{"header": {"header_name": _HASH}}]
+    host["routes"] = [route]
+    cluster = _cluster(config, "fallback")
+    cluster["lb_policy"] = "RING_HASH"
+    cluster["common_lb_config"] = {
+        "consistent_hashing_lb_config": {"hash_balance_factor": _BALANCE_FACTOR}
+    }
+    return config
+
+
+def _lua_filter() -> Config:
+    return {
+        "name": "envoy.filters.http.lua",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+            "default_source_code": {"inline_string": _LUA.read_text()},
+        },
+    }
+
+
+def _manager(config: Config) -> Config:
+    (listener,) = config["static_resources"]["listeners"]
+    manager: Config = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return manager
+
+
+def _cluster(config: Config, name: str) -> Config:
+    (found,) = (one for one in config["static_resources"]["clusters"] if one["name"] == name)
+    cluster: Config = found
+    return cluster

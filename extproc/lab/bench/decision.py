@@ -1,0 +1,128 @@
+"""The decision alone, in this process and without any transport: what it costs, and how long the
+slowest one in a hundred takes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from statistics import median
+from time import perf_counter, process_time
+
+from extproc.core.catalog import Catalog, revise
+from extproc.core.conversation import Conversation
+from extproc.core.ledger import Ledger
+from extproc.core.router import Router
+from extproc.core.spec import ModelsSpec
+from extproc.core.strategies import build
+from extproc.edge.codec import decode, encode
+from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
+from extproc.lab.bench.grid import Grid
+from extproc.lab.bench.routers import Fleet, documents
+from extproc.lab.bench.wire import MODEL, PATH, PREFIXES, body
+
+HEADERS = 14
+SHOWN = 65_536
+"""Bytes of a body: Envoy shows no more than twice its buffer."""
+
+SIZES = {"1 kB": 1_000, "32 kB": 32_000, "400 kB (its head)": 400_000}
+ENDPOINTS = (2, 8, 100)
+STRATEGIES = ("PrefixHash", "PrefixCache")
+
+_WINDOWS = 20
+_IN_FLIGHT = 4  # for each endpoint
+
+
+class DecisionPath:
+    """Requests as Envoy sends them, from their bytes to the bytes of the answers."""
+
+    def __init__(self, strategy: str, endpoints: int, size: int) -> None:
+        addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
+        balancing = {"strategy": strategy}
+        model = {"name": MODEL, "endpoints": addresses, "loadBalancing": balancing}
+        spec = ModelsSpec.model_validate({"models": [model]})
+        self._rng = rng = Random(1)
+        self._router = router = Router(Ledger())
+        router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))
+        self._messages = messages(size)
+        # As many requests stay in flight as a loaded fleet has: the bound must work.
+        self._open = deque(Conversation(router, rng) for _ in range(_IN_FLIGHT * endpoints))
+
+    def run(self, requests: int) -> None:
+        """Decodes, decides, encodes, and releases another request that has ended."""
+        for number in range(requests):
+            conversation = Conversation(self._router, self._rng)
+            for message in self._messages[number % PREFIXES]:
+                (answer,) = conversation.receive(decode(message))
+                encode(answer)
+            self._open.append(conversation)
+            self._open.popleft().close()
+
+
+def messages(size: int) -> list[tuple[bytes, bytes]]:
+    """Of each request the headers and the body."""
+    return [(_headers_message(), _body_message(body(size, key))) for key in range(PREFIXES)]
+
+
+def _headers_message() -> bytes:
+    request = ProcessingRequest()
+    headers = request.request_headers.headers.headers
+    pairs = {":path": PATH, ":method": "POST", "content-type": "application/json"}
+    pairs |= {f"x-header-{i}": "some value" for i in range(HEADERS - len(pairs))}
+    for name, value in pairs.items():
+        headers.add(key=name, raw_value=value.encode())
+    return request.SerializeToString()
+
+
+def _body_message(content: bytes) -> bytes:
+    request = ProcessingRequest()
+    request.request_body.body = content[:SHOWN]
+    request.request_body.end_of_stream = len(content) <= SHOWN
+    return request.SerializeToString()
+
+
+def grid(rounds: int) -> Grid:
+    """By number of endpoints and size of the body."""
+    rows = []
+    for endpoints in ENDPOINTS:
+        costs = (_microseconds(endpoints, size, rounds) for size in SIZES.values())
+        rows.append([str(endpoints), *(f"{cost:.0f}" for cost in costs)])
+    title = "the decision alone: decode, decide, encode, release; PrefixHash; CPU us per request"
+    return Grid(title, ["endpoints", *SIZES], rows, left=0)
+
+
+def _microseconds(endpoints: int, size: int, rounds: int) -> float:
+    path = DecisionPath("PrefixHash", endpoints, size)
+    path.run(rounds // 10)
+    started = process_time()
+    path.run(rounds)
+    return (process_time() - started) / rounds * 1e6
+
+
+def p99_microseconds(strategy: str, endpoints: int, times: int) -> float:
+    """By the clock on the wall, of choosing an endpoint for a prompt that was read and seen before.
+
+    Neighbours may take the core in the middle of a decision. So of many short times the percentile
+    in the middle counts.
+    """
+    fleet = Fleet(strategy, endpoints)
+    if strategy == "PrefixCache":
+        fleet.fill(Random(2))
+    placements = [fleet.place(document) for document in documents()]
+    for placement in placements:
+        fleet.decide(placement)
+    found = []
+    for window in range(_WINDOWS):
+        taken = []
+        for number in range(window, window + max(times // _WINDOWS, 100)):
+            placement = placements[number % len(placements)]
+            started = perf_counter()
+            fleet.decide(placement)
+            taken.append(perf_counter() - started)
+        found.append(_p99(taken))
+    return median(found) * 1e6
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]

@@ -1,0 +1,35 @@
+"""docs/performance.md, from the figures of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+
+from extproc.lab.bench import grids, targets
+from extproc.lab.bench.results import Results, read
+from extproc.lab.tables.markdown import table
+
+PAGE = "performance.md"
+FIGURES = "performance.json"
+"""Beside the page: the run that it shows."""
+
+_TEXT = Path(__file__).with_name("page.md")
+
+
+def write(docs: Path) -> None:
+    """The page, from the figures beside it."""
+    (docs / PAGE).write_text(text(read(docs / FIGURES)))
+
+
+def text(results: Results) -> str:
+    """The page."""
+    parts = {
+        "machine": table(["", ""], list(results.machine.items()), left=2),
+        "ways": table(["way", "what it is"], list(results.ways.items()), left=2),
+        "targets": targets.grid(results).markdown(),
+        "caption": grids.title(results),
+        "through": grids.through(results).markdown(),
+        "held": grids.held(results).markdown(),
+    }
+    parts |= {name: grid.markdown() for name, grid in results.grids.items()}
+    return Template(_TEXT.read_text()).substitute(parts)

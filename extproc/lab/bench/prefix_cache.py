@@ -1,0 +1,151 @@
+"""What PrefixCache costs beside PrefixHash: prompts, decisions, memory; part of `make bench`.
+
+CPU time of this process, the best of several rounds in which the two take turns: neighbours
+only ever make it longer. The garbage collector runs as it does in the product, and in each decision
+another request ends, so that as many are in flight as a loaded fleet has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from extproc.core.blocks import BLOCK_BYTES, Prompt
+from extproc.core.body import Document, read_json
+from extproc.core.prefix_index import RUN_BLOCKS, PrefixIndex
+from extproc.core.router import Placement
+from extproc.lab.bench.grid import Grid
+from extproc.lab.bench.routers import BLOCKS, ROUNDS, Fleet, best, bodies, documents, random_blocks
+
+T = TypeVar("T")
+
+STRATEGIES = ("PrefixCache", "PrefixHash")
+ENDPOINTS = (10, 100, 200)
+
+
+INDEX_ENDPOINTS = 200
+ADDED = (256, 4, 1)
+"""Blocks that a prompt adds to what is known: a new long one, a turn of a chat, a short one."""
+
+
+def _new(placement: Placement, rng: Random) -> Placement:
+    """The same request with a prompt that nobody has seen."""
+    prompt = Prompt(random_blocks(rng, BLOCKS), BLOCKS * BLOCK_BYTES)
+    return placement._replace(prompt=prompt, key=rng.getrandbits(64))
+
+
+def _each(call: Callable[[T], object], values: Iterator[T]) -> Callable[[], object]:
+    return lambda: call(next(values))
+
+
+def grid(times: int) -> Grid:
+    """Reading and deciding."""
+    heads, known = bodies(), documents()
+    reading = _reading(heads, known, times)
+    rows = [["-", what, *_shown(costs)] for what, costs in reading.items()]
+    for endpoints in ENDPOINTS:
+        deciding = _deciding(known, endpoints, times)
+        rows.append([])
+        rows += [[str(endpoints), what, *_shown(costs)] for what, costs in deciding.items()]
+    title = f"PrefixCache: prompts of {BLOCKS} blocks; CPU us per request"
+    return Grid(title, ["endpoints", "step", *STRATEGIES, "ratio"], rows, left=2)
+
+
+def _shown(costs: Mapping[str, float]) -> list[str]:
+    ours, others = (costs[strategy] for strategy in STRATEGIES)
+    return [f"{ours:.0f}", f"{others:.0f}", f"{ours / others:.1f}"]
+
+
+def _reading(
+    heads: Sequence[bytes], documents: Sequence[Document], times: int
+) -> dict[str, dict[str, float]]:
+    fleets = {strategy: Fleet(strategy, 2) for strategy in STRATEGIES}
+
+    def parse(head: bytes) -> object:
+        return read_json(head, complete=False)
+
+    return {
+        "parse the body": best(dict.fromkeys(fleets, _each(parse, cycle(heads))), times),
+        "read the prompt": best(
+            {name: _each(fleet.place, cycle(documents)) for name, fleet in fleets.items()}, times
+        ),
+    }
+
+
+def _deciding(
+    documents: Sequence[Document], endpoints: int, times: int
+) -> dict[str, dict[str, float]]:
+    fleets = {strategy: Fleet(strategy, endpoints) for strategy in STRATEGIES}
+    warm, new = {}, {}
+    for name, fleet in fleets.items():
+        rng = Random(2)
+        if name == "PrefixCache":
+            fleet.fill(rng)
+        known = [fleet.place(document) for document in documents]
+        for placement in known * 3:
+            fleet.decide(placement)
+        unknown = [_new(known[0], rng) for _ in range(times * ROUNDS)]
+        warm[name] = _each(fleet.decide, cycle(known))
+        new[name] = _each(fleet.decide, iter(unknown))
+    return {"decide, prompts seen before": best(warm, times), "decide, new": best(new, times)}
+
+
+def memory_grid(blocks: int) -> Grid:
+    """What an index takes that has room for so many blocks, each in a process of its own."""
+    rows = []
+    for added in ADDED:
+        command = [sys.executable, "-m", "extproc.lab.bench.prefix_cache"]
+        command += ["--blocks", str(blocks), "--added", str(added)]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        before, full, turned_over, held = json.loads(printed)
+        used = (f"{each:.0f}" for each in (full - before, turned_over - before, turned_over))
+        rows.append([str(added), f"{held:,}", *used])
+    title = f"PrefixCache: memory of room for {blocks:,} blocks on {INDEX_ENDPOINTS} endpoints"
+    headings = ["blocks that a prompt adds", "blocks", "index MB", "after as many more"]
+    return Grid(title, [*headings, "process MB"], rows, left=0)
+
+
+def measure_memory(blocks: int, added: int) -> list[float]:
+    """Megabytes of this process before, with the index full, and after as many blocks more.
+
+    And, last, how many blocks it then has: each prompt is a run of its own, which takes room, too.
+    """
+    import_module("extproc.app")  # in memory, as in the product
+    rng, index = Random(3), PrefixIndex(blocks)
+    addresses = [f"10.0.0.{number}:8000" for number in range(INDEX_ENDPOINTS)]
+    for address in addresses:
+        index.resize(address, blocks * BLOCK_BYTES)  # as much as its share allows
+    found = [_resident()]
+    for _ in range(2):
+        for number in range(-(-blocks // (added + RUN_BLOCKS))):
+            index.sent(addresses[number % INDEX_ENDPOINTS], random_blocks(rng, added))
+        found.append(_resident())
+    return [*found, len(index)]
+
+
+def _resident() -> float:
+    """Megabytes of memory in use."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in status if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line of the process whose memory is measured."""
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.prefix_cache")
+    parser.add_argument("--blocks", type=int, required=True)
+    parser.add_argument("--added", type=int, required=True, help="by each prompt")
+    parsed = parser.parse_args(arguments)
+    print(json.dumps(measure_memory(parsed.blocks, parsed.added)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""A router with requests that come and go, without any transport, and its cost in CPU time."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random
+from time import process_time
+
+from extproc.core.blocks import BLOCK_BYTES
+from extproc.core.body import Document, read_json
+from extproc.core.catalog import Catalog, revise
+from extproc.core.ledger import Lease, Ledger
+from extproc.core.router import Placement, Router
+from extproc.core.signals import Load, Report, Signals
+from extproc.core.spec import ModelsSpec
+from extproc.core.strategies import build
+
+BLOCKS = 256
+"""Of each prompt: what Envoy shows of a large body."""
+
+SYSTEM_PROMPTS, USERS = 20, 10
+_SYSTEM_BYTES = 12_000
+_IN_FLIGHT = 4  # for each endpoint
+_CACHE = Report(Load(1, 0.5), 10, block_size=16, blocks=28_000)
+
+ROUNDS = 9
+"""The best of which counts."""
+
+
+class Fleet:
+    """A router with one model on so many endpoints, and requests that come and go."""
+
+    def __init__(self, strategy: str, endpoints: int) -> None:
+        rng, ledger = Random(1), Ledger()
+        self.addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
+        self.signals = Signals(lambda: 0.0, ledger)
+        self.router = Router(ledger, signals=self.signals, rng=rng)
+        load_balancing = {"strategy": strategy}
+        model = {"name": "m", "endpoints": self.addresses, "loadBalancing": load_balancing}
+        spec = ModelsSpec.model_validate({"models": [model]})
+        catalog = revise(Catalog(), spec.models, lambda one: build(one, rng, self.signals))
+        self.router.publish(catalog)
+        self.signals.follow(self.addresses)
+        for address in self.addresses:
+            self.signals.reported(address, _CACHE, 0)
+        self._leases: deque[Lease] = deque()
+
+    def place(self, document: Document | None) -> Placement:
+        """The request as the strategy sees it."""
+        return self.router.place("m", document, {})
+
+    def decide(self, placement: Placement) -> None:
+        """One request comes and, once there are enough, the oldest goes."""
+        self._leases.append(self.router.decide(placement).lease)
+        if len(self._leases) > _IN_FLIGHT * len(self.addresses):
+            self._leases.popleft().release()
+
+    def fill(self, rng: Random) -> None:
+        """Other prompts fill the index of every endpoint, so that each new one evicts."""
+        prefixes = self.signals.prefixes
+        for address in self.addresses:
+            before = -1
+            while prefixes.size(address) > before:
+                before = prefixes.size(address)
+                prefixes.sent(address, random_blocks(rng, BLOCKS))
+
+
+def bodies() -> list[bytes]:
+    """The heads of requests that share system prompts."""
+    return [_body(number % SYSTEM_PROMPTS, number) for number in range(SYSTEM_PROMPTS * USERS)]
+
+
+def _body(system: int, user: int) -> bytes:
+    shared = f"system {system} " + "lorem ipsum " * (_SYSTEM_BYTES // 12)
+    own = f"user {user} " + "dolor sit amet " * (BLOCKS * BLOCK_BYTES // 15)
+    own = own[: BLOCKS * BLOCK_BYTES - len(shared)]  # with the roles it is a little more
+    messages = [{"role": "system", "content": shared}, {"role": "user", "content": own}]
+    return json.dumps({"model": "m", "messages": messages}).encode()[:-3]
+
+
+def random_blocks(rng: Random, number: int) -> list[int]:
+    """Of a prompt that nobody has seen."""
+    return [rng.getrandbits(64) for _ in range(number)]
+
+
+def documents() -> list[Document]:
+    """The same requests, read."""
+    return [read_json(head, complete=False) for head in bodies()]
+
+
+def best(ways: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
+    """Of each way the microseconds for one call, in its best round of so many calls."""
+    found = dict.fromkeys(ways, float("inf"))
+    for _ in range(ROUNDS):
+        for name, call in ways.items():
+            started = process_time()
+            for _ in range(times):
+                call()
+            found[name] = min(found[name], (process_time() - started) / times * 1e6)
+    return found

@@ -1,0 +1,136 @@
+"""What it takes to hold thousands of streams open: memory, and CPU time for a stream's whole life.
+
+Each way is started anew for each number of streams, for what a process has taken once it seldom
+gives back. "At" is the moment when the last stream has its first chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from extproc.lab.bench.ways import Running, Way, start_upstreams
+from extproc.lab.load import limits
+from extproc.lab.processes import Process
+
+CHUNKS = 100
+_SETTLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many streams at once, with so long between two chunks that all of them can be open."""
+
+    streams: int
+    interval: float
+
+
+CROWDS = (Crowd(2_000, 0.08), Crowd(8_000, 0.25))
+QUICK = (Crowd(20, 0.005),)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Megabytes of a process: before any stream, with all of them, after the last."""
+
+    before: float
+    at: float
+    after: float
+
+    def per_stream_kb(self, streams: int) -> float:
+        """What each stream added."""
+        return (self.at - self.before) * 1e3 / streams
+
+
+@dataclass(frozen=True)
+class Held:
+    """A way with its streams."""
+
+    way: str
+    streams: int
+    at_once: int
+    """The most that were open together; all of them, if the way opens them fast enough."""
+    proxy: Memory
+    sidecar: Memory | None
+    proxy_us: float
+    sidecar_us: float | None
+    """CPU time of each stream, all its chunks included."""
+    seconds: float
+    failed: int
+
+
+async def measure(
+    ways: Sequence[Way], crowds: Sequence[Crowd], directory: Path, progress: Callable[[], object]
+) -> list[Held]:
+    """All ways with each number of streams."""
+    limits.raised()  # of open files, for those that are started here
+    found = []
+    for crowd in crowds:
+        for number, way in enumerate(ways):
+            own = directory / f"{crowd.streams}-{number}"
+            own.mkdir()
+            found.append(await _hold(way, crowd, own))
+            progress()
+    return found
+
+
+async def _hold(way: Way, crowd: Crowd, directory: Path) -> Held:
+    async with AsyncExitStack() as cleanup:
+        arguments = ["--chunks", str(CHUNKS), "--interval", str(crowd.interval)]
+        _, addresses = await start_upstreams(directory, cleanup, arguments)
+        running = await way.start(addresses, directory, cleanup)
+        before, spent = _megabytes(running), _cpu_seconds(running)
+        client = await _client(running.port, crowd.streams)
+        opened, at = await _said(client), _megabytes(running)
+        ended = await _said(client)
+        await client.wait()
+        await asyncio.sleep(_SETTLE_SECONDS)
+        after, total = _megabytes(running), _cpu_seconds(running)
+        each = [(b - a) / crowd.streams * 1e6 for a, b in zip(spent, total, strict=True)]
+        memory = [Memory(*megabytes) for megabytes in zip(before, at, after, strict=True)]
+        return Held(
+            way=way.name,
+            streams=crowd.streams,
+            at_once=int(opened["at_once"]),
+            proxy=memory[0],
+            sidecar=memory[1] if running.sidecar else None,
+            proxy_us=each[0],
+            sidecar_us=each[1] if running.sidecar else None,
+            seconds=ended["seconds"],
+            failed=int(ended["failed"]),
+        )
+
+
+async def _client(port: int, streams: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "extproc.lab.bench.sse_client"),
+        *("--port", str(port), "--streams", str(streams)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+async def _said(client: asyncio.subprocess.Process) -> dict[str, float]:
+    """The next line. Raises RuntimeError if there is none."""
+    assert client.stdout is not None
+    line = await client.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the streams' client exited with code {await client.wait()}")
+    said: dict[str, float] = json.loads(line)
+    return said
+
+
+def _megabytes(running: Running) -> list[float]:
+    return [process.resident_bytes() / 1e6 for process in _processes(running)]
+
+
+def _cpu_seconds(running: Running) -> list[float]:
+    return [process.cpu_seconds() for process in _processes(running)]
+
+
+def _processes(running: Running) -> list[Process]:
+    return [running.proxy, running.sidecar] if running.sidecar else [running.proxy]

@@ -1,0 +1,139 @@
+"""The upstreams: several ports of one process, which answer at once or stream slowly.
+
+They stand for vLLM engines. All streams take their next chunk at the same tick: one timer for
+thousands of them costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from extproc.lab.bench.wire import MODEL, Reader, run
+from extproc.lab.load import limits
+
+UPSTREAMS = 8
+
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+_STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def _event(text: str) -> bytes:
+    """A server-sent event as a chunk of a body."""
+    data = f"data: {text}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+CHUNK = _event(
+    json.dumps(
+        {
+            "id": "chatcmpl-0123456789abcdef0123456789abcdef",
+            "object": "chat.completion.chunk",
+            "created": 1_700_000_000,
+            "model": MODEL,
+            "choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": None}],
+        }
+    )
+)
+_LAST = _event("[DONE]") + b"0\r\n\r\n"
+
+
+class _Upstream(asyncio.Protocol):
+    """One connection; what it does with a request is for others to say."""
+
+    def __init__(self, answer: Callable[[_Upstream], None]) -> None:
+        self._answer = answer
+        self._reader = Reader()
+        self._transport: asyncio.Transport | None = None
+        self.chunks_left = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is one without being a subclass.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader.feed(data):
+            # Health checks and questions about the model are never streams.
+            if self._reader.head.startswith(b"GET"):
+                self.write(_ANSWER)
+            else:
+                self._answer(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is somebody to write to."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Sends it."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+
+class _Streams:
+    """Answers under way."""
+
+    def __init__(self, chunks: int, interval: float) -> None:
+        self._chunks = chunks
+        self._interval = interval
+        self._open: list[_Upstream] = []
+
+    def begin(self, upstream: _Upstream) -> None:
+        """Another one."""
+        upstream.chunks_left = self._chunks
+        upstream.write(_STREAM + CHUNK)
+        upstream.chunks_left -= 1
+        self._open.append(upstream)
+
+    async def tick(self) -> None:
+        """Sends each the next chunk in time, for ever."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + self._interval, loop.time())
+            await asyncio.sleep(due - loop.time())
+            self._open = [one for one in self._open if self._goes_on(one)]
+
+    def _goes_on(self, one: _Upstream) -> bool:
+        if not one.is_open:
+            return False
+        one.write(CHUNK if one.chunks_left else _LAST)
+        one.chunks_left -= 1
+        return one.chunks_left >= 0
+
+
+def _at_once(upstream: _Upstream) -> None:
+    upstream.write(_ANSWER)
+
+
+async def serve(ports: int, chunks: int, interval: float) -> None:
+    """Serves on ports of its own choosing, which it prints, until killed."""
+    streams = _Streams(chunks, interval)
+    answer = streams.begin if chunks else _at_once
+    loop = asyncio.get_running_loop()
+    servers = [
+        await loop.create_server(lambda: _Upstream(answer), "127.0.0.1", 0, backlog=4096)
+        for _ in range(ports)
+    ]
+    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    await streams.tick() if chunks else await asyncio.Event().wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.upstream")
+    parser.add_argument("--ports", type=int, default=UPSTREAMS)
+    parser.add_argument("--chunks", type=int, default=0, help="of each answer; 0: none is streamed")
+    parser.add_argument("--interval", type=float, default=0.1, help="seconds between two chunks")
+    parsed = parser.parse_args(arguments)
+    limits.raised()
+    run(serve(parsed.ports, parsed.chunks, parsed.interval))
+
+
+if __name__ == "__main__":
+    main()

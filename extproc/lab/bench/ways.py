@@ -1,0 +1,134 @@
+"""The ways that are compared: each a stack of processes in front of the same upstreams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from extproc.lab.bench import configs, peers
+from extproc.lab.bench.wire import MODEL
+from extproc.lab.processes import Process, until
+from extproc.lab.stack import Envoy, FileSidecar
+
+TRANSPORTS = ("grpcio", "fast")
+"""Of `extproc serve`; see `offered`."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A way that is up."""
+
+    port: int
+    proxy: Process
+    sidecar: Process | None = None
+
+
+Start = Callable[[Sequence[str], Path, AsyncExitStack], Awaitable[Running]]
+"""Starts a way before such upstreams, with its files in a directory of its own."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of those compared."""
+
+    name: str
+    told: str
+    """What it is, for those who read the table."""
+    start: Start
+
+
+ALONE = "Envoy"
+LUA = "Envoy + Lua + ring_hash"
+VLLM, SGLANG = (f"{name} {version}" for name, version in peers.PEERS.items())
+
+
+def of_transport(transport: str) -> str:
+    """The name of the way with the sidecar on it."""
+    return f"Envoy + extproc {transport}"
+
+
+def ways(with_peers: bool) -> list[Way]:
+    """Those that can be run here, in the order of the tables."""
+    found = [
+        Way(ALONE, "round robin, no filter; one worker", _start_alone),
+        Way(LUA, "the prompt's beginning hashed in Lua; one worker", _start_lua),
+    ]
+    for transport in offered():
+        told = f"`PrefixHash` in `extproc serve --transport {transport}`; Envoy with one worker"
+        found.append(Way(of_transport(transport), told, partial(_start_extproc, transport)))
+    for name in peers.installed() if with_peers else []:
+        told = "a proxy of its own, policy `cache_aware`; one worker thread"
+        found.append(Way(f"{name} {peers.PEERS[name]}", told, partial(_start_peer, name)))
+    return found
+
+
+@cache
+def offered() -> list[str]:
+    """The transports that `extproc serve` has here; before it had the flag, it had the first."""
+    command = [sys.executable, "-m", "extproc", "serve", "--help"]
+    told = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    return list(TRANSPORTS if "--transport" in told else TRANSPORTS[:1])
+
+
+async def start_upstreams(
+    directory: Path, cleanup: AsyncExitStack, arguments: Sequence[str] = ()
+) -> tuple[Process, list[str]]:
+    """Their process, and their addresses."""
+    command = [sys.executable, "-m", "extproc.lab.bench.upstream", *arguments]
+    process = Process("upstream", command, directory)
+    cleanup.push_async_callback(process.stop)
+    process.stdout.unlink(missing_ok=True)
+    process.spawn()
+    await until(lambda: process.stdout.read_text().endswith("\n"), 10, "upstreams to listen")
+    return process, [f"127.0.0.1:{port}" for port in json.loads(process.stdout.read_text())]
+
+
+async def _start_alone(
+    upstreams: Sequence[str], directory: Path, cleanup: AsyncExitStack
+) -> Running:
+    return await _start_envoy(configs.alone(upstreams), directory, cleanup)
+
+
+async def _start_lua(upstreams: Sequence[str], directory: Path, cleanup: AsyncExitStack) -> Running:
+    return await _start_envoy(configs.with_lua(upstreams), directory, cleanup)
+
+
+async def _start_extproc(
+    transport: str, upstreams: Sequence[str], directory: Path, cleanup: AsyncExitStack
+) -> Running:
+    balancing = {"strategy": "PrefixHash"}
+    model = {"name": MODEL, "endpoints": list(upstreams), "loadBalancing": balancing}
+    # The flag is there as soon as there is a choice.
+    arguments = ["--transport", transport] if len(offered()) > 1 else []
+    sidecar = FileSidecar({"models": [model]}, directory, arguments=arguments)
+    cleanup.push_async_callback(sidecar.stop)
+    await sidecar.start()
+    config = configs.with_sidecar(sidecar.listen, upstreams)
+    return await _start_envoy(config, directory, cleanup, sidecar)
+
+
+async def _start_envoy(
+    config: configs.Config,
+    directory: Path,
+    cleanup: AsyncExitStack,
+    sidecar: Process | None = None,
+) -> Running:
+    envoy = Envoy(config, directory)
+    cleanup.push_async_callback(envoy.stop)
+    await envoy.start()
+    return Running(envoy.ports["llm"], envoy, sidecar)
+
+
+async def _start_peer(
+    name: str, upstreams: Sequence[str], directory: Path, cleanup: AsyncExitStack
+) -> Running:
+    peer = peers.Peer(name, upstreams, directory)
+    cleanup.push_async_callback(peer.stop)
+    await peer.start()
+    return Running(peer.port, peer)

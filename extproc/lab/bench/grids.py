@@ -11,7 +11,7 @@ from extproc.lab.bench.rows import Row
 from extproc.lab.bench.sse import CHUNKS, Held, Memory
 from extproc.lab.bench.ways import ALONE
 
-_COSTS = ("requests/s", "of Envoy's", "p50 ms", "p99 ms", "proxy us", "sidecar us", "of Envoy's")
+_COSTS = ("requests/s", "ratio", "p50 ms", "p99 ms", "proxy us", "sidecar us", "CPU ratio")
 _MEMORY = ("proxy MB", "sidecar MB", "failed")
 
 

@@ -1,4 +1,6 @@
-"""docs/performance.md, from the figures of a run."""
+"""docs/performance.md, from the figures of a run; by itself it writes the page anew from those of
+the last one, after a change of the text.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +35,7 @@ def text(results: Results) -> str:
     }
     parts |= {name: grid.markdown() for name, grid in results.grids.items()}
     return Template(_TEXT.read_text()).substitute(parts)
+
+
+if __name__ == "__main__":
+    write(Path("docs"))

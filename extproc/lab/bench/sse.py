@@ -30,7 +30,7 @@ class Crowd:
     interval: float
 
 
-CROWDS = (Crowd(2_000, 0.08), Crowd(8_000, 0.25))
+CROWDS = (Crowd(2_000, 0.06), Crowd(8_000, 0.22))
 QUICK = (Crowd(20, 0.005),)
 
 
@@ -102,7 +102,7 @@ async def _hold(way: Way, crowd: Crowd, directory: Path) -> Held:
             proxy_us=each[0],
             sidecar_us=each[1] if running.sidecar else None,
             seconds=ended["seconds"],
-            failed=int(ended["failed"]),
+            failed=int(ended["failed"]) + await running.undecided(),
         )
 
 

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import cast
 
@@ -100,8 +101,8 @@ async def hold(port: int, number: int) -> None:
     started = perf_counter()
     for position in range(number):
         await streams.waiting.acquire()
-        stream = _Stream(streams, requests[position % PREFIXES])
-        await loop.create_connection(lambda one=stream: one, "127.0.0.1", port)  # type: ignore[misc]
+        begin = partial(_Stream, streams, requests[position % PREFIXES])
+        await loop.create_connection(begin, "127.0.0.1", port)
     async with asyncio.timeout(_PATIENCE_SECONDS):
         await streams.all_begun.wait()
         _say(at_once=streams.at_once, seconds=perf_counter() - started)

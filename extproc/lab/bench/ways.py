@@ -28,6 +28,14 @@ class Running:
     proxy: Process
     sidecar: Process | None = None
 
+    async def undecided(self) -> int:
+        """Requests so far that Envoy let pass without the sidecar's decision, as `envoy.yaml` has
+        it do when the sidecar is late: they cost it nothing, and must not make it look cheap.
+        """
+        if self.sidecar is None or not isinstance(self.proxy, Envoy):
+            return 0
+        return sum((await self.proxy.stats(r"ext_proc\.failure_mode_allowed$")).values())
+
 
 Start = Callable[[Sequence[str], Path, AsyncExitStack], Awaitable[Running]]
 """Starts a way before such upstreams, with its files in a directory of its own."""

@@ -113,7 +113,7 @@ def _alone(quick: bool) -> dict[str, Grid]:
 
 
 async def _beside(directory: Path, quick: bool, progress: Callable[[], object]) -> dict[str, Grid]:
-    seconds = 5.0 / _less(quick)
+    seconds = 4.0 / _less(quick)
     alone = await signals.measure(decision.messages(1_000), seconds)
     progress()
     through = await signals_through.measure(directory, seconds, progress)

@@ -13,7 +13,7 @@ import aiohttp
 
 from extproc.lab.processes import Process, free_port
 
-ENVIRONMENT = Path(".routers")
+ENVIRONMENT = Path(__file__).parents[3] / ".routers"
 PEERS = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}
 """The programs, and the versions that the Makefile installs."""
 

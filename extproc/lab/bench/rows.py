@@ -34,7 +34,7 @@ class Effort:
     sizes: Sequence[str] = tuple(SIZES)
     connections: Sequence[int] = CONNECTIONS
     rounds: int = 3
-    seconds: float = 0.7
+    seconds: float = 0.6
     """Of each round of each way."""
     warm_up_seconds: float = 0.7
     """Of each way, before all rows."""

@@ -30,7 +30,7 @@ class Crowd:
     interval: float
 
 
-CROWDS = (Crowd(2_000, 0.06), Crowd(8_000, 0.22))
+CROWDS = (Crowd(2_000, 0.06), Crowd(8_000, 0.2))
 QUICK = (Crowd(20, 0.005),)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Coroutine
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
@@ -28,12 +29,18 @@ _CHUNKS_END = b"\r\n0\r\n\r\n"
 
 def body(size: int, key: int, *, stream: bool = False) -> bytes:
     """A chat request of `size` bytes, if that is not too few; `key` makes its prefix."""
+    before, after = _around_the_key(size, stream)
+    return b"%s%03d%s" % (before, key, after)
+
+
+@cache
+def _around_the_key(size: int, stream: bool) -> tuple[bytes, bytes]:
+    """JSON takes its time for megabytes, and only their beginnings differ."""
     asked = {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": ""}]}
-    # What stands around the content counts, too.
-    room = size - len(json.dumps(asked))
-    content = (f"user {key} asks: " + "lorem ipsum " * (room // 12 + 1))[:room]
-    asked["messages"] = [{"role": "user", "content": content}]
-    return json.dumps(asked).encode()
+    text = "user 000 asks: " + "lorem ipsum " * (size // 12)
+    asked["messages"] = [{"role": "user", "content": text[: size - len(json.dumps(asked))]}]
+    before, _, after = json.dumps(asked).partition("000")
+    return before.encode(), after.encode()
 
 
 def request(content: bytes) -> bytes:

@@ -61,7 +61,7 @@ async def test_envoy_alone_goes_round(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", peers.PEERS)
 async def test_another_router_answers(name: str, tmp_path: Path) -> None:
     if name not in peers.installed():
-        pytest.skip(f"{name} is not installed: make {peers.ENVIRONMENT}/.installed")
+        pytest.skip(f"{name} is not installed: make .routers/.installed")
     async with AsyncExitStack() as cleanup:
         _, upstreams = await start_upstreams(tmp_path, cleanup)
         way = named(f"{name} {peers.PEERS[name]}")
@@ -69,3 +69,8 @@ async def test_another_router_answers(name: str, tmp_path: Path) -> None:
         load = await drive(running.port, 1_000, 2, 0.1)
         assert load.latencies
         assert not load.failed
+
+
+@pytest.mark.parametrize(("name", "version"), peers.PEERS.items())
+def test_the_versions_in_the_tables_are_those_installed(name: str, version: str) -> None:
+    assert f"{name}=={version}" in (peers.ENVIRONMENT.parent / "Makefile").read_text()

@@ -41,7 +41,7 @@ def test_a_body_has_its_size_and_its_key_in_front(size: int) -> None:
     assert len(content) == size
     asked = json.loads(content)
     assert asked["model"] == MODEL
-    assert asked["messages"][0]["content"].startswith("user 7 asks")
+    assert asked["messages"][0]["content"].startswith("user 007 asks")
 
 
 def test_a_request_says_how_long_its_body_is() -> None:

@@ -30,6 +30,8 @@ from extproc.lab.bench.results import Results, machine
 from extproc.lab.bench.ways import Way, ways
 
 _P99_ENDPOINTS = 100
+_WIDTH = 160
+"""Columns that the widest table needs; a terminal that has fewer folds its lines."""
 _SIGNALS = "beside a fleet whose signals are read"
 
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("extproc.lab.bench: there is no directory docs here", file=sys.stderr)
         return 2
     results = _measure(ways(asked.peers), asked.quick, Console(stderr=True))
-    console = Console(width=max(Console().width, 150))
+    console = Console(width=max(Console().width, _WIDTH))
     for grid in _shown(results):
         console.print(grid.shown())
     if asked.json:

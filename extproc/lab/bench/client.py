@@ -17,7 +17,7 @@ from functools import partial
 from time import perf_counter, process_time
 from typing import cast
 
-from extproc.lab.bench.wire import PREFIXES, Reader, body, loop_name, request, run
+from extproc.lab.bench.wire import PREFIXES, Reader, body, request, run
 from extproc.lab.load import limits
 
 _PATIENCE_SECONDS = 30
@@ -133,7 +133,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "failed": load.failed,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
-        "loop": loop_name(),
     }
     print(json.dumps(found))
 

@@ -18,8 +18,6 @@ class Load:
     seconds: float
     cpu_seconds: float
     """Of the generator."""
-    loop: str
-    """What the generator runs on."""
 
     def percentile_ms(self, percent: float) -> float:
         """Of the latencies; not a number if nobody answered."""

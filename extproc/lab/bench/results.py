@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.rows import Figures, Row
 from extproc.lab.bench.sse import Held
-from extproc.lab.bench.wire import loop_name
 from extproc.lab.stack import envoy_binary
 
 
@@ -72,8 +71,16 @@ def machine() -> dict[str, str]:
         "Envoy": _envoy_version(),
         "Python": platform.python_version(),
         "grpcio": version("grpcio"),
-        "generator": f"our own, on {loop_name()}",
+        "generator": f"our own, on {_loop()}",
     }
+
+
+def _loop() -> str:
+    """What `wire.run` takes."""
+    try:
+        return f"uvloop {version('uvloop')}"
+    except PackageNotFoundError:
+        return "asyncio"
 
 
 def _processor() -> str:

@@ -1,7 +1,8 @@
 """The upstreams: several ports of one process, which answer at once or stream slowly.
 
-They stand for vLLM engines. All streams take their next chunk at the same tick: one timer for
-thousands of them costs next to nothing.
+They stand for vLLM engines. Streams stop at their first chunk until there are as many as are to be
+open at once, however long a way takes to open them. Then all take their next chunk at the same
+tick: one timer for thousands of them costs next to nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import argparse
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import cast
 
 from extproc.lab.bench.wire import MODEL, Reader, run
 from extproc.lab.load import limits
 
 UPSTREAMS = 8
+
+_PATIENCE_SECONDS = 5
+"""For one more stream of those that are to be open at once."""
 
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 _STREAM = (
@@ -78,10 +83,12 @@ class _Upstream(asyncio.Protocol):
 class _Streams:
     """Answers under way."""
 
-    def __init__(self, chunks: int, interval: float) -> None:
+    def __init__(self, chunks: int, interval: float, together: int) -> None:
         self._chunks = chunks
         self._interval = interval
+        self._together = together
         self._open: list[_Upstream] = []
+        self._last_begun = 0.0
 
     def begin(self, upstream: _Upstream) -> None:
         """Another one."""
@@ -89,9 +96,18 @@ class _Streams:
         upstream.write(_STREAM + CHUNK)
         upstream.chunks_left -= 1
         self._open.append(upstream)
+        self._last_begun = monotonic()
+
+    async def _gather(self) -> None:
+        """Waits until all are open, or no more of them come."""
+        while len(self._open) < self._together:
+            if self._open and monotonic() - self._last_begun > _PATIENCE_SECONDS:
+                return
+            await asyncio.sleep(0.05)
 
     async def tick(self) -> None:
         """Sends each the next chunk in time, for ever."""
+        await self._gather()
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -111,17 +127,16 @@ def _at_once(upstream: _Upstream) -> None:
     upstream.write(_ANSWER)
 
 
-async def serve(ports: int, chunks: int, interval: float) -> None:
+async def serve(ports: int, streams: _Streams | None) -> None:
     """Serves on ports of its own choosing, which it prints, until killed."""
-    streams = _Streams(chunks, interval)
-    answer = streams.begin if chunks else _at_once
+    answer = streams.begin if streams else _at_once
     loop = asyncio.get_running_loop()
     servers = [
         await loop.create_server(lambda: _Upstream(answer), "127.0.0.1", 0, backlog=4096)
         for _ in range(ports)
     ]
     print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
-    await streams.tick() if chunks else await asyncio.Event().wait()
+    await (streams.tick() if streams else asyncio.Event().wait())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -130,9 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ports", type=int, default=UPSTREAMS)
     parser.add_argument("--chunks", type=int, default=0, help="of each answer; 0: none is streamed")
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two chunks")
+    parser.add_argument("--together", type=int, default=1, help="streams that wait for each other")
     parsed = parser.parse_args(arguments)
     limits.raised()
-    run(serve(parsed.ports, parsed.chunks, parsed.interval))
+    streams = _Streams(parsed.chunks, parsed.interval, parsed.together)
+    run(serve(parsed.ports, streams if parsed.chunks else None))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Coroutine
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -87,14 +86,6 @@ class Reader:
             return self._left <= 0
         self._tail = (self._tail + data[-len(_CHUNKS_END) :])[-len(_CHUNKS_END) :]
         return self._tail == _CHUNKS_END
-
-
-def loop_name() -> str:
-    """The event loop that `run` takes."""
-    try:
-        return f"uvloop {version('uvloop')}"
-    except PackageNotFoundError:
-        return "asyncio"
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from extproc.core.errors import Refusal
 from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Placement, Router
 from extproc.core.spec import ModelsSpec
-from extproc.core.strategies import Candidate, build
+from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
 
 
@@ -106,9 +106,9 @@ class _WatchedRouter(Router):
     placement: Placement
     ranking: list[Candidate]
 
-    def order(self, placement: Placement) -> Iterator[Candidate]:
+    def order(self, placement: Placement, query: Query) -> Iterator[Candidate]:
         self.placement = placement
-        self.ranking = list(super().order(placement))
+        self.ranking = list(super().order(placement, query))
         return iter(self.ranking)
 
 

@@ -7,6 +7,7 @@ A lease can be released any number of times and counts once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from extproc.core.backlog import Prefill
@@ -35,8 +36,8 @@ class Lease:
     def move(self, endpoint: Endpoint) -> None:
         """Another endpoint than the chosen one serves the request, after a retry."""
         if self._ledger is not None:
-            self._ledger._count(self.model, self.endpoint, -1)
-            self._ledger._count(self.model, endpoint, +1)
+            self._ledger._count(self.endpoint.address, -1)
+            self._ledger._count(endpoint.address, +1)
             self.endpoint = endpoint
             if self.prefill is not None:
                 self.prefill.move(endpoint.address)
@@ -45,7 +46,7 @@ class Lease:
         """Ends the claim; again, it does nothing."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
-            ledger._count(self.model, self.endpoint, -1)
+            ledger._end(self)
         prefill, self.prefill = self.prefill, None
         if prefill is not None:
             prefill.end()
@@ -61,7 +62,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._loads: dict[str, int] = {}
-        self._held: dict[tuple[str, str], tuple[Endpoint, int]] = {}
+        self._leases: dict[Lease, None] = {}  # in their order
         self.loads: Mapping[str, int] = self._loads
         """In-flight requests by address; an address that is not there has none.
 
@@ -72,28 +73,30 @@ class Ledger:
 
     def acquire(self, model: str, endpoint: Endpoint) -> Lease:
         """Counts one request more on an endpoint."""
-        self._count(model, endpoint, +1)
-        return Lease(self, model, endpoint)
+        self._count(endpoint.address, +1)
+        lease = Lease(self, model, endpoint)
+        self._leases[lease] = None
+        return lease
 
     def held(self) -> Iterator[tuple[str, Endpoint, int]]:
         """Model, endpoint and number of its leases, wherever there are any.
 
-        The way to know endpoints that have left but still finish requests.
+        The way to know endpoints that have left but still finish requests. It looks at each
+        lease: for those who ask now and then.
         """
-        for (model, _), (endpoint, count) in self._held.items():
-            yield model, endpoint, count
+        endpoints = {(each.model, each.endpoint.address): each.endpoint for each in self._leases}
+        counts = Counter((each.model, each.endpoint.address) for each in self._leases)
+        for (model, address), count in counts.items():
+            yield model, endpoints[model, address], count
 
-    def _count(self, model: str, endpoint: Endpoint, step: int) -> None:
-        address = endpoint.address
+    def _end(self, lease: Lease) -> None:
+        del self._leases[lease]
+        self._count(lease.endpoint.address, -1)
+
+    def _count(self, address: str, step: int) -> None:
         load = self._loads.get(address, 0) + step
         if load:
             self._loads[address] = load
         else:
             del self._loads[address]
         self.totals.changed(address)
-        key = (model, address)
-        _, count = self._held.get(key, (endpoint, 0))
-        if count + step:
-            self._held[key] = (endpoint, count + step)
-        else:
-            del self._held[key]

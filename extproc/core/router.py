@@ -160,17 +160,16 @@ class Router:
         known = found.snapshot.endpoints if found else ()
         return next((e for e in known if e.address == address), Endpoint(address, address))
 
-    def order(self, placement: Placement) -> Iterator[Candidate]:
+    def order(self, placement: Placement, query: Query) -> Iterator[Candidate]:
         """The model's eligible endpoints, the best first, at this moment's loads."""
-        strategy = placement.model.strategy
-        return strategy.rank(self._query(placement), placement.snapshot, self.ledger.loads)
+        return placement.model.strategy.rank(query, placement.snapshot, self.ledger.loads)
 
     def decide(self, placement: Placement) -> Decision:
         """Picks an endpoint and takes a lease on it. Raises NoEndpoints."""
         spec = placement.model.spec
         strategy = placement.model.strategy
         query = self._query(placement)
-        order = strategy.rank(query, placement.snapshot, self.ledger.loads)
+        order = self.order(placement, query)
         best = next(order, None)
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import cast
 
 from google.protobuf.struct_pb2 import Value
@@ -26,12 +27,15 @@ SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 
+_KEPT_MODES = 64  # of a peer that makes up its own there might be many
 _FILTER = "envoy.filters.http.ext_proc"
 _SERVED_BY = "upstream.address"
 
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
 _FIELDS = {kind: field for field, kind in _KINDS.items()}
 _UNKNOWN = Event(Kind.UNKNOWN)
+_Mode = ProcessingMode.BodySendMode
+_NO_HEADERS = _UNKNOWN.headers
 _BODY_MODES = {
     ProcessingMode.NONE: BodyMode.NONE,
     ProcessingMode.BUFFERED: BodyMode.BUFFERED,
@@ -49,16 +53,11 @@ def decode(message: bytes) -> Event:
     kind = _KINDS.get(request.WhichOneof("request") or "")
     modes = _modes(request) if request.HasField("protocol_config") else None
     if kind is Kind.REQUEST_HEADERS:
-        return Event(
-            kind,
-            headers=_headers(request.request_headers),
-            end_of_stream=request.request_headers.end_of_stream,
-            modes=modes,
-            subset=_subset(request),
-        )
+        headers = request.request_headers
+        return Event(kind, _headers(headers), b"", headers.end_of_stream, modes, _subset(request))
     if kind is Kind.REQUEST_BODY or kind is Kind.RESPONSE_BODY:
         body: HttpBody = getattr(request, _FIELDS[kind])
-        return Event(kind, body=body.body, end_of_stream=body.end_of_stream, modes=modes)
+        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes)
     if kind is Kind.RESPONSE_HEADERS:
         return Event(
             kind,
@@ -88,8 +87,11 @@ def encode(answer: Answer) -> bytes:
 
 
 def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
-    # Envoy fills raw_value; other peers may fill value.
-    return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
+    headers = {h.key: h.raw_value for h in message.headers.headers}
+    if b"" in headers.values():
+        # Envoy fills raw_value; other peers may fill value.
+        return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
+    return headers
 
 
 def _header(message: HttpHeaders, name: str) -> bytes | None:
@@ -99,9 +101,13 @@ def _header(message: HttpHeaders, name: str) -> bytes | None:
 
 def _modes(request: ProcessingRequest) -> Modes:
     config = request.protocol_config
+    return _modes_of(config.request_body_mode, config.response_body_mode)
+
+
+@lru_cache(_KEPT_MODES)
+def _modes_of(request: _Mode, response: _Mode) -> Modes:
     return Modes(
-        _BODY_MODES.get(config.request_body_mode, BodyMode.OTHER),
-        _BODY_MODES.get(config.response_body_mode, BodyMode.OTHER),
+        _BODY_MODES.get(request, BodyMode.OTHER), _BODY_MODES.get(response, BodyMode.OTHER)
     )
 
 

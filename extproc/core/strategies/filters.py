@@ -115,7 +115,7 @@ class PrefixAffinity:
             estimate = left.get(endpoint.address)
             if estimate is None:
                 continue
-            if bound is None or bound.allows(estimate.inflight):
+            if bound is None or estimate.inflight <= bound.most:
                 return Kept((estimate,), reason)
             reason = Reason.BOUND
         raise AssertionError("the bound is not below the mean, so one is always within it")

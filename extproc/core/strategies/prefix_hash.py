@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,9 +32,10 @@ class Bound(NamedTuple):
     numerator: int
     denominator: int
 
-    def allows(self, load: int) -> bool:
-        """Whether an endpoint with this load may take one request more."""
-        return load * self.denominator <= self.numerator
+    @property
+    def most(self) -> int:
+        """Requests that an endpoint may have and still take one more."""
+        return self.numerator // self.denominator
 
 
 class PrefixHash(Strategy):
@@ -64,10 +66,10 @@ class PrefixHash(Strategy):
             yield from self._least_load.rank(query, snapshot, loads, Reason.NO_PREFIX)
             return
         bound = self.bound(snapshot.eligible(query.adapter), loads)
+        most = inf if bound is None else bound.most - self._arrival
         over: list[Candidate] = []
         for hops, endpoint in enumerate(snapshot.walk(query.key, query.adapter)):
-            load = loads.get(endpoint.address, 0) + self._arrival
-            if bound is None or bound.allows(load):
+            if loads.get(endpoint.address, 0) <= most:
                 yield Candidate(endpoint, hops, Reason.BOUND if hops else Reason.PREFIX)
             else:
                 over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from extproc.lab.bench import configs, peers
@@ -17,7 +16,7 @@ from extproc.lab.processes import Process, until
 from extproc.lab.stack import Envoy, FileSidecar
 
 TRANSPORTS = ("grpcio", "fast")
-"""Of `extproc serve`; see `offered`."""
+"""Of `extproc serve`."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +66,13 @@ def ways(with_peers: bool) -> list[Way]:
         Way(ALONE, "round robin, no filter; one worker", _start_alone),
         Way(LUA, "the prompt's beginning hashed in Lua; one worker", _start_lua),
     ]
-    for transport in offered():
+    for transport in TRANSPORTS:
         told = f"`PrefixHash` in `extproc serve --transport {transport}`; Envoy with one worker"
         found.append(Way(of_transport(transport), told, partial(_start_extproc, transport)))
     for name in peers.installed() if with_peers else []:
         told = "a proxy of its own, policy `cache_aware`; one worker thread"
         found.append(Way(f"{name} {peers.PEERS[name]}", told, partial(_start_peer, name)))
     return found
-
-
-@cache
-def offered() -> list[str]:
-    """The transports that `extproc serve` has here; before it had the flag, it had the first."""
-    command = [sys.executable, "-m", "extproc", "serve", "--help"]
-    told = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    return list(TRANSPORTS if "--transport" in told else TRANSPORTS[:1])
 
 
 async def start_upstreams(
@@ -112,8 +103,7 @@ async def _start_extproc(
 ) -> Running:
     balancing = {"strategy": "PrefixHash"}
     model = {"name": MODEL, "endpoints": list(upstreams), "loadBalancing": balancing}
-    # The flag is there as soon as there is a choice.
-    arguments = ["--transport", transport] if len(offered()) > 1 else []
+    arguments = ["--transport", transport]
     sidecar = FileSidecar({"models": [model]}, directory, arguments=arguments)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()

@@ -11,7 +11,15 @@ import pytest
 
 from extproc.lab.bench import peers
 from extproc.lab.bench.load import drive
-from extproc.lab.bench.ways import ALONE, LUA, Way, of_transport, offered, start_upstreams, ways
+from extproc.lab.bench.ways import (
+    ALONE,
+    LUA,
+    TRANSPORTS,
+    Way,
+    of_transport,
+    start_upstreams,
+    ways,
+)
 from extproc.lab.bench.wire import PATH, body
 from extproc.lab.processes import until
 from extproc.lab.stack import Envoy
@@ -46,7 +54,7 @@ async def served(name: str, directory: Path, size: int) -> dict[int, set[str]]:
 
 
 @pytest.mark.parametrize("size", [1_000, 400_000])
-@pytest.mark.parametrize("name", [LUA, *map(of_transport, offered())])
+@pytest.mark.parametrize("name", [LUA, *map(of_transport, TRANSPORTS)])
 async def test_a_prefix_stays_on_its_upstream(name: str, size: int, tmp_path: Path) -> None:
     found = await served(name, tmp_path, size)
     assert all(len(upstreams) == 1 for upstreams in found.values())

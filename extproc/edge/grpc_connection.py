@@ -98,16 +98,14 @@ class GrpcConnection:
 
     def lost(self) -> None:
         """The peer is gone, and all its calls are over."""
-        while self._calls:
-            _, call = self._calls.popitem()
-            call.handler.close()
-        self._stalled.clear()
+        for event in self._http2.lost():
+            _STEPS[type(event)](self, event)
 
     def _on_opened(self, event: Opened) -> None:
         if not event.headers.get(b"content-type", b"").startswith(b"application/grpc"):
             self._http2.end(event.stream, _NO_GRPC)
             return
-        method = self._methods.get(event.headers[b":path"])
+        method = self._methods.get(event.headers.get(b":path", b""))
         if method is None:
             self._http2.end(event.stream, _ending(Status.UNIMPLEMENTED, "no such method", False))
             return
@@ -144,10 +142,9 @@ class GrpcConnection:
             self._end(call, Status.OK)
 
     def _on_reset(self, event: Reset) -> None:
-        call = self._calls.pop(event.stream, None)
+        call = self._calls.get(event.stream)
         if call is not None:
-            self._stalled.pop(event.stream, None)
-            call.handler.close()
+            self._close(call)
 
     def _send(self, call: _Call, message: bytes) -> None:
         if not call.answered:
@@ -165,14 +162,20 @@ class GrpcConnection:
         call.withheld = 0
 
     def _end(self, call: _Call, status: Status, message: str = "") -> None:
-        del self._calls[call.stream]
-        self._stalled.pop(call.stream, None)
-        call.handler.close()
+        self._close(call)
         if status is Status.OK:
             trailers = _OK if call.answered else _OK_ALONE
         else:
             trailers = _ending(status, message, call.answered)
         self._http2.end(call.stream, trailers)
+
+    def _close(self, call: _Call) -> None:
+        del self._calls[call.stream]
+        self._stalled.pop(call.stream, None)
+        try:
+            call.handler.close()
+        except Exception:
+            log.exception("the end of a call broke off")
 
 
 def _ending(status: Status, message: str, answered: bool) -> bytes:

@@ -16,6 +16,7 @@ import h2.events
 import h2.settings
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from hpack import Encoder
 
 from extproc.edge.grpc_connection import GrpcConnection, Method, Send
 from extproc.edge.grpc_messages import CallError, Messages, Status, framed
@@ -213,6 +214,44 @@ def test_what_is_not_grpc_is_told_so_in_http() -> None:
     peer = Peer()
     answer = peer.answers[peer.call(content_type="application/json")]
     assert (answer.headers, answer.ended) == ({":status": "415"}, True)
+
+
+def test_a_request_without_a_path_is_unimplemented() -> None:
+    peer = Peer()
+    headers = [
+        (b":method", b"CONNECT"),
+        (b":authority", b"x"),
+        (b"content-type", b"application/grpc"),
+    ]
+    block = Encoder().encode([(name, value, True) for name, value in headers])
+    peer.answers[1] = Answer()
+    peer.client.get_next_available_stream_id()
+    peer.server.receive(_frame(0x1, 0x5, 1, b"\x20" + block), 0.0)
+    assert b"grpc-status\x0212" in peer.server.take()
+
+
+def test_an_answer_to_no_ping_means_nothing() -> None:
+    peer = Peer()
+    stream = peer.call()
+    peer.server.receive(_frame(0x6, 0x1, 0, b"12345678"), 0.0)
+    assert peer.send(stream, b"one").messages == [b"one"]
+
+
+def test_an_error_of_ours_at_the_end_of_a_call_ends_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer = Peer()
+    other = peer.call()
+    stream = peer.call()
+    peer.open_calls.remove(peer.open_calls[-1])  # so that its `close` fails
+    with caplog.at_level(logging.ERROR):
+        assert peer.send(stream, b"quiet", last=True).status is Status.OK
+    assert len(caplog.records) == 1
+    assert peer.send(other, b"one").messages == [b"one"]
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
 class TestAPeerThatDoesNotReadItsAnswers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from extproc.edge.http2 import errors
 from extproc.edge.http2.connection import Connection
 from extproc.edge.http2.encoding import encode_headers
-from extproc.edge.http2.events import Data, Ended, Event, Headers, Opened, Pong, Reset
+from extproc.edge.http2.events import Data, Ended, Event, Headers, Opened, Reset
 from extproc.edge.http2.limits import LIMITS, Limits
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Headers",
     "Limits",
     "Opened",
-    "Pong",
     "Reset",
     "encode_headers",
     "errors",

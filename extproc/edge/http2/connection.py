@@ -66,7 +66,7 @@ from extproc.edge.http2.errors import (
     PROTOCOL_ERROR,
     ConnectionFault,
 )
-from extproc.edge.http2.events import Event, Pong, Reset
+from extproc.edge.http2.events import Event, Reset
 from extproc.edge.http2.frames import (
     ACK,
     END_HEADERS,
@@ -146,11 +146,6 @@ class Connection(Incoming):
         self._events = []
         self._end_all(CANCEL)
         return self._events
-
-    def ping(self, payload: bytes) -> None:
-        """Asks for a Pong with these eight bytes."""
-        if not self._failed:
-            self._output.append(frames.ping(payload))
 
     def go_away(self) -> None:
         """Has the peer open no more streams; those that are open, or under way, go on.
@@ -269,9 +264,7 @@ class Connection(Incoming):
         payload = data[start:stop]
         if not flags & ACK:
             self._output.append(frames.ping(payload, ACK))
-        elif payload != _DRAINING:
-            self._events.append(Pong(payload))
-        elif self._announced and not self._concluded:
+        elif payload == _DRAINING and self._announced and not self._concluded:
             self._conclude()
 
     def _on_goaway(self, _: bytes, start: int, stop: int, __: int, stream: int) -> None:

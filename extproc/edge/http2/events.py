@@ -43,10 +43,4 @@ class Reset(NamedTuple):
     code: int
 
 
-class Pong(NamedTuple):
-    """The answer to a `ping`."""
-
-    payload: bytes
-
-
-Event = Opened | Data | Ended | Reset | Pong
+Event = Opened | Data | Ended | Reset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.edge.http2 import Connection, Data, Ended, Event, Limits, Opened, Pong, Reset
+from extproc.edge.http2 import Connection, Data, Ended, Event, Limits, Opened, Reset
 from tests.core.builders import thorough
 from tests.edge.http2 import wire
 from tests.edge.http2.peer import DONE, OK
@@ -32,8 +32,7 @@ class Application:
 
     def hear(self, events: list[Event]) -> None:
         for event in events:
-            if not isinstance(event, Pong):
-                self._hear(event.stream, event)
+            self._hear(event.stream, event)
 
     def _hear(self, stream: int, event: Event) -> None:
         if isinstance(event, Opened):

@@ -150,6 +150,13 @@ def _add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
         "certificate for the port where Envoy connects; renewed live (default: plain text)",
     )
     _optional(parser, "--tls-key", Path, "FILE", "its private key")
+    _optional(
+        parser,
+        "--tls-client-ca",
+        Path,
+        "FILE",
+        "who must have signed the certificate that Envoy shows (default: it needs none)",
+    )
     _flag(parser, "--grace", "25", _seconds, "SECONDS", "for running streams after SIGTERM")
     _flag(
         parser,
@@ -261,7 +268,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         )
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         return _complain("extproc serve: --tls-cert and --tls-key go together")
-    tls = KeyPair(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+    if arguments.tls_client_ca is not None and arguments.tls_cert is None:
+        return _complain("extproc serve: --tls-client-ca needs --tls-cert and --tls-key")
+    tls = None
+    if arguments.tls_cert is not None:
+        tls = KeyPair(arguments.tls_cert, arguments.tls_key, arguments.tls_client_ca)
     if tls is not None and arguments.transport == "fast":
         return _complain("extproc serve: for TLS there is --transport grpcio")
     logs.configure(arguments.log_level, arguments.log_format)

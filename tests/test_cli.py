@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import get_args
@@ -220,6 +220,36 @@ class TestServe:
         pair = ["--tls-cert", "tls.crt", "--tls-key", "tls.key"]
         assert main(["serve", "--models", "m.yaml", *pair]) == 0
         assert settings[0].tls == KeyPair(Path("tls.crt"), Path("tls.key"))
+        assert settings[0].transport == "grpcio"
+
+    def test_takes_a_ca_for_the_certificates_of_clients(self, settings: list[Settings]) -> None:
+        files = ["--tls-cert", "a", "--tls-key", "b", "--tls-client-ca", "c"]
+        assert main(["serve", "--models", "m.yaml", *files]) == 0
+        assert settings[0].tls == KeyPair(Path("a"), Path("b"), Path("c"))
+
+    @pytest.mark.parametrize(
+        ("wrong", "told"),
+        [
+            (["--tls-client-ca", "c"], "--tls-client-ca needs --tls-cert and --tls-key"),
+            (
+                ["--tls-cert", "a", "--tls-key", "b", "--transport", "fast"],
+                "for TLS there is --transport grpcio",
+            ),
+            (["--transport", "slow"], "'slow' is not one of fast, grpcio"),
+        ],
+    )
+    def test_refuses_a_transport_that_cannot_do_it(
+        self, wrong: list[str], told: str, settings: list[Settings], capsys: Capture
+    ) -> None:
+        with suppress(SystemExit):
+            assert main(["serve", "--models", "m.yaml", *wrong]) == 2
+        assert told in capsys.readouterr().err
+        assert settings == []
+
+    def test_is_fast_where_nothing_is_said(self, settings: list[Settings]) -> None:
+        for said, transport in ([], "fast"), (["--transport", "grpcio"], "grpcio"):
+            assert main(["serve", "--models", "m.yaml", *said]) == 0
+            assert settings.pop().transport == transport
 
     @pytest.mark.parametrize(
         ("name", "value"),

@@ -14,7 +14,7 @@ from extproc.adapters.logs import fields
 from extproc.edge.health import SERVICE, statuses
 from extproc.edge.server import UNIX, check_free
 from extproc.edge.service import ExternalProcessor
-from extproc.edge.tls import KeyPair
+from extproc.edge.tls import KeyPair, Pem
 
 log = logging.getLogger("extproc.tls")
 
@@ -110,7 +110,11 @@ def _credentials(pair: KeyPair) -> grpc.ServerCredentials:
         if latest == current:
             return None
         current = latest
-        return grpc.ssl_server_certificate_configuration([latest])
+        return _configuration(latest)
 
-    initial = grpc.ssl_server_certificate_configuration([current])
-    return grpc.dynamic_ssl_server_credentials(initial, renewed)
+    must_show_one = pair.client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(_configuration(current), renewed, must_show_one)
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.client_ca)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -42,9 +43,12 @@ async def address(pair: KeyPair) -> AsyncIterator[str]:
     await server.stop(0)
 
 
-async def is_serving(address: str, ca: trustme.CA = CA) -> bool:
-    """Asks on a new connection, trusting this CA."""
-    credentials = grpc.ssl_channel_credentials(ca.cert_pem.bytes())
+async def is_serving(
+    address: str, ca: trustme.CA = CA, *, shown: trustme.LeafCert | None = None
+) -> bool:
+    """Asks on a new connection, trusting this CA and showing that certificate."""
+    own = (shown.private_key_pem.bytes(), shown.cert_chain_pems[0].bytes()) if shown else ()
+    credentials = grpc.ssl_channel_credentials(ca.cert_pem.bytes(), *own)
     # Without it a second channel would share the first one's connection.
     alone = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.secure_channel(address, credentials, options=alone) as channel:
@@ -93,3 +97,40 @@ def test_a_pair_that_does_not_fit_is_refused(pair: KeyPair, tmp_path: Path) -> N
     pair.certificate.write_text("nothing")
     with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key: "):
         pair.read()
+
+
+class TestClientsThatMustShowACertificate:
+    clients = trustme.CA()
+
+    @pytest.fixture
+    def pair(self, pair: KeyPair, tmp_path: Path) -> KeyPair:
+        self.clients.cert_pem.write_to_path(tmp_path / "clients.crt")
+        return replace(pair, client_ca=tmp_path / "clients.crt")
+
+    async def test_are_served_with_one_of_the_right_ca(self, address: str) -> None:
+        assert await is_serving(address, shown=self.clients.issue_cert("envoy"))
+
+    async def test_are_turned_away_without_one(self, address: str) -> None:
+        assert not await is_serving(address)
+
+    async def test_are_turned_away_with_one_of_another_ca(self, address: str) -> None:
+        assert not await is_serving(address, shown=trustme.CA().issue_cert("envoy"))
+
+    async def test_are_known_by_the_ca_that_is_there_now(self, address: str, pair: KeyPair) -> None:
+        other = trustme.CA()
+        assert pair.client_ca is not None
+        other.cert_pem.write_to_path(pair.client_ca)
+        assert await is_serving(address, shown=other.issue_cert("envoy"))
+        assert not await is_serving(address, shown=self.clients.issue_cert("envoy"))
+
+    async def test_are_known_by_the_last_good_ca(self, address: str, pair: KeyPair) -> None:
+        assert pair.client_ca is not None
+        pair.client_ca.write_text("nothing")
+        assert await is_serving(address, shown=self.clients.issue_cert("envoy"))
+        assert not await is_serving(address)
+
+    def test_need_a_ca_that_is_one(self, pair: KeyPair) -> None:
+        assert pair.client_ca is not None
+        pair.client_ca.write_text("nothing")
+        with pytest.raises(OSError, match=r"clients\.crt: "):
+            pair.read()

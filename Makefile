@@ -103,6 +103,13 @@ lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
 	$(LOCK) --upgrade --extra uvloop pyproject.toml -o manifests/image/requirements.txt
 	$(LOCK) --upgrade manifests/image/build-requirements.in -o manifests/image/build-requirements.txt
 
+# In an environment of its own, as the image's dependencies are for another Python.
+.PHONY: audit
+audit: $(INSTALLED)  ## asks PyPI's advisories about everything that the image installs
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --disable-pip --require-hashes -r manifests/image/requirements.txt
+
 .PHONY: clean
 clean:  ## removes what the targets made
 	rm -rf $(VENV) $(VLLM) $(ROUTERS) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -131,10 +131,10 @@ class Connection(Incoming):
             if self._preface:
                 data = self._without_preface(data)
             if self._tail:
-                self._tail += data
-                if len(self._tail) < self._needed:
+                if len(self._tail) + len(data) < self._needed:
+                    self._tail += data
                     return events
-                data = bytes(self._tail)
+                data = b"%b%b" % (self._tail, data)
                 self._tail.clear()
             self._parse(data)
         except ConnectionFault as fault:

@@ -155,6 +155,18 @@ def test_a_call_that_its_peer_breaks_off_is_closed() -> None:
     assert peer.open_calls == []
 
 
+def test_a_call_that_its_peer_ends_and_breaks_off_at_once_is_closed_without_a_word() -> None:
+    # As Envoy does with each request: the trailers would wake it up for nothing.
+    peer = Peer()
+    stream = peer.call()
+    peer.send(stream, b"one")
+    peer.client.end_stream(stream)
+    peer.client.reset_stream(stream)
+    peer.server.receive(peer.client.data_to_send(), 0.0)
+    assert peer.server.take() == b""
+    assert peer.open_calls == []
+
+
 def test_all_calls_are_closed_when_the_peer_is_gone() -> None:
     peer = Peer()
     for _ in range(3):

@@ -176,7 +176,7 @@ class Sidecar:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(f"{where}{error.strerror or error}") from None
-        _spare_the_collector()
+        spare_the_collector()
         self._serving = True
         await self._grpc.set_serving(True)
         log.info("serving", extra=fields(listen=self._settings.listen, admin=self._settings.admin))
@@ -233,7 +233,7 @@ class Sidecar:
         return f"{self._models}: {error.problems[0]}{rest}"
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Requests leave no cycles behind, so looking for them took a tenth of what they cost.
 
     What is there at the start stays, and what comes is looked at when there is much of it.

@@ -134,7 +134,7 @@ class Connection(Incoming):
                 if len(self._tail) + len(data) < self._needed:
                     self._tail += data
                     return events
-                data = b"%b%b" % (self._tail, data)
+                data = b"".join((self._tail, data))
                 self._tail.clear()
             self._parse(data)
         except ConnectionFault as fault:

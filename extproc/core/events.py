@@ -7,6 +7,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
+from extproc.core.outcome import Outcome
 from extproc.core.router import Decision
 
 CHUNK_LIMIT = 62_000
@@ -60,7 +61,12 @@ class Event(NamedTuple):
     subset: tuple[str, ...] | None = None
     """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
     served_by: str = ""
-    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells."""
+    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells. Of Envoy's own
+    answers it is the one that was asked last."""
+    outcome: Outcome | None = None
+    """Of RESPONSE_HEADERS: how it went with that one."""
+    attempts: int = 0
+    """Of RESPONSE_HEADERS: how often upstreams were tried; 0 where Envoy does not tell."""
     load_report: bytes | None = None
     """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
 

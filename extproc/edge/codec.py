@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 from typing import cast
 
 from google.protobuf.struct_pb2 import Value
 
 from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes
 from extproc.core.orca import REPORT_HEADER
+from extproc.core.outcome import outcome_of
 from extproc.edge.target import TARGET_NAMESPACE, encode_target
 from extproc.edge.wire.external_processor_pb2 import (
     HeaderMutation,
@@ -30,6 +32,9 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 _KEPT_MODES = 64  # of a peer that makes up its own there might be many
 _FILTER = "envoy.filters.http.ext_proc"
 _SERVED_BY = "upstream.address"
+_ATTEMPTS = "upstream.request_attempt_count"
+_DETAILS = "response.code_details"
+_STATUS_DIGITS = 3
 
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
 _FIELDS = {kind: field for field, kind in _KINDS.items()}
@@ -59,11 +64,14 @@ def decode(message: bytes) -> Event:
         body: HttpBody = getattr(request, _FIELDS[kind])
         return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes)
     if kind is Kind.RESPONSE_HEADERS:
+        told = _told(request)
         return Event(
             kind,
             load_report=_header(request.response_headers, REPORT_HEADER),
             modes=modes,
-            served_by=_served_by(request),
+            served_by=_served_by(request, told),
+            outcome=outcome_of(_status(request.response_headers), _text(told, _DETAILS)),
+            attempts=_whole(told, _ATTEMPTS),
         )
     return Event(kind, modes=modes) if kind else _UNKNOWN
 
@@ -120,15 +128,30 @@ def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
     return tuple(hint.string_value.split(","))
 
 
-def _served_by(request: ProcessingRequest) -> str:
-    served = _metadata(request, TARGET_NAMESPACE, SERVED)
-    if served is not None:
-        return served.string_value
+def _status(message: HttpHeaders) -> int:
+    """The answer's status; 0 for what is none."""
+    raw = _header(message, ":status") or b""
+    return int(raw) if len(raw) == _STATUS_DIGITS and raw.isdigit() else 0
+
+
+def _told(request: ProcessingRequest) -> Mapping[str, Value]:
+    """The attributes that Envoy was asked to tell."""
     # Looking a missing key up would add it: the map is asked first.
-    if _FILTER not in request.attributes:
-        return ""
-    attributes = request.attributes[_FILTER].fields
-    return attributes[_SERVED_BY].string_value if _SERVED_BY in attributes else ""
+    return request.attributes[_FILTER].fields if _FILTER in request.attributes else {}
+
+
+def _text(told: Mapping[str, Value], name: str) -> str:
+    return told[name].string_value if name in told else ""
+
+
+def _whole(told: Mapping[str, Value], name: str) -> int:
+    number = told[name].number_value if name in told else 0.0
+    return int(number) if isfinite(number) else 0
+
+
+def _served_by(request: ProcessingRequest, told: Mapping[str, Value]) -> str:
+    served = _metadata(request, TARGET_NAMESPACE, SERVED)
+    return _text(told, _SERVED_BY) if served is None else served.string_value
 
 
 def _metadata(request: ProcessingRequest, namespace: str, key: str) -> Value | None:

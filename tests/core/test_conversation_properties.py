@@ -24,6 +24,7 @@ from extproc.core.events import (
 )
 from extproc.core.ledger import Ledger
 from extproc.core.orca import Shown
+from extproc.core.outcome import Outcome
 from extproc.core.paths import INFERENCE_PATHS
 from extproc.core.rename import renamed_form, renamed_json
 from extproc.core.request import PENDING
@@ -110,6 +111,8 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
             Event,
             st.just(Kind.RESPONSE_HEADERS),
             served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
+            outcome=st.sampled_from([None, *Outcome]),
+            attempts=st.integers(0, 3),
             load_report=st.sampled_from([None, b"", REPORT, b"TEXT nonsense", b"\xff"]),
             modes=told,
         ),

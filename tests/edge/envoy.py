@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import betterproto2
@@ -99,17 +100,19 @@ def response_body(part: bytes, *, end: bool = False) -> bytes:
 
 
 def response_headers(
-    attributes: dict[str, str] | None = None,
+    attributes: Mapping[str, str | float] | None = None,
     metadata: dict[str, dict[str, Hint]] | None = None,
+    *,
+    status: bytes = b"200",
     **others: bytes,
 ) -> bytes:
     """The upstream's answer, with what Envoy was asked to tell of it."""
     told = {}
     if attributes is not None:
-        values = {name: Value(string_value=value) for name, value in attributes.items()}
+        values = {name: _value(value) for name, value in attributes.items()}
         told = {"envoy.filters.http.ext_proc": Struct(fields=values)}
     named = {name.replace("_", "-"): value for name, value in others.items()}
-    headers = header_map({":status": b"200", **named})
+    headers = header_map({":status": status, **named})
     return bytes(
         ProcessingRequest(
             response_headers=HttpHeaders(headers=headers),

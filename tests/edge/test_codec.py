@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from extproc.core.errors import NoEndpoints
 from extproc.core.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
+from extproc.core.outcome import Outcome
 from extproc.core.router import Decision
 from extproc.core.strategies import Prediction
 from extproc.edge.codec import decode, encode
@@ -163,7 +164,7 @@ class TestAMessageOfEnvoy:
     )
     def test_may_tell_who_answered(self, attributes: dict[str, str] | None, served_by: str) -> None:
         event = decode(response_headers(attributes))
-        assert event == Event(Kind.RESPONSE_HEADERS, served_by=served_by)
+        assert event == Event(Kind.RESPONSE_HEADERS, served_by=served_by, outcome=Outcome.SERVED)
 
     @pytest.mark.parametrize("attributes", [None, {"upstream.address": "10.0.0.1:8000"}])
     def test_may_tell_who_answered_in_the_endpoint_picker_protocols_way(
@@ -171,9 +172,36 @@ class TestAMessageOfEnvoy:
     ) -> None:
         served: dict[str, Hint] = {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}
         event = decode(response_headers(attributes, {"envoy.lb": served}))
-        assert event == Event(Kind.RESPONSE_HEADERS, served_by="10.0.0.2:8000")
+        assert event.served_by == "10.0.0.2:8000"
         other = decode(response_headers(attributes, {"envoy.lb": {"other": "x"}}))
         assert other.served_by == ("10.0.0.1:8000" if attributes else "")
+
+    @pytest.mark.parametrize(
+        ("status", "attributes", "outcome"),
+        [
+            (b"200", None, Outcome.SERVED),
+            (b"404", {}, Outcome.SERVED),
+            (b"503", {"upstream.address": "10.0.0.2:8000"}, Outcome.ERROR),
+            (b"503", {"response.code_details": "via_upstream"}, Outcome.ERROR),
+            (b"504", {"response.code_details": "upstream_per_try_timeout"}, Outcome.TIMEOUT),
+            (b"503", {"response.code_details": "something_else"}, None),
+            (b"", {}, None),
+            (b"5xx", {}, None),
+            (b"\xff00", {}, None),
+            (b"1" * 5000, {}, None),
+        ],
+    )
+    def test_tells_how_it_went(
+        self, status: bytes, attributes: dict[str, str] | None, outcome: Outcome | None
+    ) -> None:
+        assert decode(response_headers(attributes, status=status)).outcome is outcome
+
+    @pytest.mark.parametrize(
+        ("attempts", "known"), [(2, 2), (0, 0), (float("nan"), 0), (float("inf"), 0), ("2", 0)]
+    )
+    def test_may_tell_how_many_were_tried(self, attempts: float | str, known: int) -> None:
+        event = decode(response_headers({"upstream.request_attempt_count": attempts}))
+        assert event.attempts == known
 
     def test_may_hold_a_load_report(self) -> None:
         message = response_headers(
@@ -183,7 +211,10 @@ class TestAMessageOfEnvoy:
             server=b"uvicorn",
         )
         assert decode(message) == Event(
-            Kind.RESPONSE_HEADERS, served_by="10.0.0.2:8000", load_report=b"TEXT a=1"
+            Kind.RESPONSE_HEADERS,
+            served_by="10.0.0.2:8000",
+            outcome=Outcome.SERVED,
+            load_report=b"TEXT a=1",
         )
 
     def test_may_hold_a_load_report_as_text(self) -> None:

@@ -43,9 +43,11 @@ body, in any mode, its first bytes tell that the prompt is computed, and its `us
 read at its end, or when the stream ends before: it says how true the prediction was,
 and how long the model's tokens are.
 
-Where Envoy retries on another endpoint and tells us which one answered, the
-lease moves there. The stream's end releases it, however it comes: with Envoy's
-`response_trailer_mode: SEND` the stream lives exactly as long as the request.
+Where Envoy shows us the answer's headers and tells which endpoint was asked, endpoints that
+fail are avoided for a while (`extproc.core.ejection`). Where it retries on another endpoint
+and tells us which one answered, the lease moves there. The stream's end releases it,
+however it comes: with Envoy's `response_trailer_mode: SEND` the stream lives exactly as
+long as the request.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
 from extproc.core.head import HEAD_LIMIT, Head
 from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown, load_of
+from extproc.core.outcome import Outcome
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
 from extproc.core.request import Request, header_text
 from extproc.core.router import Decision, Placement, Router
@@ -216,6 +219,8 @@ class Conversation:
         self._shown.response_headers = True
         verdict = self.verdict
         if isinstance(verdict, Decision):
+            if event.served_by:
+                self._judge(verdict, event)
             if event.served_by not in ("", verdict.address):
                 verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
                 self.retried = True
@@ -224,6 +229,17 @@ class Conversation:
         # One that is empty is ours to take away, too.
         ours = event.load_report is not None and self._asked
         return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
+
+    def _judge(self, decision: Decision, event: Event) -> None:
+        """Counts how the endpoints did that were asked."""
+        ejection, served_by = self._router.ejection, event.served_by
+        ejected = decision.ejected
+        if served_by != decision.address:
+            # With one attempt Envoy has not asked the chosen one, which it may not know.
+            if event.attempts != 1:
+                ejection.heard(decision.address, Outcome.REPLACED, ejected)
+            ejected = ejection.ejected.get(served_by)
+        ejection.heard(served_by, event.outcome, ejected)
 
     def _learn(self, address: str, report: bytes) -> None:
         load = load_of(report)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from extproc.core.blocks import Prompt, prompt_of
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
+from extproc.core.ejection import Ejected, Ejection
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
@@ -58,6 +59,8 @@ class Decision(NamedTuple):
     """Whether the strategy wants to know what the answer says of the endpoint's load."""
     prediction: Prediction | None
     """How much of the prompt is probably cached there; None where the strategy does not say."""
+    ejected: Ejected | None
+    """The chosen endpoint's ejection, if the request is its trial."""
     lease: Lease
 
     @property
@@ -93,6 +96,9 @@ class Router:
         self.signals = signals or Signals(lambda: 0.0, ledger)
         self.catalog = catalog or Catalog()
         """The catalog in force; `publish` puts another in its place."""
+        self.ejection = Ejection(self.signals.clock)
+        """Which endpoints are avoided because they failed."""
+        self.ejection.follow(self.catalog.models)
         self.token_sizes = TokenSizes()
         """How long the tokens of each model are."""
         self._rng = rng or Random(0)
@@ -102,6 +108,7 @@ class Router:
     def publish(self, catalog: Catalog) -> None:
         """Puts a catalog in force, and shows it to all who follow."""
         self.catalog = catalog
+        self.ejection.follow(catalog.models)
         for follower in self._followers:
             follower(catalog)
 
@@ -169,12 +176,23 @@ class Router:
         spec = placement.model.spec
         strategy = placement.model.strategy
         query = self._query(placement)
-        order = self.order(placement, query)
+        ejection, spared = self.ejection, placement
+        if ejection.ejected:
+            snapshot = ejection.spare(spec.name, placement.snapshot, placement.adapter)
+            spared = placement._replace(snapshot=snapshot)
+        order = self.order(spared, query)
         best = next(order, None)
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot
             raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
+        fallback = second.endpoint.address if second else None
+        ejected = None
+        if ejection.ejected:
+            ejected = ejection.chosen(best.endpoint.address)
+            if fallback is None and self._fallbacks:
+                others = placement.snapshot.eligible(placement.adapter)
+                fallback = ejection.last_resort(others, best.endpoint.address)
         strategy.chosen(query, best.endpoint)
         inflight = self.ledger.loads.get(best.endpoint.address, 0)
         lease = self.ledger.acquire(spec.name, best.endpoint)
@@ -190,11 +208,12 @@ class Router:
             reason=best.reason,
             hops=best.hops,
             inflight=inflight,
-            candidates=len(placement.snapshot.eligible(placement.adapter)),
-            fallback=second.endpoint.address if second else None,
+            candidates=len(spared.snapshot.eligible(placement.adapter)),
+            fallback=fallback,
             rename=placement.rename,
             reads_signals=strategy.reads_signals,
             prediction=prediction,
+            ejected=ejected,
             lease=lease,
         )
 

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Protocol
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.ejections import EjectionReport
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.discovery import Discovery
 from extproc.adapters.kubernetes.errors import KubernetesError
@@ -142,6 +143,7 @@ class Sidecar:
             fallbacks=not settings.single_endpoint,
         )
         self._telemetry = Telemetry(self._router)
+        self._router.ejection.observers.append(EjectionReport(self._telemetry))
         self._scraper = Scraper(self._router, self._telemetry, rng)
         self._router.follow(self._scraper.follow)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)

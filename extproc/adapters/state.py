@@ -9,8 +9,9 @@ from extproc.core.endpoint import Endpoint
 from extproc.core.router import Router
 from extproc.core.signals import Signals
 
-Readiness = Literal["ready", "draining"]
-"""`draining` has left but still finishes requests."""
+Readiness = Literal["ready", "ejected", "draining"]
+"""`ejected` has failed: it is avoided, or has yet to show that it serves again. `draining` has
+left but still finishes requests."""
 
 
 class Standing(NamedTuple):
@@ -64,15 +65,16 @@ class ModelState(TypedDict):
 
 
 def standings(router: Router) -> Iterator[Standing]:
-    """The endpoints of every model: the ready ones, then those that left and hold requests."""
-    loads = router.ledger.loads
-    ready: set[tuple[str, str]] = set()
+    """The endpoints of every model: the present ones, then those that left and hold requests."""
+    loads, ejected = router.ledger.loads, router.ejection.ejected
+    present: set[tuple[str, str]] = set()
     for name, model in router.catalog.models.items():
         for endpoint in model.snapshot.endpoints:
-            ready.add((name, endpoint.address))
-            yield Standing(name, endpoint, loads.get(endpoint.address, 0), "ready")
+            present.add((name, endpoint.address))
+            readiness: Readiness = "ejected" if endpoint.address in ejected else "ready"
+            yield Standing(name, endpoint, loads.get(endpoint.address, 0), readiness)
     for name, endpoint, inflight in router.ledger.held():
-        if (name, endpoint.address) not in ready:
+        if (name, endpoint.address) not in present:
             yield Standing(name, endpoint, inflight, "draining")
 
 

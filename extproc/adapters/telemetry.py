@@ -21,6 +21,7 @@ from extproc.adapters.state import Readiness, standings
 from extproc.adapters.tallies import Distribution, Tally
 from extproc.core.conversation import Listed, Verdict
 from extproc.core.errors import Refusal
+from extproc.core.outcome import Outcome
 from extproc.core.router import Decision, Router
 from extproc.core.signals import Report
 from extproc.core.spec import Source
@@ -103,6 +104,13 @@ class Telemetry:
             ["path", "result"],
             registry=registry,
         )
+        self._ejections = Counter(
+            "extproc_ejections",
+            "Times an endpoint was avoided from then on, or for longer, because it failed: error, "
+            "reset, timeout, or replaced on a retry.",
+            ["model", "reason"],
+            registry=registry,
+        )
         self._prompts = _Prompts(registry)
         self._endpoints = _Endpoints(router)
         registry.register(self._endpoints)
@@ -151,6 +159,10 @@ class Telemetry:
     def signal_read(self, path: str, result: str) -> None:
         """Counts a reading of what an endpoint says of itself."""
         self._signal_readings.labels(path, result).inc()
+
+    def ejected(self, model: str, reason: Outcome) -> None:
+        """Counts an ejection of one of a model's endpoints."""
+        self._ejections.labels(model, str(reason)).inc()
 
     def read_ages(self, age: Callable[[Source], float]) -> None:
         """From now on asks this for the seconds since a source's endpoints were current."""
@@ -333,4 +345,4 @@ class _Endpoints(Collector):
 
 def _no_endpoints() -> dict[Readiness, int]:
     """A count to begin with: a series that is not there is no zero."""
-    return {"ready": 0, "draining": 0}
+    return {"ready": 0, "ejected": 0, "draining": 0}

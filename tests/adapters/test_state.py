@@ -3,9 +3,10 @@ from __future__ import annotations
 from extproc.adapters.state import SignalsState, model_states, standings
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
+from extproc.core.outcome import Outcome
 from extproc.core.router import Decision, Router
 from extproc.core.signals import Load, Report, Signals
-from tests.core.builders import by_service, catalog, model_spec, router
+from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
 
 
 def decide(serving: Router, model: str) -> Decision:
@@ -124,6 +125,23 @@ def test_adapters_that_endpoints_said_they_have_are_shown() -> None:
     shown = model_states(serving)["llama"]
     assert shown["adapters"] == ["law", "sql"]
     assert [endpoint["adapters"] for endpoint in shown["endpoints"]] == [["law", "sql"], ["sql"]]
+
+
+def test_an_endpoint_that_fails_is_ejected_until_it_serves_again() -> None:
+    serving = router(model_spec("a"), model_spec("b"))
+    ejection, (failing, _) = serving.ejection, TWO_ADDRESSES
+
+    def shown() -> dict[str, list[str]]:
+        return {
+            name: [endpoint["state"] for endpoint in model["endpoints"]]
+            for name, model in model_states(serving).items()
+        }
+
+    for _ in range(3):
+        ejection.heard(failing, Outcome.RESET)
+    assert shown() == {"a": ["ejected", "ready"], "b": ["ejected", "ready"]}
+    ejection.heard(failing, Outcome.SERVED, ejection.chosen(failing))
+    assert shown() == {"a": ["ready", "ready"], "b": ["ready", "ready"]}
 
 
 def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:

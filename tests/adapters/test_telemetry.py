@@ -10,6 +10,7 @@ from extproc.adapters.telemetry import Telemetry
 from extproc.core.conversation import Conversation, Event, Kind, Listed
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
 from extproc.core.ledger import Ledger
+from extproc.core.outcome import Outcome
 from extproc.core.router import Decision, Router
 from extproc.core.signals import Load, Reading, Report, Signals
 from extproc.core.spec import ServiceSpec
@@ -41,6 +42,7 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
         "extproc_discovery_lists": "counter",
         "extproc_discovery_watches": "counter",
         "extproc_signal_readings": "counter",
+        "extproc_ejections": "counter",
         "extproc_signals_age_seconds": "gauge",
         "extproc_prompt_tokens": "counter",
         "extproc_predicted_cached_tokens": "counter",
@@ -135,6 +137,18 @@ class TestEndpoints:
         assert sample(telemetry, inflight, model="llama", endpoint=other) == 0
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_that_fail_are_counted_as_ejected_until_they_serve_again(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        ejection, failing = serving.ejection, TWO_ADDRESSES[0]
+        for _ in range(3):
+            ejection.heard(failing, Outcome.RESET)
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 1
+        ejection.heard(failing, Outcome.SERVED, ejection.chosen(failing))
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 0
 
     def test_that_left_are_counted_as_draining_until_they_are_empty(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))

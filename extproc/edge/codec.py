@@ -34,6 +34,7 @@ _FILTER = "envoy.filters.http.ext_proc"
 _SERVED_BY = "upstream.address"
 _ATTEMPTS = "upstream.request_attempt_count"
 _DETAILS = "response.code_details"
+_STATUS = ":status"
 _STATUS_DIGITS = 3
 
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
@@ -65,12 +66,13 @@ def decode(message: bytes) -> Event:
         return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes)
     if kind is Kind.RESPONSE_HEADERS:
         told = _told(request)
+        status, load_report = _answer(request.response_headers)
         return Event(
             kind,
-            load_report=_header(request.response_headers, REPORT_HEADER),
+            load_report=load_report,
             modes=modes,
             served_by=_served_by(request, told),
-            outcome=outcome_of(_status(request.response_headers), _text(told, _DETAILS)),
+            outcome=outcome_of(status, _text(told, _DETAILS)),
             attempts=_whole(told, _ATTEMPTS),
         )
     return Event(kind, modes=modes) if kind else _UNKNOWN
@@ -102,9 +104,17 @@ def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     return headers
 
 
-def _header(message: HttpHeaders, name: str) -> bytes | None:
-    found = (h for h in message.headers.headers if h.key == name)
-    return next((h.raw_value or h.value.encode() for h in found), None)
+def _answer(message: HttpHeaders) -> tuple[int, bytes | None]:
+    """An answer's status, 0 for what is none, and its load report."""
+    status, report = b"", None
+    for header in message.headers.headers:
+        name = header.key
+        if name == _STATUS:
+            status = header.raw_value or header.value.encode()
+        elif name == REPORT_HEADER:
+            report = header.raw_value or header.value.encode()
+    is_status = len(status) == _STATUS_DIGITS and status.isdigit()
+    return int(status) if is_status else 0, report
 
 
 def _modes(request: ProcessingRequest) -> Modes:
@@ -128,12 +138,6 @@ def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
     return tuple(hint.string_value.split(","))
 
 
-def _status(message: HttpHeaders) -> int:
-    """The answer's status; 0 for what is none."""
-    raw = _header(message, ":status") or b""
-    return int(raw) if len(raw) == _STATUS_DIGITS and raw.isdigit() else 0
-
-
 def _told(request: ProcessingRequest) -> Mapping[str, Value]:
     """The attributes that Envoy was asked to tell."""
     # Looking a missing key up would add it: the map is asked first.
@@ -141,12 +145,13 @@ def _told(request: ProcessingRequest) -> Mapping[str, Value]:
 
 
 def _text(told: Mapping[str, Value], name: str) -> str:
-    return told[name].string_value if name in told else ""
+    value = told.get(name)
+    return "" if value is None else value.string_value
 
 
 def _whole(told: Mapping[str, Value], name: str) -> int:
-    number = told[name].number_value if name in told else 0.0
-    return int(number) if isfinite(number) else 0
+    value = told.get(name)
+    return 0 if value is None or not isfinite(value.number_value) else int(value.number_value)
 
 
 def _served_by(request: ProcessingRequest, told: Mapping[str, Value]) -> str:

@@ -235,8 +235,9 @@ class Conversation:
         ejection, served_by = self._router.ejection, event.served_by
         ejected = decision.ejected
         if served_by != decision.address:
-            # With one attempt Envoy has not asked the chosen one, which it may not know.
-            if event.attempts != 1:
+            # With one attempt Envoy has not asked the chosen one, which it may not know. Where it
+            # does not tell, only the fallback is sure to have come after it.
+            if event.attempts > 1 or (not event.attempts and served_by == decision.fallback):
                 ejection.heard(decision.address, Outcome.REPLACED, ejected)
             ejected = ejection.ejected.get(served_by)
         ejection.heard(served_by, event.outcome, ejected)

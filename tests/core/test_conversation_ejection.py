@@ -198,14 +198,34 @@ class TestAnAnswer:
             gateway.answered(served_by="10.9.9.9:1", attempts=1)
         assert gateway.ejected == set()
 
-    @pytest.mark.parametrize("attempts", [0, 2])
-    def test_of_another_after_the_chosen_one_does(self, attempts: int) -> None:
+    def test_of_another_whom_nobody_knows_does_not_unless_envoy_says_that_it_came_after(
+        self,
+    ) -> None:
         gateway = Gateway(endpoints=2)
         for _ in range(20):
-            _, decision = gateway.request()
-            gateway.answered(served_by="10.9.9.9:1", attempts=attempts)
+            gateway.answered(served_by="10.9.9.9:1")
+        assert gateway.ejected == set()
+        for _ in range(20):
+            gateway.answered(served_by="10.9.9.9:1", attempts=2)
         assert len(gateway.ejected) == 1
-        assert decision.fallback
+
+    @pytest.mark.parametrize("attempts", [0, 2])
+    def test_of_the_fallback_blames_the_chosen_one(self, attempts: int) -> None:
+        gateway = Gateway("RoundRobin", endpoints=3)
+        while not gateway.ejected:
+            conversation, decision = gateway.request()
+            refused = decision.address == FAILING
+            by = decision.fallback if refused and decision.fallback else decision.address
+            conversation.receive(
+                Event(
+                    Kind.RESPONSE_HEADERS,
+                    served_by=by,
+                    outcome=Outcome.SERVED,
+                    attempts=attempts if refused else min(attempts, 1),
+                )
+            )
+        assert gateway.ejected == {FAILING}
+        assert gateway.asked <= 9
 
     def test_that_fails_on_the_fallback_too_counts_against_both(self) -> None:
         gateway = Gateway(endpoints=3)

@@ -151,13 +151,11 @@ class TestAnEndpointThatNeverAnswers:
     """Somebody must give up: Envoy, if it is told when."""
 
     @WITH_RETRIES
-    async def test_is_tried_a_few_times_if_tries_may_be_idle_for_so_long_only(
+    async def test_is_tried_a_few_times_if_each_try_may_take_so_long_only(
         self, launch: Launch, failing: FailingEndpoint, config: str
     ) -> None:
         await failing.listen("hangs")
-        retry = retrying(
-            retry_on="connect-failure,refused-stream,reset", per_try_idle_timeout="0.5s"
-        )
+        retry = retrying(retry_on="connect-failure,refused-stream,reset", per_try_timeout="0.5s")
         scene = await launch(options(failing, config, retry))
         assert {reply.status for reply in await ask(scene, 20)} == {200}
         assert failing.tried == TRIED

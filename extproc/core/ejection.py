@@ -16,7 +16,9 @@ fails everywhere is no fault of the endpoints, and the rest could not bear it. A
 could serve a request are ejected it goes to one of them all the same.
 
 Only the answer to a request that was sent there since ends an ejection, or makes it longer: what
-was under way when an endpoint died would otherwise count as many trials as it was requests.
+was under way when an endpoint died would otherwise count as many trials as it was requests. And
+only a trial makes it longer, not what goes there for want of others: else a network that is away
+for a moment would leave ejections of a minute behind.
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class Ejected:
     seconds: float
     until: float
     """When the next request may go there, by the clock of `Ejection`."""
+    on_trial: bool = False
+    """Whether one has gone there when it was time."""
 
 
 class Observer(Protocol):
@@ -116,10 +120,11 @@ class Ejection:
         return spared if spared.eligible(adapter) else snapshot
 
     def chosen(self, address: str) -> Ejected | None:
-        """A request goes there: its ejection, if it is ejected. The next has to wait as long."""
+        """A request goes there: its ejection, if it is ejected. After a trial the next waits."""
         one = self._ejected.get(address)
-        if one is not None:
-            one.until = max(one.until, self._clock() + one.seconds)
+        if one is not None and (now := self._clock()) >= one.until:
+            one.on_trial = True
+            one.until = now + one.seconds
         return one
 
     def last_resort(self, endpoints: Iterable[Endpoint], chosen: str) -> str | None:
@@ -136,7 +141,7 @@ class Ejection:
     def _failed(self, address: str, outcome: Outcome, sent: Ejected | None) -> None:
         before = self._ejected.get(address)
         if before is not None:
-            if before is sent:
+            if before is sent and before.on_trial:
                 self._eject(address, outcome, min(2 * before.seconds, MOST_SECONDS))
             return
         count = self._failures[address] = self._failures.get(address, 0) + 1

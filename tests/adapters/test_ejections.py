@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from extproc.adapters.ejections import EjectionReport
-from extproc.adapters.logs import configure
 from extproc.adapters.telemetry import Telemetry
+from extproc.core.ledger import Ledger
 from extproc.core.outcome import Outcome
+from extproc.core.router import Router
+from extproc.core.signals import Signals
 from tests.adapters.documents import sample
-from tests.core.builders import TWO_ADDRESSES, model_spec, router
+from tests.core.builders import TWO_ADDRESSES, catalog, model_spec
+from tests.core.clock import Clock
 
 FAILING = TWO_ADDRESSES[0]
 
 
-def test_an_ejection_and_a_return_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    configure("info", "text")
-    serving = router(model_spec("a"), model_spec("b"))
+def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "extproc.ejections")
+    clock = Clock()
+    serving = Router(
+        Ledger(), catalog(model_spec("a"), model_spec("b")), signals=Signals(clock, Ledger())
+    )
     ejection, telemetry = serving.ejection, Telemetry(serving)
     ejection.observers.append(EjectionReport(telemetry))
     for _ in range(10):
         ejection.heard(FAILING, Outcome.RESET)
+    clock.forward(5)
     ejection.heard(FAILING, Outcome.ERROR, ejection.chosen(FAILING))
     for _ in range(10):
         ejection.heard(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
-    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
-    assert lines == [
-        f"WARNING endpoint ejected endpoint={FAILING} models=a,b reason=reset seconds=5.0",
-        f"WARNING endpoint ejected endpoint={FAILING} models=a,b reason=error seconds=10.0",
-        f"INFO endpoint in service again endpoint={FAILING} models=a,b",
+    where = {"endpoint": FAILING, "models": "a,b"}
+    assert [(line.levelname, line.message, vars(line)["fields"]) for line in caplog.records] == [
+        ("WARNING", "endpoint ejected", {**where, "reason": "reset", "seconds": 5.0}),
+        ("WARNING", "endpoint ejected", {**where, "reason": "error", "seconds": 10.0}),
+        ("INFO", "endpoint in service again", where),
     ]
     for model in ("a", "b"):
         for reason in ("reset", "error"):

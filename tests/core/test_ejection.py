@@ -187,9 +187,25 @@ class TestAnEjectedEndpoint:
         assert fleet.out() == {1}
         assert fleet.lengths == [FIRST_SECONDS]
 
-    def test_counts_failures_that_were_sent_together_once(self) -> None:
+    def test_that_is_used_for_want_of_others_is_not_out_for_longer_when_it_fails(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
+        for _ in range(5):
+            fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
+        assert fleet.lengths == [FIRST_SECONDS]
+        fleet.clock.forward(FIRST_SECONDS)
+        assert fleet.eligible() == {0, 1, 2}
+
+    def test_that_is_used_for_want_of_others_is_back_when_it_serves(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.ejection.heard(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
+        assert fleet.out() == set()
+
+    def test_counts_failures_of_one_trial_once(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS)
         together = [fleet.try_again(1) for _ in range(5)]
         for sent in together:
             fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, sent)

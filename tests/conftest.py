@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SENSITIVE_TO_TIMING = (
     "tests/e2e/test_drain.py",
+    "tests/e2e/test_ejection.py",
     "tests/e2e/test_endpoint_picker.py::TestASidecarThatFails",
     "tests/e2e/test_endpoint_picker.py::TestInFlightTruth",
     "tests/e2e/test_inflight_truth.py",

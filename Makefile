@@ -48,12 +48,21 @@ test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
 test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on every supported Envoy
 	@for version in $(ALL_ENVOYS); do \
 		echo "Envoy $$version"; \
-		EXTPROC_ENVOY=$(CURDIR)/.envoys/$$version/envoy/_bin/envoy $(BIN)/python -m pytest -q tests/e2e $(ARGS) || exit 1; \
+		EXTPROC_ENVOY=$(CURDIR)/.envoys/$$version/envoy/_bin/envoy $(BIN)/python -m pytest -q tests/e2e tests/faults $(ARGS) || exit 1; \
 	done
 
 .PHONY: test-outages
 test-outages: $(INSTALLED)  ## the API server away for a whole minute, in every way, under load
-	EXTPROC_OUTAGE_SECONDS=60 $(BIN)/python -m pytest -s tests/e2e/test_kubernetes_outages.py $(ARGS)
+	EXTPROC_OUTAGE_SECONDS=60 $(BIN)/python -m pytest -s tests/faults/test_api_server.py $(ARGS)
+
+.PHONY: faults
+faults: $(INSTALLED)  ## every fault of tests/faults to its full extent (15 minutes); writes docs/reliability.md
+	EXTPROC_FAULTS=full EXTPROC_OUTAGE_SECONDS=60 EXTPROC_RELIABILITY=docs $(BIN)/python -m pytest tests/faults $(ARGS)
+
+# SOAK_SECONDS shortens those that churn for hours; ARGS="-k soak_30m" takes one of them.
+.PHONY: soak
+soak: $(INSTALLED)  ## the faults that take long (3 hours); adds its rows to docs/reliability.md
+	EXTPROC_SOAK_SECONDS=$(SOAK_SECONDS) EXTPROC_RELIABILITY=docs $(BIN)/python -m pytest -m soak tests/faults $(ARGS)
 
 .PHONY: e2e-vllm
 e2e-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## real vLLM engines on the CPU: their counters against ours (2.5 GB to install)

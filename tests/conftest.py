@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.faults.report import show
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
@@ -26,10 +28,10 @@ SENSITIVE_TO_TIMING = (
     "tests/e2e/test_kubernetes_",
     "tests/e2e/test_load_reports.py",
     "tests/e2e/test_reload.py",
-    "tests/e2e/test_sidecar_death.py",
     "tests/e2e/test_signals.py",
     "tests/e2e/test_simulated_time.py",
     "tests/e2e/test_strategies.py",
+    "tests/faults/",
     "tests/lab/load/test_load.py",
     "tests/lab/test_programs.py",
     "tests/lab/test_stand_in_api_server.py",
@@ -68,6 +70,11 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return _scope(nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What faults came to."""
+    show(terminalreporter)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

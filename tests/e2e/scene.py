@@ -46,6 +46,8 @@ class Options:
     unix_socket: bool = False
     replica_arguments: Sequence[str] = ()
     sidecar_arguments: Sequence[str] = ()
+    patience: float = 30
+    """Seconds that an answer may take, so that a test that waits for one fails in time."""
 
     def models(self, addresses: Sequence[str]) -> Json:
         """The models document over these endpoints."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -13,21 +14,23 @@ from extproc.lab.cluster import config_map
 from extproc.lab.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy, statuses
 from tests.e2e.scene import chat
+from tests.faults.report import Report
 
 # `make test-outages` asks for a whole minute.
 OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "4"))
 CONVERGENCE_SECONDS = 35
 
 DOWN = [{"listening": False}, {"frozen": True}, {"failing": 503}, {"forbidden": ["endpointslices"]}]
+CLIENTS = 20
 UP = {"listening": True, "frozen": False, "failing": 0, "forbidden": []}
 
 
 @pytest.mark.parametrize("fault", DOWN, ids=lambda fault: next(iter(fault)))
-async def test_an_api_server_that_is_away_fails_no_request(
-    deploy: Deploy, fault: dict[str, object]
-) -> None:
+async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: Report) -> None:
+    """No request fails, what is known stays, and changes arrive within 35 s of its return."""
+    report.tried(f"{OUTAGE_SECONDS:g} s away, in this manner, under {CLIENTS} clients")
     scene = await deploy(ClusterOptions(replicas=3, pods=2))
-    async with scene.load() as answers:
+    async with scene.load(CLIENTS) as answers:
         await scene.api.faults(**fault)
         await scene.api.drop_watches()
         # What happens meanwhile is heard of later; the first pod is still there.
@@ -44,12 +47,17 @@ async def test_an_api_server_that_is_away_fails_no_request(
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS)
         took = time.monotonic() - began
         assert await scene.metric("extproc_discovery_age_seconds", model="llama") < 2
+    report.lost(
+        failed=failures(answers),
+        what=f"of {answers.total()} requests; caught up {took:.1f} s after its return",
+    )
     assert statuses(answers) == {200}
     assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
-    print(f"{answers.total()} requests; caught up {took:.1f} s after the API server's return")
 
 
-async def test_an_expired_version_costs_one_list_and_never_an_empty_set(deploy: Deploy) -> None:
+async def test_watch_410(deploy: Deploy, report: Report) -> None:
+    """An expired version costs one list, and never an empty set."""
+    report.tried(f"3 watches broken off and their version expired, under {CLIENTS} clients")
     scene = await deploy(ClusterOptions(replicas=2))
 
     async def count(what: str, result: str) -> float:
@@ -63,7 +71,7 @@ async def test_an_expired_version_costs_one_list_and_never_an_empty_set(deploy: 
     async def both_watch() -> bool:
         return await scene.api.open_watches() == 2
 
-    async with scene.load() as answers:
+    async with scene.load(CLIENTS) as answers:
         for times in range(1, 4):
             await until(both_watch, 10, "ConfigMap and slices to be watched")
             await asyncio.sleep(1)
@@ -71,29 +79,37 @@ async def test_an_expired_version_costs_one_list_and_never_an_empty_set(deploy: 
             await scene.api.compact()
             await scene.api.drop_watches(abort=True)
             await until(partial(expired, times), 10, "the version to expire")
+    lists = await count("lists", "ok")
+    report.lost(
+        failed=failures(answers), what=f"of {answers.total()} requests; {lists - 1:g} lists anew"
+    )
     assert statuses(answers) == {200}
     assert {address for _, address in answers} == set(scene.replicas.addresses)
-    assert await count("lists", "ok") == 1 + 3
+    assert lists == 1 + 3
 
 
-async def test_a_watch_that_fell_silent_is_given_up_in_time(deploy: Deploy) -> None:
-    """A half-open connection: nothing comes, not even its end."""
+async def test_watch_silent(deploy: Deploy, report: Report) -> None:
+    """A half-open connection, of which not even the end comes, is given up within 40 s."""
+    report.tried("every watch silent, and a pod that came meanwhile")
     scene = await deploy(ClusterOptions(replicas=3, pods=2))
     async with scene.load(clients=2) as answers:
         await scene.api.faults(silent_watches=True)
         await scene.api.apply(scene.pod(2))
         began = time.monotonic()
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS + 5)
-        print(f"noticed after {time.monotonic() - began:.1f} s")
+        took = time.monotonic() - began
+    report.lost(
+        failed=failures(answers), what=f"of {answers.total()} requests; noticed after {took:.1f} s"
+    )
     assert statuses(answers) == {200}
     assert await scene.metric(
         "extproc_discovery_watches_total", resource="endpointslices", result="unreachable"
     )
 
 
-async def test_a_sidecar_that_starts_before_the_api_server_lets_envoy_fall_back(
-    deploy: Deploy,
-) -> None:
+async def test_apiserver_late(deploy: Deploy, report: Report) -> None:
+    """A sidecar that starts before the API server is not ready, and Envoy falls back meanwhile."""
+    report.tried("a start without an API server, under 5 clients")
     scene = await deploy(ClusterOptions(replicas=2, start_sidecar=False))
     await scene.api.faults(listening=False)
     scene.sidecar.spawn()
@@ -107,10 +123,16 @@ async def test_a_sidecar_that_starts_before_the_api_server_lets_envoy_fall_back(
         await scene.api.faults(listening=True)
         await until(scene.sidecar.is_ready, CONVERGENCE_SECONDS, "the sidecar to be ready")
         await asyncio.sleep(0.5)
+    report.lost(failed=failures(answers), what=f"of {answers.total()} requests")
     assert statuses(answers) == {200}
     assert (await scene.send(chat("hello"))).status == 200
     lines = await scene.access_log(answers.total() + 1)
     assert lines[-1]["route"] == "chosen"
+
+
+def failures(answers: Counter[tuple[int, str]]) -> int:
+    """Answers of another status than 200."""
+    return sum(count for (status, _), count in answers.items() if status != 200)
 
 
 async def answers_admin(scene: ClusterScene) -> bool:

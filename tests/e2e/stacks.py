@@ -1,0 +1,145 @@
+"""Real Envoy, the real sidecar and stand-in vLLM replicas, started and killed for each test.
+
+Where it matters how one of them ends, a test ends it: what is left has nothing more to say.
+These are fixtures for the conftest of any suite that wants whole stacks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from extproc.lab.stack import (
+    ENVOY_CONFIGS,
+    Envoy,
+    EnvoyPlaces,
+    FileSidecar,
+    SidecarProcess,
+    StandInFleet,
+    adapted,
+)
+from tests.e2e.cluster_scene import (
+    CONFIG_MAP,
+    NAMESPACE,
+    ClusterOptions,
+    ClusterScene,
+    Deploy,
+)
+from tests.e2e.forked import ForkedApiServer, ForkedFleet
+from tests.e2e.scene import Launch, Options, Scene, envoy_minor
+
+OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`every_envoy`: runs a test on the installed Envoy and on those named in the environment."""
+    if "every_envoy" in metafunc.fixturenames:
+        versions = ["installed", *os.environ.get("EXTPROC_TEST_ENVOYS", "").split()]
+        metafunc.parametrize("every_envoy", versions, indirect=True)
+
+
+@pytest.fixture
+def every_envoy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The version of Envoy that this run of the test is to use."""
+    version: str = request.param
+    if version != "installed":
+        binary = OTHER_ENVOYS / version / "envoy" / "_bin" / "envoy"
+        monkeypatch.setenv("EXTPROC_ENVOY", str(binary))
+    return version
+
+
+@pytest.fixture
+async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
+    """Starts a scene; everything started is stopped when the test ends."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(options: Options | None = None) -> Scene:
+            return await _start(options or Options(), tmp_path, cleanup)
+
+        yield start
+
+
+@pytest.fixture
+async def deploy(tmp_path: Path) -> AsyncIterator[Deploy]:
+    """Starts a scene whose sidecar lives on (a stand-in for) Kubernetes."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(options: ClusterOptions | None = None) -> ClusterScene:
+            return await _deploy(options or ClusterOptions(), tmp_path, cleanup)
+
+        yield start
+
+
+async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> Scene:
+    replicas = await _fleet(options, directory, cleanup)
+    listen = f"unix:{directory}/extproc.sock" if options.unix_socket else ""
+    sidecar = FileSidecar(
+        options.models(replicas.addresses),
+        directory,
+        listen=listen,
+        arguments=options.sidecar_arguments,
+    )
+    cleanup.push_async_callback(sidecar.kill)
+    await sidecar.start()
+    envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
+    return Scene(envoy, sidecar, replicas, session)
+
+
+async def _deploy(
+    options: ClusterOptions, directory: Path, cleanup: AsyncExitStack
+) -> ClusterScene:
+    replicas = await _fleet(options, directory, cleanup)
+    api = ForkedApiServer(directory)
+    cleanup.push_async_callback(api.kill)
+    await api.start()
+    sidecar = SidecarProcess(
+        ["--models-configmap", f"{NAMESPACE}/{CONFIG_MAP}", "--kubeconfig", str(api.kubeconfig)],
+        directory,
+        arguments=options.sidecar_arguments,
+    )
+    cleanup.push_async_callback(sidecar.kill)
+    envoy, session = await _envoy(options, sidecar, replicas, directory, cleanup)
+    scene = ClusterScene(envoy, sidecar, replicas, session, api)
+    await scene.configure(options.document())
+    await api.apply(*(scene.pod(i) for i in range(options.ready_replicas)))
+    if options.start_sidecar:
+        await sidecar.start()
+    return scene
+
+
+async def _fleet(options: Options, directory: Path, cleanup: AsyncExitStack) -> StandInFleet:
+    replicas = ForkedFleet(options.replicas, directory, options.replica_arguments)
+    cleanup.push_async_callback(replicas.kill)
+    await replicas.start()
+    return replicas
+
+
+async def _envoy(
+    options: Options,
+    sidecar: SidecarProcess,
+    replicas: StandInFleet,
+    directory: Path,
+    cleanup: AsyncExitStack,
+) -> tuple[Envoy, aiohttp.ClientSession]:
+    """A running Envoy, and a client of it."""
+    places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
+    if options.config.startswith("fallback-") and envoy_minor() < 37:
+        pytest.skip("the fallback variants need Envoy 1.37")
+    config = adapted(ENVOY_CONFIGS / options.config, places)
+    options.change_config(config)
+    envoy = Envoy(config, directory)
+    cleanup.push_async_callback(envoy.kill)
+    await envoy.start()
+    # As many connections as a test opens at once: none may queue in the client.
+    connector = aiohttp.TCPConnector(limit=0)
+    session = await cleanup.enter_async_context(
+        aiohttp.ClientSession(
+            envoy.url, connector=connector, timeout=aiohttp.ClientTimeout(total=options.patience)
+        )
+    )
+    return envoy, session

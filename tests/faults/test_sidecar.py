@@ -1,0 +1,91 @@
+"""What dies with the sidecar, or hangs with it: no request and no stream."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+
+from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.faults.canary import Canary
+from tests.faults.extent import extent
+from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, streaming
+
+KILLS = extent(3, full=12)
+KILL_SECONDS = extent(2, full=5)
+"""From one death to the next."""
+
+FROZEN_SECONDS = extent(4, full=10)
+MESSAGE_TIMEOUT = 2
+"""Of envoy.yaml: what a request waits for a sidecar that hangs, once."""
+
+
+async def decided_again(scene: Scene, seconds: float) -> float:
+    """The seconds until a request is decided, and not sent the fallback's way."""
+    began = time.monotonic()
+    while True:
+        await scene.send(chat("decided?", tokens=1), headers={"x-request-id": "probe"})
+        await asyncio.sleep(0.15)  # the access log is written every 100 ms
+        took = time.monotonic() - began
+        if any(line["route"] == "chosen" for line in _since(scene, began)):
+            return took
+        assert took < seconds, "no request is decided"
+
+
+def _since(scene: Scene, began: float) -> list[dict[str, object]]:
+    wall = time.time() - (time.monotonic() - began)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall)) + f".{int(wall % 1 * 1000):03}Z"
+    return [line for line in scene.envoy.access_log() if line["time"] >= moment]
+
+
+async def test_sidecar_sigkill(launch: Launch, report: Report) -> None:
+    """No stream fails or is cut; decisions resume within 1 s; no spoofed address is reached."""
+    scene = await launch(Options(replica_arguments=PACE))
+    report.tried(f"{KILLS} kills, one every {KILL_SECONDS:g} s, under {CLIENTS} streams")
+    resumed = []
+    async with Canary().listening() as canary:
+        async with streaming(scene, headers={"x-target-endpoint": canary.address}) as streams:
+            for _ in range(KILLS):
+                await scene.sidecar.kill()
+                await asyncio.sleep(KILL_SECONDS / 2)
+                await scene.sidecar.start()
+                resumed.append(await decided_again(scene, 5))
+                await asyncio.sleep(KILL_SECONDS / 2)
+        report.lost(
+            failed=streams.failed,
+            cut=streams.cut,
+            canary_connections=canary.connections,
+            what=f"of {streams.whole} streams; decisions after {max(resumed):.2f} s at the latest",
+        )
+        assert canary.connections == 0
+    assert streams.outcomes.keys() == {"whole"}
+    assert max(resumed) < 1
+    routes = Counter(line["route"] for line in scene.envoy.access_log())
+    assert routes["fallback"] > 0
+    await scene.agree_on_inflight(0)
+
+
+async def test_sidecar_frozen(launch: Launch, report: Report) -> None:
+    """Streams go on; new requests wait for message_timeout once, and it recovers by itself."""
+    scene = await launch(Options(replica_arguments=PACE))
+    report.tried(f"SIGSTOP for {FROZEN_SECONDS:g} s under {CLIENTS} streams, then SIGCONT")
+    async with streaming(scene) as streams:
+        scene.sidecar.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        replies = await asyncio.gather(*(scene.send(chat(f"user {i}")) for i in range(10)))
+        waited = time.monotonic() - began
+        await asyncio.sleep(max(0.0, FROZEN_SECONDS - waited))
+        scene.sidecar.signal(signal.SIGCONT)
+        resumed = await decided_again(scene, 5)
+    report.lost(
+        failed=streams.failed + sum(reply.status != 200 for reply in replies),
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; new ones waited {streams.slowest_begin:.2f} s at the "
+        f"most; decisions {resumed:.2f} s after SIGCONT",
+    )
+    assert {reply.status for reply in replies} == {200}
+    assert streams.outcomes.keys() == {"whole"}
+    assert streams.slowest_begin < MESSAGE_TIMEOUT + 1
+    await scene.agree_on_inflight(0)

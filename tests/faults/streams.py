@@ -18,8 +18,8 @@ from extproc.lab.openai_requests import chat_request
 from tests.e2e.scene import CHAT, MODEL, Json, Scene, chat
 
 CLIENTS = 200
-PACE = ("--time-scale", "0.5", "--max-num-seqs", "1000", "--kv-tokens", "1000000")
-"""Of replicas on which so many streams leave a core for all the others: a token takes 0.1 s."""
+PACE = ("--time-scale", "1", "--max-num-seqs", "1000", "--kv-tokens", "1000000")
+"""Of replicas on which so many streams leave a core for all the others: a token takes 50 ms."""
 
 WHOLE = "whole"
 

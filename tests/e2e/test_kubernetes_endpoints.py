@@ -90,64 +90,6 @@ async def test_a_terminating_pod_keeps_its_streams_and_gets_no_new_ones(deploy: 
     await scene.agree_on_inflight(0)
 
 
-async def test_when_nothing_is_ready_the_serving_pods_are_used_then_503(deploy: Deploy) -> None:
-    scene = await deploy(ClusterOptions(replicas=2))
-    await scene.api.apply(scene.pod(0, TERMINATING), scene.pod(1, STARTING))
-    await scene.routes_to(0)
-    assert (await scene.send(chat("hello"))).replica == scene.replicas.addresses[0]
-    await scene.remove(0)
-    await scene.routes_to()
-    reply = await scene.send(chat("hello"))
-    assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
-    assert reply.headers["retry-after"] == "2"
-    await scene.api.apply(scene.pod(1))
-    await scene.routes_to(1)
-    assert (await scene.send(chat("hello"))).status == 200
-
-
-async def test_poisoned_slices_are_never_routed_to(deploy: Deploy) -> None:
-    scene = await deploy(ClusterOptions(replicas=1))
-    api_port = int(scene.api.url.rpartition(":")[2])
-    poison = {
-        "169.254.169.254": ("IPv4", 80),
-        "224.0.0.1": ("IPv4", 8000),
-        "0.0.0.0": ("IPv4", 8000),
-        "127.0.0.1": ("IPv4", api_port),
-        "fe80::1": ("IPv6", 8000),
-        "ff02::1": ("IPv6", 8000),
-    }
-    for number, (address, (family, port)) in enumerate(poison.items()):
-        await scene.api.apply(
-            endpoint_slice(
-                SERVICE,
-                NAMESPACE,
-                f"poison-{number}",
-                [(address, f"evil-{number}", READY)],
-                port=port,
-                address_type=family,
-            )
-        )
-    undeclared = endpoint_slice(
-        SERVICE, NAMESPACE, "other-port", [("127.0.0.1", "p", READY)], port=1, port_name="admin"
-    )
-    await scene.api.apply(undeclared, scene.pod(0, TERMINATING))
-    await scene.api.apply(scene.pod(0))
-    name = "extproc_endpoints_refused_total"
-
-    async def all_counted() -> bool:
-        reasons = ("link_local", "multicast", "unspecified", "api_server", "undeclared_port")
-        source = f"service {NAMESPACE}/{SERVICE}"
-        counts = [await scene.metric(name, reason=r, source=source) for r in reasons]
-        return counts == [2, 2, 1, 1, 1]
-
-    await until(all_counted, 5, "all poison to be counted")
-    assert await scene.ready() == {scene.replicas.addresses[0]}
-    for i in range(10):
-        assert (await scene.send(chat(f"hello {i}"))).replica == scene.replicas.addresses[0]
-    for address in poison:
-        assert scene.sidecar.complaint().count(f"address={address} ") == 1
-
-
 async def test_loopback_is_routed_to_only_where_that_is_allowed(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=1, sidecar_arguments=()))
     assert await scene.ready() == set()

@@ -1,0 +1,118 @@
+"""Endpoints that leave all at once, and addresses that nobody may be sent to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from extproc.lab.cluster import endpoint_slice
+from extproc.lab.processes import until
+from tests.e2e.cluster_scene import (
+    NAMESPACE,
+    READY,
+    SERVICE,
+    STARTING,
+    TERMINATING,
+    ClusterOptions,
+    ClusterScene,
+    Deploy,
+)
+from tests.e2e.scene import Reply, chat
+from tests.faults.canary import Canary
+from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, streaming
+
+REFUSALS = 100
+REFUSAL_SECONDS = 0.05
+SCRAPED = {"/metrics", "/v1/models"}
+
+
+async def test_all_endpoints_terminating(deploy: Deploy, report: Report) -> None:
+    """Those that still serve are used; then 503 in OpenAI's shape within 50 ms."""
+    scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE))
+    report.tried(f"both pods terminating under {CLIENTS} streams, then none")
+    async with streaming(scene) as streams:
+        await scene.api.apply(scene.pod(0, TERMINATING), scene.pod(1, STARTING))
+        await scene.routes_to(0)
+        await asyncio.sleep(1)
+        assert (await scene.send(chat("hello"))).replica == scene.replicas.addresses[0]
+    await scene.remove(0)
+    await scene.routes_to()
+    took = sorted([await refused(scene) for _ in range(REFUSALS)])
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; then {REFUSALS} refusals, the 95th after "
+        f"{took[94] * 1000:.1f} ms",
+    )
+    assert streams.outcomes.keys() == {"whole"}
+    assert took[94] < REFUSAL_SECONDS
+    await scene.api.apply(scene.pod(1))
+    await scene.routes_to(1)
+    assert (await scene.send(chat("hello"))).status == 200
+
+
+async def refused(scene: ClusterScene) -> float:
+    """The seconds that a refusal takes."""
+    began = time.monotonic()
+    reply: Reply = await scene.send(chat("hello"))
+    took = time.monotonic() - began
+    assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
+    assert reply.headers["retry-after"] == "2"
+    return took
+
+
+async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
+    """The API server, link-local, multicast: never routed to, never scraped, counted once."""
+    scene = await deploy(ClusterOptions(replicas=1, strategy="LeastQueue"))
+    api_port = int(scene.api.url.rpartition(":")[2])
+    poison = {
+        "169.254.169.254": ("IPv4", 80),
+        "224.0.0.1": ("IPv4", 8000),
+        "0.0.0.0": ("IPv4", 8000),
+        "127.0.0.1": ("IPv4", api_port),
+        "fe80::1": ("IPv6", 8000),
+        "ff02::1": ("IPv6", 8000),
+    }
+    report.tried(f"slices with {', '.join(poison)} and a port that the document does not name")
+    async with Canary().listening() as canary:
+        for number, (address, (family, port)) in enumerate(poison.items()):
+            places = [(address, f"evil-{number}", READY)]
+            await scene.api.apply(
+                endpoint_slice(
+                    *(SERVICE, NAMESPACE, f"poison-{number}", places),
+                    port=port,
+                    address_type=family,
+                )
+            )
+        port = int(canary.address.rpartition(":")[2])
+        await scene.api.apply(
+            endpoint_slice(
+                *(SERVICE, NAMESPACE, "other-port", [("127.0.0.1", "p", READY)]),
+                port=port,
+                port_name="admin",
+            )
+        )
+        # What is refused is counted once, however often the rest changes.
+        await scene.api.apply(scene.pod(0, TERMINATING))
+        await scene.api.apply(scene.pod(0))
+        await until(lambda: _all_counted(scene), 5, "all poison to be counted")
+        assert await scene.ready() == {scene.replicas.addresses[0]}
+        for i in range(10):
+            reply = await scene.send(chat(f"hello {i}"))
+            assert reply.replica == scene.replicas.addresses[0]
+        await asyncio.sleep(1)  # two rounds of readings
+        scraped = [one for one in await scene.api.requests() if one["path"] in SCRAPED]
+        report.lost(canary_connections=canary.connections, readings_of_the_api_server=len(scraped))
+        assert canary.connections == 0
+        assert scraped == []
+    for address in poison:
+        assert scene.sidecar.complaint().count(f"address={address} ") == 1
+
+
+async def _all_counted(scene: ClusterScene) -> bool:
+    reasons = ("link_local", "multicast", "unspecified", "api_server", "undeclared_port")
+    source = f"service {NAMESPACE}/{SERVICE}"
+    name = "extproc_endpoints_refused_total"
+    counts = [await scene.metric(name, reason=r, source=source) for r in reasons]
+    return counts == [2, 2, 1, 1, 1]

@@ -1,0 +1,109 @@
+"""An endpoint that fails harms its own streams, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from extproc.lab.processes import free_port, until
+from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.faults.engines import Engine
+from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
+
+TRUTH_SECONDS = 1
+
+
+def beside(address: str) -> Options:
+    """Three replicas that are well, and one endpoint that is not; each gets its share."""
+    return Options(more_endpoints=[address], strategy="RoundRobin", replica_arguments=PACE)
+
+
+async def ledger_agrees(scene: Scene, address: str, held: int) -> float:
+    """The seconds until the sidecar counts so many there. Raises TimeoutError."""
+    began = time.monotonic()
+
+    async def agrees() -> bool:
+        return (await scene.sidecar.inflight()).get(address, 0) == held
+
+    await until(agrees, 5, f"{held} requests counted on {address}")
+    return time.monotonic() - began
+
+
+async def crowd(scene: Scene, streams: Streams, length: int) -> list[asyncio.Task[None]]:
+    """Clients that stream one answer each, once all of them are in flight."""
+    bodies = (chat(f"user {i}", tokens=length) for i in range(CLIENTS))
+    tasks = [asyncio.create_task(streams.one(scene, body)) for body in bodies]
+
+    async def are_in_flight() -> bool:
+        return sum((await scene.sidecar.inflight()).values()) == CLIENTS
+
+    await until(are_in_flight, 10, f"{CLIENTS} streams")
+    return tasks
+
+
+async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> None:
+    """Only its own streams end, and in-flight counts are true within 1 s."""
+    async with Engine().serving() as victim:
+        scene = await launch(beside(victim.address))
+        report.tried(f"one of 4 endpoints dies under {CLIENTS} streams")
+        streams = Streams()
+        tasks = await crowd(scene, streams, length=60)
+        await until(lambda: victim.held == CLIENTS // 4, 5, "the victim to hold its share")
+        own = victim.held
+        victim.die()
+        took = await ledger_agrees(scene, victim.address, 0)
+        await asyncio.gather(*tasks)
+    report.lost(
+        streams_of_its_own=own,
+        of_others=CLIENTS - own - streams.whole,
+        what=f"counts true after {took:.2f} s",
+    )
+    assert (streams.whole, streams.cut) == (CLIENTS - own, own)
+    assert took < TRUTH_SECONDS
+    await scene.agree_on_inflight(0)
+
+
+async def test_endpoint_refusing(launch: Launch, report: Report) -> None:
+    """Requests sent there are answered with an error at once; no other fails, none is counted."""
+    nobody = f"127.0.0.1:{free_port()}"
+    scene = await launch(beside(nobody))
+    report.tried(f"one of 4 endpoints refuses connections, under {CLIENTS} clients for 3 s")
+    async with streaming(scene) as streams:
+        await asyncio.sleep(3)
+    took = await ledger_agrees(scene, nobody, 0)
+    log = await scene.access_log(streams.outcomes.total())
+    sent_there = sum(line["endpoint"] == nobody for line in log)
+    report.lost(
+        requests_sent_there=streams.failed,
+        of_others=streams.failed - sent_there + streams.cut,
+        what=f"of {streams.outcomes.total()} requests; counts true after {took:.2f} s",
+    )
+    # Envoy's own answer to a refused connection: 503 on 1.38, 502 on 1.40.
+    assert streams.outcomes.keys() <= {WHOLE, "status 502", "status 503"}
+    assert streams.failed == sent_there > 0
+    assert took < TRUTH_SECONDS
+    await scene.agree_on_inflight(0)
+
+
+async def test_endpoint_silent(launch: Launch, report: Report) -> None:
+    """It holds its own requests until their clients give up; counts are true all along."""
+    async with Engine(silent=True).serving() as silent:
+        scene = await launch(beside(silent.address))
+        report.tried(f"one of 4 endpoints accepts and never answers, under {CLIENTS} streams")
+        streams = Streams()
+        tasks = await crowd(scene, streams, length=60)
+        await until(lambda: streams.whole == CLIENTS * 3 // 4, 20, "the others' streams to end")
+        await ledger_agrees(scene, silent.address, silent.held)
+        own = silent.held
+        for task in tasks:
+            task.cancel()
+        took = await ledger_agrees(scene, silent.address, 0)
+    report.lost(
+        streams_of_its_own=own,
+        of_others=CLIENTS - own - streams.whole,
+        what=f"counts true {took:.2f} s after its clients gave up",
+    )
+    assert own == CLIENTS // 4
+    assert took < TRUTH_SECONDS
+    await scene.agree_on_inflight(0)

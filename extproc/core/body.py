@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jiter
 
@@ -44,18 +44,18 @@ def read_json(head: bytes, *, complete: bool) -> Document:
     """
     if not head:
         raise InvalidRequest("The request has no body; a JSON object is expected.")
-    try:
-        document = jiter.from_json(
-            head,
-            # Prompts are unique: caching them would only hold on to their memory.
-            cache_mode="keys",
-            partial_mode=False if complete else "trailing-strings",
-        )
-    except ValueError as problem:
-        raise InvalidRequest(f"The request body is not valid JSON: {problem}.") from None
+    document = _parsed(head, False if complete else "trailing-strings")
     if not isinstance(document, dict):
         raise InvalidRequest("The request body must be a JSON object.")
     return document
+
+
+def _parsed(head: bytes, partial: bool | Literal["trailing-strings"]) -> Any:
+    try:
+        # Prompts are unique: caching them would only hold on to their memory.
+        return jiter.from_json(head, cache_mode="keys", partial_mode=partial)
+    except ValueError as problem:
+        raise InvalidRequest(f"The request body is not valid JSON: {problem}.") from None
 
 
 def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | None:
@@ -64,7 +64,8 @@ def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | N
     Raises InvalidRequest where a model is certainly missing or of a wrong type.
     """
     if not complete and _may_be_cut(head, document.get("model")):
-        document = jiter.from_json(head, cache_mode="keys", partial_mode=True)
+        # It may find fault with what only ended too early for the other mode.
+        document = _parsed(head, True)
     if not complete and "model" not in document:
         return None
     model = document.get("model")

@@ -111,6 +111,11 @@ class TestACutBody:
     def test_is_read_as_far_as_it_goes(self, head: bytes, document: dict[str, Any]) -> None:
         assert read_json(head, complete=False) == document
 
+    def test_whose_model_has_half_a_character_at_its_end_is_refused(self) -> None:
+        """The parser takes it for the end of the head while it may shorten strings."""
+        with pytest.raises(InvalidRequest):
+            model_of(b'{"model": "llam\xd3", "messages": [[', complete=False)
+
     @pytest.mark.parametrize(
         "head",
         [

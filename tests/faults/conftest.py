@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tests.edge.quiet_envoy  # noqa: F401
 from tests.e2e.stacks import deploy, every_envoy, launch, pytest_generate_tests
 from tests.faults.report import Report
 

@@ -1,0 +1,52 @@
+"""What a test can see of a running sidecar beside its ports: its tasks, files and threads."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.processes import until
+from extproc.lab.stack import SidecarProcess
+
+_INSIDE = Path(__file__).with_name("inside")
+
+COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "Task was destroyed")
+"""What a log has no business to say."""
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, **environment: Path) -> None:
+    """Sidecars that are started from now on do what `inside/sitecustomize.py` says."""
+    monkeypatch.setenv("PYTHONPATH", str(_INSIDE))
+    for name, value in environment.items():
+        monkeypatch.setenv(f"EXTPROC_TEST_{name.upper()}", str(value))
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a process has that it must give back."""
+
+    tasks: int
+    files: int
+    threads: int
+
+
+async def holdings(sidecar: SidecarProcess, tasks: Path) -> Holdings:
+    """Of a sidecar that was prepared to write its tasks there."""
+    tasks.unlink(missing_ok=True)
+    sidecar.signal(signal.SIGUSR2)
+    await until(tasks.exists, 5, "the sidecar to count its tasks")
+    process = Path(f"/proc/{sidecar.pid}")
+    return Holdings(
+        tasks=int(tasks.read_text()),
+        files=len(list((process / "fd").iterdir())),
+        threads=len(list((process / "task").iterdir())),
+    )
+
+
+def complaints(sidecar: SidecarProcess) -> list[str]:
+    """What it should not have written."""
+    text = sidecar.stderr.read_text(errors="replace")
+    return [line for line in text.splitlines() if any(word in line for word in COMPLAINTS)]

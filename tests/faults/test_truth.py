@@ -1,0 +1,165 @@
+"""The ledger says what the upstreams hold, whatever clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import CHAT, Launch, Options, Scene, chat
+from tests.faults.extent import extent
+from tests.faults.inside_sidecar import complaints, holdings, prepare
+from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, streaming
+
+CANCELS = extent(200, full=1000)
+AT_ONCE = 100
+BODY = json.dumps({**chat("hello", tokens=400), "stream": True}).encode()
+HEAD = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+
+SAMPLE_SECONDS = extent(10, full=60)
+SAMPLES_PER_SECOND = 10
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Phase = Callable[[Reader, Writer], Awaitable[object]]
+
+
+async def in_headers(_: Reader, writer: Writer) -> None:
+    writer.write(HEAD[:40])
+
+
+async def before_body(_: Reader, writer: Writer) -> None:
+    writer.write(HEAD)
+    await asyncio.sleep(0.005)
+
+
+async def in_body(_: Reader, writer: Writer) -> None:
+    writer.write(HEAD + BODY[:50])
+    await asyncio.sleep(0.005)
+
+
+async def with_the_last_byte(_: Reader, writer: Writer) -> None:
+    writer.write(HEAD + BODY)
+    await writer.drain()
+
+
+async def while_decided(_: Reader, writer: Writer) -> None:
+    writer.write(HEAD + BODY)
+    await asyncio.sleep(0.003)
+
+
+async def at_the_answers_headers(reader: Reader, writer: Writer) -> None:
+    writer.write(HEAD + BODY)
+    await reader.readuntil(b"\r\n\r\n")
+
+
+async def at_the_first_token(reader: Reader, writer: Writer) -> None:
+    writer.write(HEAD + BODY)
+    await reader.readuntil(b"data: ")
+
+
+PHASES: list[Phase] = [
+    in_headers,
+    before_body,
+    in_body,
+    with_the_last_byte,
+    while_decided,
+    at_the_answers_headers,
+    at_the_first_token,
+]
+
+
+async def cancel(scene: Scene, phase: Phase) -> None:
+    """Many clients at once that go as far as this, and vanish."""
+    port = scene.envoy.ports["llm"]
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await phase(reader, writer)
+        writer.transport.abort()
+
+    for _ in range(0, CANCELS, AT_ONCE):
+        await asyncio.gather(*(client() for _ in range(AT_ONCE)))
+
+
+async def test_cancel_everywhere(
+    launch: Launch, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing stays in the ledger, no task, no file, no thread; the log has no complaint."""
+    tasks = tmp_path / "tasks"
+    prepare(monkeypatch, tasks=tasks)
+    scene = await launch(Options(replica_arguments=("--time-scale", "20", *PACE[2:])))
+    assert (await scene.send(chat("hello"))).status == 200
+    before = await holdings(scene.sidecar, tasks)
+    report.tried(f"{CANCELS} clients vanish in each of {len(PHASES)} phases, {AT_ONCE} at once")
+    for phase in PHASES:
+        await cancel(scene, phase)
+    await scene.agree_on_inflight(0, seconds=5)
+    after = await holdings(scene.sidecar, tasks)
+    said = complaints(scene.sidecar)
+    report.lost(
+        leases=sum((await scene.sidecar.inflight()).values()),
+        tasks=after.tasks - before.tasks,
+        files=after.files - before.files,
+        threads=after.threads - before.threads,
+        complaints=len(said),
+    )
+    assert after == before
+    assert said == []
+    assert (await scene.send(chat("hello"))).status == 200
+
+
+async def test_inflight_truth(launch: Launch, report: Report) -> None:
+    """Ten times a second, each endpoint's count is what its replica holds, give or take one.
+
+    Streams end and begin in bursts here, and are on their way between the two for some
+    milliseconds: what differs is looked at again before it counts.
+    """
+    scene = await launch(Options(replica_arguments=PACE))
+    report.tried(
+        f"{SAMPLE_SECONDS} s at {SAMPLES_PER_SECOND} Hz, under {CLIENTS} streams that come and go"
+    )
+    errors = []
+    async with streaming(scene) as streams:
+        for _ in range(SAMPLE_SECONDS * SAMPLES_PER_SECOND):
+            errors.append(await lasting_error(scene))
+            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
+    await scene.agree_on_inflight(0)
+    wrong = sum(one > 1 for one in errors)
+    report.lost(
+        samples_that_differ_by_more_than_one=wrong,
+        what=f"of {len(errors)}; the worst by {max(errors)}; {streams.whole} streams ended",
+    )
+    assert streams.outcomes.keys() == {"whole"}
+    assert wrong == 0
+
+
+async def lasting_error(scene: Scene) -> int:
+    """The least error of a tenth of a second."""
+    found = await error(scene)
+    for _ in range(9):
+        if found <= 1:
+            break
+        await asyncio.sleep(0.01)
+        found = min(found, await error(scene))
+    return found
+
+
+async def error(scene: Scene) -> int:
+    """By how much an endpoint's count is wrong at the most.
+
+    Nobody can look at both at once: what replicas say is compared with what the sidecar says
+    before and after.
+    """
+    before = await scene.sidecar.inflight()
+    theirs = await scene.replicas.inflight()
+    after = await scene.sidecar.inflight()
+    found = 0
+    for address in scene.replicas.addresses:
+        ours = sorted((before.get(address, 0), after.get(address, 0)))
+        held = theirs.get(address, 0)
+        found = max(found, ours[0] - held, held - ours[1])
+    return found

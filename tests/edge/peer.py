@@ -1,0 +1,97 @@
+"""A gRPC client over one HTTP/2 connection to our side, without a socket, by the h2 library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+
+from extproc.edge.grpc_connection import GrpcConnection, Method
+from extproc.edge.grpc_messages import Messages, Status, framed
+
+INITIAL_WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
+
+
+@dataclass
+class Answer:
+    """What the peer has of a call."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    trailers: dict[str, str] = field(default_factory=dict)
+    messages: list[bytes] = field(default_factory=list)
+    ended: bool = False
+    reset: int | None = None
+
+    @property
+    def status(self) -> Status:
+        """How it ended."""
+        assert self.ended
+        return Status(int((self.trailers or self.headers)["grpc-status"]))
+
+
+def _texts(headers: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in headers}
+
+
+class Peer:
+    """A client and the server, and what goes between them."""
+
+    def __init__(
+        self, methods: Mapping[bytes, Method], *, window: int = 65_535, reads: bool = True
+    ) -> None:
+        self.server = GrpcConnection(methods, self.flush)
+        self.client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.client.local_settings = h2.settings.Settings(initial_values={INITIAL_WINDOW: window})
+        self.client.initiate_connection()
+        self.answers: dict[int, Answer] = {}
+        self._messages: dict[int, Messages] = {}
+        self._reads = reads
+        self.flush()
+
+    def call(self, path: str, *, content_type: str = "application/grpc+proto") -> int:
+        """Opens a stream."""
+        stream: int = self.client.get_next_available_stream_id()
+        pairs = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "sidecar"}
+        self.client.send_headers(stream, list({**pairs, "content-type": content_type}.items()))
+        self.answers[stream] = Answer()
+        self._messages[stream] = Messages()
+        self.flush()
+        return stream
+
+    def send(self, stream: int, message: bytes, *, last: bool = False) -> Answer:
+        """Sends one message, as far as windows allow."""
+        self.client.send_data(stream, framed(message), end_stream=last)
+        self.flush()
+        return self.answers[stream]
+
+    def flush(self) -> None:
+        """Lets both sides hear all that the other has said."""
+        while True:
+            ours, theirs = self.client.data_to_send(), self.server.take()
+            if not ours and not theirs:
+                return
+            if theirs:
+                for event in self.client.receive_data(theirs):
+                    self._hear(event)
+            if ours:
+                self.server.receive(ours, 0.0)
+
+    def _hear(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.ResponseReceived):
+            self.answers[event.stream_id].headers = _texts(event.headers)
+        elif isinstance(event, h2.events.TrailersReceived):
+            self.answers[event.stream_id].trailers = _texts(event.headers)
+        elif isinstance(event, h2.events.DataReceived):
+            found = self._messages[event.stream_id].feed(event.data)
+            self.answers[event.stream_id].messages += found
+            if self._reads:
+                self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded):
+            self.answers[event.stream_id].ended = True
+        elif isinstance(event, h2.events.StreamReset):
+            self.answers[event.stream_id].reset = event.error_code

@@ -1,0 +1,175 @@
+"""Streams of messages in any order, over the wire: one answer to each, and no lease is left."""
+
+from __future__ import annotations
+
+import h2.errors
+from google.protobuf.message import DecodeError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from extproc.edge.grpc_connection import Method
+from extproc.edge.grpc_messages import Status
+from extproc.edge.health import SERVICE
+from extproc.edge.wire.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from tests.core.builders import model_spec
+from tests.edge.envoy import (
+    BUFFERED_PARTIAL,
+    NONE,
+    request_body,
+    request_headers,
+    request_trailers,
+    response_body,
+    response_headers,
+    response_trailers,
+)
+from tests.edge.peer import Peer
+from tests.edge.streams import Sidecar
+from tests.faults.extent import extent
+from tests.faults.report import Report
+from tests.faults.traps import GOOD, TRAPS
+
+PROCESS = f"/{SERVICE}/Process"
+RUNS = extent(100, full=2_000)
+STEPS = 30
+
+paths = st.sampled_from(["/v1/chat/completions", "/v1/embeddings", "/v1/models", "/", ""])
+# A message is sent as one frame.
+good = [body for body in GOOD if len(body) < 10_000]
+bodies = st.sampled_from([*good, *(trap for trap in TRAPS if len(trap) < 10_000)]) | st.binary(
+    max_size=30
+)
+messages = st.one_of(
+    st.builds(
+        lambda path, mode, end: request_headers(path, mode=mode, end=end),
+        paths,
+        st.sampled_from([BUFFERED_PARTIAL, NONE, None]),
+        st.booleans(),
+    ),
+    st.builds(lambda body, end: request_body(body, end=end), bodies, st.booleans()),
+    st.builds(lambda body, cut: request_body(body[:cut]), bodies, st.integers(0, 60)),
+    st.builds(lambda body, end: response_body(body, end=end), bodies, st.booleans()),
+    st.sampled_from([request_trailers(), response_headers(), response_trailers(), b""]),
+)
+opened = st.sampled_from(["/v1/chat/completions", "/v1/responses"])
+
+
+class Streams(RuleBasedStateMachine):
+    """One Envoy with several streams, which it begins, feeds, breaks off and ends as it likes."""
+
+    sent = 0
+    """Messages, in all runs together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sidecar = Sidecar(model_spec("llama"), model_spec("qwen", strategy="PrefixCache"))
+        process = Method(lambda _: self.sidecar.processor.open())
+        self.peer = Peer({PROCESS.encode(): process})
+        self.kinds: dict[int, list[str]] = {}
+        self.over: set[int] = set()
+
+    streams = Bundle("streams")
+
+    @rule(target=streams)
+    def open(self) -> int:
+        stream = self.peer.call(PROCESS)
+        self.kinds[stream] = []
+        return stream
+
+    @rule(target=streams, path=opened, body=st.sampled_from(good))
+    def open_well(self, path: str, body: bytes) -> int:
+        """As most do, so that there are leases."""
+        stream = self.open()
+        self.send(stream, request_headers(path))
+        self.send(stream, request_body(body))
+        return stream
+
+    @rule(stream=streams, message=messages)
+    def send(self, stream: int, message: bytes) -> None:
+        if stream in self.over:
+            return
+        kind = _kind(message)
+        immediate = self._ended(stream)
+        answer = self.peer.send(stream, message)
+        Streams.sent += 1
+        if kind and not immediate:
+            self.kinds[stream].append(kind)
+        assert len(answer.messages) == len(self.kinds[stream])
+
+    @rule(stream=streams, garbage=st.binary(min_size=1, max_size=20))
+    def send_garbage(self, stream: int, garbage: bytes) -> None:
+        """What is no message ends this stream, and no other."""
+        if stream in self.over or _is_message(garbage):
+            return
+        answer = self.peer.send(stream, garbage)
+        self.over.add(stream)
+        assert answer.status is Status.INVALID_ARGUMENT
+
+    @rule(stream=consumes(streams))
+    def reset(self, stream: int) -> None:
+        if stream not in self.over:
+            self.peer.client.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+            self.peer.flush()
+            self.over.add(stream)
+
+    @rule(stream=consumes(streams))
+    def end(self, stream: int) -> None:
+        if stream not in self.over:
+            self.peer.client.end_stream(stream)
+            self.peer.flush()
+            self.over.add(stream)
+            assert self.peer.answers[stream].status is Status.OK
+
+    @invariant()
+    def every_answer_is_of_its_messages_kind(self) -> None:
+        for stream, kinds in self.kinds.items():
+            told = [_answered(message) for message in self.peer.answers[stream].messages]
+            for asked, answered in zip(kinds, told, strict=True):
+                assert answered in (asked, "immediate_response")
+            assert "immediate_response" not in told[:-1]
+
+    @invariant()
+    def only_open_streams_hold_leases(self) -> None:
+        assert self.sidecar.in_flight <= len(self.kinds.keys() - self.over)
+
+    def teardown(self) -> None:
+        self.peer.server.lost()
+        assert self.sidecar.in_flight == 0
+
+    def _ended(self, stream: int) -> bool:
+        told = self.peer.answers[stream].messages
+        return bool(told) and _answered(told[-1]) == "immediate_response"
+
+
+def _kind(message: bytes) -> str | None:
+    kind: str | None = ProcessingRequest.FromString(message).WhichOneof("request")
+    return kind
+
+
+def _is_message(garbage: bytes) -> bool:
+    try:
+        ProcessingRequest.FromString(garbage)
+    except DecodeError:
+        return False
+    return True
+
+
+def _answered(message: bytes) -> str | None:
+    kind: str | None = ProcessingResponse.FromString(message).WhichOneof("response")
+    return kind
+
+
+def test_message_sequence_fuzz(report: Report) -> None:
+    """One answer to each message, of its kind; nothing after a refusal; every lease is released."""
+    report.tried(f"{RUNS} connections of {STEPS} steps at the most, with another library as peer")
+    Streams.sent = 0
+    once = settings(max_examples=RUNS, stateful_step_count=STEPS, deadline=None)
+    run_state_machine_as_test(Streams, settings=once)  # type: ignore[no-untyped-call]
+    report.lost(unanswered=0, leases=0, what=f"of {Streams.sent:,} messages")

@@ -1,0 +1,131 @@
+"""Bodies, headers and streams of messages at the edges of what fits: whole, or a clear refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+from extproc.edge.grpc_connection import Method
+from extproc.edge.health import SERVICE
+from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
+from tests.core.builders import model_spec
+from tests.e2e.scene import Launch, Options, Reply, Scene
+from tests.edge.envoy import DUPLEX, request_body, request_headers
+from tests.edge.peer import Peer
+from tests.edge.streams import Sidecar
+from tests.faults.report import Report
+
+QUICK = ("--time-scale", "200")
+PLAIN = "/v1/embeddings"
+"""Its requests cost the stand-in nothing, however long they are."""
+
+BUFFER, THRESHOLD, WHOLE = 32_768, 131_072, 8 * 2**20
+"""Of envoy.yaml: the buffer, the length from which bodies are shown in part, and what of a body
+without a length is shown whole."""
+
+AROUND = [edge + off for edge in (BUFFER, 2 * BUFFER, THRESHOLD) for off in (-1, 0, 1)]
+MEBIBYTES = [size * 2**20 for size in (1, 4, 64)]
+MESSAGES = 10_000
+
+
+def sized(size: int) -> bytes:
+    """A body of exactly so many bytes."""
+    empty = json.dumps({"model": "llama", "input": ""}).encode()
+    return empty[:-2] + b"x" * (size - len(empty)) + empty[-2:]
+
+
+async def chunked(scene: Scene, body: bytes, size: int) -> Reply:
+    """Sent without a length, in pieces."""
+
+    async def pieces() -> object:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    async with scene.session.post(PLAIN, data=pieces()) as reply:
+        return Reply(reply.status, reply.headers, await reply.read())
+
+
+def is_whole(reply: Reply, body: bytes) -> bool:
+    """Whether the replica had every byte."""
+    digest = hashlib.md5(body).hexdigest()
+    return reply.status == 200 and reply.headers["x-stand-in-body-md5"] == digest
+
+
+async def test_size_edges(launch: Launch, report: Report) -> None:
+    """Every body is routed whole, or refused with a clear 4xx."""
+    scene = await launch(Options(replica_arguments=QUICK))
+    sizes = [*AROUND, WHOLE - 1, WHOLE, WHOLE + 1, *MEBIBYTES]
+    report.tried(
+        f"{len(sizes)} sizes from {min(sizes):,} bytes to 64 MiB, with a length and without"
+    )
+    refused, damaged = list[int](), 0
+    for size in sizes:
+        body = sized(size)
+        for reply in (await scene.send(body, path=PLAIN), await chunked(scene, body, 100_000)):
+            if 400 <= reply.status < 500:
+                refused.append(size)
+            else:
+                damaged += not is_whole(reply, body)
+    report.lost(damaged=damaged, what=f"{len(refused)} refused with 4xx")
+    assert damaged == 0
+    await scene.agree_on_inflight(0)
+
+
+async def test_size_headers(launch: Launch, report: Report) -> None:
+    """Headers of up to 60 kB are routed; beyond that Envoy says 431."""
+    scene = await launch(Options(replica_arguments=QUICK))
+    report.tried("one header of 1 to 70 kB, and a hundred of 0.5 kB")
+    body = sized(100)
+    statuses = {}
+    for kilobytes in (1, 8, 30, 59, 61, 70):
+        # More than one, for a client may not send a line that is longer.
+        lines = {f"x-large-{i}": "v" * 1_000 for i in range(kilobytes)}
+        statuses[kilobytes] = (await scene.send(body, path=PLAIN, headers=lines)).status
+    many = {f"x-many-{i}": "v" * 500 for i in range(95)}
+    statuses[0] = (await scene.send(body, path=PLAIN, headers=many)).status
+    report.lost(f"statuses by kB of headers: {statuses}")
+    # The stand-in takes no more than 8 kB of them in a line, and 64 kB in all.
+    assert all(statuses[kb] == 200 for kb in (0, 1, 8, 30))
+    assert statuses[61] == statuses[70] == 431
+    assert statuses[59] in (200, 431)
+
+
+def test_size_messages(report: Report) -> None:
+    """Each message of a long full-duplex stream is answered, and the body comes back whole."""
+    report.tried(f"{MESSAGES:,} body messages on one full-duplex stream, over HTTP/2 in process")
+    sidecar = Sidecar(model_spec("llama"))
+    process = f"/{SERVICE}/Process"
+    peer = Peer({process.encode(): Method(lambda _: sidecar.processor.open())})
+    stream = peer.call(process)
+    peer.send(stream, request_headers(mode=DUPLEX))
+    head = json.dumps({"model": "llama", "messages": [{"role": "user", "content": "x" * 200}]})
+    pieces = [head[:-1].encode(), *[b" "] * (MESSAGES - 2), b"}"]
+    for number, piece in enumerate(pieces):
+        answer = peer.send(stream, request_body(piece, end=number == MESSAGES - 1))
+    answers = [ProcessingResponse.FromString(message) for message in answer.messages]
+    back = b"".join(
+        one.request_body.response.body_mutation.streamed_response.body
+        for one in answers
+        if one.HasField("request_body")
+    )
+    report.lost(bytes_of_the_body=len(b"".join(pieces)) - len(back))
+    assert back == b"".join(pieces)
+    peer.client.end_stream(stream)
+    peer.flush()
+    assert sidecar.in_flight == 0
+
+
+async def test_size_pieces(launch: Launch, report: Report) -> None:
+    """A body that comes in ten thousand chunks arrives whole, through the sidecar or past it."""
+    report.tried(f"{MESSAGES:,} chunks, for each of two configurations of Envoy")
+    body = sized(MESSAGES * 20)
+    whole = 0
+    for config in ("envoy.yaml", "endpoint-picker.yaml"):
+        scene = await launch(Options(config=config, replica_arguments=QUICK))
+        whole += is_whole(await asyncio.wait_for(chunked(scene, body, 20), 30), body)
+        await scene.agree_on_inflight(0)
+        await scene.sidecar.kill()
+        await scene.envoy.kill()
+    report.lost(bodies=2 - whole)
+    assert whole == 2

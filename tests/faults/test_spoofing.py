@@ -66,28 +66,37 @@ async def attack_in_bytes(scene: Scene, address: str) -> None:
     body = b'{"model": "llama", "messages": [{"role": "user", "content": "a"}]}'
     length = b"content-length: %d\r\n" % len(body)
     to = address.encode()
-    for line in (
-        b"x-target-endpoint:" + to + b"\r\n",
-        b"x-target-endpoint : " + to + b"\r\n",
-        b"x-target-endpoint: \r\n " + to + b"\r\n",
-        b"x-target-endpoint: " + to + b"\x00\r\n",
-        b"x_target_endpoint: " + to + b"\r\n",
-        b"connection: x-target-endpoint\r\nx-target-endpoint: " + to + b"\r\n",
-        b"transfer-encoding: chunked\r\ntrailer: x-target-endpoint\r\n",
-    ):
-        await _raw(scene, b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", line + length, body)
-    await _raw(scene, b"POST http://" + to + b"/v1/chat/completions HTTP/1.1\r\n", length, body)
-    await _raw(scene, b"POST /v1/chat/completions HTTP/1.1\r\nhost: " + to + b"\r\n", length, body)
-    await _raw(scene, b"CONNECT " + to + b" HTTP/1.1\r\n", b"host: x\r\n", b"")
-    trailers = b"%x\r\n%s\r\n0\r\nx-target-endpoint: %s\r\n\r\n" % (len(body), body, to)
-    chunked = b"transfer-encoding: chunked\r\n"
-    await _raw(scene, b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n", chunked, trailers)
+    usual = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    chunked = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
+    requests = [
+        (usual + line + length, body)
+        for line in (
+            b"x-target-endpoint:" + to + b"\r\n",
+            b"x-target-endpoint : " + to + b"\r\n",
+            b"x-target-endpoint: \r\n " + to + b"\r\n",
+            b"x-target-endpoint: " + to + b"\x00\r\n",
+            b"x_target_endpoint: " + to + b"\r\n",
+            b"connection: x-target-endpoint\r\nx-target-endpoint: " + to + b"\r\n",
+            b"transfer-encoding: chunked\r\ntrailer: x-target-endpoint\r\n",
+        )
+    ]
+    requests += [
+        (b"POST http://" + to + b"/v1/chat/completions HTTP/1.1\r\n" + length, body),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: " + to + b"\r\n" + length, body),
+        (b"CONNECT " + to + b" HTTP/1.1\r\nhost: x\r\n", b""),
+        (
+            usual + b"transfer-encoding: chunked\r\n",
+            chunked + b"x-target-endpoint: " + to + b"\r\n\r\n",
+        ),
+    ]
+    await asyncio.gather(*(_raw(scene, head, body) for head, body in requests))
 
 
-async def _raw(scene: Scene, begin: bytes, headers: bytes, body: bytes) -> None:
+async def _raw(scene: Scene, head: bytes, body: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
-    writer.write(begin + headers + b"connection: close\r\n\r\n" + body)
+    writer.write(head + b"connection: close\r\n\r\n" + body)
     with suppress(TimeoutError, OSError):
+        # As long as a sidecar that hangs is waited for, and a little longer.
         await asyncio.wait_for(reader.read(), 3)
     writer.transport.abort()
 
@@ -117,10 +126,9 @@ async def test_header_spoof(launch: Launch, config: str, report: Report) -> None
     async with Canary().listening() as near, Canary().listening(LINK_LOCAL) as far:
         for state in states:
             await state(scene)
-            seen.append(await attack(scene, near.address))
-            await attack_in_bytes(scene, near.address)
-            await attack_in_bytes(scene, far.address)
-            seen[-1] += await attack(scene, far.address)
+            seen.append(await attack(scene, near.address) + await attack(scene, far.address))
+            for canary in (near, far):
+                await attack_in_bytes(scene, canary.address)
         report.lost(
             canary_connections=near.connections + far.connections,
             what=f"of {sum(map(Counter.total, seen))} requests",

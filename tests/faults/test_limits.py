@@ -1,0 +1,169 @@
+"""What runs out: connections, files, the disk for logs, and trust in the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.load import limits
+from extproc.lab.processes import until
+from tests.e2e.scene import Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.faults.inside_sidecar import prepare
+from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, Streams, streaming
+
+ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
+FILES = 64
+OVERFLOWS = "upstream_(cx|rq_pending|rq_active)_overflow"
+
+
+def patient(config: Json) -> None:
+    # How quickly they are decided depends on the machine; that all are does not.
+    ext_proc_filter(config)["message_timeout"] = "20s"
+
+
+def with_keepalive(config: Json) -> None:
+    """Pings on the connection to the sidecar, far more often than anybody would send them."""
+    patient(config)
+    (cluster,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "extproc")
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    http2 = options["explicit_http_config"]["http2_protocol_options"]
+    http2["connection_keepalive"] = {"interval": "0.1s", "timeout": "5s"}
+
+
+async def hold(scene: Scene, report: Report, count: int, length: int) -> None:
+    """So many streams at once; none may overflow a breaker."""
+    streams = Streams()
+    bodies = (chat(f"user {i}", tokens=length) for i in range(count))
+    tasks = [asyncio.create_task(streams.one(scene, body)) for body in bodies]
+    await scene.agree_on_inflight(count, seconds=60)
+    await asyncio.gather(*tasks)
+    await scene.agree_on_inflight(0, seconds=5)
+    overflows = sum((await scene.envoy.stats(OVERFLOWS)).values())
+    routes = {line["route"] for line in await scene.access_log(count)}
+    report.lost(failed=streams.failed, cut=streams.cut, overflows=overflows)
+    assert (streams.whole, overflows, routes) == (count, 0, {"chosen"})
+
+
+async def test_breakers(launch: Launch, report: Report) -> None:
+    """Two thousand streams at once overflow nothing, and are all counted."""
+    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY))
+    report.tried("2,000 streams at once")
+    await hold(scene, report, 2_000, length=140)
+
+
+@pytest.mark.soak
+async def test_breakers_4000(launch: Launch, report: Report) -> None:
+    """Four thousand streams at once overflow nothing, and are all counted."""
+    assert limits.raised() > 8_500
+    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY, patience=300))
+    report.tried("4,000 streams at once")
+    await hold(scene, report, 4_000, length=400)
+
+
+@pytest.mark.parametrize(
+    "seconds", [5, pytest.param(900, marks=pytest.mark.soak)], ids=["5s", "15m"]
+)
+async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> None:
+    """An idle connection that is pinged ten times a second is never told too_many_pings."""
+    scene = await launch(Options(change_config=with_keepalive, replica_arguments=PACE))
+    assert (await scene.send(chat("hello"))).status == 200
+    report.tried(f"{seconds} s without a request, and a PING every 100 ms")
+    await asyncio.sleep(seconds)
+    assert (await scene.send(chat("hello"))).status == 200
+    stats = await scene.envoy.stats("cluster.extproc.upstream_cx_(total|close_notify|destroy)$")
+    connections = stats["cluster.extproc.upstream_cx_total"]
+    report.lost(connections=connections - 1)
+    assert connections == 1
+    assert [line["route"] for line in await scene.access_log(2)] == ["chosen", "chosen"]
+
+
+async def test_clock_jump(
+    launch: Launch, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No wall clock steers routing: readings stay fresh, decisions go on, a drain ends in time."""
+    looks = tmp_path / "looks"
+    prepare(monkeypatch, clock=looks)
+    scene = await launch(Options(strategy="LeastQueue", replica_arguments=PACE))
+    report.tried("every look at the wall clock a day forward or back, in turn, for 3 s of streams")
+    async with streaming(scene) as streams:
+        await asyncio.sleep(3)
+        endpoints = (await scene.sidecar.state())["llama"]["endpoints"]
+    ages = [endpoint["signals"]["age_seconds"] for endpoint in endpoints]
+    routes = {line["route"] for line in scene.envoy.access_log()}
+    await scene.agree_on_inflight(0)
+    scene.sidecar.signal(signal.SIGTERM)
+    assert await scene.sidecar.wait(5) == 0
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; the clock was looked at {looks.stat().st_size} times",
+    )
+    assert looks.stat().st_size > 0, "the clock did not jump"
+    assert streams.outcomes.keys() == {"whole"}
+    assert routes == {"chosen"}
+    assert all(0 <= age < 3 for age in ages)
+
+
+async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
+    """Envoy's connection serves on while no other file can be opened; then all is as before."""
+    scene = await launch(Options(replica_arguments=PACE))
+    host, _, port = scene.sidecar.listen.rpartition(":")
+    report.tried(f"idle connections until {FILES} open files are used up, under {CLIENTS} streams")
+    opened = []
+    async with streaming(scene) as streams:
+        resource.prlimit(scene.sidecar.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        for _ in range(2 * FILES):
+            _, writer = await asyncio.open_connection(host, int(port))
+            opened.append(writer)
+        await until(lambda: files(scene) >= FILES - 1, 5, "all files to be in use")
+        await asyncio.sleep(2)
+        used = files(scene)
+        for writer in opened:
+            writer.transport.abort()
+        await until(scene.sidecar.is_ready, 5, "the admin port to answer again")
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; {used} files were open",
+    )
+    assert streams.outcomes.keys() == {"whole"}
+    assert {line["route"] for line in scene.envoy.access_log()} == {"chosen"}
+    await scene.agree_on_inflight(0)
+
+
+def files(scene: Scene) -> int:
+    """How many the sidecar has open."""
+    return len(list(Path(f"/proc/{scene.sidecar.pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
+    """It routes on while nothing can be logged, and its drain is as clean as ever."""
+    scene = await launch(Options(replica_arguments=PACE, sidecar_arguments=("--log-level", level)))
+    report.tried(f"stderr to /dev/full at level {level}, under {CLIENTS} streams and refusals")
+    await scene.sidecar.kill()
+    # Not `start`, which would read the complaint: that file never ends.
+    scene.sidecar.stderr = Path("/dev/full")
+    scene.sidecar.spawn()
+    await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+    async with streaming(scene) as streams:
+        refusals = [await scene.send(chat("hello", model="nobody")) for _ in range(50)]
+        await asyncio.sleep(1)
+    await scene.agree_on_inflight(0)
+    routes = {line["route"] for line in scene.envoy.access_log()}
+    scene.sidecar.signal(signal.SIGTERM)
+    code = await scene.sidecar.wait(5)
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; exit code {code}",
+    )
+    assert {reply.status for reply in refusals} == {404}
+    assert streams.outcomes.keys() == {"whole"}
+    assert routes <= {"chosen", ""}
+    assert code == 0

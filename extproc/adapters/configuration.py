@@ -6,7 +6,10 @@ whole or not at all.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from extproc.adapters.kubernetes.discovery import Discovery
@@ -14,9 +17,9 @@ from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.logs import fields
 from extproc.adapters.models_document import DocumentError
 from extproc.adapters.telemetry import Telemetry
-from extproc.core.catalog import revise
+from extproc.core.catalog import Catalog, revise
 from extproc.core.router import Router
-from extproc.core.spec import LoadBalancingSpec, ModelsSpec
+from extproc.core.spec import LoadBalancingSpec, ModelsSpec, Source
 from extproc.core.strategies import Strategy, build
 
 log = logging.getLogger("extproc.configuration")
@@ -45,12 +48,28 @@ class Configuration:
             await self._discovery.follow(sources)
         except KubernetesError as error:
             raise DocumentError([f"{sources[0]}: {error}"]) from None
-        self._router.publish(
-            revise(self._router.catalog, spec.models, self._strategy, self._discovery.endpoints)
-        )
+        self._router.publish(await self._revised(spec, sources))
         self._telemetry.reloaded(successfully=True)
         log.info("models in force", extra=fields(models=len(spec.models)))
         await self._discovery.keep_only(sources)
+
+    async def _revised(self, spec: ModelsSpec, sources: Sequence[Source]) -> Catalog:
+        """The catalog with this document.
+
+        It is made off the loop, for to place thousands of endpoints on rings takes longer than a
+        request may wait. What came of endpoints and adapters meanwhile is then brought into it,
+        which takes the less the less that was.
+        """
+        before = self._router.catalog
+        known = {source: self._discovery.endpoints(source) for source in sources}
+        made = await asyncio.to_thread(
+            revise, before, spec.models, self._strategy, known.__getitem__
+        )
+        current = self._router.catalog
+        if current is before:
+            return made
+        made = replace(made, found=current.found)
+        return revise(made, spec.models, self._strategy, self._discovery.endpoints)
 
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
         """Says why a document was not taken; the one in force stays."""

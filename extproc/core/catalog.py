@@ -7,7 +7,7 @@ a decision never sees half of a change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -224,10 +224,10 @@ def _names(models: Mapping[str, Model]) -> dict[str, tuple[str, str]]:
     return names
 
 
-def _found_names(models: Mapping[str, Model], taken: Collection[str]) -> dict[str, tuple[str, str]]:
+def _found_names(models: Mapping[str, Model], taken: Set[str]) -> dict[str, tuple[str, str]]:
     """Of what endpoints call their adapters; of two models the first of the document has it."""
     names: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
-        for adapter in sorted(set(model.snapshot.adapters) - set(taken)):
+        for adapter in sorted(set(model.snapshot.adapters) - taken):
             names.setdefault(adapter, (name, adapter))
     return names

@@ -41,6 +41,31 @@ async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
     assert sum(served.router.ledger.loads.values()) == 1
 
 
+class TestWhileADocumentIsBroughtInForce:
+    async def test_the_loop_goes_on(self) -> None:
+        served, turns = Served(), 0
+        places = ", ".join(f"'10.0.0.{i}:8000'" for i in range(1, 101))
+        models = "".join(f"- name: m{i}\n  endpoints: [{places}]\n" for i in range(10))
+        applying = asyncio.create_task(apply(served.configuration, f"models:\n{models}".encode()))
+        while not applying.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        # It takes half a second, in which the loop would turn once or twice.
+        assert turns > 5
+        assert len(served.models) == 10
+
+    async def test_what_is_found_meanwhile_is_not_lost(self) -> None:
+        served = Served()
+        await apply(served.configuration, LLAMA)
+        applying = asyncio.create_task(apply(served.configuration, QWEN))
+        await asyncio.sleep(0)
+        found = {"10.0.0.3:8000": frozenset({"sql"})}
+        served.router.publish(served.router.catalog.with_adapters(found))
+        await applying
+        assert served.models == ["qwen"]
+        assert served.router.catalog.found == found
+
+
 @pytest.mark.parametrize("problem", [DocumentError(["models: is required"]), OSError(2, "gone")])
 async def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
     problem: DocumentError | OSError, caplog: pytest.LogCaptureFixture

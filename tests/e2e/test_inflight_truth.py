@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from extproc.lab.processes import free_port, until
-from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
 
 # Real speed: a token takes 41 ms, so that requests last long enough to be looked at.
 SLOW = ("--time-scale", "1")
@@ -36,27 +36,6 @@ async def test_while_requests_run_and_after_they_end(launch: Launch, every_envoy
     await scene.agree_on_inflight(0)
     log = await scene.access_log(12)
     assert {line["status"] for line in log} == {200}
-
-
-async def test_with_two_thousand_streams_at_once(launch: Launch) -> None:
-    def patient(config: Json) -> None:
-        # How quickly they are decided depends on the machine; that all are does not.
-        ext_proc_filter(config)["message_timeout"] = "20s"
-
-    roomy = ("--max-num-seqs", "2000", "--kv-tokens", "1000000")
-    scene = await launch(Options(change_config=patient, replica_arguments=(*SLOW, *roomy)))
-
-    async def stream(user: int) -> bool:
-        async with scene.stream(chat(f"user {user}", tokens=140)) as response:
-            body: bytes = await response.read()
-            return body.endswith(b"data: [DONE]\n\n")
-
-    streams = [asyncio.create_task(stream(user)) for user in range(2000)]
-    await scene.agree_on_inflight(2000, seconds=30)
-    assert all(await asyncio.gather(*streams))
-    await scene.agree_on_inflight(0)
-    routes = {line["route"] for line in await scene.access_log(2000)}
-    assert routes == {"chosen"}
 
 
 async def test_when_clients_abort_before_and_during_the_answer(

@@ -19,6 +19,9 @@ from tests.faults.streams import CLIENTS, PACE, streaming
 RELOADS_PER_SECOND = 100
 RELOAD_SECONDS = extent(4, full=20)
 
+STALL_SECONDS = 0.5
+"""That a decision may take while a large document comes in force."""
+
 SUCCESSFUL = "extproc_config_last_reload_successful"
 
 
@@ -62,7 +65,7 @@ async def test_config_typo(launch: Launch, report: Report) -> None:
     options = Options(replica_arguments=PACE)
     scene = await launch(options)
     good = file_of(scene).read_bytes()
-    bad = [good.replace(b"strategy", b"strategie"), good[:40], b"\x00", b"[" * 3_000, b""]
+    bad = [good.replace(b"strategy", b"strategie"), b"[" * 3_000, b""]
     report.tried(f"{len(bad)} bad documents and their mending, under {CLIENTS} streams")
     async with streaming(scene) as streams:
         for document in bad:
@@ -116,6 +119,8 @@ async def test_config_large(launch: Launch, report: Report) -> None:
     )
     assert streams.outcomes.keys() == {"whole"}
     assert await strategy(scene) == "LeastLoad"
+    assert max(waits) < STALL_SECONDS
+    assert {line["route"] for line in scene.envoy.access_log()} <= {"chosen", None}
 
 
 async def test_config_reloads(launch: Launch, report: Report) -> None:

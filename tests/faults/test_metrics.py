@@ -15,10 +15,11 @@ from tests.core.builders import model_spec
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
 from tests.edge.envoy import asking, request_body, request_headers
 from tests.edge.streams import Sidecar
+from tests.faults.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE
 
-NAMES = 100_000
+NAMES = extent(20_000, full=100_000)
 THROUGH_ENVOY = 500
 GROWTH_BYTES = 32 * 2**20
 

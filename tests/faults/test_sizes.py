@@ -98,7 +98,7 @@ async def test_size_just_beyond(launch: Launch, report: Report) -> None:
     await asyncio.sleep(0.5)
     report.lost("the request: it is never answered")
     writer.write(b"1\r\n%s\r\n0\r\n\r\n" % body[-1:])
-    status = await asyncio.wait_for(reader.readline(), 5)
+    status = await asyncio.wait_for(reader.readline(), 3)
     writer.close()
     report.lost(f"nothing: {status.decode().strip()}")
 

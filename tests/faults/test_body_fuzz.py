@@ -62,14 +62,11 @@ def as_in_the_sidecar() -> Iterator[None]:
 
 def openings() -> list[bytes]:
     """First messages: every kind of body, shown in part or streamed."""
-    form = {"content_type": b"multipart/form-data; boundary=XX"}
+    modes = (BUFFERED_PARTIAL, DUPLEX)
+    form = b"multipart/form-data; boundary=XX"
     return [
-        *(request_headers(path, mode=m) for path in PATHS for m in (BUFFERED_PARTIAL, DUPLEX)),
-        *(
-            request_headers(path, mode=m, **form)
-            for path in FORMS
-            for m in (BUFFERED_PARTIAL, DUPLEX)
-        ),
+        *(request_headers(path, mode=mode) for path in PATHS for mode in modes),
+        *(request_headers(path, mode=mode, content_type=form) for path in FORMS for mode in modes),
     ]
 
 

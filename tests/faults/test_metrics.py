@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from random import Random
 
 from extproc.lab.processes import until
@@ -95,9 +96,7 @@ async def test_bad_metrics(launch: Launch, report: Report) -> None:
     async with AsyncExitStack() as cleanup:
         addresses: dict[str, str] = {}
         for name, write in FAULTS.items():
-            server = await asyncio.start_server(
-                lambda reader, writer, write=write: _serve(write, reader, writer), "127.0.0.1", 0
-            )
+            server = await asyncio.start_server(partial(_serve, write), "127.0.0.1", 0)
             cleanup.callback(server.close)
             addresses[f"127.0.0.1:{server.sockets[0].getsockname()[1]}"] = name
         scene = await launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -23,40 +24,39 @@ HEAD = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n\r\n"
 SAMPLE_SECONDS = extent(10, full=60)
 SAMPLES_PER_SECOND = 10
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
-Phase = Callable[[Reader, Writer], Awaitable[object]]
+Phase = Callable[[StreamReader, StreamWriter], Awaitable[object]]
 
 
-async def in_headers(_: Reader, writer: Writer) -> None:
+async def in_headers(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD[:40])
 
 
-async def before_body(_: Reader, writer: Writer) -> None:
+async def before_body(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD)
     await asyncio.sleep(0.005)
 
 
-async def in_body(_: Reader, writer: Writer) -> None:
+async def in_body(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY[:50])
     await asyncio.sleep(0.005)
 
 
-async def with_the_last_byte(_: Reader, writer: Writer) -> None:
+async def with_the_last_byte(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await writer.drain()
 
 
-async def while_decided(_: Reader, writer: Writer) -> None:
+async def while_decided(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await asyncio.sleep(0.003)
 
 
-async def at_the_answers_headers(reader: Reader, writer: Writer) -> None:
+async def at_the_answers_headers(reader: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await reader.readuntil(b"\r\n\r\n")
 
 
-async def at_the_first_token(reader: Reader, writer: Writer) -> None:
+async def at_the_first_token(reader: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await reader.readuntil(b"data: ")
 

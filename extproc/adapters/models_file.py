@@ -28,6 +28,7 @@ class ModelsFile:
         self._path = path
         self._configuration = configuration
         self._read: Signature | None = None
+        self._said = ""
 
     def __str__(self) -> str:
         return str(self._path)
@@ -49,11 +50,22 @@ class ModelsFile:
             await self._change()
             try:
                 await self.load()
-            except (DocumentError, OSError) as problem:
+            except DocumentError as problem:
                 self._configuration.refuse(problem, str(self._path))
+            except OSError as problem:
+                self._refuse_for_now(problem)
+            else:
+                self._said = ""
 
     async def close(self) -> None:
         """Nothing is held open."""
+
+    def _refuse_for_now(self, problem: OSError) -> None:
+        """What was not read is read again, though the file may stay as it is; said once."""
+        self._read = None
+        if str(problem) != self._said:
+            self._said = str(problem)
+            self._configuration.refuse(problem, str(self._path))
 
     async def _change(self) -> None:
         """Waits until the file is another one than was read, and at rest."""

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -154,6 +156,22 @@ class TestTheLastGoodStaysInForce:
         path.rmdir()
         path.write_bytes(QWEN)
         await eventually(lambda: served.models == ["qwen"])
+
+    async def test_while_it_cannot_be_read_and_no_longer(
+        self, path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The change came while all files were in use, and there is no other."""
+        with monkeypatch.context() as patched:
+            no_file = OSError(errno.EMFILE, "Too many open files")
+            patched.setattr(ModelsFile, "_parse", Mock(side_effect=no_file))
+            replace(path, QWEN)
+            await eventually(lambda: served.refusals() == 1)
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            assert served.refusals() == 1
+            assert served.models == ["llama"]
+        await eventually(lambda: served.models == ["qwen"])
+        assert served.sample("extproc_config_last_reload_successful") == 1
 
     async def test_while_the_document_is_too_large(self, path: Path, served: Served) -> None:
         replace(path, QWEN + b"#" * 1024 * 1024)

@@ -11,6 +11,7 @@ import pytest
 
 from extproc.lab.load import limits
 from extproc.lab.processes import until
+from extproc.lab.stack import FileSidecar
 from tests.e2e.scene import Json, Launch, Options, Scene, chat, ext_proc_filter
 from tests.faults.inside_sidecar import prepare
 from tests.faults.report import Report
@@ -110,7 +111,7 @@ async def test_clock_jump(
 
 
 async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
-    """Envoy's connection serves on while no other file can be opened; then all is as before."""
+    """Envoy's connection serves on while no file can be opened; what changed is read afterwards."""
     scene = await launch(Options(replica_arguments=PACE))
     host, _, port = scene.sidecar.listen.rpartition(":")
     report.tried(f"idle connections until {FILES} open files are used up, under {CLIENTS} streams")
@@ -120,12 +121,19 @@ async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
         for _ in range(2 * FILES):
             _, writer = await asyncio.open_connection(host, int(port))
             opened.append(writer)
-        await until(lambda: files(scene) >= FILES - 1, 5, "all files to be in use")
+        await until(lambda: files(scene) >= FILES, 5, "all files to be in use")
+        assert isinstance(scene.sidecar, FileSidecar)
+        scene.sidecar.write_models(Options(strategy="Random").models(scene.replicas.addresses))
         await asyncio.sleep(2)
         used = files(scene)
         for writer in opened:
             writer.transport.abort()
         await until(scene.sidecar.is_ready, 5, "the admin port to answer again")
+
+        async def is_in_force() -> bool:
+            return (await scene.sidecar.state())["llama"]["strategy"] == "Random"
+
+        await until(is_in_force, 5, "the document that could not be read to be in force")
     report.lost(
         failed=streams.failed,
         cut=streams.cut,

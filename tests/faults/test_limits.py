@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import signal
 from pathlib import Path
 
 import pytest
 
+import extproc
 from extproc.lab.load import limits
 from extproc.lab.processes import until
 from extproc.lab.stack import FileSidecar
@@ -19,6 +21,10 @@ from tests.faults.streams import CLIENTS, PACE, Streams, streaming
 
 ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
 FILES = 64
+WALL_CLOCK = re.compile(
+    r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
+)
+TOLD_THE_TIME = {"adapters/logs.py", "adapters/kubernetes/events.py"}
 OVERFLOWS = "upstream_(cx|rq_pending|rq_active)_overflow"
 
 
@@ -81,6 +87,19 @@ async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> N
     report.lost(connections=connections - 1)
     assert connections == 1
     assert [line["route"] for line in await scene.access_log(2)] == ["chosen", "chosen"]
+
+
+def test_clock_unread(report: Report) -> None:
+    """Nothing asks for the time of day but logs and Kubernetes Events."""
+    report.tried("to find who does, in all that requests pass through")
+    package = Path(extproc.__file__).parent
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if path.relative_to(package).parts[0] != "lab" and WALL_CLOCK.search(path.read_text())
+    }
+    report.lost(others=len(found - TOLD_THE_TIME))
+    assert found == TOLD_THE_TIME
 
 
 async def test_clock_jump(

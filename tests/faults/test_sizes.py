@@ -12,7 +12,7 @@ from extproc.edge.grpc_connection import Method
 from extproc.edge.health import SERVICE
 from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
 from tests.core.builders import model_spec
-from tests.e2e.scene import Launch, Options, Reply, Scene
+from tests.e2e.scene import Launch, Options, Reply, Scene, envoy_minor
 from tests.edge.envoy import DUPLEX, request_body, request_headers
 from tests.edge.peer import Peer
 from tests.edge.streams import Sidecar
@@ -88,6 +88,8 @@ async def test_size_edges(launch: Launch, report: Report) -> None:
 )
 async def test_size_just_beyond(launch: Launch, report: Report) -> None:
     """A body without a length that ends just beyond 8 MiB is routed whole, or refused."""
+    if envoy_minor() < 38:
+        pytest.skip("1.36 and 1.37 do not lose it")
     scene = await launch(Options(replica_arguments=QUICK))
     report.tried(f"{WHOLE + 1:,} bytes in chunks, the last byte in a packet of its own")
     body = sized(WHOLE + 1)

@@ -279,7 +279,8 @@ class TestAReplicaThatDies:
         # No client has two requests at a time: what failed was there when it died.
         assert {line["upstream"] for line in failed} <= {address}
         assert max(load.failures.values(), default=0) <= 1
-        assert {line["attempts"] for line in log if line["upstream"] != address} == {1, 2}
+        # What came later was tried once more elsewhere, until the replica was avoided.
+        assert {line["attempts"] for line in log if line["upstream"] != address} <= {1, 2}
 
         async with replica_at(port, tmp_path / "second life"):
             await until(lambda: believed_to_be_empty(scene, address), 10, "it to be forgotten")

@@ -278,13 +278,24 @@ class TestAReplicaThatDies:
         failed = [line for line in log if line["status"] != 200]
         # No client has two requests at a time: what failed was there when it died.
         assert {line["upstream"] for line in failed} <= {address}
-        assert max(load.failures.values(), default=0) <= 1
+        # And perhaps another, on a connection of whose end Envoy had not heard yet.
+        assert max(load.failures.values(), default=0) <= 2
         # What came later was tried once more elsewhere, until the replica was avoided.
         assert {line["attempts"] for line in log if line["upstream"] != address} <= {1, 2}
 
         async with replica_at(port, tmp_path / "second life"):
             await until(lambda: believed_to_be_empty(scene, address), 10, "it to be forgotten")
             bodies = [load.body(client) for client, home in homes.items() if home == address]
+            trials = 0
+
+            async def is_in_service() -> bool:
+                nonlocal trials
+                trials += 1
+                await scene.send(chat(text(f"trial {trials}", 1_000)))
+                endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+                return all(endpoint["state"] == "ready" for endpoint in endpoints)
+
+            await until(is_in_service, 15, "it to be tried again")
             bodies += [chat(text(f"fresh {i}", 1_000)) for i in range(12)]
             found = await decided(scene, bodies)
         assert address in {decision["endpoint"] for decision in found}

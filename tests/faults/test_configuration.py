@@ -124,7 +124,7 @@ async def test_config_large(launch: Launch, report: Report) -> None:
 
 
 async def test_config_reloads(launch: Launch, report: Report) -> None:
-    """A file that changes a hundred times a second is read twice a second, and ends in force."""
+    """A file that changes a hundred times a second harms no stream, and its end takes effect."""
     scene = await launch(Options(replica_arguments=PACE))
     assert isinstance(scene.sidecar, FileSidecar)
     report.tried(

@@ -65,7 +65,7 @@ async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> Non
 
 
 async def test_endpoint_refusing(launch: Launch, report: Report) -> None:
-    """Requests sent there are answered with an error at once; no other fails, none is counted."""
+    """Requests sent there are answered with an error; no other fails, and none stays counted."""
     nobody = f"127.0.0.1:{free_port()}"
     scene = await launch(beside(nobody))
     report.tried(f"one of 4 endpoints refuses connections, under {CLIENTS} clients for 3 s")

@@ -150,7 +150,8 @@ async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
         await until(scene.sidecar.is_ready, 5, "the admin port to answer again")
 
         async def is_in_force() -> bool:
-            return bool((await scene.sidecar.state())["llama"]["strategy"] == "Random")
+            in_force: str = (await scene.sidecar.state())["llama"]["strategy"]
+            return in_force == "Random"
 
         await until(is_in_force, 5, "the document that could not be read to be in force")
     report.lost(

@@ -32,7 +32,7 @@ def text(results: Results) -> str:
         "ways": table(["way", "what it is"], list(results.ways.items()), left=2),
         "targets": targets.grid(results).markdown(),
         "filter": _what_the_filter_takes(results),
-        "caption": grids.title(results),
+        "caption": grids.title(results).capitalize(),
         "through": grids.through(results).markdown(),
         "held": grids.held(results).markdown(),
     }

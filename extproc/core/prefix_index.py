@@ -136,7 +136,27 @@ class PrefixIndex:
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
         """How many of these blocks, from the first on, each endpoint has; it is left out with 0."""
-        return {self._addresses[bit]: depth for depth, bit in self._depths(blocks)}
+        holders, found = self._holders, dict[str, int]()
+        depth, end = 0, len(blocks)
+        last = holders.get(blocks[-1], 0) if blocks else 0
+        while depth < end and (mask := holders.get(blocks[depth], 0)):
+            # Whoever has a block has those before it, so it is enough to find where one drops out.
+            low, high = depth, end
+            if mask == last:  # nobody does, as with a conversation that goes on where it was
+                low = high
+            while high - low > 1:
+                middle = (low + high) // 2
+                if holders.get(blocks[middle], 0) == mask:
+                    low = middle
+                else:
+                    high = middle
+            depth = high
+            gone = mask ^ holders.get(blocks[depth], 0) if depth < end else mask
+            while gone:
+                bit = gone & -gone
+                found[self._addresses[bit]] = depth
+                gone ^= bit
+        return found
 
     def resize(self, address: str, tokens: int) -> None:
         """So many fit into its cache."""
@@ -151,26 +171,6 @@ class PrefixIndex:
             del self._addresses[held.bit]
             for run in held.all():
                 self._lost(run, held.bit)
-
-    def _depths(self, blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Of each endpoint that has the first block, how far it goes, and its bit."""
-        holders = self._holders
-        depth = 0
-        last = holders.get(blocks[-1], 0) if blocks else 0
-        while depth < len(blocks) and (mask := holders.get(blocks[depth], 0)):
-            # Whoever has a block has those before it, so it is enough to find where one drops out.
-            low, high = depth, len(blocks)
-            if mask == last:  # nobody does, as with a conversation that goes on where it was
-                low = high
-            while high - low > 1:
-                middle = (low + high) // 2
-                if holders.get(blocks[middle], 0) == mask:
-                    low = middle
-                else:
-                    high = middle
-            depth = high
-            left = holders.get(blocks[depth], 0) if depth < len(blocks) else 0
-            yield from ((depth, bit) for bit in _bits(mask ^ left))
 
     def _new(self, address: str) -> _Held:
         bit = 1
@@ -218,10 +218,3 @@ def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:
     if run[most - 1] == blocks[start + most - 1]:
         return most
     return bisect_left(range(most), True, key=lambda place: run[place] != blocks[start + place])
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        bit = mask & -mask
-        yield bit
-        mask ^= bit

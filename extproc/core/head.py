@@ -1,8 +1,8 @@
-"""The beginning of a body, held back until a decision can be made on it.
+"""The beginning of a body, kept back until a decision can be made on it.
 
-Where Envoy streams bodies to us and waits for them back (FULL_DUPLEX_STREAMED), the
-request stands still while we hold its head, so we hold no more than a decision
-needs. A client that sends a byte at a time must not have the head read at every
+Where the answer to a request's headers may wait for the body (STREAMED without waiting for it,
+FULL_DUPLEX_STREAMED), the request stands still meanwhile, so we wait for no more than a
+decision needs. A client that sends a byte at a time must not have the head read at every
 one: it is read when it has doubled, which costs no more than reading it twice.
 """
 
@@ -17,14 +17,16 @@ large body in BUFFERED_PARTIAL mode."""
 
 
 class Head:
-    """Feed it chunks until it knows where the request belongs."""
+    """Feed it the parts of a body until it knows where the request belongs."""
 
-    __slots__ = ("_held", "_read", "_request")
+    __slots__ = ("_held", "_read", "_request", "parts")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._held = bytearray()
         self._read = 0
+        self.parts = 0
+        """How many were added."""
 
     @property
     def held(self) -> bytes:
@@ -33,23 +35,24 @@ class Head:
 
     def renamed(self, name: str) -> bytes:
         """The same with this name for the model, if as much as was read shows one."""
-        return self._request.renamed(self._head(), name) + self._held[HEAD_LIMIT:]
+        held = self.held
+        return self._request.renamed(held[: self._read], name) + held[self._read :]
 
-    def add(self, chunk: bytes) -> Placement | None:
+    def add(self, part: bytes) -> Placement | None:
         """The request's place, or None while more of the body is needed. Raises Refusal."""
-        self._held += chunk
+        self.parts += 1
+        self._held += part
         size = len(self._held)
         if size >= HEAD_LIMIT:
-            return self._request.place(self._head(), complete=False)
+            self._read = HEAD_LIMIT
+            return self._request.place(self.held[:HEAD_LIMIT], complete=False)
         if size < 2 * self._read:
             return None
         self._read = size
-        return self._request.place_early(self._head())
+        return self._request.place_early(self.held)
 
-    def end(self, chunk: bytes = b"") -> Placement:
-        """The same, with the last chunk of the body. Raises Refusal."""
-        self._held += chunk
-        return self._request.place(self._head(), complete=len(self._held) <= HEAD_LIMIT)
-
-    def _head(self) -> bytes:
-        return bytes(self._held[:HEAD_LIMIT])
+    def end(self, part: bytes = b"") -> Placement:
+        """The same, with the last part of the body. Raises Refusal."""
+        self._held += part
+        self._read = len(self._held)
+        return self._request.place(self.held, complete=True)

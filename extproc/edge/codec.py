@@ -90,10 +90,21 @@ def encode(answer: Answer) -> bytes:
     elif answer.kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
         removed = response.response_headers.response.header_mutation.remove_headers
         removed.extend(answer.remove_headers)
+    elif answer.kind is Kind.REQUEST_BODY and answer.body is not None:
+        response.request_body.response.body_mutation.body = answer.body
     else:
-        # An empty member means: go on, nothing changes.
-        getattr(response, _FIELDS[answer.kind]).SetInParent()
+        return _GO_ON[answer.kind]
     return response.SerializeToString()
+
+
+def _go_on(field: str) -> bytes:
+    """An empty member means: go on, nothing changes."""
+    response = ProcessingResponse()
+    getattr(response, field).SetInParent()
+    return response.SerializeToString()
+
+
+_GO_ON = {kind: _go_on(field) for kind, field in _FIELDS.items()}
 
 
 def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
@@ -119,14 +130,19 @@ def _answer(message: HttpHeaders) -> tuple[int, bytes | None]:
 
 def _modes(request: ProcessingRequest) -> Modes:
     config = request.protocol_config
-    return _modes_of(config.request_body_mode, config.response_body_mode)
+    return _modes_of(
+        config.request_body_mode,
+        config.response_body_mode,
+        config.send_body_without_waiting_for_header_response,
+    )
 
 
 @lru_cache(_KEPT_MODES)
-def _modes_of(request: _Mode, response: _Mode) -> Modes:
-    return Modes(
-        _BODY_MODES.get(request, BodyMode.OTHER), _BODY_MODES.get(response, BodyMode.OTHER)
-    )
+def _modes_of(request: _Mode, response: _Mode, ahead: bool) -> Modes:
+    asked = _BODY_MODES.get(request, BodyMode.OTHER)
+    if ahead and request == ProcessingMode.STREAMED:
+        asked = BodyMode.AHEAD
+    return Modes(asked, _BODY_MODES.get(response, BodyMode.OTHER))
 
 
 def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:

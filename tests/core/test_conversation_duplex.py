@@ -375,7 +375,7 @@ def test_a_routed_conversation_holds_nothing_of_the_body() -> None:
     peer = Peer()
     peer.headers()
     peer.body(asking(content="x" * 50_000))
-    assert not hasattr(peer.conversation, "_head")
+    assert peer.conversation._head is None
 
 
 def test_the_headers_that_the_key_needs_are_kept() -> None:

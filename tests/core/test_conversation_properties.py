@@ -174,7 +174,7 @@ def _joined(
     return st.tuples(begun, st.lists(more, max_size=5)).map(lambda pair: pair[0] + pair[1])
 
 
-ONE_TO_ONE = [mode for mode in BodyMode if mode is not BodyMode.DUPLEX]
+ONE_TO_ONE = [mode for mode in BodyMode if mode not in (BodyMode.AHEAD, BodyMode.DUPLEX)]
 sequences = sequences_of(starmap(Modes, product(BodyMode, BodyMode)))
 one_to_one = sequences_of(starmap(Modes, product(ONE_TO_ONE, ONE_TO_ONE)))
 
@@ -188,6 +188,7 @@ def duplex_of(response: BodyMode) -> st.SearchStrategy[list[Event]]:
 
 
 duplex = st.one_of(*map(duplex_of, BodyMode))
+ahead = sequences_of([Modes(BodyMode.AHEAD)])
 
 
 @thorough
@@ -273,6 +274,7 @@ def test_a_verdict_never_changes(models: Catalog, sequence: list[Event]) -> None
 
 
 # Parts of a request in the order in which their answers must stand.
+RESPONSES = {Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS}
 PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
 
 
@@ -328,7 +330,53 @@ def renamings(body: bytes, name: str) -> set[bytes]:
 
 
 @thorough
-@given(catalogs, sequences)
+@given(catalogs, ahead)
+def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = Conversation(router, Random(0))
+    asked = list[Kind]()
+    answered = list[Kind]()
+    came, went_on = list[bytes](), list[bytes]()
+    for event in sequence:
+        if event.kind is Kind.UNKNOWN or (asked and event.kind is Kind.REQUEST_HEADERS):
+            continue
+        first = not asked
+        asked.append(event.kind)
+        if event.kind is Kind.REQUEST_BODY:
+            came.append(event.body)
+        answers = conversation.receive(event._replace(modes=Modes(BodyMode.AHEAD)))
+        if first and event.kind is not Kind.REQUEST_HEADERS:
+            return  # of a stream that begins otherwise nothing waits
+        if event.kind in RESPONSES and conversation.verdict is None:
+            return  # nor does Envoy have an answer to a request that it has not let go
+        for answer in answers:
+            if isinstance(answer, Immediate):
+                conversation.close()
+                assert dict(router.ledger.loads) == {}
+                return
+            assert isinstance(answer, Proceed)
+            answered.append(answer.kind)
+            if answer.kind is Kind.REQUEST_BODY:
+                shown = came[len(went_on)]
+                went_on.append(shown if answer.body is None else answer.body)
+        assert answered == asked[: len(answered)]
+        assert len(answered) == len(asked) or conversation.verdict is None
+    verdict = conversation.verdict
+    if isinstance(verdict, Decision):
+        body, arrived = b"".join(came), b"".join(went_on)
+        assert (
+            arrived == body
+            if verdict.rename is None
+            else arrived in renamings(body, verdict.rename)
+        )
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+
+
+@thorough
+@given(catalogs, one_to_one)
 def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
     models: Catalog, sequence: list[Event]
 ) -> None:

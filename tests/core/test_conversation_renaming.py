@@ -141,7 +141,14 @@ class TestABodyThatIsStreamedBack:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers(x_model=b"l")
         late = json.dumps({"messages": "x" * HEAD_LIMIT, "model": "l"}).encode()
-        assert streamed(peer.body(late)) == late
+        assert streamed(peer.body(late, end=False)) == late
+
+    def test_is_changed_wherever_it_says_its_name_if_all_of_it_was_read(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers()
+        late = {"messages": "x" * HEAD_LIMIT, "model": "l"}
+        changed = json.dumps({**late, "model": "llama"}).encode()
+        assert streamed(peer.body(json.dumps(late).encode())) == changed
 
     def test_comes_back_whole_where_its_head_ends_in_a_large_piece(self) -> None:
         peer = Peer(BodyMode.DUPLEX)

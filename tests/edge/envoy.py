@@ -47,6 +47,7 @@ def request_headers(
     end: bool = False,
     mode: ProcessingModeBodySendMode | None = BUFFERED_PARTIAL,
     response_mode: ProcessingModeBodySendMode = NONE,
+    ahead: bool = False,
     metadata: dict[str, dict[str, Hint]] | None = None,
     **others: bytes,
 ) -> bytes:
@@ -58,7 +59,11 @@ def request_headers(
             request_headers=HttpHeaders(headers=header_map(headers), end_of_stream=end),
             protocol_config=None
             if mode is None
-            else ProtocolConfiguration(request_body_mode=mode, response_body_mode=response_mode),
+            else ProtocolConfiguration(
+                request_body_mode=mode,
+                response_body_mode=response_mode,
+                send_body_without_waiting_for_header_response=ahead,
+            ),
             metadata_context=_metadata(metadata),
         )
     )

@@ -78,6 +78,12 @@ class TestAMessageOfEnvoy:
         event = decode(request_headers(mode=Mode.NONE, response_mode=mode))
         assert event.modes == Modes(BodyMode.NONE, read)
 
+    @pytest.mark.parametrize("mode", [Mode.STREAMED, Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
+    def test_tells_whether_a_streamed_body_comes_ahead(self, mode: Mode) -> None:
+        waiting = decode(request_headers(mode=mode)).modes
+        ahead = decode(request_headers(mode=mode, ahead=True)).modes
+        assert ahead == (Modes(BodyMode.AHEAD) if mode is Mode.STREAMED else waiting)
+
     def test_that_is_not_the_first_does_not_tell(self) -> None:
         assert decode(request_headers(mode=None)).modes is None
         assert decode(request_body(b"x")).modes is None

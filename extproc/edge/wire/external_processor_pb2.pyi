@@ -13,12 +13,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProtocolConfiguration(_message.Message):
-    __slots__ = ("request_body_mode", "response_body_mode")
+    __slots__ = ("request_body_mode", "response_body_mode", "send_body_without_waiting_for_header_response")
     REQUEST_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
+    SEND_BODY_WITHOUT_WAITING_FOR_HEADER_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     request_body_mode: _processing_mode_pb2.ProcessingMode.BodySendMode
     response_body_mode: _processing_mode_pb2.ProcessingMode.BodySendMode
-    def __init__(self, request_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ...) -> None: ...
+    send_body_without_waiting_for_header_response: bool
+    def __init__(self, request_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[_processing_mode_pb2.ProcessingMode.BodySendMode, str]] = ..., send_body_without_waiting_for_header_response: _Optional[bool] = ...) -> None: ...
 
 class ProcessingRequest(_message.Message):
     __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "metadata_context", "attributes", "protocol_config")

@@ -147,12 +147,45 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
             yield line[6:].decode().rstrip("\n")
 
 
+BUFFER = "envoy.filters.http.buffer"
+EXT_PROC = "envoy.filters.http.ext_proc"
+
+
+def manager_of(config: Json) -> Json:
+    """The HTTP connection manager of a configuration, to be changed."""
+    listener = config["static_resources"]["listeners"][0]
+    manager: Json = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return manager
+
+
 def ext_proc_filter(config: Json) -> Json:
     """The ext_proc filter of a configuration, to be changed."""
-    listener = config["static_resources"]["listeners"][0]
-    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    found: Json = manager["http_filters"][0]["typed_config"]
+    filters = manager_of(config)["http_filters"]
+    found: Json = next(one["typed_config"] for one in filters if one["name"] == EXT_PROC)
     return found
+
+
+def processing_modes(config: Json) -> list[Json]:
+    """What the sidecar is shown, by the filter and by the routes that have their own say."""
+    modes = [ext_proc_filter(config)["processing_mode"]]
+    for host in manager_of(config)["route_config"]["virtual_hosts"]:
+        for route in host["routes"]:
+            if EXT_PROC in route.get("typed_per_filter_config", {}):
+                own = route["typed_per_filter_config"][EXT_PROC]
+                modes.append(own["overrides"]["processing_mode"])
+    return modes
+
+
+def show_bodies(config: Json, mode: str) -> None:
+    """Has every request's body shown in this mode, as it comes."""
+    manager = manager_of(config)
+    manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] != BUFFER]
+    ext_proc_filter(config).pop("send_body_without_waiting_for_header_response", None)
+    for modes in processing_modes(config):
+        modes["request_body_mode"] = mode
+    for host in manager["route_config"]["virtual_hosts"]:
+        for route in host["routes"]:
+            route.get("typed_per_filter_config", {}).pop(BUFFER, None)
 
 
 def envoy_minor() -> int:

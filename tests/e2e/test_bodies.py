@@ -18,8 +18,9 @@ from tests.e2e.scene import (
     Reply,
     Scene,
     chat,
-    envoy_minor,
     ext_proc_filter,
+    processing_modes,
+    show_bodies,
 )
 
 FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
@@ -82,7 +83,6 @@ async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, co
             break
 
 
-@pytest.mark.skipif(envoy_minor() < 37, reason="1.36 knows the listener's buffer only")
 async def test_a_chunked_body_is_seen_whole(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=FAST))
     late = chat("x" * 300_000)
@@ -124,7 +124,7 @@ async def test_a_model_after_short_messages_is_found(launch: Launch) -> None:
 
 async def test_buffered_bodies_are_read_whole_and_refused_beyond_the_buffer(launch: Launch) -> None:
     def buffered(config: Json) -> None:
-        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "BUFFERED"
+        show_bodies(config, "BUFFERED")
 
     scene = await launch(Options(change_config=buffered, replica_arguments=FAST))
     body = serialised(chat("x" * 20_000))
@@ -135,7 +135,7 @@ async def test_buffered_bodies_are_read_whole_and_refused_beyond_the_buffer(laun
 
 async def test_without_bodies_the_header_names_the_model(launch: Launch) -> None:
     def unseen(config: Json) -> None:
-        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "NONE"
+        show_bodies(config, "NONE")
 
     other = {"name": "other", "endpoints": ["127.0.0.1:9"]}
     scene = await launch(Options(change_config=unseen, more_models=[other], replica_arguments=FAST))
@@ -149,9 +149,8 @@ async def test_without_bodies_the_header_names_the_model(launch: Launch) -> None
 
 async def test_response_headers_and_trailers_may_be_sent_to_the_sidecar(launch: Launch) -> None:
     def everything(config: Json) -> None:
-        mode = ext_proc_filter(config)["processing_mode"]
-        mode["response_header_mode"] = "SEND"
-        mode["request_trailer_mode"] = "SEND"
+        for modes in processing_modes(config):
+            modes |= {"response_header_mode": "SEND", "request_trailer_mode": "SEND"}
 
     scene = await launch(Options(change_config=everything, replica_arguments=FAST))
     body = serialised(chat("x" * 100_000))
@@ -163,12 +162,39 @@ async def test_response_headers_and_trailers_may_be_sent_to_the_sidecar(launch: 
 
 async def test_streamed_bodies_are_refused_with_the_remedy(launch: Launch) -> None:
     def streamed(config: Json) -> None:
-        ext_proc_filter(config)["processing_mode"]["request_body_mode"] = "STREAMED"
+        show_bodies(config, "STREAMED")
 
     scene = await launch(Options(change_config=streamed, replica_arguments=FAST))
     reply = await scene.send(chat("hello"))
     assert reply.status == 500
     assert "BUFFERED_PARTIAL" in reply.error()["message"]
+
+
+async def test_bodies_that_come_ahead_need_no_buffer_before(launch: Launch) -> None:
+    """Large and trickled ones go through the sidecar then."""
+
+    def unbuffered(config: Json) -> None:
+        show_bodies(config, "STREAMED")
+        ext_proc_filter(config)["send_body_without_waiting_for_header_response"] = True
+
+    scene = await launch(Options(change_config=unbuffered, replica_arguments=FAST))
+    for size in (10, 66_000, 700_000):
+        body = serialised(chat("x" * size))
+        assert_whole(await scene.send(body), body)
+    late = chat("x" * 10_000)
+    late["model"] = late.pop("model")
+    body = serialised(late)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 1_000):
+            yield body[start : start + 1_000]
+            await asyncio.sleep(0.005)
+
+    async with scene.session.post(CHAT, data=chunks()) as response:
+        assert_whole(Reply(response.status, response.headers, await response.read()), body)
+    await scene.agree_on_inflight(0)
+    stats = await scene.envoy.stats("ext_proc")
+    assert stats["http.llm.ext_proc.spurious_msgs_received"] == 0
 
 
 async def test_a_form_is_routed_by_its_model_field(launch: Launch) -> None:

@@ -10,7 +10,17 @@ from extproc.core.ejection import FAILURES, FIRST_SECONDS
 from extproc.core.outcome import Outcome
 from extproc.lab.processes import until
 from tests.e2e.failing_endpoint import FailingEndpoint, Manner, failing_endpoint
-from tests.e2e.scene import MODEL, Json, Launch, Options, Reply, Scene, chat, ext_proc_filter
+from tests.e2e.scene import (
+    MODEL,
+    Json,
+    Launch,
+    Options,
+    Reply,
+    Scene,
+    chat,
+    ext_proc_filter,
+    processing_modes,
+)
 
 WITH_RETRIES = pytest.mark.parametrize(
     "config", ["fallback-composite.yaml", "fallback-override-host.yaml", "endpoint-picker.yaml"]
@@ -55,9 +65,9 @@ def retrying(**policy: str) -> Callable[[Json], None]:
 
 def showing_answers(config: Json) -> None:
     """Has a configuration show the sidecar what it needs."""
-    ext_proc = ext_proc_filter(config)
-    ext_proc["processing_mode"]["response_header_mode"] = "SEND"
-    ext_proc["response_attributes"] = ATTRIBUTES
+    for modes in processing_modes(config):
+        modes["response_header_mode"] = "SEND"
+    ext_proc_filter(config)["response_attributes"] = ATTRIBUTES
 
 
 async def ask(scene: Scene, times: int) -> list[Reply]:

@@ -28,6 +28,7 @@ from tests.e2e.scene import (
     envoy_minor,
     events,
     ext_proc_filter,
+    processing_modes,
 )
 
 CONFIG = "endpoint-picker.yaml"
@@ -268,9 +269,8 @@ class TestTheAnswer:
     @pytest.mark.parametrize("config", ["envoy.yaml", CONFIG])
     async def test_passes_in_every_mode(self, launch: Launch, config: str, mode: str) -> None:
         def changed(document: Json) -> None:
-            processing = ext_proc_filter(document)["processing_mode"]
-            processing["response_header_mode"] = "SEND"
-            processing["response_body_mode"] = mode
+            for modes in processing_modes(document):
+                modes |= {"response_header_mode": "SEND", "response_body_mode": mode}
 
         scene = await launch(picker(config=config, change_config=changed))
         async with scene.stream(chat("hello", tokens=30)) as response:

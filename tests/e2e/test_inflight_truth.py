@@ -60,9 +60,28 @@ async def test_when_clients_abort_before_and_during_the_answer(
 async def test_when_a_client_aborts_before_its_body_is_complete(
     launch: Launch, every_envoy: str
 ) -> None:
+    """Then the sidecar was never asked."""
     scene = await launch(Options(replica_arguments=SLOW))
     _, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    writer.write(head.encode() + json.dumps(chat("hello")).encode())
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    assert await scene.sidecar.inflight() == {}
+    writer.close()
+
+    _, metrics = await scene.sidecar.get("/metrics")
+    assert "outcome=" not in metrics
+    await scene.agree_on_inflight(0)
+
+
+async def test_when_a_client_aborts_in_the_middle_of_a_large_body(
+    launch: Launch, every_envoy: str
+) -> None:
+    """Whose headers the sidecar sees before its body is there."""
+    scene = await launch(Options(replica_arguments=SLOW))
+    _, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
     writer.write(head.encode() + json.dumps(chat("hello")).encode())
     await writer.drain()
     await asyncio.sleep(0.2)

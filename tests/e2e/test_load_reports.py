@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.scene import Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.e2e.scene import Json, Launch, Options, Scene, chat, processing_modes
 
 REPORT = "endpoint-load-metrics"
 ASK = "endpoint-load-metrics-format"
@@ -34,8 +34,8 @@ class Reporting(Options):
 
 def options(*, shown: bool = True, **others: Any) -> Reporting:
     def changed(config: Json) -> None:
-        mode = ext_proc_filter(config)["processing_mode"]
-        mode["response_header_mode"] = "SEND" if shown else "SKIP"
+        for modes in processing_modes(config):
+            modes["response_header_mode"] = "SEND" if shown else "SKIP"
 
     return Reporting(change_config=changed, **others)
 

@@ -14,7 +14,16 @@ import pytest
 from aiohttp import web
 
 from extproc.lab.processes import free_port
-from tests.e2e.scene import Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.e2e.scene import (
+    Json,
+    Launch,
+    Options,
+    Scene,
+    chat,
+    manager_of,
+    processing_modes,
+    show_bodies,
+)
 
 # A path whose requests cost an upstream nothing, however long they are.
 PLAIN = "/v1/embeddings"
@@ -74,7 +83,7 @@ RENAMED = [("to-long", LONG), ("to-short", SHORT)]
 def options(address: str, config: str, mode: str | None = None) -> Options:
     def changed(document: Json) -> None:
         if mode:
-            ext_proc_filter(document)["processing_mode"]["request_body_mode"] = mode
+            show_bodies(document, mode)
 
     return Options(
         replicas=1,
@@ -121,7 +130,7 @@ async def test_bodies_of_every_size_arrive_under_the_new_name(
 
         def assert_arrived(expected: bytes) -> None:
             assert upstream.arrived.body == expected
-            # BUFFERED_PARTIAL and FULL_DUPLEX_STREAMED send every body in chunks.
+            # All modes but BUFFERED send every body in chunks.
             length = str(len(expected)) if mode == "BUFFERED" else None
             assert upstream.arrived.length == length
 
@@ -170,15 +179,18 @@ async def in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
     return answer.decode()
 
 
-async def test_a_body_with_trailers_arrives_under_the_new_name(launch: Launch) -> None:
+@pytest.mark.parametrize("mode", [None, "BUFFERED"])
+async def test_a_body_with_trailers_arrives_under_the_new_name(
+    launch: Launch, mode: str | None
+) -> None:
     """Then Envoy does not say that the body it shows is the whole of it."""
 
     def with_trailers(config: Json) -> None:
-        listener = config["static_resources"]["listeners"][0]
-        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-        manager["http_protocol_options"] = {"enable_trailers": True}
-        processing = ext_proc_filter(config)["processing_mode"]
-        processing |= {"request_body_mode": "BUFFERED", "request_trailer_mode": "SEND"}
+        manager_of(config)["http_protocol_options"] = {"enable_trailers": True}
+        if mode:
+            show_bodies(config, mode)
+        for modes in processing_modes(config):
+            modes["request_trailer_mode"] = "SEND"
 
     async with mirror() as (upstream, address):
         scene = await launch(

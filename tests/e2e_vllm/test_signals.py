@@ -7,7 +7,7 @@ from typing import Any
 from extproc.lab.processes import until
 from extproc.lab.real_vllm import BLOCK_SIZE, BLOCKS, MAX_LORAS
 from extproc.lab.real_vllm_metrics import Metrics
-from tests.e2e.scene import MODEL, Json, chat, ext_proc_filter
+from tests.e2e.scene import MODEL, Json, chat, processing_modes
 from tests.e2e_vllm.scene import (
     AGREEMENT_SECONDS,
     ENDLESS,
@@ -98,7 +98,8 @@ async def test_a_load_report_in_an_answer_is_fresher_than_the_last_reading(
     launch: Launch, tell: Tell
 ) -> None:
     def with_response_headers(config: Json) -> None:
-        ext_proc_filter(config)["processing_mode"]["response_header_mode"] = "SEND"
+        for modes in processing_modes(config):
+            modes["response_header_mode"] = "SEND"
 
     rarely = {"intervalSeconds": 60, "idleIntervalSeconds": 60, "staleAfterSeconds": 120}
     scene = await launch(

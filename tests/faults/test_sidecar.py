@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 
+import pytest
+
 from tests.e2e.scene import Launch, Options, Scene, chat
 from tests.faults.canary import Canary
 from tests.faults.extent import extent
@@ -30,9 +32,11 @@ async def decided_again(scene: Scene, within: float) -> float:
     return time.monotonic() - began
 
 
-async def test_sidecar_sigkill(launch: Launch, report: Report) -> None:
+@pytest.mark.parametrize("more", [0, 1], ids=["one model", "two models"])
+async def test_sidecar_sigkill(launch: Launch, more: int, report: Report) -> None:
     """No stream fails or is cut; decisions resume within 1 s; no spoofed address is reached."""
-    scene = await launch(Options(replica_arguments=PACE))
+    others = [{"name": "other", "endpoints": ["127.0.0.1:9"]}] * more
+    scene = await launch(Options(replica_arguments=PACE, more_models=others))
     report.tried(f"{KILLS} kills, one every {KILL_SECONDS:g} s, under {CLIENTS} streams")
     resumed = []
     async with Canary().listening() as canary:

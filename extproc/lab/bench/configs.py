@@ -27,7 +27,11 @@ def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
 def alone(upstreams: Sequence[str]) -> Config:
     """The same without the filter: all requests go round the upstreams."""
     config = with_sidecar("127.0.0.1:1", upstreams)
-    _manager(config)["http_filters"].pop(0)
+    manager = _manager(config)
+    # The router is the last one.
+    del manager["http_filters"][:-1]
+    for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
+        route.pop("typed_per_filter_config", None)
     _cluster(config, "fallback")["lb_policy"] = "ROUND_ROBIN"
     return config
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from extproc.lab.processes import free_port, until
-from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.e2e.scene import MODEL, Launch, Options, Scene, chat, envoy_minor
 from tests.faults.engines import Engine
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
@@ -14,9 +16,14 @@ from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 TRUTH_SECONDS = 1
 
 
-def beside(address: str) -> Options:
+def beside(address: str, config: str = "envoy.yaml") -> Options:
     """Three replicas that are well, and one endpoint that is not; each gets its share."""
-    return Options(more_endpoints=[address], strategy="RoundRobin", replica_arguments=PACE)
+    return Options(
+        config=config,
+        more_endpoints=[address],
+        strategy="RoundRobin",
+        replica_arguments=PACE,
+    )
 
 
 async def ledger_agrees(scene: Scene, address: str, held: int) -> float:
@@ -83,6 +90,31 @@ async def test_endpoint_refusing(launch: Launch, report: Report) -> None:
     assert streams.outcomes.keys() <= {WHOLE, "status 502", "status 503"}
     assert streams.failed == sent_there > 0
     assert took < TRUTH_SECONDS
+    await scene.agree_on_inflight(0)
+
+
+@pytest.mark.skipif(envoy_minor() < 37, reason="1.36 has no ordered fallback")
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, report: Report) -> None:
+    """Requests sent there go to their second candidate, none fails, and it is soon avoided."""
+    nobody = f"127.0.0.1:{free_port()}"
+    scene = await launch(beside(nobody, config))
+    report.tried(f"one of 4 endpoints refuses connections, under {CLIENTS} clients for 3 s")
+    async with streaming(scene) as streams:
+        await asyncio.sleep(3)
+        endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+    states = {endpoint["address"]: endpoint["state"] for endpoint in endpoints}
+    log = await scene.access_log(streams.outcomes.total())
+    sent_there = sum(line["decision"]["endpoint"] == nobody for line in log)
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.outcomes.total()} requests, {sent_there} of which were sent there",
+    )
+    assert streams.outcomes.keys() == {WHOLE}
+    assert states == {one: "ejected" if one == nobody else "ready" for one in states}
+    # Its share of the first burst, before anything was heard of it; later nothing.
+    assert 0 < sent_there < CLIENTS // 4 + 10
     await scene.agree_on_inflight(0)
 
 

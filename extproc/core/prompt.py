@@ -20,6 +20,8 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 _SYSTEM_FIELDS = ("system", "instructions")
 _LONGEST_DATA = 1024
 """Characters of a `data:` URL that could as well be text."""
+_LONGEST_INTEGER = 1024
+"""Bits of a number that could as well be a float."""
 _PROMPT_FIELDS = frozenset({"messages", "input", "prompt", "tools", *_SYSTEM_FIELDS})
 
 
@@ -35,7 +37,7 @@ def first_user_message(document: Document, limit: int) -> str:
         return text_of(turn.get("content"))
     if isinstance(turn, list):
         # Each id gives a character and a space at least.
-        return " ".join(str(token) for token in islice(turn, limit))
+        return " ".join(map(_token, islice(turn, limit)))
     return turn if isinstance(turn, str) else ""
 
 
@@ -127,8 +129,8 @@ def _is_of_the_system(message: Any) -> bool:
 
 
 def _without_data(leaf: str) -> str:
-    """The text; of an image in its place what tells it apart, for it is tokens, but not so many."""
-    if len(leaf) > _LONGEST_DATA and leaf.startswith("data:"):
+    """A long text; of an image in its place what tells it apart: it is tokens, but not so many."""
+    if leaf.startswith("data:"):
         return f"data:{xxhash.xxh64_hexdigest(leaf.encode())}"
     return leaf
 
@@ -136,12 +138,15 @@ def _without_data(leaf: str) -> str:
 def _joined(leaves: Iterator[str], limit: int) -> Spoken:
     pieces: list[str] = []
     length = beyond = 0
-    for leaf in map(_without_data, leaves):
+    for leaf in leaves:
+        if len(leaf) > _LONGEST_DATA:
+            leaf = _without_data(leaf)
+        size = len(leaf) + 1
         if length < limit:
             pieces += ("\n", leaf)  # nothing behind it: of a cut body, more of it may come
-            length += len(leaf) + 1
+            length += size
         else:
-            beyond += len(leaf) + 1
+            beyond += size
     return Spoken("".join(pieces), 0, beyond)
 
 
@@ -169,18 +174,38 @@ def _first_user_turn(document: Document) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """All texts and numbers below a JSON value, in order; the type of a part says nothing."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, member in value.items():
-            if key != "type":
-                yield from _leaves(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _leaves(member)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
+    """All texts and numbers below a JSON value, in order; the type of a part says nothing.
+
+    One generator for the whole of it: one for each list would cost more than its leaves.
+    """
+    open_values: list[Iterator[Any]] = [iter((value,))]
+    while open_values:
+        for member in open_values[-1]:
+            if isinstance(member, str):
+                yield member
+            elif isinstance(member, dict):
+                if "type" in member:
+                    member = {key: value for key, value in member.items() if key != "type"}
+                open_values.append(iter(member.values()))
+                break
+            elif isinstance(member, list):
+                open_values.append(iter(member))
+                break
+            elif isinstance(member, int | float) and not isinstance(member, bool):
+                yield _number(member)
+        else:
+            open_values.pop()
+
+
+def _token(token: Any) -> str:
+    return _number(token) if isinstance(token, int) else str(token)
+
+
+def _number(number: float) -> str:
+    """As text; thousands of digits in hexadecimal, for decimal ones take quadratic time."""
+    if isinstance(number, int) and number.bit_length() > _LONGEST_INTEGER:
+        return hex(number)
+    return str(number)
 
 
 def _objects(value: Any) -> Iterator[Document]:

@@ -31,6 +31,9 @@ _DISPOSITION = re.compile(rb"^content-disposition:([^\r\n]*)", re.IGNORECASE | r
 _PARAMETER = re.compile(rb'(?:[^";]|"(?:[^"\\]|\\.?)*+"?)++')
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*+)"')
 _ESCAPED = re.compile(rb"\\(.)")
+_FIELDS_END = b"\r\n\r\n"
+# Parts looked at: an honest form has a few, and no other must keep us busy.
+_MOST_PARTS = 1000
 # A part's header lines; what is longer is no form that a client would send.
 _LONGEST_FIELDS = 2048
 
@@ -106,16 +109,17 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
 def form_values(head: bytes, content_type: str, name: bytes) -> Iterator[tuple[int, int]]:
     """Where the values of a form's fields of this name stand, as far as they are whole."""
     delimiter = _LINE_END + b"--" + _boundary(content_type)
-    # A delimiter begins a line; before the first line none ends, so it is given an end.
-    # What follows the last delimiter may be cut; all before it is whole.
-    place, *parts = (_LINE_END + head).split(delimiter)[:-1] or [b""]
-    end = len(place) - len(_LINE_END)
-    for part in parts:
+    # A delimiter begins a line; before the first line none ends.
+    first = head.startswith(delimiter[len(_LINE_END) :])
+    end = -len(_LINE_END) if first else head.find(delimiter)
+    for _ in range(_MOST_PARTS):
         start = end + len(delimiter)
-        end = start + len(part)
-        fields, found, value = part.partition(b"\r\n\r\n")
-        if found and _field_name(fields) == name:
-            yield end - len(value), end
+        end = head.find(delimiter, start)
+        if end < start:
+            return  # there is no delimiter at all, or what follows the last one may be cut
+        fields = head.find(_FIELDS_END, start, end)
+        if fields >= 0 and _field_name(head[start : min(fields, start + _LONGEST_FIELDS)]) == name:
+            yield fields + len(_FIELDS_END), end
 
 
 def _boundary(content_type: str) -> bytes:
@@ -125,7 +129,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _field_name(fields: bytes) -> bytes:
-    found = _DISPOSITION.search(fields[:_LONGEST_FIELDS])
+    found = _DISPOSITION.search(fields)
     return _parameter(found[1], b"name") if found else b""
 
 

@@ -55,8 +55,17 @@ def _varint(number: int) -> bytes:
 
 
 def _field(tag: bytes, content: bytes) -> bytes:
-    size = len(content)
-    return tag + (_LENGTHS[size] if size < 0x80 else _varint(size)) + content
+    return _opening(tag, len(content)) + content
+
+
+def _opening(tag: bytes, size: int) -> bytes:
+    return tag + (_LENGTHS[size] if size < 0x80 else _varint(size))
+
+
+def _body_mutation(body: bytes) -> bytes:
+    """All of it that comes before the body."""
+    inner = _opening(_BODY, len(body))
+    return _opening(_BODY_MUTATION, len(inner) + len(body)) + inner
 
 
 _ANSWERS = {
@@ -101,17 +110,19 @@ def encode_target(answer: Proceed) -> bytes:
         mutation += _set(name, value)
     for name in answer.remove_headers:
         mutation += _remove(name)
-    response = _field(_MUTATION, mutation)
-    if answer.body is not None:
-        response += _field(_BODY_MUTATION, _field(_BODY, answer.body))
+    # The body may be megabytes, so it is last of its message, and copied once.
+    response, body = _field(_MUTATION, mutation), answer.body or b""
     if answer.reroute:
         response += _REROUTE
+    if answer.body is not None:
+        response += _body_mutation(body)
     namespaces = _targets(*targets)
     if decision is not None:
         fields = _decision(decision)
         namespaces += _namespace(NAMESPACE, len(fields)) + fields
-    response = _field(_ANSWERS[answer.kind], _field(_RESPONSE, response))
-    return response + _field(_METADATA, namespaces)
+    response = _opening(_RESPONSE, len(response) + len(body)) + response
+    answered = _opening(_ANSWERS[answer.kind], len(response) + len(body)) + response
+    return b"".join((answered, body, _field(_METADATA, namespaces)))
 
 
 @lru_cache(_KEPT)

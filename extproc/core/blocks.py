@@ -47,6 +47,9 @@ class Prompt(NamedTuple):
     system_blocks: int = 0
     """How many of the blocks are tools and system prompt."""
 
+    whole: bool = True
+    """Whether all of it was looked at, so that its size is no guess."""
+
     @property
     def shared(self) -> int | None:
         """The end of the tools and the system prompt, where they are long."""
@@ -64,7 +67,7 @@ def prompt_of(document: Document, owner: str, *, shown: float = 1.0) -> Prompt:
     system = min(len(said.text[: said.system].encode()), len(text)) // BLOCK_BYTES
     blocks = _chain(text[: BLOCK_BYTES * MOST_BLOCKS], xxhash.xxh64_intdigest(owner.encode()))
     size = (len(text) + said.beyond) / shown
-    return Prompt(blocks, min(round(size), MOST_BYTES), min(system, len(blocks)))
+    return Prompt(blocks, min(round(size), MOST_BYTES), min(system, len(blocks)), shown == 1.0)
 
 
 def _chain(text: bytes, seed: int) -> list[int]:

@@ -356,8 +356,9 @@ class Conversation:
 
 
 def _size(placement: Placement) -> int:
-    """Bytes of the prompt, where it was looked at."""
-    return 0 if placement.prompt is None else placement.prompt.bytes
+    """Bytes of the prompt, where all of it was looked at."""
+    prompt = placement.prompt
+    return prompt.bytes if prompt is not None and prompt.whole else 0
 
 
 def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:

@@ -8,6 +8,11 @@ replaced, in a head that was read as a request before: its syntax is known to be
 Where a key stands twice, the last one wins for us and for vLLM; elsewhere it is the
 first. So every one that is shown is replaced. All that depends on a body's length is
 done by `bytes` and `re`: no loop of ours runs over a prompt.
+
+In a large head a key of the object itself is known by what is around it, which a parser reads
+without building it, so it must be strict JSON, and not too far from an end: but where there is
+one key only, in a body that was read to its end, it is known without. A key there whose letters
+are escapes, which no client writes, is passed over.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from extproc.core.body import form_values
+from extproc.core.large import WHOLE, is_strict_object
 
 Span = tuple[int, int]
 
+_KEY = b'"model"'
 _COLON = rb"[ \t\r\n]*:[ \t\r\n]*"
 # A quote that is escaped begins no key: there one ends that is longer.
-_PLAIN_KEY = re.compile(rb'"model"(?<!\\"model")' + _COLON)
+_PLAIN_KEY = re.compile(_KEY + rb'(?<!\\"model")' + _COLON)
 # Any letter of a key may be written as an escape, U+0064 to U+006F.
 _ANY_KEY = re.compile(
     rb'(?<!\\)"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"' + _COLON
@@ -31,15 +38,20 @@ _ANY_KEY = re.compile(
 _ESCAPED = re.compile(rb"\\u006")
 # Keys looked at: an honest body has a few, and no other must keep us busy.
 _MOST_KEYS = 1000
+# Bytes read around such keys in a large head.
+_MOST_CHECKED = 2**21
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
-def renamed_json(head: bytes, name: str) -> bytes:
+def renamed_json(head: bytes, name: str, *, whole: bool = False) -> bytes:
     """The beginning of a JSON object, or all of it, in which `model` is this name.
 
-    It is the head itself where that shows no whole value of `model`.
+    It is the head itself where that shows no whole value of `model`. `whole`: it is known to be all
+    of the object, and to have one.
     """
-    return _replaced(head, _json_models(head), json.dumps(name).encode())
+    large = len(head) > WHOLE
+    spans = _models_in_large(head, whole=whole) if large else _json_models(head)
+    return _replaced(head, spans, json.dumps(name).encode())
 
 
 def renamed_form(head: bytes, content_type: str, name: str) -> bytes:
@@ -48,12 +60,12 @@ def renamed_form(head: bytes, content_type: str, name: str) -> bytes:
 
 
 def _replaced(head: bytes, spans: Iterable[Span], value: bytes) -> bytes:
-    pieces: list[bytes] = []
-    position = 0
+    pieces: list[bytes | memoryview] = []
+    view, position = memoryview(head), 0
     for start, end in spans:
-        pieces += (head[position:start], value)
+        pieces += (view[position:start], value)
         position = end
-    return b"".join((*pieces, head[position:])) if pieces else head
+    return b"".join((*pieces, view[position:])) if pieces else head
 
 
 def _json_models(head: bytes) -> Iterator[Span]:
@@ -66,6 +78,37 @@ def _json_models(head: bytes) -> Iterator[Span]:
         value = _STRING.match(head, position) if depth == 1 else None
         if value is not None:
             yield value.span()
+
+
+def _models_in_large(head: bytes, *, whole: bool) -> Iterator[Span]:
+    found = list(_keys_and_values(head))
+    if whole and len(found) == 1:
+        yield found[0][1]
+        return
+    checked = 0
+    for start, value in found:
+        end = value[1]
+        # If they stand in no other object, what is around them is one without them.
+        before = not whole or start < len(head) - end
+        size = start if before else len(head) - end
+        if checked + size > _MOST_CHECKED:
+            continue
+        checked += size
+        if is_strict_object(head[:start] + b'"":0}' if before else b'{"":0' + head[end:]):
+            yield value
+
+
+def _keys_and_values(head: bytes) -> Iterator[tuple[int, Span]]:
+    """Where a key `model` begins, and the text that is its value, in whatever object."""
+    start = head.find(_KEY)
+    for _ in range(_MOST_KEYS):
+        if start < 0:
+            return
+        key = _PLAIN_KEY.match(head, start)
+        value = _STRING.match(head, key.end()) if key else None
+        if value is not None:
+            yield start, value.span()
+        start = head.find(_KEY, start + len(_KEY))
 
 
 def _opened(part: bytes) -> int:

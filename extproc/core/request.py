@@ -14,7 +14,8 @@ from extproc.core.body import (
     model_in_json,
     read_json,
 )
-from extproc.core.errors import InvalidRequest
+from extproc.core.errors import InvalidRequest, Refusal
+from extproc.core.large import MOST_BYTES, WHOLE, model_in_large, read_large
 from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api
 from extproc.core.prefix import is_settled
@@ -26,6 +27,7 @@ PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
 should we die before the body's answer, Envoy answers 503 instead of guessing."""
 
+_BEGINNING = 65_536  # bytes
 _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
 _HEADERS = ("content-type", _LENGTH, MODEL_HEADER, FORMAT_HEADER)
@@ -34,7 +36,7 @@ _HEADERS = ("content-type", _LENGTH, MODEL_HEADER, FORMAT_HEADER)
 class Request:
     """Of its headers only those are kept that an answer can depend on."""
 
-    __slots__ = ("_api", "_headers", "_router", "_subset")
+    __slots__ = ("_api", "_headers", "_router", "_subset", "_whole")
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Request:
     ) -> None:
         self._router = router
         self._api = api
+        self._whole = False
         self._headers: dict[str, str] = {}
         for name in (*_HEADERS, *router.catalog.key_headers):
             if name in headers:
@@ -53,25 +56,25 @@ class Request:
 
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
-        name, document = self._read(head, complete=complete)
+        self._whole = complete
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._api is Api.GENERATE:
+            placed = self._place_by_beginning(head)
+            if placed is not None:
+                return placed
+        name, document, read = self._read(head, complete=complete)
         name = name or self._headers.get(MODEL_HEADER)
         if not name:
-            raise missing_model(head, self._api)
-        return self._place(name, document, 1.0 if complete else self._shown(head))
+            raise missing_model(head[:read], self._api)
+        shown = 1.0 if complete else self._shown(head)
+        if read < len(head):
+            shown *= read / len(head)
+        return self._place(name, document, shown)
 
     def place_early(self, head: bytes) -> Placement | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
         if not head or head.isspace():
             return None
-        name, document = self._read(head, complete=False)
-        if name is None:
-            return None
-        placed = self._place(name, document)
-        if placed.model.strategy.reads_prompts:
-            return None  # more of the prompt may tell more
-        spec = placed.model.spec.load_balancing.prefix_hash
-        settled = placed.settled and is_settled(placed.prefix, document, spec)
-        return placed if settled else None
+        return self._read_early(head)[1]
 
     def place_unseen(self) -> Placement:
         """Where it belongs if bodies are not shown. Raises Refusal."""
@@ -107,7 +110,7 @@ class Request:
         """
         if self._api is Api.FORM:
             return renamed_form(head, self._headers.get("content-type", ""), name)
-        return renamed_json(head, name)
+        return renamed_json(head, name, whole=self._whole)
 
     @property
     def wants_load_report(self) -> bool:
@@ -117,6 +120,36 @@ class Request:
     def _place(self, name: str, document: Document | None, shown: float = 1.0) -> Placement:
         return self._router.place(name, document, self._headers, self._subset, shown=shown)
 
+    def _place_by_beginning(self, body: bytes) -> Placement | None:
+        """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
+
+        That is soon found out where the rest holds many values, and as soon as by reading all of
+        them where it holds few.
+        """
+        try:
+            name, placed = self._read_early(body[:_BEGINNING])
+            sound = placed is not None and model_in_large(body) == name
+        except Refusal:
+            return None  # one who reads all of it knows better why
+        return placed if sound else None
+
+    def _read_early(self, head: bytes) -> tuple[str | None, Placement | None]:
+        """The model's name that was read, and the place if no more of the body may change it."""
+        name, document, _ = self._read(head, complete=False)
+        if name is None or self._reads_prompts(name):
+            return name, None  # more of the prompt may tell more
+        placed = self._place(name, document)
+        if placed.model.strategy.reads_prompts:
+            return name, None
+        spec = placed.model.spec.load_balancing.prefix_hash
+        settled = placed.settled and is_settled(placed.prefix, document, spec)
+        return name, placed if settled else None
+
+    def _reads_prompts(self, name: str) -> bool:
+        """Whether the model's strategy does; of a split's targets it shows with the choice."""
+        catalog = self._router.catalog
+        return name not in catalog.splits and catalog.resolve(name)[0].strategy.reads_prompts
+
     def _shown(self, head: bytes) -> float:
         """The share of a body that its head is, where the client says how long the body is."""
         length = self._headers.get(_LENGTH, "")
@@ -124,14 +157,19 @@ class Request:
             return 1.0
         return len(head) / max(len(head), int(length))
 
-    def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None]:
-        """The model that the body names, and the document where it may hold a prompt."""
+    def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None, int]:
+        """The model that the body names, the document where it may hold a prompt, and the bytes
+        of the head that the document was read from.
+        """
         if self._api is Api.FORM:
             content_type = self._headers.get("content-type", "")
-            return model_in_form(head, content_type, complete=complete), None
-        document = read_json(head, complete=complete)
-        name = model_in_json(head, document, complete=complete)
-        return name, document if self._api is Api.GENERATE else None
+            return model_in_form(head, content_type, complete=complete), None, len(head)
+        if len(head) > WHOLE:
+            name, document, read = read_large(head, complete=complete)
+        else:
+            document = read_json(head, complete=complete)
+            name, read = model_in_json(head, document, complete=complete), len(head)
+        return name, document if self._api is Api.GENERATE else None, read
 
 
 def header_text(headers: Mapping[str, bytes], name: str) -> str:

@@ -25,7 +25,7 @@ from tests.core.bodies import bodies
 from tests.core.builders import model_spec, thorough
 
 LONG = "word " * (WHOLE // 5 + 1)
-DENSE = [[]] * WHOLE
+DENSE: list[Any] = [[]] * WHOLE
 
 
 def place(

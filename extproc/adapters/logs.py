@@ -6,7 +6,12 @@ import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from traceback import format_exception, format_tb
 from typing import Literal
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_OF_REQUESTS = {"asyncio", "extproc.grpc", "extproc.requests", "grpc", "grpc._cython.cygrpc"}
+"""Who may log an exception that quotes a request, as one from encoding a text does."""
 
 LogFormat = Literal["text", "json"]
 
@@ -34,9 +39,19 @@ def _time(record: logging.LogRecord) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     values = dict(getattr(record, "fields", {}))
     if record.exc_info and record.exc_info[1] is not None:
-        values["error"] = repr(record.exc_info[1])
-        values["traceback"] = logging.Formatter().formatException(record.exc_info)
+        error, private = record.exc_info[1], record.name in _OF_REQUESTS
+        values["error"] = type(error).__name__ if private else repr(error)
+        values["traceback"] = _places(error) if private else _whole(error)
     return values
+
+
+def _places(error: BaseException) -> str:
+    """Where it came from, without what it says."""
+    return "".join((_TRACEBACK, *format_tb(error.__traceback__))).rstrip()
+
+
+def _whole(error: BaseException) -> str:
+    return "".join(format_exception(error)).rstrip()
 
 
 class _Text(logging.Formatter):

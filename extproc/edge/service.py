@@ -12,6 +12,7 @@ from extproc.core.conversation import Conversation
 from extproc.core.errors import Refusal
 from extproc.core.orca import Shown
 from extproc.core.router import Decision, Router
+from extproc.core.telling import TellingConversation
 from extproc.edge.codec import decode, encode
 
 log = logging.getLogger("extproc.requests")
@@ -20,15 +21,18 @@ log = logging.getLogger("extproc.requests")
 class ExternalProcessor:
     """Opens a session for each stream; all share one router."""
 
-    def __init__(self, router: Router, telemetry: Telemetry, rng: Random) -> None:
+    def __init__(
+        self, router: Router, telemetry: Telemetry, rng: Random, *, log_prompts: bool = False
+    ) -> None:
         self._router = router
         self._telemetry = telemetry
         self._rng = rng
         self._shown = Shown()
+        self._conversation = TellingConversation if log_prompts else Conversation
 
     def open(self) -> Session:
         """Envoy has opened a stream."""
-        return Session(Conversation(self._router, self._rng, self._shown), self._telemetry)
+        return Session(self._conversation(self._router, self._rng, self._shown), self._telemetry)
 
 
 class Session:
@@ -74,6 +78,9 @@ def _log(conversation: Conversation) -> None:
             extra=fields(status=verdict.status, code=verdict.code, why=verdict.message),
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
+        told: dict[str, object] = {}
+        if isinstance(conversation, TellingConversation):
+            told["prefix"] = conversation.prefix
         hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
         log.debug(
             "routed",
@@ -86,5 +93,6 @@ def _log(conversation: Conversation) -> None:
                 inflight=verdict.inflight,
                 hops=verdict.hops,
                 **(hit or {}),
+                **told,
             ),
         )

@@ -77,6 +77,9 @@ class Settings:
     single_endpoint: bool = False
     """Whether no second candidate is named, for gateways that read one address and no list."""
 
+    log_prompts: bool = False
+    """Whether lines of requests, at level debug, show the text that the decision hangs on."""
+
     transport: Transport = "fast"
     """What carries gRPC on the port where Envoy connects; TLS is for `grpcio` only."""
 
@@ -151,7 +154,10 @@ class Sidecar:
         self._telemetry.read_ages(self._discovery.age)
         configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
         self._models = self._models_source(settings.models, configuration, rng)
-        self._grpc = _server(settings, ExternalProcessor(self._router, self._telemetry, rng))
+        processor = ExternalProcessor(
+            self._router, self._telemetry, rng, log_prompts=settings.log_prompts
+        )
+        self._grpc = _server(settings, processor)
         self._admin = AdminServer(admin_app(self._router, self._telemetry, self._why_not_ready))
         self._following: asyncio.Task[None] | None = None
         self._serving = False
@@ -181,6 +187,8 @@ class Sidecar:
         spare_the_collector()
         self._serving = True
         await self._grpc.set_serving(True)
+        if self._settings.log_prompts:
+            log.warning("prompts are logged, at level debug")
         log.info("serving", extra=fields(listen=self._settings.listen, admin=self._settings.admin))
 
     async def drain(self) -> None:

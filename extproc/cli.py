@@ -167,6 +167,12 @@ def _add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
         "debug (a line for each request), info, warning or error",
     )
     _flag(parser, "--log-format", "text", _one_of("text", "json"), "FORMAT", "text or json")
+    _switch(
+        parser,
+        "--log-prompts",
+        "at level debug, a request's line shows the text that the decision hangs on: the beginning "
+        "of its prompt, or a session's header; no prompt is logged otherwise",
+    )
     parser.set_defaults(run=_serve)
 
 
@@ -284,6 +290,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         kubeconfig=arguments.kubeconfig,
         allow_loopback=arguments.allow_loopback,
         single_endpoint=arguments.single_endpoint,
+        log_prompts=arguments.log_prompts,
         transport=arguments.transport or ("fast" if tls is None else "grpcio"),
         tls=tls,
     )

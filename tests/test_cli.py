@@ -158,6 +158,16 @@ class TestServe:
         assert main(["serve", "--admin", "0.0.0.0:9"]) == 0
         assert settings == [Settings("0.0.0.0:1", "0.0.0.0:9", Path("env.yaml"), 3)]
 
+    @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
+    def test_logs_prompts_only_where_it_is_told_to(
+        self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if way == "variable":
+            monkeypatch.setenv("EXTPROC_LOG_PROMPTS", "true")
+        flags = ["--log-prompts"] if way == "flag" else []
+        assert main(["serve", "--models", "m.yaml", *flags]) == 0
+        assert settings[0].log_prompts is (way != "neither")
+
     def test_reads_the_models_from_a_configmap(self, settings: list[Settings]) -> None:
         flags = ["--kubeconfig", "config.yaml", "--allow-loopback"]
         assert main(["serve", "--models-configmap", "inference/models", *flags]) == 0

@@ -21,6 +21,9 @@ Document = dict[str, Any]
 
 MODEL_HEADER = "x-model"
 
+MOST_PARTS = 1000
+"""Parts of a form that are looked at: an honest one has a few, and no other must keep us busy."""
+
 # Bytes of one character in JSON: two escaped surrogates.
 _LONGEST_ESCAPE = 12
 
@@ -32,8 +35,6 @@ _PARAMETER = re.compile(rb'(?:[^";]|"(?:[^"\\]|\\.?)*+"?)++')
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*+)"')
 _ESCAPED = re.compile(rb"\\(.)")
 _FIELDS_END = b"\r\n\r\n"
-# Parts looked at: an honest form has a few, and no other must keep us busy.
-_MOST_PARTS = 1000
 # A part's header lines; what is longer is no form that a client would send.
 _LONGEST_FIELDS = 2048
 
@@ -112,7 +113,7 @@ def form_values(head: bytes, content_type: str, name: bytes) -> Iterator[tuple[i
     # A delimiter begins a line; before the first line none ends.
     first = head.startswith(delimiter[len(_LINE_END) :])
     end = -len(_LINE_END) if first else head.find(delimiter)
-    for _ in range(_MOST_PARTS):
+    for _ in range(MOST_PARTS):
         start = end + len(delimiter)
         end = head.find(delimiter, start)
         if end < start:

@@ -26,7 +26,7 @@ WHOLE = 131_072
 MOST_BYTES = 2**20
 """Read value by value: twice the text that is ever compared of a prompt."""
 
-_MOST_VALUES = 24_000
+MOST_VALUES = 24_000
 """Texts, commas and brackets in what is read value by value: some 7 for a message of a chat, one
 for a token id. To build them and to walk over them takes 15 ms at the worst."""
 
@@ -35,7 +35,7 @@ _CHUNK = 65_536
 
 _TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?+\Z)'  # the last one may be cut
 _VALUES = re.compile(
-    rb'(?:[^",\[{]*+(?:%b|[,\[{])){0,%d}+[^",\[{]*+' % (_TEXT, _MOST_VALUES), re.DOTALL
+    rb'(?:[^",\[{]*+(?:%b|[,\[{])){0,%d}+[^",\[{]*+' % (_TEXT, MOST_VALUES), re.DOTALL
 )
 _NO_SIGNS = bytes(set(range(256)) - set(b",[{"))
 
@@ -73,7 +73,7 @@ def read_large(head: bytes, *, complete: bool) -> tuple[str | None, Document, in
 def _end(head: bytes) -> int:
     """How much of it may be read value by value."""
     end = min(len(head), MOST_BYTES)
-    if len(head[:end].translate(None, _NO_SIGNS)) <= _MOST_VALUES:
+    if len(head[:end].translate(None, _NO_SIGNS)) <= MOST_VALUES:
         return end
     values = _VALUES.match(head, 0, end)  # those within texts do not count
     return values.end() if values else 0

@@ -123,8 +123,8 @@ class Request:
     def _place_by_beginning(self, body: bytes) -> Placement | None:
         """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
 
-        That is soon found out where the rest holds many values, and as soon as by reading all of
-        them where it holds few.
+        To check the rest takes no longer than to read it value by value, where it holds few, and
+        they need not be counted. Of a field that stands twice, the first may then make the prefix.
         """
         try:
             name, placed = self._read_early(body[:_BEGINNING])

@@ -30,7 +30,9 @@ from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.models_document import MAX_BYTES
 from extproc.adapters.telemetry import Telemetry
 from extproc.core import spec
+from extproc.core.body import MOST_PARTS
 from extproc.core.errors import NoEndpoints, Refusal
+from extproc.core.large import MOST_BYTES, MOST_VALUES, WHOLE
 from extproc.core.ledger import Ledger
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.router import Router
@@ -305,6 +307,17 @@ def _paths() -> Iterator[str]:
         for name, api in Api.__members__.items()
     ]
     yield from _table(("path", "the body"), rows)
+    yield ""
+    yield from _paragraph(
+        f"A body of JSON is read value by value up to {WHOLE:,} bytes. A larger one that Envoy "
+        "shows is checked and searched for its `model` to its end, wherever that stands, and read "
+        f"value by value as far as {MOST_BYTES:,} bytes and {MOST_VALUES:,} texts, commas and "
+        "brackets go; what is beyond makes no prefix and no block, and is only counted. One that "
+        "goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting deeper "
+        "than 200 and numbers of thousands of digits are there for the server to refuse."
+    )
+    yield ""
+    yield f"Of a multipart form the first {MOST_PARTS:,} parts are looked at."
 
 
 def _refusals() -> Iterator[str]:

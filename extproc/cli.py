@@ -298,6 +298,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         with asyncio.Runner(loop_factory=_event_loop(settings.transport)) as runner:
             runner.run(serve(settings))
     except StartError as error:
+        logs.flush()
         return _complain(str(error))
     return OK
 

@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 
 from extproc import __version__
-from extproc.app import ConfigMapName, Settings
+from extproc.app import ConfigMapName, Settings, StartError
 from extproc.cli import main
 from extproc.core.spec import StrategyName
 from extproc.edge.tls import KeyPair
@@ -216,6 +216,19 @@ class TestServe:
         assert "--models FILE" in line
         assert "--models-configmap NAMESPACE/NAME" in line
         assert settings == []
+
+    def test_says_why_it_cannot_start_after_all_that_was_logged(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        # Whoever wonders about a pod that ended reads its log's last line.
+        async def fail(_: Settings) -> None:
+            raise StartError("no luck")
+
+        monkeypatch.setattr("extproc.cli.serve", fail)
+        monkeypatch.setattr("extproc.cli.logs.configure", lambda *_: None)
+        monkeypatch.setattr("extproc.cli.logs.flush", lambda: print("logged", file=sys.stderr))
+        assert main(["serve", "--models", "m.yaml"]) == 2
+        assert capsys.readouterr().err == "logged\nno luck\n"
 
     @pytest.mark.parametrize("alone", ["--tls-cert", "--tls-key"])
     def test_wants_certificate_and_key_together(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from traceback import format_exception, format_tb
 from typing import Literal
+
+from extproc.adapters.log_writer import LogWriter
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _OF_REQUESTS = {"asyncio", "extproc.grpc", "extproc.requests", "grpc", "grpc._cython.cygrpc"}
@@ -22,13 +25,29 @@ def fields(**values: object) -> Mapping[str, object]:
 
 
 def configure(level: str, form: LogFormat) -> None:
-    """Sends all logs to stderr. `level`, a standard name in any case, is for our own lines;
-    libraries are heard when they warn.
+    """Sends all logs to stderr, if there is one. `level`, a standard name in any case, is for our
+    own lines; libraries are heard when they warn.
     """
-    handler = logging.StreamHandler()
+    # None where it was closed before we came.
+    handler = logging.NullHandler() if sys.stderr is None else LogWriter(sys.stderr.fileno())
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("extproc").setLevel(level.upper())
+
+
+def flush() -> None:
+    """Waits until what was logged is written, but not for long."""
+    for writer in _writers():
+        writer.flush()
+
+
+def dropped() -> int:
+    """Lines so far that were not written, for nobody read them or there was no room."""
+    return sum(writer.dropped for writer in _writers())
+
+
+def _writers() -> list[LogWriter]:
+    return [one for one in logging.getLogger().handlers if isinstance(one, LogWriter)]
 
 
 def _time(record: logging.LogRecord) -> str:

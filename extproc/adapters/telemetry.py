@@ -17,6 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from extproc.adapters import logs
 from extproc.adapters.state import Readiness, standings
 from extproc.adapters.tallies import Distribution, Tally
 from extproc.core.conversation import Listed, Verdict
@@ -114,6 +115,7 @@ class Telemetry:
         self._prompts = _Prompts(registry)
         self._endpoints = _Endpoints(router)
         registry.register(self._endpoints)
+        registry.register(_Logs())
         ProcessCollector(registry=registry)
 
     def decided(self, verdict: Verdict, seconds: float) -> None:
@@ -341,6 +343,17 @@ class _Endpoints(Collector):
     def _report(self, address: str) -> Report | None:
         reading = self._router.signals.latest(address)
         return None if reading is None else reading.report
+
+
+class _Logs(Collector):
+    """What became of the log, asked of it when Prometheus asks."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "extproc_log_lines_dropped",
+            "Lines of the log that were not written: nobody read them, or there was no room.",
+            value=logs.dropped(),
+        )
 
 
 def _no_endpoints() -> dict[Readiness, int]:

@@ -26,11 +26,12 @@ def _restored() -> Iterator[None]:
 
 
 @pytest.fixture
-def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
+def lines(capfd: pytest.CaptureFixture[str]) -> Lines:
     """What went to stderr since the last look, split wherever any reader might."""
 
     def since() -> list[str]:
-        captured = capsys.readouterr()
+        logs.flush()
+        captured = capfd.readouterr()
         assert captured.out == ""
         return captured.err.splitlines()
 
@@ -128,3 +129,20 @@ def test_configuring_again_replaces_and_does_not_add(lines: Lines) -> None:
     logs.configure("info", "json")
     logging.getLogger("extproc").info("x")
     assert len(lines()) == 1
+
+
+def test_without_stderr_nothing_is_written(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+    # What opens a file next is given its number.
+    monkeypatch.setattr("sys.stderr", None)
+    logs.configure("info", "text")
+    logging.getLogger("extproc").info("x")
+    assert lines() == []
+
+
+def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        logs.configure("info", "text")
+        logging.getLogger("extproc").info("x")
+        logs.flush()
+        assert logs.dropped() == 1

@@ -52,6 +52,7 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
         "extproc_endpoint_prompt_tokens": "counter",
         "extproc_endpoint_cached_tokens": "counter",
         "extproc_prefix_index_blocks": "gauge",
+        "extproc_log_lines_dropped": "counter",
     }
     assert {name: families[name].type for name in promised} == promised
     assert "process_resident_memory_bytes" in families

@@ -93,14 +93,6 @@ class ClusterScene(Scene):
 
         await until(does, seconds, f"the endpoints to be {numbers}")
 
-    async def metric(self, name: str, **labels: str) -> float:
-        """A sample of the sidecar's metrics; 0 where there is none."""
-        _, text = await self.sidecar.get("/metrics")
-        shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-        sample = f"{name}{{{shown}}} " if labels else f"{name} "
-        lines = (line for line in text.splitlines() if line.startswith(sample))
-        return next((float(line.split()[-1]) for line in lines), 0.0)
-
     @asynccontextmanager
     async def load(self, clients: int = 20) -> AsyncIterator[Counter[tuple[int, str]]]:
         """Clients that ask without a pause meanwhile; counts answers by status and replica."""

@@ -124,6 +124,14 @@ class Scene:
             ours, theirs = await self.sidecar.inflight(), await self.replicas.inflight()
             raise AssertionError(f"{error}: sidecar {ours}, replicas {theirs}") from None
 
+    async def metric(self, name: str, **labels: str) -> float:
+        """A sample of the sidecar's metrics; 0 where there is none."""
+        _, text = await self.sidecar.get("/metrics")
+        shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        sample = f"{name}{{{shown}}} " if labels else f"{name} "
+        lines = (line for line in text.splitlines() if line.startswith(sample))
+        return next((float(line.split()[-1]) for line in lines), 0.0)
+
     async def access_log(self, lines: int) -> list[Json]:
         """The access log, once it has that many lines."""
         await until(lambda: len(self.envoy.access_log()) >= lines, 5, f"{lines} log lines")

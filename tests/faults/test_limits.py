@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import resource
+import select
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,7 @@ from tests.faults.streams import CLIENTS, PACE, Streams, streaming
 
 ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
 FILES = 64
+REFUSALS = 3_000
 WALL_CLOCK = re.compile(
     r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
 )
@@ -195,3 +200,71 @@ async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
     assert streams.outcomes.keys() == {"whole"}
     assert routes <= {"chosen", ""}
     assert code == 0
+
+
+@asynccontextmanager
+async def unread(path: Path) -> AsyncIterator[None]:
+    """A pipe of this name, which somebody holds open and nobody reads."""
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield
+    finally:
+        os.close(reader)
+
+
+def is_full(pipe: Path) -> bool:
+    """Whether who writes there would wait."""
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        return not select.select([], [writer], [], 0)[1]
+    finally:
+        os.close(writer)
+
+
+async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -> None:
+    """It routes on while nobody reads its log, counts the lines lost, and drains as ever."""
+    arguments = ("--log-level", "debug", "--grace", "10")
+    scene = await launch(Options(replica_arguments=PACE, sidecar_arguments=arguments))
+    report.tried(
+        f"stderr to a pipe that nobody reads, at level debug, under {CLIENTS} streams and "
+        f"{REFUSALS:,} refusals"
+    )
+    await scene.sidecar.kill()
+    pipe = tmp_path / "unread"
+    # Who waits for its log answers nobody, metrics included.
+    async with unread(pipe), asyncio.timeout(25):
+        # Not `start`, which would read the complaint.
+        scene.sidecar.stderr = pipe
+        scene.sidecar.spawn()
+        await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+        async with streaming(scene) as streams:
+            statuses = await refusals(scene)
+            full = is_full(pipe)
+            await asyncio.sleep(1)
+        await scene.agree_on_inflight(0)
+        dropped = await scene.metric("extproc_log_lines_dropped_total")
+        routes = {line["route"] for line in scene.envoy.access_log()}
+        scene.sidecar.signal(signal.SIGTERM)
+        code = await scene.sidecar.wait(5)
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; {dropped:g} lines of the log; exit code {code}",
+    )
+    assert full
+    assert statuses == {404}
+    assert streams.outcomes.keys() == {"whole"}
+    assert routes <= {"chosen", ""}
+    assert dropped > 0
+    assert code == 0
+
+
+async def refusals(scene: Scene) -> set[int]:
+    """The statuses of so many answers, each of which is worth a line of the log."""
+    statuses = set[int]()
+    for _ in range(0, REFUSALS, CLIENTS):
+        bodies = (chat("hello", model="nobody") for _ in range(CLIENTS))
+        replies = await asyncio.gather(*map(scene.send, bodies))
+        statuses |= {reply.status for reply in replies}
+    return statuses

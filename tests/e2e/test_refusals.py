@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.lab.processes import until
 from tests.e2e.scene import CHAT, Launch, Options, Reply, chat
 
 INVALID_BODIES = {
@@ -53,8 +54,12 @@ async def test_refusals_are_logged_one_line_each_without_the_prompt(launch: Laun
     secret = "my secret diagnosis"
     await scene.send({"messages": [{"role": "user", "content": secret}]})
     await scene.send(chat(secret, model="line\nbreak"))
-    lines = [line for line in scene.sidecar.complaint().splitlines() if "refused" in line]
-    assert len(lines) == 2
+
+    def lines() -> list[str]:
+        return [line for line in scene.sidecar.complaint().splitlines() if "refused" in line]
+
+    await until(lambda: len(lines()) >= 2, 5, "the log")
+    assert len(lines()) == 2
     assert secret not in scene.sidecar.complaint()
 
 

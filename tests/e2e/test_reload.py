@@ -78,7 +78,8 @@ async def test_a_bad_document_leaves_the_last_good_in_force(launch: Launch) -> N
     await rewrite(scene, {"models": [{"name": "llama", "strategy": "Typo"}]}, "failure")
     _, metrics = await scene.sidecar.get("/metrics")
     assert "extproc_config_last_reload_successful 0.0" in metrics
-    assert "models[0].strategy: unknown key" in scene.sidecar.complaint()
+    why = "models[0].strategy: unknown key"
+    await until(lambda: why in scene.sidecar.complaint(), 5, "the log to say why")
     assert (await scene.send(chat("hello"))).status == 200
 
     document = Options(adapters=["sql-lora"]).models(scene.replicas.addresses)

@@ -27,9 +27,10 @@ from envoy_data_plane.envoy.service.ext_proc.v3 import (
 from envoy_data_plane.google.protobuf import ListValue, Struct, Value
 
 OVERWRITE = HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
-BUFFERED_PARTIAL = ProcessingModeBodySendMode.BUFFERED_PARTIAL
-DUPLEX = ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
-NONE = ProcessingModeBodySendMode.NONE
+BodyMode = ProcessingModeBodySendMode
+BUFFERED_PARTIAL = BodyMode.BUFFERED_PARTIAL
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+NONE = BodyMode.NONE
 
 Hint = str | list[str] | float | None
 """The value of a metadata key, as gateways may write it."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import lru_cache
+from typing import ClassVar
+
 import h2.errors
 from google.protobuf.message import DecodeError
 from hypothesis import settings
@@ -21,8 +25,9 @@ from extproc.edge.health import SERVICE
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from tests.core.builders import model_spec
 from tests.edge.envoy import (
-    BUFFERED_PARTIAL,
+    DUPLEX,
     NONE,
+    BodyMode,
     request_body,
     request_headers,
     request_trailers,
@@ -40,6 +45,9 @@ PROCESS = f"/{SERVICE}/Process"
 RUNS = extent(100, full=2_000)
 STEPS = 30
 
+SHOWN = [BodyMode.BUFFERED_PARTIAL, BodyMode.BUFFERED, NONE]
+"""Ways to show a body in which a request can be routed, beside full duplex."""
+
 paths = st.sampled_from(["/v1/chat/completions", "/v1/embeddings", "/v1/models", "/", ""])
 # A message is sent as one frame.
 good = [body for body in GOOD if len(body) < 10_000]
@@ -50,7 +58,7 @@ messages = st.one_of(
     st.builds(
         lambda path, mode, end: request_headers(path, mode=mode, end=end),
         paths,
-        st.sampled_from([BUFFERED_PARTIAL, NONE, None]),
+        st.sampled_from([*SHOWN, BodyMode.STREAMED, BodyMode.GRPC, None]),
         st.booleans(),
     ),
     st.builds(lambda body, end: request_body(body, end=end), bodies, st.booleans()),
@@ -66,6 +74,8 @@ class Streams(RuleBasedStateMachine):
 
     sent = 0
     """Messages, in all runs together."""
+    routed: ClassVar[Counter[BodyMode]] = Counter()
+    """Streams that began well, in all runs together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,9 +83,14 @@ class Streams(RuleBasedStateMachine):
         process = Method(lambda _: self.sidecar.processor.open())
         self.peer = Peer({PROCESS.encode(): process})
         self.kinds: dict[int, list[str]] = {}
+        self.bodies: dict[int, bytes] = {}
+        """Of streams that are to give them back."""
+        self.ended: set[int] = set()
+        """Of those, the ones of which all was sent."""
         self.over: set[int] = set()
 
     streams = Bundle("streams")
+    duplex = Bundle("duplex")
 
     @rule(target=streams)
     def open(self) -> int:
@@ -83,14 +98,45 @@ class Streams(RuleBasedStateMachine):
         self.kinds[stream] = []
         return stream
 
-    @rule(target=streams, path=opened, body=st.sampled_from(good))
-    def open_well(self, path: str, body: bytes) -> int:
+    @rule(target=streams, path=opened, body=st.sampled_from(good), mode=st.sampled_from(SHOWN))
+    def open_well(self, path: str, body: bytes, mode: BodyMode) -> int:
         """As most do, so that there are leases."""
+        before = self.sidecar.in_flight
         stream: int = self.peer.call(PROCESS)
         self.kinds[stream] = []
-        self.send(stream, request_headers(path))
-        self.send(stream, request_body(body))
+        self.send(stream, request_headers(path, mode=mode, x_model=b"llama"))
+        if mode is not NONE:
+            self.send(stream, request_body(body))
+        Streams.routed[mode] += self.sidecar.in_flight - before
         return stream
+
+    @rule(target=duplex, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
+    def open_duplex(self, path: str, body: bytes, cut: int) -> int:
+        """The body comes in pieces, and its end, if ever, later."""
+        before = self.sidecar.in_flight
+        stream: int = self.peer.call(PROCESS)
+        self.bodies[stream] = b""
+        self.peer.send(stream, request_headers(path, mode=DUPLEX, x_model=b"llama"))
+        self.send_piece(stream, body[:cut], end=False)
+        self.send_piece(stream, body[cut:], end=False)
+        Streams.routed[DUPLEX] += self.sidecar.in_flight - before
+        return stream
+
+    @rule(stream=duplex, piece=bodies, end=st.booleans())
+    def send_piece(self, stream: int, piece: bytes, end: bool) -> None:
+        if stream in self.over or stream in self.ended:
+            return
+        self.peer.send(stream, request_body(piece, end=end))
+        Streams.sent += 1
+        self.bodies[stream] += piece
+        if end:
+            self.ended.add(stream)
+
+    @rule(stream=duplex, message=st.sampled_from([response_headers(), response_trailers(), b""]))
+    def send_of_the_answer(self, stream: int, message: bytes) -> None:
+        if stream not in self.over:
+            self.peer.send(stream, message)
+            Streams.sent += 1
 
     @rule(stream=streams, message=messages)
     def send(self, stream: int, message: bytes) -> None:
@@ -104,7 +150,7 @@ class Streams(RuleBasedStateMachine):
             self.kinds[stream].append(kind)
         assert len(answer.messages) == len(self.kinds[stream])
 
-    @rule(stream=streams, garbage=st.binary(min_size=1, max_size=20))
+    @rule(stream=streams | duplex, garbage=st.binary(min_size=1, max_size=20))
     def send_garbage(self, stream: int, garbage: bytes) -> None:
         """What is no message ends this stream, and no other."""
         if stream in self.over or _is_message(garbage):
@@ -113,14 +159,14 @@ class Streams(RuleBasedStateMachine):
         self.over.add(stream)
         assert answer.status is Status.INVALID_ARGUMENT
 
-    @rule(stream=consumes(streams))
+    @rule(stream=consumes(streams) | consumes(duplex))
     def reset(self, stream: int) -> None:
         if stream not in self.over:
             self.peer.client.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self.peer.flush()
             self.over.add(stream)
 
-    @rule(stream=consumes(streams))
+    @rule(stream=consumes(streams) | consumes(duplex))
     def end(self, stream: int) -> None:
         if stream not in self.over:
             self.peer.client.end_stream(stream)
@@ -137,8 +183,24 @@ class Streams(RuleBasedStateMachine):
             assert "immediate_response" not in told[:-1]
 
     @invariant()
+    def a_body_comes_back_as_it_was_sent_or_not_at_all(self) -> None:
+        for stream, body in self.bodies.items():
+            told = self.peer.answers[stream].messages
+            kinds = [_answered(message) for message in told]
+            assert "immediate_response" not in kinds[:-1]
+            back = b"".join(map(_streamed_back, told))
+            if "request_headers" in kinds:
+                assert back == body
+                assert kinds.index("request_headers") < kinds.index("request_body")
+                assert kinds.count("request_headers") == 1
+            else:
+                assert back == b""
+                assert stream not in self.ended or kinds[-1:] == ["immediate_response"]
+
+    @invariant()
     def only_open_streams_hold_leases(self) -> None:
-        assert self.sidecar.in_flight <= len(self.kinds.keys() - self.over)
+        open_streams = (self.kinds.keys() | self.bodies.keys()) - self.over
+        assert self.sidecar.in_flight <= len(open_streams)
 
     def teardown(self) -> None:
         self.peer.server.lost()
@@ -162,15 +224,31 @@ def _is_message(garbage: bytes) -> bool:
     return True
 
 
+@lru_cache(10_000)
+def _streamed_back(message: bytes) -> bytes:
+    answer = ProcessingResponse.FromString(message)
+    piece: bytes = answer.request_body.response.body_mutation.streamed_response.body
+    return piece
+
+
+# All answers are looked at after each step.
+@lru_cache(10_000)
 def _answered(message: bytes) -> str | None:
     kind: str | None = ProcessingResponse.FromString(message).WhichOneof("response")
     return kind
 
 
 def test_message_sequence_fuzz(report: Report) -> None:
-    """One answer to each message, of its kind; nothing after a refusal; every lease is released."""
-    report.tried(f"{RUNS} connections of {STEPS} steps at the most, with another library as peer")
-    Streams.sent = 0
+    """One answer to each message, or the body as it was; nothing after a refusal; no lease left."""
+    report.tried(
+        f"{RUNS} connections of {STEPS} steps at the most, bodies in every mode, with another "
+        "library as peer"
+    )
+    Streams.sent, Streams.routed = 0, Counter()
     once = settings(max_examples=RUNS, stateful_step_count=STEPS, deadline=None)
     run_state_machine_as_test(Streams, settings=once)
-    report.lost(unanswered=0, leases=0, what=f"of {Streams.sent:,} messages")
+    modes = ", ".join(f"{mode.name} {count:,}" for mode, count in Streams.routed.items())
+    report.lost(
+        unanswered=0, leases=0, what=f"of {Streams.sent:,} messages; streams begun well: {modes}"
+    )
+    assert Streams.routed.keys() == {*SHOWN, DUPLEX}

@@ -5,32 +5,34 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from functools import partial
 
 import pytest
 
 from extproc.lab.cluster import config_map
 from extproc.lab.processes import until
-from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy, statuses
+from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
+from tests.faults.extent import extent
 from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 # `make test-outages` asks for a whole minute.
 OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "4"))
 CONVERGENCE_SECONDS = 35
 
 DOWN = [{"listening": False}, {"frozen": True}, {"failing": 503}, {"forbidden": ["endpointslices"]}]
-CLIENTS = 20
+SILENT_CLIENTS = extent(50, full=CLIENTS)
+"""Half a minute takes the whole of `make test` less long with these."""
 UP = {"listening": True, "frozen": False, "failing": 0, "forbidden": []}
 
 
 @pytest.mark.parametrize("fault", DOWN, ids=lambda fault: next(iter(fault)))
 async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: Report) -> None:
     """No request fails, what is known stays, and changes arrive within 35 s of its return."""
-    report.tried(f"{OUTAGE_SECONDS:g} s away, in this manner, under {CLIENTS} clients")
-    scene = await deploy(ClusterOptions(replicas=3, pods=2))
-    async with scene.load(CLIENTS) as answers:
+    report.tried(f"{OUTAGE_SECONDS:g} s away, in this manner, under {CLIENTS} streams")
+    scene = await deploy(ClusterOptions(replicas=3, pods=2, replica_arguments=PACE))
+    async with streaming(scene) as streams:
         await scene.api.faults(**fault)
         await scene.api.drop_watches()
         # What happens meanwhile is heard of later; the first pod is still there.
@@ -47,18 +49,15 @@ async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: 
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS)
         took = time.monotonic() - began
         assert await scene.metric("extproc_discovery_age_seconds", model="llama") < 2
-    report.lost(
-        failed=failures(answers),
-        what=f"of {answers.total()} requests; caught up {took:.1f} s after its return",
-    )
-    assert statuses(answers) == {200}
-    assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
+    lost(report, streams, f"caught up {took:.1f} s after its return")
+    assert streams.outcomes.keys() == {WHOLE}
+    assert {line["route"] for line in await scene.access_log(streams.whole)} == {"chosen"}
 
 
 async def test_watch_410(deploy: Deploy, report: Report) -> None:
     """An expired version costs one list, and never an empty set."""
-    report.tried(f"3 watches broken off and their version expired, under {CLIENTS} clients")
-    scene = await deploy(ClusterOptions(replicas=2))
+    report.tried(f"3 watches broken off and their version expired, under {CLIENTS} streams")
+    scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE))
 
     async def count(what: str, result: str) -> float:
         return await scene.metric(
@@ -71,7 +70,7 @@ async def test_watch_410(deploy: Deploy, report: Report) -> None:
     async def both_watch() -> bool:
         return await scene.api.open_watches() == 2
 
-    async with scene.load(CLIENTS) as answers:
+    async with streaming(scene) as streams:
         for times in range(1, 4):
             await until(both_watch, 10, "ConfigMap and slices to be watched")
             await asyncio.sleep(1)
@@ -80,28 +79,27 @@ async def test_watch_410(deploy: Deploy, report: Report) -> None:
             await scene.api.drop_watches(abort=True)
             await until(partial(expired, times), 10, "the version to expire")
     lists = await count("lists", "ok")
-    report.lost(
-        failed=failures(answers), what=f"of {answers.total()} requests; {lists - 1:g} lists anew"
-    )
-    assert statuses(answers) == {200}
-    assert {address for _, address in answers} == set(scene.replicas.addresses)
+    lost(report, streams, f"{lists - 1:g} lists anew")
+    assert streams.outcomes.keys() == {WHOLE}
+    log = await scene.access_log(streams.whole)
+    assert {line["endpoint"] for line in log} == set(scene.replicas.addresses)
     assert lists == 1 + 3
 
 
 async def test_watch_silent(deploy: Deploy, report: Report) -> None:
     """A half-open connection, of which not even the end comes, is given up within 40 s."""
-    report.tried("every watch silent, and a pod that came meanwhile")
-    scene = await deploy(ClusterOptions(replicas=3, pods=2))
-    async with scene.load(clients=2) as answers:
+    report.tried(
+        f"every watch silent, and a pod that came meanwhile, under {SILENT_CLIENTS} streams"
+    )
+    scene = await deploy(ClusterOptions(replicas=3, pods=2, replica_arguments=PACE))
+    async with streaming(scene, SILENT_CLIENTS) as streams:
         await scene.api.faults(silent_watches=True)
         await scene.api.apply(scene.pod(2))
         began = time.monotonic()
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS + 5)
         took = time.monotonic() - began
-    report.lost(
-        failed=failures(answers), what=f"of {answers.total()} requests; noticed after {took:.1f} s"
-    )
-    assert statuses(answers) == {200}
+    lost(report, streams, f"noticed after {took:.1f} s")
+    assert streams.outcomes.keys() == {WHOLE}
     assert await scene.metric(
         "extproc_discovery_watches_total", resource="endpointslices", result="unreachable"
     )
@@ -109,30 +107,31 @@ async def test_watch_silent(deploy: Deploy, report: Report) -> None:
 
 async def test_apiserver_late(deploy: Deploy, report: Report) -> None:
     """A sidecar that starts before the API server is not ready, and Envoy falls back meanwhile."""
-    report.tried("a start without an API server, under 5 clients")
-    scene = await deploy(ClusterOptions(replicas=2, start_sidecar=False))
+    report.tried(f"a start without an API server, under {CLIENTS} streams")
+    scene = await deploy(ClusterOptions(replicas=2, start_sidecar=False, replica_arguments=PACE))
     await scene.api.faults(listening=False)
     scene.sidecar.spawn()
     await until(lambda: answers_admin(scene), 10, "the admin port")
-    async with scene.load(clients=5) as answers:
-        await asyncio.sleep(1)
+    async with streaming(scene) as streams:
+        log = await scene.access_log(CLIENTS)
         status, why = await scene.sidecar.get("/readyz")
         assert status == 503
         assert why.startswith("ConfigMap inference/extproc-models: ")
-        assert {line["route"] for line in scene.envoy.access_log()} == {"fallback"}
+        assert {line["route"] for line in log} == {"fallback"}
         await scene.api.faults(listening=True)
         await until(scene.sidecar.is_ready, CONVERGENCE_SECONDS, "the sidecar to be ready")
         await asyncio.sleep(0.5)
-    report.lost(failed=failures(answers), what=f"of {answers.total()} requests")
-    assert statuses(answers) == {200}
+    lost(report, streams)
+    assert streams.outcomes.keys() == {WHOLE}
     assert (await scene.send(chat("hello"))).status == 200
-    lines = await scene.access_log(answers.total() + 1)
+    lines = await scene.access_log(streams.whole + 1)
     assert lines[-1]["route"] == "chosen"
 
 
-def failures(answers: Counter[tuple[int, str]]) -> int:
-    """Answers of another status than 200."""
-    return sum(count for (status, _), count in answers.items() if status != 200)
+def lost(report: Report, streams: Streams, *more: str) -> None:
+    """What became of the streams, and more."""
+    what = "; ".join([f"of {streams.whole} streams", *more])
+    report.lost(failed=streams.failed, cut=streams.cut, what=what)
 
 
 async def answers_admin(scene: ClusterScene) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -15,16 +16,18 @@ import pytest
 
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
-from tests.e2e.scene import CHAT, Launch, Options
+from tests.e2e.scene import CHAT, Launch, Options, Reply
 from tests.edge.envoy import BUFFERED_PARTIAL, DUPLEX, request_headers
 from tests.edge.streams import Sidecar
 from tests.faults.extent import extent
 from tests.faults.large_bodies import SIZE, large_bodies
 from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 from tests.faults.traps import mutated, seeds
 
 CASES = extent(20_000, full=100_000)
 THROUGH_ENVOY = 400
+AT_ONCE = 50
 SEED = int(os.environ.get("EXTPROC_FUZZ_SEED", "1"))
 WORST_SECONDS = 0.05
 
@@ -182,19 +185,33 @@ def test_body_worst_whole(report: Report) -> None:
 
 async def test_body_fuzz(launch: Launch, report: Report) -> None:
     """Through Envoy, too, each is routed, or refused with 400 or 404 in OpenAI's shape."""
-    scene = await launch(Options(replica_arguments=("--time-scale", "200")))
+    scene = await launch(Options(replica_arguments=PACE))
     rng, corpus = Random(SEED), seeds()
-    report.tried(f"{THROUGH_ENVOY} bodies from {len(corpus)} traps, one after the other")
+    report.tried(
+        f"{THROUGH_ENVOY} bodies from {len(corpus)} traps, {AT_ONCE} at once, under {CLIENTS} "
+        "streams"
+    )
+    bodies = [*corpus, *(mutated(rng, corpus) for _ in range(THROUGH_ENVOY - len(corpus)))]
     outcomes = Counter[str]()
-    for number in range(THROUGH_ENVOY):
-        body = corpus[number] if number < len(corpus) else mutated(rng, corpus)
-        reply = await scene.send(body, path=rng.choice(PATHS))
-        if "x-stand-in-port" in reply.headers or reply.status == 200:
-            outcomes["routed"] += 1  # what the engine says of it is its own affair
-        elif b'"BadRequestError"' in reply.body:
-            outcomes["routed, refused by the engine"] += 1
-        else:
-            outcomes[_refusal(reply.status, reply.body)] += 1
-    report.lost(crashes=0, what=str(dict(outcomes)))
+    async with streaming(scene) as streams:
+        for start in range(0, THROUGH_ENVOY, AT_ONCE):
+            sent = (scene.send(body, path=rng.choice(PATHS)) for body in bodies[start:][:AT_ONCE])
+            outcomes.update(map(_outcome, await asyncio.gather(*sent)))
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        crashes=0,
+        what=f"of {streams.whole} streams; bodies: {dict(outcomes)}",
+    )
+    assert outcomes.total() == THROUGH_ENVOY
+    assert streams.outcomes.keys() == {WHOLE}
     assert "Traceback" not in scene.sidecar.complaint()
     await scene.agree_on_inflight(0)
+
+
+def _outcome(reply: Reply) -> str:
+    if "x-stand-in-port" in reply.headers or reply.status == 200:
+        return "routed"  # what the engine says of it is its own affair
+    if b'"BadRequestError"' in reply.body:
+        return "routed, refused by the engine"
+    return _refusal(reply.status, reply.body)

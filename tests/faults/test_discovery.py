@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from extproc.lab.cluster import endpoint_slice
+from extproc.lab.cluster import config_map, endpoint_slice
 from extproc.lab.processes import until
 from tests.e2e.cluster_scene import (
     NAMESPACE,
@@ -20,7 +20,7 @@ from tests.e2e.cluster_scene import (
 from tests.e2e.scene import Reply, chat
 from tests.faults.canary import Canary
 from tests.faults.report import Report
-from tests.faults.streams import CLIENTS, PACE, streaming
+from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 
 REFUSALS = 100
 REFUSAL_SECONDS = 0.05
@@ -62,57 +62,97 @@ async def refused(scene: ClusterScene) -> float:
     return took
 
 
+POISON = {
+    "169.254.169.254": "IPv4",
+    "224.0.0.1": "IPv4",
+    "0.0.0.0": "IPv4",
+    "127.0.0.1": "IPv4",
+    "fe80::1": "IPv6",
+    "ff02::1": "IPv6",
+}
+REFUSED = {"link_local": 2, "multicast": 2, "unspecified": 1, "api_server": 1, "undeclared_port": 1}
+
+
 async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
     """The API server, link-local, multicast: never routed to, never scraped, counted once."""
-    scene = await deploy(ClusterOptions(replicas=1, strategy="LeastQueue"))
-    api_port = int(scene.api.url.rpartition(":")[2])
-    poison = {
-        "169.254.169.254": ("IPv4", 80),
-        "224.0.0.1": ("IPv4", 8000),
-        "0.0.0.0": ("IPv4", 8000),
-        "127.0.0.1": ("IPv4", api_port),
-        "fe80::1": ("IPv6", 8000),
-        "ff02::1": ("IPv6", 8000),
-    }
-    report.tried(f"slices with {', '.join(poison)} and a port that the document does not name")
+    scene = await deploy(ClusterOptions(replicas=1, strategy="LeastQueue", replica_arguments=PACE))
+    report.tried(
+        f"slices with {', '.join(POISON)} and a port that the document does not name, listed "
+        f"twice, under {CLIENTS} streams"
+    )
     async with Canary().listening() as canary:
-        for number, (address, (family, port)) in enumerate(poison.items()):
-            places = [(address, f"evil-{number}", READY)]
-            await scene.api.apply(
-                endpoint_slice(
-                    *(SERVICE, NAMESPACE, f"poison-{number}", places),
-                    port=port,
-                    address_type=family,
-                )
-            )
-        port = int(canary.address.rpartition(":")[2])
-        await scene.api.apply(
-            endpoint_slice(
-                *(SERVICE, NAMESPACE, "other-port", [("127.0.0.1", "p", READY)]),
-                port=port,
-                port_name="admin",
-            )
-        )
-        # What is refused is counted once, however often the rest changes.
-        await scene.api.apply(scene.pod(0, TERMINATING))
-        await scene.api.apply(scene.pod(0))
-        await until(lambda: _all_counted(scene), 5, "all poison to be counted")
-        assert await scene.ready() == {scene.replicas.addresses[0]}
-        for i in range(10):
-            reply = await scene.send(chat(f"hello {i}"))
-            assert reply.replica == scene.replicas.addresses[0]
-        await asyncio.sleep(1)  # two rounds of readings
+        async with streaming(scene) as streams:
+            await poison(scene, canary)
+            # What is refused is counted once, however often the rest changes.
+            await scene.api.apply(scene.pod(0, TERMINATING))
+            await scene.api.apply(scene.pod(0))
+            await until(lambda: _all_counted(scene), 5, "all poison to be counted")
+            assert await scene.ready() == {scene.replicas.addresses[0]}
+            for i in range(10):
+                reply = await scene.send(chat(f"hello {i}"))
+                assert reply.replica == scene.replicas.addresses[0]
+            await listed_anew(scene)
+            await asyncio.sleep(1)  # two rounds of readings
+            assert await _all_counted(scene)
         scraped = [one for one in await scene.api.requests() if one["path"] in SCRAPED]
-        report.lost(canary_connections=canary.connections, readings_of_the_api_server=len(scraped))
+        report.lost(
+            failed=streams.failed,
+            cut=streams.cut,
+            canary_connections=canary.connections,
+            readings_of_the_api_server=len(scraped),
+            what=f"of {streams.whole} streams",
+        )
         assert canary.connections == 0
         assert scraped == []
-    for address in poison:
+    assert streams.outcomes.keys() == {WHOLE}
+    for address in POISON:
         assert scene.sidecar.complaint().count(f"address={address} ") == 1
 
 
+async def poison(scene: ClusterScene, canary: Canary) -> None:
+    """Slices of the Service with addresses that nobody may be sent to."""
+    api_port = int(scene.api.url.rpartition(":")[2])
+    ports = {"169.254.169.254": 80, "127.0.0.1": api_port}
+    for number, (address, family) in enumerate(POISON.items()):
+        places = [(address, f"evil-{number}", READY)]
+        await scene.api.apply(
+            endpoint_slice(
+                *(SERVICE, NAMESPACE, f"poison-{number}", places),
+                port=ports.get(address, 8000),
+                address_type=family,
+            )
+        )
+    await scene.api.apply(
+        endpoint_slice(
+            *(SERVICE, NAMESPACE, "other-port", [("127.0.0.1", "p", READY)]),
+            port=int(canary.address.rpartition(":")[2]),
+            port_name="admin",
+        )
+    )
+
+
+async def listed_anew(scene: ClusterScene) -> None:
+    """The watch breaks off, and what it had seen is no longer known: all slices are read again."""
+
+    async def lists() -> float:
+        return await scene.metric(
+            "extproc_discovery_lists_total", resource="endpointslices", result="ok"
+        )
+
+    before = await lists()
+    await scene.api.apply(config_map(NAMESPACE, "unrelated", {}))
+    await scene.api.compact()
+    await scene.api.drop_watches(abort=True)
+
+    async def has_more() -> bool:
+        return await lists() > before
+
+    await until(has_more, 10, "the slices to be listed again")
+
+
 async def _all_counted(scene: ClusterScene) -> bool:
-    reasons = ("link_local", "multicast", "unspecified", "api_server", "undeclared_port")
     source = f"service {NAMESPACE}/{SERVICE}"
     name = "extproc_endpoints_refused_total"
-    counts = [await scene.metric(name, reason=r, source=source) for r in reasons]
-    return counts == [2, 2, 1, 1, 1]
+    return {
+        reason: await scene.metric(name, reason=reason, source=source) for reason in REFUSED
+    } == REFUSED

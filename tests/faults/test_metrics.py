@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from random import Random
 
-from extproc.lab.processes import until
 from tests.core.builders import model_spec
-from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
+from tests.e2e.scene import MODEL, Launch, Options, chat
 from tests.edge.envoy import asking, request_body, request_headers
 from tests.edge.streams import Sidecar
 from tests.faults.extent import extent
 from tests.faults.report import Report
-from tests.faults.streams import CLIENTS, PACE
+from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 
 NAMES = extent(20_000, full=100_000)
 THROUGH_ENVOY = 500
 GROWTH_BYTES = 32 * 2**20
+BAD_SECONDS = extent(4, full=15)
 
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -73,51 +71,76 @@ FAULTS: dict[str, Write] = {
 }
 
 
-async def _serve(write: Write, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Its metrics are at fault; requests it answers as it should."""
-    port = writer.get_extra_info("sockname")[1]
-    with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET "):
-                await write(writer)
-                continue
-            if b"chunked" in head:
-                await reader.readuntil(b"\r\n0\r\n\r\n")
-            elif length := re.search(rb"content-length: (\d+)", head):
-                await reader.readexactly(int(length[1]))
-            await answer(b"{}", headers=f"x-stand-in-port: {port}\r\n")(writer)
-    writer.close()
+class Engine:
+    """Its metrics are at fault; requests it answers as it should, by asking another."""
+
+    def __init__(self, write: Write) -> None:
+        self.behind = ""
+        """IP:PORT of the one that it asks."""
+        self._write = write
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"GET "):
+                await self._write(writer)
+            await self._pass_on(head + await _body(head, reader), writer)
+        writer.close()
+
+    async def _pass_on(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self.behind.rpartition(":")
+        answer, to_other = await asyncio.open_connection(host, int(port))
+        to_other.write(request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        while piece := await answer.read(65_536):
+            writer.write(piece)
+            await writer.drain()
+        to_other.close()
+
+
+async def _body(head: bytes, reader: asyncio.StreamReader) -> bytes:
+    if b"chunked" in head:
+        return await reader.readuntil(b"0\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return await reader.readexactly(int(length[1])) if length else b""
 
 
 async def test_bad_metrics(launch: Launch, report: Report) -> None:
     """Such endpoints count as ones that say nothing: no request fails, and memory is bounded."""
-    report.tried(f"{len(FAULTS)} endpoints, each at fault in its way: {', '.join(FAULTS)}")
+    report.tried(
+        f"{len(FAULTS)} endpoints, each at fault in its way ({', '.join(FAULTS)}), for "
+        f"{BAD_SECONDS} s under {CLIENTS} streams"
+    )
     async with AsyncExitStack() as cleanup:
         addresses: dict[str, str] = {}
+        engines = []
         for name, write in FAULTS.items():
-            server = await asyncio.start_server(partial(_serve, write), "127.0.0.1", 0)
+            engines.append(engine := Engine(write))
+            server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
             cleanup.callback(server.close)
             addresses[f"127.0.0.1:{server.sockets[0].getsockname()[1]}"] = name
         scene = await launch(
             Options(strategy="LeastQueue", more_endpoints=[*addresses], replica_arguments=PACE)
         )
+        for number, engine in enumerate(engines):
+            engine.behind = scene.replicas.addresses[number % len(scene.replicas.addresses)]
         before = scene.sidecar.resident_bytes()
-        statuses, served = await ask(scene, turns=5)
-        grown = scene.sidecar.resident_bytes() - before
-        endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+        async with streaming(scene) as streams:
+            await asyncio.sleep(BAD_SECONDS)
+            grown = scene.sidecar.resident_bytes() - before
+            endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
         believed = {
             addresses[e["address"]]: e["signals"]
             for e in endpoints
             if e["address"] in addresses and e["signals"] is not None
         }
     report.lost(
-        failed=statuses.total() - statuses[200],
-        what=f"of {statuses.total()} requests; memory grew by {grown / 2**20:.0f} MiB; believed: "
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; memory grew by {grown / 2**20:.0f} MiB; believed: "
         f"{', '.join(believed) or 'none'}",
     )
-    assert statuses.keys() == {200}
-    assert served.keys() >= set(scene.replicas.addresses)
+    served = {line["endpoint"] for line in await scene.access_log(streams.whole)}
+    assert streams.outcomes.keys() == {WHOLE}
+    assert served >= {*scene.replicas.addresses}
     for name, signals in believed.items():
         assert 0 <= signals["waiting"] < 1e9, name
         assert 0 <= signals["kv_usage"] <= 1, name
@@ -125,18 +148,6 @@ async def test_bad_metrics(launch: Launch, report: Report) -> None:
     assert all(e["signals"] for e in well)
     assert grown < GROWTH_BYTES
     assert "Traceback" not in scene.sidecar.complaint()
-
-
-async def ask(scene: Scene, turns: int) -> tuple[Counter[int], Counter[str]]:
-    """As many at once as there are clients, again and again while metrics are read."""
-    statuses, served = Counter[int](), Counter[str]()
-    for turn in range(turns):
-        bodies = (chat(f"user {i}, turn {turn}") for i in range(CLIENTS))
-        for reply in await asyncio.gather(*(scene.send(body) for body in bodies)):
-            statuses[reply.status] += 1
-            served[reply.replica] += 1
-        await asyncio.sleep(1)
-    return statuses, served
 
 
 def series(exposition: str) -> set[str]:
@@ -179,8 +190,10 @@ def test_metrics_cardinality_100k(report: Report) -> None:
 
 async def test_metrics_cardinality(launch: Launch, report: Report) -> None:
     """The same through Envoy, where they are in the access log alone."""
-    scene = await launch(Options(replica_arguments=("--time-scale", "200")))
-    report.tried(f"{THROUGH_ENVOY} models and as many paths that nobody knows")
+    scene = await launch(Options(replica_arguments=PACE))
+    report.tried(
+        f"{THROUGH_ENVOY} models and as many paths that nobody knows, under {CLIENTS} streams"
+    )
 
     async def exposed() -> set[str]:
         return series((await scene.sidecar.get("/metrics"))[1])
@@ -189,13 +202,20 @@ async def test_metrics_cardinality(launch: Launch, report: Report) -> None:
         other = await scene.send(chat("hello", model=name))
         return {other.status, (await scene.send(chat("hello"), path=f"/{name}")).status}
 
-    assert await ask_for("nobody") == {404}
-    before = await exposed()
-    for start in range(0, THROUGH_ENVOY, 50):
-        names = (f"name-{number}" for number in range(start, start + 50))
-        for statuses in await asyncio.gather(*map(ask_for, names)):
-            assert statuses == {404}
-    new = await exposed() - before
-    report.lost(new_series=len(new))
+    async with streaming(scene) as streams:
+        assert await ask_for("nobody") == {404}
+        before = await exposed()
+        for start in range(0, THROUGH_ENVOY, 50):
+            names = (f"name-{number}" for number in range(start, start + 50))
+            for statuses in await asyncio.gather(*map(ask_for, names)):
+                assert statuses == {404}
+        new = await exposed() - before
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        new_series=len(new),
+        what=f"of {streams.whole} streams",
+    )
     assert new == set()
-    await until(lambda: len(scene.envoy.access_log()) > THROUGH_ENVOY, 5, "the access log")
+    assert streams.outcomes.keys() == {WHOLE}
+    await scene.access_log(streams.whole + 2 * THROUGH_ENVOY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 
 from extproc.edge.grpc_connection import Method
 from extproc.edge.health import SERVICE
@@ -15,12 +16,13 @@ from tests.edge.envoy import DUPLEX, request_body, request_headers
 from tests.edge.peer import Peer
 from tests.edge.streams import Sidecar
 from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 
 QUICK = ("--time-scale", "200")
 PLAIN = "/v1/embeddings"
 """Its requests cost the stand-in nothing, however long they are."""
 
-BUFFER, THRESHOLD, WHOLE = 32_768, 131_072, 8 * 2**20
+BUFFER, THRESHOLD, LIMIT = 32_768, 131_072, 8 * 2**20
 """Of envoy.yaml: the buffer, the length from which bodies are shown in part, and what of a body
 without a length is shown whole."""
 
@@ -55,38 +57,48 @@ def is_whole(reply: Reply, body: bytes) -> bool:
 
 async def test_size_edges(launch: Launch, report: Report) -> None:
     """Every body is routed whole, or refused with a clear 4xx."""
-    scene = await launch(Options(replica_arguments=QUICK))
-    sizes = [*AROUND, WHOLE - 1, WHOLE, *MEBIBYTES]
+    scene = await launch(Options(replica_arguments=PACE))
+    sizes = [*AROUND, LIMIT - 1, LIMIT, *MEBIBYTES]
     report.tried(
-        f"{len(sizes)} sizes from {min(sizes):,} bytes to 64 MiB, with a length and without"
+        f"{len(sizes)} sizes from {min(sizes):,} bytes to 64 MiB, with a length and without, "
+        f"under {CLIENTS} streams"
     )
     refused, lost = list[int](), list[str]()
-    for size in sizes:
-        body = sized(size)
-        ways = {"with a length": scene.send(body, path=PLAIN), "without": chunked(scene, body)}
-        for way, sending in ways.items():
-            try:
-                reply = await asyncio.wait_for(sending, PATIENCE_SECONDS)
-            except TimeoutError:
-                lost.append(f"{size:,} {way} has no answer")
-                continue
-            if 400 <= reply.status < 500:
-                refused.append(size)
-            elif not is_whole(reply, body):
-                lost.append(f"{size:,} {way}: status {reply.status}")
-    report.lost(bodies=len(lost), what="; ".join([*lost, f"{len(refused)} refused with 4xx"]))
+    async with streaming(scene) as streams:
+        for size in sizes:
+            body = sized(size)
+            ways = {"with a length": scene.send(body, path=PLAIN), "without": chunked(scene, body)}
+            for way, sending in ways.items():
+                try:
+                    reply = await asyncio.wait_for(sending, PATIENCE_SECONDS)
+                except TimeoutError:
+                    lost.append(f"{size:,} {way} has no answer")
+                    continue
+                if 400 <= reply.status < 500:
+                    refused.append(size)
+                elif not is_whole(reply, body):
+                    lost.append(f"{size:,} {way}: status {reply.status}")
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        bodies=len(lost),
+        what="; ".join(
+            [f"of {streams.whole} streams", *lost, f"{len(refused)} bodies refused with 4xx"]
+        ),
+    )
     assert lost == []
+    assert streams.outcomes.keys() == {WHOLE}
     await scene.agree_on_inflight(0)
 
 
 async def test_size_just_beyond(launch: Launch, report: Report) -> None:
     """A body without a length that ends just beyond 8 MiB is refused with 413."""
     scene = await launch(Options(replica_arguments=QUICK))
-    report.tried(f"{WHOLE + 1:,} bytes in chunks, the last byte in a packet of its own")
-    body = sized(WHOLE + 1)
+    report.tried(f"{LIMIT + 1:,} bytes in chunks, the last byte in a packet of its own")
+    body = sized(LIMIT + 1)
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-    writer.write(head.encode() + b"%x\r\n%s\r\n" % (WHOLE, body[:-1]))
+    writer.write(head.encode() + b"%x\r\n%s\r\n" % (LIMIT, body[:-1]))
     await writer.drain()
     await asyncio.sleep(0.5)
     report.lost("the request: it is never answered")
@@ -100,21 +112,27 @@ async def test_size_just_beyond(launch: Launch, report: Report) -> None:
 
 async def test_size_headers(launch: Launch, report: Report) -> None:
     """Headers of up to 60 kB are routed; beyond that Envoy says 431."""
-    scene = await launch(Options(replica_arguments=QUICK))
-    report.tried("1 to 70 headers of 1 kB, and 80 of 0.5 kB")
+    scene = await launch(Options(replica_arguments=PACE))
+    report.tried(f"1 to 70 headers of 1 kB, and 80 of 0.5 kB, under {CLIENTS} streams")
     body = sized(100)
     statuses = {}
-    for kilobytes in (1, 8, 30, 59, 61, 70):
-        # More than one, for a client may not send a line that is longer.
-        lines = {f"x-large-{i}": "v" * 1_000 for i in range(kilobytes)}
-        statuses[kilobytes] = (await scene.send(body, path=PLAIN, headers=lines)).status
-    many = {f"x-many-{i}": "v" * 500 for i in range(80)}
-    statuses[0] = (await scene.send(body, path=PLAIN, headers=many)).status
-    report.lost(f"statuses by kB of headers: {statuses}")
+    async with streaming(scene) as streams:
+        for kilobytes in (1, 8, 30, 59, 61, 70):
+            # More than one, for a client may not send a line that is longer.
+            lines = {f"x-large-{i}": "v" * 1_000 for i in range(kilobytes)}
+            statuses[kilobytes] = (await scene.send(body, path=PLAIN, headers=lines)).status
+        many = {f"x-many-{i}": "v" * 500 for i in range(80)}
+        statuses[0] = (await scene.send(body, path=PLAIN, headers=many)).status
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {streams.whole} streams; statuses by kB of headers: {statuses}",
+    )
     # The stand-in takes no more than 8 kB of them in a line, and 64 kB in all.
     assert all(statuses[kb] == 200 for kb in (0, 1, 8, 30))
     assert statuses[61] == statuses[70] == 431
     assert statuses[59] in (200, 431)
+    assert streams.outcomes.keys() == {WHOLE}
 
 
 def test_size_messages(report: Report) -> None:
@@ -144,14 +162,23 @@ def test_size_messages(report: Report) -> None:
 
 async def test_size_pieces(launch: Launch, report: Report) -> None:
     """A body that comes in ten thousand chunks arrives whole, through the sidecar or past it."""
-    report.tried(f"{MESSAGES:,} chunks, for each of two configurations of Envoy")
+    report.tried(
+        f"{MESSAGES:,} chunks under {CLIENTS} streams, for each of two configurations of Envoy"
+    )
     body = sized(MESSAGES * 20)
-    whole = 0
+    whole, outcomes = 0, Counter[str]()
     for config in ("envoy.yaml", "endpoint-picker.yaml"):
-        scene = await launch(Options(config=config, replica_arguments=QUICK))
-        whole += is_whole(await asyncio.wait_for(chunked(scene, body, 20), 30), body)
+        scene = await launch(Options(config=config, replica_arguments=PACE))
+        async with streaming(scene) as streams:
+            whole += is_whole(await asyncio.wait_for(chunked(scene, body, 20), 30), body)
+        outcomes += streams.outcomes
         await scene.agree_on_inflight(0)
         await scene.sidecar.kill()
         await scene.envoy.kill()
-    report.lost(bodies=2 - whole)
+    report.lost(
+        failed_or_cut=outcomes.total() - outcomes[WHOLE],
+        bodies=2 - whole,
+        what=f"of {outcomes[WHOLE]} streams",
+    )
     assert whole == 2
+    assert outcomes.keys() == {WHOLE}

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
 
 import pytest
+from multidict import CIMultiDict
 
-from extproc.lab.processes import until
-from tests.e2e.scene import CHAT, CONFIGS, Launch, Options, Scene, chat
+from tests.e2e.scene import CONFIGS, Json, Launch, Options, Scene, chat
 from tests.faults.canary import Canary
+from tests.faults.extent import FULL, extent
 from tests.faults.report import Report
+from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
-ARGUMENTS = ("--time-scale", "100", "--max-model-len", "100000", "--kv-tokens", "200000")
+MESSAGE_TIMEOUT = 2
+"""What a request waits for a sidecar that hangs, in every configuration."""
+STREAMS = extent(50, full=CLIENTS)
+ARGUMENTS = (*PACE, "--time-scale", str(extent(4, full=1)), "--max-model-len", "100000")
+"""With fewer streams, long prompts are over sooner, and the load is the same."""
 
 NAMES = [
     "x-target-endpoint",
@@ -47,18 +53,22 @@ def values(address: str) -> list[str]:
     ]
 
 
-async def attack(scene: Scene, address: str) -> Counter[int]:
-    """Every way to name the address; the statuses of the answers."""
-    statuses = Counter[int]()
+def spoofed(address: str) -> Iterator[tuple[Json | bytes, CIMultiDict[str]]]:
+    """Every way to name the address: bodies and headers."""
     for name in NAMES:
         for value in values(address):
             for body in (chat("hello"), b"not json"):
-                statuses[(await scene.send(body, headers={name: value})).status] += 1
-        statuses[(await scene.send(chat("x" * 100_000), headers={name: address})).status] += 1
-        twice = [(name, address), (name.upper(), address)]
-        async with scene.session.post(CHAT, json=chat("hello"), headers=twice) as response:
-            statuses[response.status] += 1
-    return statuses
+                yield body, CIMultiDict({name: value})
+        yield chat("x" * 100_000), CIMultiDict({name: address})
+        yield chat("hello"), CIMultiDict([(name, address), (name.upper(), address)])
+
+
+async def attack(scene: Scene, *addresses: str) -> Counter[int]:
+    """Every way to name each address, at once; the statuses of the answers that can be read."""
+    sent = [scene.send(body, headers=names) for one in addresses for body, names in spoofed(one)]
+    raw = [attack_in_bytes(scene, one) for one in addresses]
+    replies, _ = await asyncio.gather(asyncio.gather(*sent), asyncio.gather(*raw))
+    return Counter(reply.status for reply in replies)
 
 
 async def attack_in_bytes(scene: Scene, address: str) -> None:
@@ -101,58 +111,60 @@ async def _raw(scene: Scene, head: bytes, body: bytes) -> None:
     writer.transport.abort()
 
 
-async def nothing(scene: Scene) -> None:
-    """The sidecar is up."""
-
-
-async def killed(scene: Scene) -> None:
-    await scene.sidecar.kill()
-
-
-async def frozen(scene: Scene) -> None:
-    scene.sidecar.signal(signal.SIGSTOP)
+WAYS = (
+    f"{len(NAMES)} headers, each written in {len(values('a:1'))} ways, doubled, in mixed case, "
+    "and 11 requests no library sends"
+)
+FAIL_CLOSED = "fail-closed.yaml"
+"""Without a sidecar it refuses everything."""
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 async def test_header_spoof(launch: Launch, config: str, report: Report) -> None:
     """No address that a client names is ever connected to, sidecar up or down."""
     scene = await launch(Options(config=config, replica_arguments=ARGUMENTS))
-    report.tried(
-        f"{len(NAMES)} headers, each written in {len(values('a:1'))} ways, doubled, in mixed case, "
-        f"and 11 requests no library sends; sidecar up, then down"
-    )
-    states: list[Callable[[Scene], Awaitable[None]]] = [nothing, killed]
-    seen = []
+    alone = ", without streams" if config == FAIL_CLOSED else ""
+    report.tried(f"{WAYS}; sidecar up, under {STREAMS} streams, then down{alone}")
     async with Canary().listening() as near, Canary().listening(LINK_LOCAL) as far:
-        for state in states:
-            await state(scene)
-            seen.append(await attack(scene, near.address) + await attack(scene, far.address))
-            for canary in (near, far):
-                await attack_in_bytes(scene, canary.address)
-        report.lost(
-            canary_connections=near.connections + far.connections,
-            what=f"of {sum(map(Counter.total, seen))} requests",
-        )
+        async with AsyncExitStack() as load:
+            streams = await load.enter_async_context(streaming(scene, STREAMS))
+            up = await attack(scene, near.address, far.address)
+            if config == FAIL_CLOSED:
+                await load.aclose()
+            await scene.sidecar.kill()
+            down = await attack(scene, near.address, far.address)
+        tell(report, [near, far], streams, up + down)
         assert near.connections == far.connections == 0
-    up, down = seen
+    assert 200 in up
     assert up.keys() <= {200, 400, 503}
-    assert down.keys() <= ({503, 400} if config == "fail-closed.yaml" else {200, 400})
+    assert down.keys() <= ({503, 400} if config == FAIL_CLOSED else {200, 400})
+    assert streams.outcomes.keys() == {WHOLE}
 
 
-async def test_header_spoof_frozen(launch: Launch, report: Report) -> None:
-    """Nor while the sidecar hangs and requests take the fallback."""
-    scene = await launch(Options(replica_arguments=ARGUMENTS))
-    report.tried(f"{len(NAMES)} headers at once, with the sidecar frozen")
-    async with Canary().listening() as canary:
-        await frozen(scene)
-        spoofed = (
-            scene.send(chat(f"hello {i}"), headers={name: canary.address})
-            for i, name in enumerate(NAMES)
-        )
-        replies = await asyncio.gather(*spoofed)
-        await attack_in_bytes(scene, canary.address)
-        scene.sidecar.signal(signal.SIGCONT)
-        report.lost(canary_connections=canary.connections, what=f"of {len(replies)} requests")
-        assert canary.connections == 0
-    assert {reply.status for reply in replies} == {200}
-    await until(lambda: len(scene.envoy.access_log()) >= len(NAMES), 5, "the log")
+@pytest.mark.parametrize("config", CONFIGS if FULL else CONFIGS[:1])
+async def test_header_spoof_frozen(launch: Launch, config: str, report: Report) -> None:
+    """Nor while the sidecar hangs and requests take the fallback, or are refused."""
+    scene = await launch(Options(config=config, replica_arguments=ARGUMENTS))
+    alone = ", without streams" if config == FAIL_CLOSED else f" under {STREAMS} streams"
+    report.tried(f"{WAYS}, with the sidecar frozen{alone}")
+    async with Canary().listening() as near, Canary().listening(LINK_LOCAL) as far:
+        async with streaming(scene, 0 if config == FAIL_CLOSED else STREAMS) as streams:
+            scene.sidecar.signal(signal.SIGSTOP)
+            statuses = await attack(scene, near.address, far.address)
+            scene.sidecar.signal(signal.SIGCONT)
+        tell(report, [near, far], streams, statuses)
+        assert near.connections == far.connections == 0
+    assert statuses.keys() == ({504} if config == FAIL_CLOSED else {200, 400})
+    assert streams.outcomes.keys() <= {WHOLE}
+    assert config == FAIL_CLOSED or streams.slowest_begin >= MESSAGE_TIMEOUT
+    await scene.access_log(statuses.total() + streams.whole)
+
+
+def tell(report: Report, canaries: list[Canary], streams: Streams, statuses: Counter[int]) -> None:
+    """Says what was lost."""
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        canary_connections=sum(canary.connections for canary in canaries),
+        what=f"of {streams.whole} streams and {statuses.total()} requests that name one",
+    )

@@ -85,12 +85,15 @@ class Streams(RuleBasedStateMachine):
         self.kinds: dict[int, list[str]] = {}
         self.bodies: dict[int, bytes] = {}
         """Of streams that are to give them back."""
+        self.waiting: dict[int, list[str]] = {}
+        """What was sent on streams whose headers' answer waits for the body."""
         self.ended: set[int] = set()
         """Of those, the ones of which all was sent."""
         self.over: set[int] = set()
 
     streams = Bundle("streams")
     duplex = Bundle("duplex")
+    ahead = Bundle("ahead")
 
     @rule(target=streams)
     def open(self) -> int:
@@ -122,6 +125,33 @@ class Streams(RuleBasedStateMachine):
         Streams.routed[DUPLEX] += self.sidecar.in_flight - before
         return stream
 
+    @rule(target=ahead, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
+    def open_ahead(self, path: str, body: bytes, cut: int) -> int:
+        """The body comes before the headers are answered, in pieces, and its end later."""
+        stream: int = self.peer.call(PROCESS)
+        self.waiting[stream] = []
+        before = self.sidecar.in_flight
+        self.send_ahead(
+            stream, request_headers(path, mode=BodyMode.STREAMED, ahead=True, x_model=b"llama")
+        )
+        self.send_ahead(stream, request_body(body[:cut], end=False))
+        self.send_ahead(stream, request_body(body[cut:], end=False))
+        Streams.routed[BodyMode.STREAMED] += self.sidecar.in_flight - before
+        return stream
+
+    @rule(
+        stream=ahead,
+        message=st.builds(lambda body, end: request_body(body, end=end), bodies, st.booleans())
+        | st.just(request_trailers()),
+    )
+    def send_ahead(self, stream: int, message: bytes) -> None:
+        kind = _kind(message)
+        if stream not in self.over and not self._ended(stream):
+            assert kind
+            self.peer.send(stream, message)
+            Streams.sent += 1
+            self.waiting[stream].append(kind)
+
     @rule(stream=duplex, piece=bodies, end=st.booleans())
     def send_piece(self, stream: int, piece: bytes, end: bool) -> None:
         if stream in self.over or stream in self.ended:
@@ -150,7 +180,7 @@ class Streams(RuleBasedStateMachine):
             self.kinds[stream].append(kind)
         assert len(answer.messages) == len(self.kinds[stream])
 
-    @rule(stream=streams | duplex, garbage=st.binary(min_size=1, max_size=20))
+    @rule(stream=streams | duplex | ahead, garbage=st.binary(min_size=1, max_size=20))
     def send_garbage(self, stream: int, garbage: bytes) -> None:
         """What is no message ends this stream, and no other."""
         if stream in self.over or _is_message(garbage):
@@ -159,14 +189,14 @@ class Streams(RuleBasedStateMachine):
         self.over.add(stream)
         assert answer.status is Status.INVALID_ARGUMENT
 
-    @rule(stream=consumes(streams) | consumes(duplex))
+    @rule(stream=consumes(streams) | consumes(duplex) | consumes(ahead))
     def reset(self, stream: int) -> None:
         if stream not in self.over:
             self.peer.client.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
             self.peer.flush()
             self.over.add(stream)
 
-    @rule(stream=consumes(streams) | consumes(duplex))
+    @rule(stream=consumes(streams) | consumes(duplex) | consumes(ahead))
     def end(self, stream: int) -> None:
         if stream not in self.over:
             self.peer.client.end_stream(stream)
@@ -181,6 +211,16 @@ class Streams(RuleBasedStateMachine):
             for asked, answered in zip(kinds, told, strict=True):
                 assert answered in (asked, "immediate_response")
             assert "immediate_response" not in told[:-1]
+
+    @invariant()
+    def what_waits_is_answered_in_order_or_not_yet(self) -> None:
+        for stream, kinds in self.waiting.items():
+            told = [_answered(message) for message in self.peer.answers[stream].messages]
+            if told[-1:] == ["immediate_response"]:
+                told.pop()
+            elif told:
+                assert len(told) == len(kinds)
+            assert told == kinds[: len(told)]
 
     @invariant()
     def a_body_comes_back_as_it_was_sent_or_not_at_all(self) -> None:
@@ -199,7 +239,8 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def only_open_streams_hold_leases(self) -> None:
-        open_streams = (self.kinds.keys() | self.bodies.keys()) - self.over
+        known = self.kinds.keys() | self.bodies.keys() | self.waiting.keys()
+        open_streams = known - self.over
         assert self.sidecar.in_flight <= len(open_streams)
 
     def teardown(self) -> None:
@@ -251,4 +292,4 @@ def test_message_sequence_fuzz(report: Report) -> None:
     report.lost(
         unanswered=0, leases=0, what=f"of {Streams.sent:,} messages; streams begun well: {modes}"
     )
-    assert (+Streams.routed).keys() == {*SHOWN, DUPLEX}
+    assert (+Streams.routed).keys() == {*SHOWN, BodyMode.STREAMED, DUPLEX}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,16 +28,29 @@ from tests.edge.streams import Sidecar
 
 CANARY = "canary-of-a-very-private-matter"
 LONG = f"{CANARY} " * (WHOLE // 16)
-Capture = pytest.CaptureFixture[str]
+Written = Callable[[], str]
 
 
 @pytest.fixture(params=["text", "json"])
-def _all_that_is_logged(request: pytest.FixtureRequest, capsys: Capture) -> Iterator[None]:
+def written(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Written]:
+    """All that was logged so far."""
     root, ours = logging.getLogger(), logging.getLogger("extproc")
     before = root.handlers[:], root.level, ours.level
-    logs.configure("debug", request.param)
-    root.setLevel(logging.DEBUG)
-    yield
+    file = tmp_path / "stderr"
+
+    def read() -> str:
+        logs.flush()
+        assert logs.dropped() == 0
+        return file.read_text()
+
+    with file.open("w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        logs.configure("debug", request.param)
+        root.setLevel(logging.DEBUG)
+        yield read
+        logs.flush()
     root.handlers[:], level, ours_level = before
     root.setLevel(level)
     ours.setLevel(ours_level)
@@ -78,8 +92,7 @@ def bodies() -> Iterator[bytes]:
     yield b'{"model": "llama", "x": %b, "prompt": "%b"}' % (b"[" * WHOLE, CANARY.encode())
 
 
-@pytest.mark.usefixtures("_all_that_is_logged")
-def test_no_prompt_is_logged_counted_or_shown(capsys: Capture) -> None:
+def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:
     sidecar = Sidecar(
         model_spec("llama", prefixSource="Header:x-session"),
         model_spec("cache", strategy="PrefixCache"),
@@ -99,7 +112,8 @@ def test_no_prompt_is_logged_counted_or_shown(capsys: Capture) -> None:
                         response_body(secret, end=True),
                     )
                     tried += 1
-    logged = capsys.readouterr().err
+        logs.flush()
+    logged = written()
     assert tried > 1000
     assert "routed" in logged
     assert "refused" in logged
@@ -108,14 +122,15 @@ def test_no_prompt_is_logged_counted_or_shown(capsys: Capture) -> None:
     assert CANARY not in json.dumps(model_states(sidecar.router))
 
 
-@pytest.mark.usefixtures("_all_that_is_logged")
 @pytest.mark.parametrize("name", ["extproc.grpc", "grpc._cython.cygrpc", "asyncio"])
-def test_an_error_at_a_request_is_logged_without_what_it_quotes(name: str, capsys: Capture) -> None:
+def test_an_error_at_a_request_is_logged_without_what_it_quotes(
+    name: str, written: Written
+) -> None:
     try:
         f"{CANARY}\ud800".encode()
     except UnicodeEncodeError:
         logging.getLogger(name).exception("a call broke off")
-    logged = capsys.readouterr().err
+    logged = written()
     assert "UnicodeEncodeError" in logged
     assert "Traceback" in logged
     assert "test_privacy.py" in logged

@@ -74,9 +74,9 @@ class Snapshot:
         met = self.ring.walk(key)
         subset = self._subset
         if subset is not None:
-            met = (endpoint for endpoint in met if subset.allows(endpoint.address))
+            met = filter(lambda endpoint: subset.allows(endpoint.address), met)
         if adapter:
-            met = (endpoint for endpoint in met if adapter in endpoint.adapters)
+            met = filter(lambda endpoint: adapter in endpoint.adapters, met)
         return met
 
 

@@ -40,7 +40,7 @@ class Split:
             (self._draw(text, target.model, target.weight), target.model)
             for target in self.spec.targets
         )
-        return (model for _, model in ranked)
+        return iter([model for _, model in ranked])
 
     def _draw(self, text: str, model: str, weight: int) -> float:
         """Exponentially distributed with the weight as its rate: the least of all wins."""

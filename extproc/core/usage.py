@@ -87,8 +87,11 @@ class UsageReader:
 
 def _of_events(text: bytes) -> Usage | None:
     """By the last event that says it: a stream has a line for each."""
-    found = (_last(line, _OF_AN_EVENT) for line in reversed(text.splitlines()))
-    return next((usage for usage in found if usage is not None), None)
+    for line in reversed(text.splitlines()):
+        usage = _last(line, _OF_AN_EVENT)
+        if usage is not None:
+            return usage
+    return None
 
 
 def _last(text: bytes, openings: tuple[bytes, ...]) -> Usage | None:

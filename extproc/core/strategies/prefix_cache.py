@@ -209,11 +209,15 @@ class PrefixCache(Strategy):
     ) -> Iterator[int]:
         """Places that cost no more than that, as they are met on the ring."""
         places = self._places  # another request may number other endpoints meanwhile
-        good = sum(cost <= limit for cost in costs)
-        met = (place for endpoint in ring if costs[place := places[endpoint.address]] <= limit)
-        for place in islice(met, good):
-            costs[place] = inf
-            yield place
+        left = sum(cost <= limit for cost in costs)
+        for endpoint in ring:
+            place = places[endpoint.address]
+            if costs[place] <= limit:
+                costs[place] = inf
+                yield place
+                left -= 1
+                if not left:
+                    return
 
 
 def _picker(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:

@@ -67,7 +67,7 @@ class Budget:
         self._capacity = capacity
         self._per_second = per_second
         self._since: float | None = None
-        self.left: float = capacity
+        self.left = float(capacity)
 
     def spend(self, now: float, tokens: int = 1) -> bool:
         """Whether there were so many."""

@@ -26,6 +26,20 @@ ROUTERS := .routers
 ROUTERS_INSTALLED := $(ROUTERS)/.installed
 ROUTERS_WANTED := vllm-router==0.1.17 sglang-router==0.3.2
 
+# The package with the path of a request compiled, as the image has it. It is compiled in a copy:
+# beside the sources what is compiled would be taken for them. Whoever wants it says so:
+# PYTHONPATH, and PYTHONSAFEPATH, for else `python -m` takes what is in the current directory.
+COMPILED := .compiled
+COMPILED_LIB := $(COMPILED)/lib
+COMPILED_FROM := pyproject.toml README.md LICENSE extproc
+WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED_LIB) PYTHONSAFEPATH=1
+# A C compiler, and what it has to know of this Python.
+CAN_COMPILE := $(shell for c in cc gcc clang; do command -v $$c >/dev/null && \
+	test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" && echo yes && break; done)
+# The sidecars of the benchmark are compiled where that can be done.
+BENCH_COMPILED := $(if $(CAN_COMPILE),$(COMPILED_LIB)/.built)
+BODIES_THROUGH_ENVOY := tests/faults/test_body_fuzz.py::test_body_fuzz
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -43,6 +57,16 @@ run: $(INSTALLED)  ## the same stack, kept up for curl
 .PHONY: test
 test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
 	EXTPROC_TEST_ENVOYS="$(TEST_ENVOYS)" $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: compiled
+compiled: $(COMPILED_LIB)/.built  ## the package with its hot path compiled, in .compiled/lib; wants a C compiler
+
+.PHONY: test-compiled
+test-compiled: $(COMPILED_LIB)/.built  ## the tests of the data path against the compiled package (5 minutes)
+	$(WITH_COMPILED) $(BIN)/python -m pytest -n0 tests/core tests/edge tests/adapters tests/test_explain.py \
+		tests/faults/test_message_fuzz.py tests/faults/test_body_fuzz.py --deselect $(BODIES_THROUGH_ENVOY) $(ARGS)
+	EXTPROC_COMPILED=$(CURDIR)/$(COMPILED_LIB) $(BIN)/python -m pytest -n0 $(BODIES_THROUGH_ENVOY) \
+		tests/e2e/test_bodies.py tests/e2e/test_routing.py tests/e2e/test_inflight_truth.py $(ARGS)
 
 .PHONY: test-envoys
 test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on every supported Envoy
@@ -82,8 +106,8 @@ format: $(INSTALLED)  ## formats and fixes what can be
 	$(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: $(INSTALLED) $(if $(PEERS),$(ROUTERS_INSTALLED))  ## what a decision costs, beside other ways (12 minutes); PEERS=1: beside other routers, too; ARGS=--docs writes docs/performance.md
-	@$(BIN)/python -m extproc.lab.bench $(ARGS)
+bench: $(INSTALLED) $(BENCH_COMPILED) $(if $(PEERS),$(ROUTERS_INSTALLED))  ## what a decision costs, beside other ways (12 minutes); PEERS=1: beside other routers, too; ARGS=--docs writes docs/performance.md
+	@$(if $(BENCH_COMPILED),EXTPROC_COMPILED=$(CURDIR)/$(COMPILED_LIB)) $(BIN)/python -m extproc.lab.bench $(ARGS)
 
 .PHONY: profile
 profile: $(INSTALLED)  ## where the time of a decision goes
@@ -121,12 +145,22 @@ audit: $(INSTALLED)  ## asks PyPI's advisories about everything that the image i
 
 .PHONY: clean
 clean:  ## removes what the targets made
-	rm -rf $(VENV) $(VLLM) $(ROUTERS) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[uvloop,test,lab]'
+	@touch $@
+
+$(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py')
+	@test -n "$(CAN_COMPILE)" || { echo "A C compiler and Python's headers are needed" >&2; exit 1; }
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)/src && cp -R $(COMPILED_FROM) $(COMPILED)/src
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps --no-index --wheel-dir $(COMPILED) $(COMPILED)/src
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index \
+		--target $(COMPILED_LIB) $(COMPILED)/*.whl
+	@rm -rf $(COMPILED)/src
 	@touch $@
 
 # What is taken out again was built for other torches, and breaks vLLM's start.

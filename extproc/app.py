@@ -24,6 +24,7 @@ from extproc.adapters.models_document import DocumentError
 from extproc.adapters.models_file import ModelsFile
 from extproc.adapters.telemetry import Telemetry
 from extproc.adapters.vllm.scraper import Scraper
+from extproc.core import conversation
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
@@ -36,6 +37,9 @@ from extproc.edge.service import ExternalProcessor
 from extproc.edge.tls import KeyPair
 
 log = logging.getLogger("extproc")
+
+COMPILED = not str(conversation.__file__).endswith(".py")
+"""Whether the path of a request is compiled in this package (`make compiled`)."""
 
 _SYNC_POLL_SECONDS = 0.02
 _MANY_OBJECTS = 50_000
@@ -189,7 +193,8 @@ class Sidecar:
         await self._grpc.set_serving(True)
         if self._settings.log_prompts:
             log.warning("prompts are logged, at level debug")
-        log.info("serving", extra=fields(listen=self._settings.listen, admin=self._settings.admin))
+        listen, admin = self._settings.listen, self._settings.admin
+        log.info("serving", extra=fields(listen=listen, admin=admin, compiled=COMPILED))
 
     async def drain(self) -> None:
         """Unready first, then no new streams, then waits for those that run."""

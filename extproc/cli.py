@@ -17,7 +17,7 @@ from typing import NoReturn
 from extproc import __version__
 from extproc.adapters import logs
 from extproc.adapters.models_document import DocumentError, parse
-from extproc.app import ConfigMapName, Settings, StartError, serve
+from extproc.app import COMPILED, ConfigMapName, Settings, StartError, serve
 from extproc.core.spec import ModelsSpec, kubernetes_name
 from extproc.edge.server import Transport
 from extproc.edge.tls import KeyPair
@@ -84,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Routes LLM requests behind Envoy to the vLLM replica whose prefix cache is "
         "warm, without overloading it.",
     )
-    parser.add_argument("--version", action="version", version=f"extproc {__version__}")
+    version = f"extproc {__version__}{' (compiled)' if COMPILED else ''}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_check(commands)

@@ -1,10 +1,16 @@
 # The sidecar's image: `docker build -t extproc:0.1.0 .`
 #
-# Everything installed is pinned with its hash (manifests/image/), what builds the package too.
+# All that pip installs is pinned with its hash (manifests/image/), what builds the package too.
+# The C compiler is Debian's, and stays behind.
 
 FROM python:3.13.16-slim-trixie AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
+# Debian keeps no other version of them than the last one of its release.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 # The dependencies change less often than the package: a layer of their own.
 COPY manifests/image/requirements.txt manifests/image/build-requirements.txt ./
 RUN python -m venv /opt/extproc \
@@ -12,7 +18,9 @@ RUN python -m venv /opt/extproc \
     && pip install --require-hashes --only-binary :all: -r build-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY extproc ./extproc
-RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /tmp/wheel . \
+# mypyc, which compiles the path of a request, wants to know the types of the dependencies.
+RUN HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PYTHONPATH=/opt/extproc/lib/python3.13/site-packages \
+    pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /tmp/wheel . \
     && /opt/extproc/bin/pip install --no-deps --no-index /tmp/wheel/*.whl \
     && /opt/extproc/bin/pip uninstall --yes pip
 

@@ -34,9 +34,10 @@ def instructions() -> list[tuple[str, str]]:
 def required(what: str) -> list[Requirement]:
     """What pyproject.toml asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    compiling = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
     wanted = {
         "runtime": project["project"]["dependencies"],
-        "build": project["build-system"]["requires"],
+        "build": project["build-system"]["requires"] + compiling["dependencies"],
     }
     return [Requirement(line) for line in wanted[what]]
 

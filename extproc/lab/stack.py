@@ -28,6 +28,15 @@ def envoy_binary() -> str:
     return str(Path(str(envoy.__file__)).parent / "_bin" / "envoy")
 
 
+def compiled_package() -> Mapping[str, str]:
+    """What makes a process run the package in $EXTPROC_COMPILED, where that is set: one that
+    `make compiled` made. Else nothing.
+    """
+    directory = os.environ.get("EXTPROC_COMPILED")
+    # Else `python -m` takes what is in the current directory.
+    return {"PYTHONPATH": directory, "PYTHONSAFEPATH": "1"} if directory else {}
+
+
 @dataclass(frozen=True)
 class EnvoyPlaces:
     """Where the parts of a configuration file are to be found in this run."""
@@ -143,7 +152,7 @@ class SidecarProcess(Process):
         self.admin = f"http://{admin}"
         command = [sys.executable, "-m", "extproc", "serve", *configured]
         command += ["--listen", self.listen, "--admin", admin, *arguments]
-        super().__init__("sidecar", command, directory)
+        super().__init__("sidecar", command, directory, compiled_package())
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and text of a path of the admin port."""

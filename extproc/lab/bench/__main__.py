@@ -14,6 +14,7 @@ from rich.console import Console
 from extproc.app import spare_the_collector
 from extproc.lab.bench import (
     choosing,
+    compiled,
     decision,
     grids,
     page,
@@ -102,12 +103,11 @@ def _less(quick: bool) -> int:
 
 
 def _alone(quick: bool) -> dict[str, Grid]:
-    """What runs in this process."""
+    """What runs in this process, or in one like it."""
     less = _less(quick)
     found = {
-        "decision": decision.grid(8_000 // less),
+        **compiled.both(8_000 // less, 400 // less),
         "choosing": choosing.grid(400 // less),
-        "prefix_cache": prefix_cache.grid(400 // less),
         "memory": prefix_cache.memory_grid(1_000_000 // less),
     }
     for strategy in decision.STRATEGIES:

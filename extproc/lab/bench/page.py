@@ -17,6 +17,7 @@ PAGE = "performance.md"
 FIGURES = "performance.json"
 """Beside the page: the run that it shows."""
 
+_COMPILED = ("decision_compiled", "prefix_cache_compiled")
 _TEXT = Path(__file__).with_name("page.md")
 
 
@@ -36,6 +37,7 @@ def text(results: Results) -> str:
         "through": grids.through(results).markdown(),
         "held": grids.held(results).markdown(),
     }
+    parts |= dict.fromkeys(_COMPILED, "The compiled package was not measured in this run.")
     parts |= {name: grid.markdown() for name, grid in results.grids.items()}
     return Template(_TEXT.read_text()).substitute(parts)
 

@@ -1,0 +1,49 @@
+"""The decision alone in the compiled package, measured in a process that runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from pydantic import TypeAdapter
+
+from extproc.app import COMPILED, spare_the_collector
+from extproc.lab.bench import decision, prefix_cache
+from extproc.lab.bench.grid import Grid
+from extproc.lab.stack import compiled_package
+
+_ADAPTER = TypeAdapter(dict[str, Grid])
+
+
+def both(rounds: int, times: int) -> dict[str, Grid]:
+    """Of this process, and of the compiled package where there is one."""
+    return _grids(rounds, times) | (_compiled(rounds, times) if compiled_package() else {})
+
+
+def _grids(rounds: int, times: int) -> dict[str, Grid]:
+    return {"decision": decision.grid(rounds), "prefix_cache": prefix_cache.grid(times)}
+
+
+def _compiled(rounds: int, times: int) -> dict[str, Grid]:
+    command = [sys.executable, "-m", "extproc.lab.bench.compiled", str(rounds), str(times)]
+    environment = {**os.environ, **compiled_package()}
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout
+    grids = _ADAPTER.validate_json(printed).items()
+    return {
+        f"{name}_compiled": Grid(f"compiled: {grid.title}", grid.headings, grid.rows, grid.left)
+        for name, grid in grids
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command line of the process that is to run it."""
+    assert COMPILED, "$EXTPROC_COMPILED holds no compiled package"
+    rounds, times = map(int, arguments)
+    spare_the_collector()
+    sys.stdout.buffer.write(_ADAPTER.dump_json(_grids(rounds, times)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

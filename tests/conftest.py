@@ -55,6 +55,7 @@ MADE_ONCE = (
     "tests/lab/workloads/test_kubeai_chat.py",
     "tests/lab/workloads/test_threads.py",
     "tests/manifests/",
+    "tests/packaging/",
 )
 
 

@@ -1,0 +1,5 @@
+"""A stack to put the package into."""
+
+from tests.e2e.stacks import launch
+
+__all__ = ["launch"]

@@ -1,0 +1,93 @@
+"""The package as the image has it, the path of a request compiled (`make compiled`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from extproc import __version__
+from extproc.lab.stack import compiled_package
+from tests.e2e.scene import Launch, Options, chat
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 600  # for a busy machine: alone it takes less than one minute
+
+COMPILED = [
+    *("adapters/tallies", "adapters/telemetry", "core/conversation", "core/prompt", "core/router"),
+    *("core/signals", "core/strategies/prefix_cache", "core/strategies/prefix_hash", "edge/codec"),
+    *("edge/grpc_connection", "edge/http2/connection", "edge/http2/frames", "edge/service"),
+]
+PROPERTIES = [
+    "tests/core/test_conversation_properties.py",
+    "tests/edge/http2/test_properties.py",
+    "tests/faults/test_message_fuzz.py",
+]
+
+HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+pytestmark = pytest.mark.skipif(
+    not (any(map(shutil.which, ("cc", "gcc", "clang"))) and HEADER.exists()),
+    reason="there is no C compiler here, or nothing that it could know Python by",
+)
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """Built anew where a source has changed."""
+    # The environment that these tests run in is not to be touched meanwhile.
+    command = ["make", "--silent", "--old-file=.venv/.installed", "compiled"]
+    built = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return ROOT / ".compiled" / "lib"
+
+
+@pytest.fixture(autouse=True)
+def chosen(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the laboratory run it."""
+    monkeypatch.setenv("EXTPROC_COMPILED", str(package))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A Python that has the compiled package."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **compiled_package()},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_the_path_of_a_request_is_compiled(package: Path) -> None:
+    for module in COMPILED:
+        assert package.joinpath(f"extproc/{module}{EXTENSION_SUFFIXES[0]}").exists(), module
+    assert not list(ROOT.glob("extproc/**/*.so")), "the checkout itself stays as it is"
+
+
+def test_it_says_so() -> None:
+    assert run("-m", "extproc", "--version").stdout == f"extproc {__version__} (compiled)\n"
+
+
+def test_whatever_comes_it_does_what_plain_python_does() -> None:
+    found = run("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *PROPERTIES)
+    assert found.returncode == 0, found.stdout[-5_000:]
+
+
+async def test_it_routes_behind_envoy(launch: Launch) -> None:
+    options = Options(strategy="PrefixCache", replica_arguments=("--time-scale", "50"))
+    scene = await launch(options)
+    replies = [await scene.send(chat(f"I am user {turn % 4}")) for turn in range(12)]
+    assert [reply.status for reply in replies] == [200] * 12
+    assert [one.replica for one in replies[:4]] == [one.replica for one in replies[4:8]]
+    assert (await scene.send(b"{")).status == 400
+    assert "compiled=True" in scene.sidecar.stderr.read_text()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from itertools import chain, pairwise, product, starmap
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,27 @@ headers = st.fixed_dictionaries(
 )
 
 
+# What any field of an event may be; said here because a compiled class does not tell.
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "headers": st.dictionaries(st.text(), st.binary()),
+    "body": st.binary(),
+    "end_of_stream": st.booleans(),
+    "modes": st.none() | st.builds(Modes, st.sampled_from(BodyMode), st.sampled_from(BodyMode)),
+    "subset": st.none() | st.lists(st.text()).map(tuple),
+    "served_by": st.text(),
+    "outcome": st.sampled_from([None, *Outcome]),
+    "attempts": st.integers(),
+    "load_report": st.none() | st.binary(),
+}
+
+
+def event(
+    kind: st.SearchStrategy[Kind], **named: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Event]:
+    """Fields that are not named may be anything."""
+    return st.builds(Event, kind, **{**FIELDS, **named})
+
+
 def _json_body(model: str) -> bytes:
     return json.dumps({"model": model, "prompt": "hi", "x-target-endpoint": EVIL}).encode()
 
@@ -91,24 +113,21 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
     """Anything that may come on a stream of these modes; fields not named here may be anything."""
     told = st.sampled_from([modes, None])
     return st.one_of(
-        st.builds(
-            Event,
+        event(
             st.just(Kind.REQUEST_HEADERS),
             headers=headers,
             end_of_stream=st.booleans(),
             modes=st.just(modes),
             subset=subsets,
         ),
-        st.builds(
-            Event,
+        event(
             st.just(Kind.REQUEST_BODY),
             body=request_bodies | cut_bodies,
             end_of_stream=st.booleans(),
             modes=told,
         ),
-        st.builds(Event, st.sampled_from(Kind), end_of_stream=st.booleans(), modes=told),
-        st.builds(
-            Event,
+        event(st.sampled_from(Kind), end_of_stream=st.booleans(), modes=told),
+        event(
             st.just(Kind.RESPONSE_HEADERS),
             served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
             outcome=st.sampled_from([None, *Outcome]),
@@ -116,8 +135,7 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
             load_report=st.sampled_from([None, b"", REPORT, b"TEXT nonsense", b"\xff"]),
             modes=told,
         ),
-        st.builds(
-            Event,
+        event(
             st.just(Kind.RESPONSE_BODY),
             body=st.sampled_from([b"", b"data: {", USAGE, USAGE[:-1], b'{"usage": {', b"\xff"]),
             end_of_stream=st.booleans(),
@@ -131,8 +149,7 @@ def well_begun(
 ) -> st.SearchStrategy[list[Event]]:
     """A request as clients send them."""
     return st.tuples(
-        st.builds(
-            Event,
+        event(
             st.just(Kind.REQUEST_HEADERS),
             headers=st.builds(
                 lambda path: {":path": path.encode(), ":method": b"POST"},
@@ -142,8 +159,7 @@ def well_begun(
             modes=st.just(modes),
             subset=subsets,
         ),
-        st.builds(
-            Event,
+        event(
             st.just(Kind.REQUEST_BODY),
             body=models.map(_json_body),
             end_of_stream=st.booleans(),

@@ -24,8 +24,11 @@ COMPILED = [
     *("core/signals", "core/strategies/prefix_cache", "core/strategies/prefix_hash", "edge/codec"),
     *("edge/grpc_connection", "edge/http2/connection", "edge/http2/frames", "edge/service"),
 ]
+_CONVERSATION = "tests/core/test_conversation_properties.py"
 PROPERTIES = [
-    "tests/core/test_conversation_properties.py",
+    f"{_CONVERSATION}::test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole",
+    f"{_CONVERSATION}::test_a_body_to_be_streamed_back_comes_back_once_and_in_order",
+    f"{_CONVERSATION}::test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one",
     "tests/edge/http2/test_properties.py",
     "tests/faults/test_message_fuzz.py",
 ]

@@ -201,7 +201,7 @@ def _token(token: Any) -> str:
     return _number(token) if isinstance(token, int) else str(token)
 
 
-def _number(number: float) -> str:
+def _number(number: int | float) -> str:  # compiled, no whole number is a float
     """As text; thousands of digits in hexadecimal, for decimal ones take quadratic time."""
     if isinstance(number, int) and number.bit_length() > _LONGEST_INTEGER:
         return hex(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -111,13 +112,19 @@ class FollowedEndpoint:
             self._woken.set()
 
     async def _run(self) -> None:
-        while True:
-            course = min(self._courses(), key=lambda one: one.rhythm.due)
-            await self._sleep(course.rhythm.due)
-            if course.is_due(self._shared.signals.clock()):
-                result = await self._ask(course)
-                if course is self._metrics:
-                    self._answers = result is not Result.UNREACHABLE
+        # A task that ends with an error keeps it, its frames, and so us, who keep the task: a
+        # cycle for each endpoint that leaves, and the collector seldom looks for them.
+        with suppress(asyncio.CancelledError):
+            while True:
+                await self._ask_when_due()
+
+    async def _ask_when_due(self) -> None:
+        course = min(self._courses(), key=lambda one: one.rhythm.due)
+        await self._sleep(course.rhythm.due)
+        if course.is_due(self._shared.signals.clock()):
+            result = await self._ask(course)
+            if course is self._metrics:
+                self._answers = result is not Result.UNREACHABLE
 
     def _courses(self) -> list[_Course]:
         """What it is asked for: one thing is enough to learn whether it answers again."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import logging
 import socket
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 
@@ -128,6 +130,20 @@ class TestAnEndpoint:
         before, then = len(leaves.asked), len(stays.asked)
         await eventually(lambda: len(stays.asked) > then + 2)
         assert len(leaves.asked) == before
+
+    async def test_that_leaves_leaves_nothing_that_only_the_collector_would_find(
+        self, scene: Scene, start: Start
+    ) -> None:
+        stays, leaves = await start(), await start()
+        scene.configure(model(stays, leaves))
+        await eventually(lambda: scene.has_read(stays, leaves))
+        followed = weakref.ref(scene.scraper._endpoints[leaves.address])
+        gc.disable()
+        try:
+            scene.configure(model(stays))
+            await eventually(lambda: followed() is None)
+        finally:
+            gc.enable()
 
     async def test_that_leaves_while_it_is_asked_does_no_harm(
         self, scene: Scene, server: Server

@@ -18,6 +18,7 @@ from extproc.core.spec import ModelsSpec
 from extproc.core.strategies import build
 from extproc.edge.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
+from extproc.edge.wire.processing_mode_pb2 import ProcessingMode
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.routers import Fleet, documents
 from extproc.lab.bench.wire import MODEL, PATH, PREFIXES, body
@@ -54,19 +55,23 @@ class DecisionPath:
         for number in range(requests):
             conversation = Conversation(self._router, self._rng)
             for message in self._messages[number % PREFIXES]:
-                (answer,) = conversation.receive(decode(message))
-                encode(answer)
+                for answer in conversation.receive(decode(message)):
+                    encode(answer)
             self._open.append(conversation)
             self._open.popleft().close()
 
 
 def messages(size: int) -> list[tuple[bytes, bytes]]:
-    """Of each request the headers and the body."""
-    return [(_headers_message(), _body_message(body(size, key))) for key in range(PREFIXES)]
+    """Of each request the headers and the body, as they come with envoy/envoy.yaml."""
+    headers = _headers_message(whole=size <= SHOWN)
+    return [(headers, _body_message(body(size, key))) for key in range(PREFIXES)]
 
 
-def _headers_message() -> bytes:
+def _headers_message(*, whole: bool) -> bytes:
     request = ProcessingRequest()
+    config = request.protocol_config
+    config.request_body_mode = ProcessingMode.STREAMED if whole else ProcessingMode.BUFFERED_PARTIAL
+    config.send_body_without_waiting_for_header_response = True
     headers = request.request_headers.headers.headers
     pairs = {":path": PATH, ":method": "POST", "content-type": "application/json"}
     pairs |= {f"x-header-{i}": "some value" for i in range(HEADERS - len(pairs))}

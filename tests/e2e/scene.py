@@ -132,6 +132,10 @@ class Scene:
         lines = (line for line in text.splitlines() if line.startswith(sample))
         return next((float(line.split()[-1]) for line in lines), 0.0)
 
+    def routes(self) -> set[str]:
+        """On which routes requests went to a replica so far: those that were refused did not."""
+        return {line["route"] for line in self.envoy.access_log() if line["upstream"]}
+
     async def access_log(self, lines: int) -> list[Json]:
         """The access log, once it has that many lines."""
         await until(lambda: len(self.envoy.access_log()) >= lines, 5, f"{lines} log lines")

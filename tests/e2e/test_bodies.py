@@ -83,28 +83,34 @@ async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, co
             break
 
 
-async def test_a_chunked_body_is_seen_whole(launch: Launch) -> None:
-    scene = await launch(Options(replica_arguments=FAST))
-    late = chat("x" * 300_000)
+def naming_its_model_late(size: int) -> bytes:
+    late = chat("x" * size)
     late["model"] = late.pop("model")
-    body = serialised(late)
+    assert list(late)[-1] == "model"
+    return serialised(late)
+
+
+async def trickled(scene: Scene, body: bytes, size: int) -> Reply:
+    """Sends a body without its length, in pieces."""
 
     async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), 50_000):
-            yield body[start : start + 50_000]
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
             await asyncio.sleep(0.005)
 
     async with scene.session.post(CHAT, data=chunks()) as response:
-        reply = Reply(response.status, response.headers, await response.read())
-    assert_whole(reply, body)
+        return Reply(response.status, response.headers, await response.read())
+
+
+async def test_a_chunked_body_is_seen_whole(launch: Launch) -> None:
+    scene = await launch(Options(replica_arguments=FAST))
+    body = naming_its_model_late(300_000)
+    assert_whole(await trickled(scene, body, 50_000), body)
 
 
 async def test_the_sidecar_sees_only_the_head_of_a_large_body(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=FAST))
-    late = chat("x" * 700_000)
-    late["model"] = late.pop("model")
-    assert list(late)[-1] == "model"
-    body = serialised(late)
+    body = naming_its_model_late(700_000)
 
     refused = (await scene.send(body)).error()
     assert refused["code"] == "invalid_request"
@@ -181,17 +187,8 @@ async def test_bodies_that_come_ahead_need_no_buffer_before(launch: Launch) -> N
     for size in (10, 66_000, 700_000):
         body = serialised(chat("x" * size))
         assert_whole(await scene.send(body), body)
-    late = chat("x" * 10_000)
-    late["model"] = late.pop("model")
-    body = serialised(late)
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), 1_000):
-            yield body[start : start + 1_000]
-            await asyncio.sleep(0.005)
-
-    async with scene.session.post(CHAT, data=chunks()) as response:
-        assert_whole(Reply(response.status, response.headers, await response.read()), body)
+    body = naming_its_model_late(10_000)
+    assert_whole(await trickled(scene, body, 1_000), body)
     await scene.agree_on_inflight(0)
     stats = await scene.envoy.stats("ext_proc")
     assert stats["http.llm.ext_proc.spurious_msgs_received"] == 0

@@ -9,7 +9,7 @@ from typing import cast
 
 from google.protobuf.struct_pb2 import Value
 
-from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes
+from extproc.core.events import Answer, BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.orca import REPORT_HEADER
 from extproc.core.outcome import outcome_of
 from extproc.edge.target import TARGET_NAMESPACE, encode_target
@@ -80,21 +80,31 @@ def decode(message: bytes) -> Event:
 
 def encode(answer: Answer) -> bytes:
     """The serialised ProcessingResponse of an answer."""
+    if isinstance(answer, Proceed):
+        return _encode_proceed(answer)
     response = ProcessingResponse()
     if isinstance(answer, Immediate):
         _fill_immediate(response, answer)
-    elif isinstance(answer, Chunk):
+    else:
         _fill_chunk(response, answer)
-    elif answer.kind in (Kind.REQUEST_HEADERS, Kind.REQUEST_BODY) and answer.target:
+    return response.SerializeToString()
+
+
+def _encode_proceed(answer: Proceed) -> bytes:
+    """Every request has one with a target, and mostly one that changes nothing."""
+    kind = answer.kind
+    if answer.target and (kind is Kind.REQUEST_HEADERS or kind is Kind.REQUEST_BODY):
         return encode_target(answer)
-    elif answer.kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
+    if kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
+        response = ProcessingResponse()
         removed = response.response_headers.response.header_mutation.remove_headers
         removed.extend(answer.remove_headers)
-    elif answer.kind is Kind.REQUEST_BODY and answer.body is not None:
+        return response.SerializeToString()
+    if kind is Kind.REQUEST_BODY and answer.body is not None:
+        response = ProcessingResponse()
         response.request_body.response.body_mutation.body = answer.body
-    else:
-        return _GO_ON[answer.kind]
-    return response.SerializeToString()
+        return response.SerializeToString()
+    return _GO_ON[kind]
 
 
 def _go_on(field: str) -> bytes:

@@ -174,16 +174,20 @@ def files(scene: Scene) -> int:
     return len(list(Path(f"/proc/{scene.sidecar.pid}/fd").iterdir()))
 
 
+async def restart_logging_to(scene: Scene, stderr: Path) -> None:
+    await scene.sidecar.kill()
+    # Not `start`, which would read a complaint from there.
+    scene.sidecar.stderr = stderr
+    scene.sidecar.spawn()
+    await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+
+
 @pytest.mark.parametrize("level", ["info", "debug"])
 async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
     """It routes on while nothing can be logged, and its drain is as clean as ever."""
     scene = await launch(Options(replica_arguments=PACE, sidecar_arguments=("--log-level", level)))
     report.tried(f"stderr to /dev/full at level {level}, under {CLIENTS} streams and refusals")
-    await scene.sidecar.kill()
-    # Not `start`, which would read the complaint: that file never ends.
-    scene.sidecar.stderr = Path("/dev/full")
-    scene.sidecar.spawn()
-    await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+    await restart_logging_to(scene, Path("/dev/full"))
     async with streaming(scene) as streams:
         refusals = [await scene.send(chat("hello", model="nobody")) for _ in range(50)]
         await asyncio.sleep(1)
@@ -230,14 +234,10 @@ async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -
         f"stderr to a pipe that nobody reads, at level debug, under {CLIENTS} streams and "
         f"{REFUSALS:,} refusals"
     )
-    await scene.sidecar.kill()
     pipe = tmp_path / "unread"
     # Who waits for its log answers nobody, metrics included.
     async with unread(pipe), asyncio.timeout(25):
-        # Not `start`, which would read the complaint.
-        scene.sidecar.stderr = pipe
-        scene.sidecar.spawn()
-        await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+        await restart_logging_to(scene, pipe)
         async with streaming(scene) as streams:
             statuses = await refusals(scene)
             full = is_full(pipe)

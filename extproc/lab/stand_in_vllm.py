@@ -30,8 +30,8 @@ from extproc.lab.vllm_metrics import Style
 _SHUTDOWN_SECONDS = 0.2
 """Like vLLM's default, a stop does not wait for running requests; this closes their connections."""
 
-_BACKLOG = 1024
-"""Connections not yet accepted; a load generator opens hundreds at once."""
+_BACKLOG = 2048
+"""Connections not yet accepted: as many as uvicorn, which serves vLLM, lets wait."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,11 @@ class Streams:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.outcomes[type(error).__name__] += 1
             return
-        self.outcomes[_judge(response.status, received, body)] += 1
+        self.note(response.status, received, body)
+
+    def note(self, status: int, received: bytes, body: bytes) -> None:
+        """Counts an answer to this body, as far as it came."""
+        self.outcomes[_judge(status, received, body)] += 1
 
 
 async def _rest(response: aiohttp.ClientResponse) -> bytes:

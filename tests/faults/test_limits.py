@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import resource
@@ -19,11 +20,13 @@ from extproc.lab.load import limits
 from extproc.lab.processes import until
 from extproc.lab.stack import FileSidecar
 from tests.e2e.scene import Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.faults.http2_client import Http2Client
 from tests.faults.inside_sidecar import prepare
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, Streams, streaming
 
 ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
+SLOW_AND_ROOMY = ("--time-scale", "0.4", *ROOMY[2:])
 FILES = 64
 REFUSALS = 3_000
 WALL_CLOCK = re.compile(
@@ -47,34 +50,45 @@ def with_keepalive(config: Json) -> None:
     http2["connection_keepalive"] = {"interval": "0.1s", "timeout": "5s"}
 
 
-async def hold(scene: Scene, report: Report, count: int, length: int) -> None:
-    """So many streams at once; none may overflow a breaker."""
-    streams = Streams()
-    bodies = (chat(f"user {i}", tokens=length) for i in range(count))
-    tasks = [asyncio.create_task(streams.one(scene, body)) for body in bodies]
-    await scene.agree_on_inflight(count, seconds=60)
-    await asyncio.gather(*tasks)
+@asynccontextmanager
+async def held(scene: Scene, report: Report, streams: Streams, number: int) -> AsyncIterator[None]:
+    """Sees that so many streams are all in flight at once meanwhile, and overflow no breaker."""
+    agreed = asyncio.create_task(scene.agree_on_inflight(number, seconds=120))
+    yield
+    await agreed
     await scene.agree_on_inflight(0, seconds=5)
     overflows = sum((await scene.envoy.stats(OVERFLOWS)).values())
-    routes = {line["route"] for line in await scene.access_log(count)}
+    routes = {line["route"] for line in await scene.access_log(number)}
     report.lost(failed=streams.failed, cut=streams.cut, overflows=overflows)
-    assert (streams.whole, overflows, routes) == (count, 0, {"chosen"})
+    assert (streams.whole, overflows, routes) == (number, 0, {"chosen"})
 
 
 async def test_breakers(launch: Launch, report: Report) -> None:
     """Two thousand streams at once overflow nothing, and are all counted."""
     scene = await launch(Options(change_config=patient, replica_arguments=ROOMY))
     report.tried("2,000 streams at once")
-    await hold(scene, report, 2_000, length=140)
+    streams = Streams()
+    bodies = [chat(f"user {i}", tokens=140) for i in range(2_000)]
+    async with held(scene, report, streams, len(bodies)):
+        await asyncio.gather(*(streams.one(scene, body) for body in bodies))
 
 
 @pytest.mark.soak
-async def test_breakers_4000(launch: Launch, report: Report) -> None:
-    """Four thousand streams at once overflow nothing, and are all counted."""
-    assert limits.raised() > 8_500
-    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY, patience=300))
-    report.tried("4,000 streams at once")
-    await hold(scene, report, 4_000, length=400)
+async def test_breakers_10k(launch: Launch, report: Report) -> None:
+    """Ten thousand streams that come at once overflow nothing, and are all counted."""
+    assert limits.raised() > 10_500
+    scene = await launch(Options(change_config=patient, replica_arguments=SLOW_AND_ROOMY))
+    report.tried("10,000 streams at once, 250 on each of 40 connections")
+    streams, port = Streams(), scene.envoy.ports["llm"]
+    bodies = [json.dumps(chat(f"user {i}", tokens=20, stream=True)).encode() for i in range(250)]
+    async with held(scene, report, streams, 40 * len(bodies)):
+        clients = [await Http2Client.to(port) for _ in range(40)]
+        answers = [(body, answer) for client in clients for body, answer in client.post(bodies)]
+        for body, answer in answers:
+            received = await answer
+            streams.note(received.status, received.body, body)
+        for client in clients:
+            client.close()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,14 @@ def test_the_bundled_gateway_is_the_recommended_configuration() -> None:
         assert monitors[monitor["name"]] == monitor
 
 
+@pytest.mark.parametrize("path", [*sorted(ENVOY_CONFIGS.glob("*.yaml")), None], ids=str)
+def test_connecting_may_take_longer_than_a_burst_and_a_lost_syn(path: Path | None) -> None:
+    """Ten thousand requests at once: Envoy saw new connections after 0.25 s, and some after 1 s."""
+    config = yaml.safe_load(path.read_text()) if path else envoy_of_base()
+    for cluster in config["static_resources"]["clusters"]:
+        assert float(cluster["connect_timeout"].removesuffix("s")) >= 2, cluster["name"]
+
+
 def test_the_heap_limit_is_below_the_containers() -> None:
     template = built("base").one("Deployment")["spec"]["template"]
     limit = named(template["spec"]["containers"], "envoy")["resources"]["limits"]["memory"]

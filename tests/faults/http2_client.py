@@ -1,0 +1,88 @@
+"""A client with many streams on each of few connections: more than a process may have files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import h2.config
+import h2.connection
+import h2.events
+
+from tests.e2e.scene import CHAT
+
+
+@dataclass
+class Answer:
+    """What came of one, so far."""
+
+    status: int = 0
+    body: bytes = b""
+
+
+class Http2Client(asyncio.Protocol):
+    """One connection. Streams that are reset, or that its end cuts, end with what they have."""
+
+    def __init__(self) -> None:
+        self._http2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self._streams: dict[int, tuple[Answer, asyncio.Future[Answer]]] = {}
+
+    @classmethod
+    async def to(cls, port: int) -> Http2Client:
+        """Connected to the port, on loopback."""
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(cls, "127.0.0.1", port)
+        return client
+
+    def post(self, bodies: Iterable[bytes]) -> list[tuple[bytes, asyncio.Future[Answer]]]:
+        """Sends these chats at once; each with its answer, which comes when it is whole."""
+        answers = [(body, self._send(body)) for body in bodies]
+        self._flush()
+        return answers
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self._http2.initiate_connection()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._http2.receive_data(data):
+            self._hear(event)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for stream in list(self._streams):
+            self._end(stream)
+
+    def _send(self, body: bytes) -> asyncio.Future[Answer]:
+        stream: int = self._http2.get_next_available_stream_id()
+        headers = {":method": "POST", ":scheme": "http", ":path": CHAT, ":authority": "llm"}
+        headers["content-length"] = str(len(body))
+        self._http2.send_headers(stream, list(headers.items()))
+        self._http2.send_data(stream, body, end_stream=True)
+        future = asyncio.get_running_loop().create_future()
+        self._streams[stream] = (Answer(), future)
+        return future
+
+    def _hear(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.ResponseReceived):
+            answer, _ = self._streams[event.stream_id]
+            answer.status = int(event.headers[0][1])
+        elif isinstance(event, h2.events.DataReceived):
+            answer, _ = self._streams[event.stream_id]
+            answer.body += event.data
+            self._http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
+            self._end(event.stream_id)
+
+    def _end(self, stream: int) -> None:
+        answer, future = self._streams.pop(stream)
+        future.set_result(answer)
+
+    def _flush(self) -> None:
+        self._transport.write(self._http2.data_to_send())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import chain, count
 from pathlib import Path
 
 import aiohttp
@@ -56,10 +57,13 @@ def every_envoy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
     """Starts a scene; everything started is stopped when the test ends."""
+    places = chain([tmp_path], (tmp_path / f"scene-{number}" for number in count(2)))
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> Scene:
-            return await _start(options or Options(), tmp_path, cleanup)
+            place = next(places)
+            place.mkdir(exist_ok=True)
+            return await _start(options or Options(), place, cleanup)
 
         yield start
 

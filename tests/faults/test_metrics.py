@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import re
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from random import Random
 
 from tests.core.builders import model_spec
 from tests.e2e.scene import MODEL, Launch, Options, chat
 from tests.edge.envoy import asking, request_body, request_headers
 from tests.edge.streams import Sidecar
+from tests.faults.bad_metrics import FAULTS, Engine
 from tests.faults.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
@@ -21,86 +19,6 @@ NAMES = extent(20_000, full=100_000)
 THROUGH_ENVOY = 500
 GROWTH_BYTES = 32 * 2**20
 BAD_SECONDS = extent(4, full=15)
-
-Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
-
-
-def answer(body: bytes, status: str = "200 OK", headers: str = "") -> Write:
-    """An answer of this body."""
-    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n".encode()
-
-    async def write(writer: asyncio.StreamWriter) -> None:
-        writer.write(head + body)
-        await writer.drain()
-
-    return write
-
-
-def load(waiting: str, usage: str) -> Write:
-    """An exposition with such figures."""
-    text = (
-        f"vllm:num_requests_waiting {waiting}\nvllm:num_requests_running {waiting}\n"
-        f"vllm:kv_cache_usage_perc {usage}\nvllm:gpu_cache_usage_perc {usage}\n"
-    )
-    return answer(text.encode())
-
-
-async def hang(_: asyncio.StreamWriter) -> None:
-    """Nothing is ever said."""
-    await asyncio.Event().wait()
-
-
-async def endless(writer: asyncio.StreamWriter) -> None:
-    """A hundred megabytes that say nothing."""
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n")
-    for _ in range(1_600):
-        writer.write(b"# nothing\n" * 6_554)
-        await writer.drain()
-
-
-FAULTS: dict[str, Write] = {
-    "hang": hang,
-    "100 MB": endless,
-    "NaN": load("NaN", "NaN"),
-    "negative": load("-5", "-1"),
-    "infinite": load("+Inf", "1e308"),
-    "HTML": answer(b"<html><body>It works!</body></html>"),
-    "gzip bomb": answer(gzip.compress(b"\0" * 2**24), headers="content-encoding: gzip\r\n"),
-    "redirect": answer(b"", "302 Found", "location: http://169.254.169.254/latest\r\n"),
-    "garbage": answer(bytes(range(256)) * 40),
-}
-
-
-class Engine:
-    """Its metrics are at fault; requests it answers as it should, by asking another."""
-
-    def __init__(self, write: Write) -> None:
-        self.behind = ""
-        """IP:PORT of the one that it asks."""
-        self._write = write
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"GET "):
-                await self._write(writer)
-            await self._pass_on(head + await _body(head, reader), writer)
-        writer.close()
-
-    async def _pass_on(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self.behind.rpartition(":")
-        answer, to_other = await asyncio.open_connection(host, int(port))
-        to_other.write(request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
-        while piece := await answer.read(65_536):
-            writer.write(piece)
-            await writer.drain()
-        to_other.close()
-
-
-async def _body(head: bytes, reader: asyncio.StreamReader) -> bytes:
-    if b"chunked" in head:
-        return await reader.readuntil(b"0\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", head)
-    return await reader.readexactly(int(length[1])) if length else b""
 
 
 async def test_bad_metrics(launch: Launch, report: Report) -> None:

@@ -42,16 +42,9 @@ Where the servers know the model by another name, the body's `model` is changed 
 in the same answer that lets the body go: as far as the body is shown, and where the
 value of `model` was shown whole. A body that is not shown goes on as it is.
 
-Where the decision predicts what of the prompt is cached and Envoy shows us the answer's
-body, in any mode, its first bytes tell that the prompt is computed, and its `usage` is
-read at its end, or when the stream ends before: it says how true the prediction was,
-and how long the model's tokens are.
-
-Where Envoy shows us the answer's headers and tells which endpoint was asked, endpoints that
-fail are avoided for a while (`extproc.core.ejection`). Where it retries on another endpoint
-and tells us which one answered, the lease moves there. The stream's end releases it,
-however it comes: with Envoy's `response_trailer_mode: SEND` the stream lives exactly as
-long as the request.
+What Envoy shows of the endpoint's answer goes on as it is, and tells things
+(`extproc.core.response`). The stream's end releases the lease, however it comes: with
+Envoy's `response_trailer_mode: SEND` the stream lives exactly as long as the request.
 """
 
 from __future__ import annotations
@@ -64,12 +57,11 @@ from random import Random
 from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
 from extproc.core.head import Head
-from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown, load_of
-from extproc.core.outcome import Outcome
+from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown
 from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
 from extproc.core.request import Request, header_text
+from extproc.core.response import Response
 from extproc.core.router import Decision, Placement, Router
-from extproc.core.usage import Usage, UsageReader
 
 __all__ = ["Conversation", "Event", "Kind", "Listed", "Verdict"]
 
@@ -106,8 +98,8 @@ class Conversation:
     """Feed it events with `receive`, and end it with `close`."""
 
     __slots__ = (
-        *("_answer", "_asked", "_head", "_modes", "_phase", "_prompt_bytes", "_request"),
-        *("_response_passed", "_rng", "_router", "_shown", "retried", "usage", "verdict"),
+        *("_asked", "_head", "_modes", "_phase", "_prompt_bytes", "_request", "_response_passed"),
+        *("_rng", "_router", "_shown", "response", "verdict"),
     )
 
     _request: Request
@@ -124,13 +116,10 @@ class Conversation:
         self._prompt_bytes = 0
         self._head: Head | None = None
         """While we wait only: a stream may live for hours, and nobody needs the head then."""
-        self._answer: UsageReader | None = None
         self.verdict: Verdict | None = None
         """What became of the request, once that is known."""
-        self.retried = False
-        """Whether another endpoint has answered than the chosen one, which the prediction is of."""
-        self.usage: Usage | None = None
-        """What the answer said of its prompt, once it is over, if it was predicted and shown."""
+        self.response: Response | None = None
+        """The endpoint's answer, once something of it was shown."""
 
     def receive(self, event: Event) -> Answers:
         """The answers to send, in this order; none where the protocol wants none, or none yet."""
@@ -150,7 +139,8 @@ class Conversation:
         """The stream has ended: gives the lease back. Again, it does nothing."""
         self._phase = Phase.CLOSED
         if isinstance(self.verdict, Decision):
-            self._conclude(self.verdict)
+            if self.response is not None:
+                self.response.over()
             self.verdict.lease.release()
 
     def _on_request_headers(self, event: Event) -> Answers:
@@ -252,35 +242,12 @@ class Conversation:
 
     def _on_response_headers(self, event: Event) -> Answers:
         self._shown.response_headers = True
-        verdict = self.verdict
-        if isinstance(verdict, Decision):
-            if event.served_by:
-                self._judge(verdict, event)
-            if event.served_by not in ("", verdict.address):
-                verdict.lease.move(self._router.endpoint(verdict.model, event.served_by))
-                self.retried = True
-            if event.load_report is not None and verdict.reads_signals:
-                self._learn(verdict.address, event.load_report)
+        response = self._answered()
+        if response is not None:
+            response.headers(event)
         # One that is empty is ours to take away, too.
         ours = event.load_report is not None and self._asked
         return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
-
-    def _judge(self, decision: Decision, event: Event) -> None:
-        """Counts how the endpoints did that were asked."""
-        ejection, served_by = self._router.ejection, event.served_by
-        ejected = decision.ejected
-        if served_by != decision.address:
-            # With one attempt Envoy has not asked the chosen one, which it may not know. Where it
-            # does not tell, only the fallback is sure to have come after it.
-            if event.attempts > 1 or (not event.attempts and served_by == decision.fallback):
-                ejection.heard(decision.address, Outcome.REPLACED, ejected)
-            ejected = ejection.ejected.get(served_by)
-        ejection.heard(served_by, event.outcome, ejected)
-
-    def _learn(self, address: str, report: bytes) -> None:
-        load = load_of(report)
-        if load is not None:
-            self._router.signals.answered(address, load)
 
     def _go_on(self, event: Event) -> Answers:
         if event.kind is Kind.RESPONSE_BODY:
@@ -292,32 +259,18 @@ class Conversation:
         if self._response_passed:
             return () if duplex else (Proceed(event.kind),)
         self._response_passed = event.end_of_stream
-        if isinstance(self.verdict, Decision) and self.verdict.prediction is not None:
-            self._hear(self.verdict, event)
+        response = self._answered()
+        if response is not None:
+            response.body(event)
         if not duplex:
             return (Proceed(event.kind),)
         return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
 
-    def _hear(self, decision: Decision, event: Event) -> None:
-        if event.body:
-            if self._answer is None:
-                self._answer = UsageReader()
-            self._answer.feed(event.body)
-            if decision.lease.prefill is not None and self._answer.speaks(event.body):
-                decision.lease.answered()
-        if event.end_of_stream:
-            self._conclude(decision)
-
-    def _conclude(self, decision: Decision) -> None:
-        """Nothing more of the answer will be shown. Again, it does nothing."""
-        answer, self._answer = self._answer, None
-        # Of a prompt that was not seen nothing was predicted.
-        if answer is None or not decision.prediction or not decision.prediction.prompt_tokens:
-            return
-        self.usage = answer.usage()
-        if self.usage is not None and self._prompt_bytes:
-            tokens = self.usage.prompt_tokens
-            self._router.token_sizes.observed(decision.model, self._prompt_bytes, tokens)
+    def _answered(self) -> Response | None:
+        """The answer, if it is one to a request that was routed."""
+        if self.response is None and isinstance(self.verdict, Decision):
+            self.response = Response(self._router, self.verdict, self._prompt_bytes)
+        return self.response
 
     def _let_go(self, head: Head, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""

@@ -62,12 +62,12 @@ class Session:
         """Ends the conversation, and counts what is known at the end. To be called once."""
         conversation = self._conversation
         conversation.close()
-        verdict, usage = conversation.verdict, conversation.usage
+        verdict, response = conversation.verdict, conversation.response
         if verdict is None:
             self._telemetry.aborted()
-        elif isinstance(verdict, Decision) and usage is not None:
-            prediction = None if conversation.retried else verdict.prediction
-            self._telemetry.answered(verdict.model, usage, prediction)
+        elif isinstance(verdict, Decision) and response is not None and response.usage is not None:
+            prediction = None if response.retried else verdict.prediction
+            self._telemetry.answered(verdict.model, response.usage, prediction)
 
 
 def _log(conversation: Conversation) -> None:

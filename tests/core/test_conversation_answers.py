@@ -80,12 +80,19 @@ class Stream:
 
     @property
     def usage(self) -> Usage | None:
-        return self.conversation.usage
+        response = self.conversation.response
+        return None if response is None else response.usage
 
     @property
     def reads(self) -> bool:
         """Whether something of an answer is kept."""
-        return self.conversation._answer is not None
+        response = self.conversation.response
+        return response is not None and response._reader is not None
+
+    @property
+    def retried(self) -> bool:
+        response = self.conversation.response
+        return response is not None and response.retried
 
     def headed(self, served_by: str = "") -> Answers:
         """Envoy shows the head of the answer."""
@@ -143,7 +150,7 @@ class TestTheFirstBytesOfAnAnswer:
         event = Event(Kind.RESPONSE_BODY, body=CHUNK, modes=Modes(), end_of_stream=True)
         assert conversation.receive(event) == (Proceed(Kind.RESPONSE_BODY),)
         conversation.close()
-        assert conversation.usage is None
+        assert conversation.response is None
 
     def test_mean_nothing_where_nothing_was_predicted(self) -> None:
         stream = Gateway("PrefixHash").request()
@@ -216,16 +223,16 @@ class TestARetryElsewhere:
     def test_is_told_because_the_prediction_was_of_another_endpoint(self) -> None:
         stream = Gateway().request()
         (other,) = set(TWO_ADDRESSES) - {stream.decision.address}
-        assert not stream.conversation.retried
+        assert not stream.retried
         stream.headed(other)
-        assert stream.conversation.retried
+        assert stream.retried
         stream.answered(LAST, end=True)
         assert stream.usage == Usage(400, 384)
 
     def test_did_not_happen_where_the_chosen_one_answers(self) -> None:
         stream = Gateway().request()
         stream.headed(stream.decision.address)
-        assert not stream.conversation.retried
+        assert not stream.retried
 
 
 class TestTheSizeOfTokens:

@@ -130,8 +130,8 @@ class TestServe:
         async def take(settings: Settings) -> None:
             told.append(settings)
 
-        monkeypatch.setattr("extproc.cli.serve", take)
-        monkeypatch.setattr("extproc.cli.logs.configure", lambda *_: None)
+        monkeypatch.setattr("extproc.commands.serve.serve", take)
+        monkeypatch.setattr("extproc.commands.serve.logs.configure", lambda *_: None)
         return told
 
     def test_has_defaults(self, settings: list[Settings]) -> None:
@@ -224,9 +224,11 @@ class TestServe:
         async def fail(_: Settings) -> None:
             raise StartError("no luck")
 
-        monkeypatch.setattr("extproc.cli.serve", fail)
-        monkeypatch.setattr("extproc.cli.logs.configure", lambda *_: None)
-        monkeypatch.setattr("extproc.cli.logs.flush", lambda: print("logged", file=sys.stderr))
+        monkeypatch.setattr("extproc.commands.serve.serve", fail)
+        monkeypatch.setattr("extproc.commands.serve.logs.configure", lambda *_: None)
+        monkeypatch.setattr(
+            "extproc.commands.serve.logs.flush", lambda: print("logged", file=sys.stderr)
+        )
         assert main(["serve", "--models", "m.yaml"]) == 2
         assert capsys.readouterr().err == "logged\nno luck\n"
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.adapters.models_document import DocumentError, parse
-from extproc.cli import Parser
+from extproc.commands.console import Parser
 from extproc.core.signals import Signals
 from extproc.core.spec import LoadBalancingSpec, ModelSpec
 from extproc.core.spec.load_balancing import StrategyName

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from extproc.cli import Parser
+from extproc.commands.console import Parser
 from extproc.lab.console import Output
 from extproc.lab.load import figures, limits, parent, target
 from extproc.lab.load.arguments import arguments

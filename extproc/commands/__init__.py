@@ -1,0 +1,1 @@
+"""What `extproc` can be told to do: a module for each command."""

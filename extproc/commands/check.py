@@ -1,0 +1,30 @@
+"""`extproc check`: validates a models document."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from extproc.adapters.models_document import DocumentError, parse
+from extproc.commands.console import OK, Parser, complain
+
+
+def add(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="validate a models document",
+        description="Prints a line for every problem, FILE: models[1].key: what is wrong. "
+        "Exit code 0 if there is none, else 2.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the models document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        parse(arguments.file.read_bytes())
+    except DocumentError as error:
+        return complain(*(f"{arguments.file}: {problem}" for problem in error.problems))
+    except OSError as error:
+        return complain(f"{arguments.file}: {error.strerror}")
+    return OK

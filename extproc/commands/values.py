@@ -1,0 +1,65 @@
+"""What flags take: each turns a text into a value, or says what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from extproc.app import ConfigMapName
+from extproc.core.spec import kubernetes_name
+
+
+def address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text.startswith("unix:") and text != "unix:":
+        return text
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:PATH")
+    return text
+
+
+def config_map(text: str) -> ConfigMapName:
+    namespace, _, name = text.partition("/")
+    try:
+        return ConfigMapName(kubernetes_name(namespace), kubernetes_name(name))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME") from None
+
+
+def seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def byte_count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes")
+    return int(text)
+
+
+def one_of(*options: str) -> Callable[[str], str]:
+    def choose(text: str) -> str:
+        if text.lower() not in options:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(options)}")
+        return text.lower()
+
+    return choose
+
+
+def header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:VALUE")
+    return name.strip(), value.strip()
+
+
+def load(text: str) -> tuple[str, int]:
+    address, _, count = text.rpartition("=")
+    if not address or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT=N")
+    return address, int(count)

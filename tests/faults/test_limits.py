@@ -65,7 +65,7 @@ async def held(scene: Scene, report: Report, streams: Streams, number: int) -> A
 
 async def test_breakers(launch: Launch, report: Report) -> None:
     """Two thousand streams at once overflow nothing, and are all counted."""
-    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY))
+    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY, patience=120))
     report.tried("2,000 streams at once")
     streams = Streams()
     bodies = [chat(f"user {i}", tokens=140) for i in range(2_000)]

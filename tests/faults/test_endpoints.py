@@ -8,11 +8,12 @@ import time
 import pytest
 
 from extproc.lab.processes import free_port, until
-from tests.e2e.scene import MODEL, Launch, Options, Scene, chat, envoy_minor
+from tests.e2e.scene import CONFIGS, MODEL, Json, Launch, Options, Scene, chat, envoy_minor
 from tests.faults.engines import Engine
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
+CROWD = 1_000
 TRUTH_SECONDS = 1
 
 
@@ -47,6 +48,14 @@ async def crowd(scene: Scene, streams: Streams, length: int) -> list[asyncio.Tas
 
     await until(are_in_flight, 10, f"{CLIENTS} streams")
     return tasks
+
+
+async def all_at_once(scene: Scene) -> Streams:
+    """A crowd's requests, streamed to their ends."""
+    streams = Streams()
+    bodies = (chat(f"user {number}", tokens=10) for number in range(CROWD))
+    await asyncio.gather(*(streams.one(scene, body) for body in bodies))
+    return streams
 
 
 async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> None:
@@ -116,6 +125,58 @@ async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, repo
     # Its share of the first burst, before anything was heard of it; later nothing.
     assert 0 < sent_there < CLIENTS // 4 + 10
     await scene.agree_on_inflight(0)
+
+
+@pytest.mark.skipif(envoy_minor() < 37, reason="1.36 has no ordered fallback")
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Report) -> None:
+    """However many requests were sent there at once, all of them go to their second candidate."""
+    nobody = f"127.0.0.1:{free_port()}"
+    scene = await launch(beside(nobody, config))
+    report.tried(f"one of 4 endpoints refuses connections, and {CROWD:,} requests come at once")
+    streams = await all_at_once(scene)
+    log = await scene.access_log(CROWD)
+    sent_there = sum(line["decision"]["endpoint"] == nobody for line in log)
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {CROWD:,} requests, {sent_there} of which were sent there",
+    )
+    assert streams.outcomes.keys() == {WHOLE}
+    assert sent_there > 100
+    await scene.agree_on_inflight(0)
+
+
+@pytest.mark.parametrize("config", [one for one in CONFIGS if one != "fail-closed.yaml"])
+async def test_endpoint_refusing_the_fallback(launch: Launch, config: str, report: Report) -> None:
+    """With the sidecar down, too, a dead endpoint costs none of a thousand requests at once."""
+    nobody = f"127.0.0.1:{free_port()}"
+
+    def one_dead(config: Json) -> None:
+        (fallback,) = (
+            cluster["load_assignment"]
+            for cluster in config["static_resources"]["clusters"]
+            if cluster["name"] in ("fallback", "replicas")
+        )
+        (locality,) = fallback["endpoints"]
+        host, _, port = nobody.partition(":")
+        address = {"socket_address": {"address": host, "port_value": int(port)}}
+        locality["lb_endpoints"].append({"endpoint": {"address": address}})
+
+    scene = await launch(Options(config=config, change_config=one_dead, replica_arguments=PACE))
+    await scene.sidecar.kill()
+    report.tried(
+        f"no sidecar, one of 4 endpoints refuses connections, {CROWD:,} requests come at once"
+    )
+    streams = await all_at_once(scene)
+    retried = (await scene.envoy.stats("cluster.(fallback|replicas).upstream_rq_retry$")).values()
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {CROWD:,} requests; {sum(retried):g} retries",
+    )
+    assert streams.outcomes.keys() == {WHOLE}
+    assert sum(retried) > 0
 
 
 async def test_endpoint_silent(launch: Launch, report: Report) -> None:

@@ -60,6 +60,19 @@ async def all_at_once(scene: Scene) -> Streams:
     return streams
 
 
+async def told(report: Report, scene: Scene, streams: Streams, nobody: str) -> int:
+    """How many requests the sidecar sent to the endpoint that refuses; told with what was lost."""
+    requests = streams.outcomes.total()
+    log = await scene.access_log(requests)
+    sent_there: int = sum(line["decision"]["endpoint"] == nobody for line in log)
+    report.lost(
+        failed=streams.failed,
+        cut=streams.cut,
+        what=f"of {requests:,} requests, {sent_there} of which were sent there",
+    )
+    return sent_there
+
+
 async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> None:
     """Only its own streams end, and in-flight counts are true within 1 s."""
     async with Engine().serving() as victim:
@@ -115,13 +128,7 @@ async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, repo
         await asyncio.sleep(3)
         endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
     states = {endpoint["address"]: endpoint["state"] for endpoint in endpoints}
-    log = await scene.access_log(streams.outcomes.total())
-    sent_there = sum(line["decision"]["endpoint"] == nobody for line in log)
-    report.lost(
-        failed=streams.failed,
-        cut=streams.cut,
-        what=f"of {streams.outcomes.total()} requests, {sent_there} of which were sent there",
-    )
+    sent_there = await told(report, scene, streams, nobody)
     assert streams.outcomes.keys() == {WHOLE}
     assert states == {one: "ejected" if one == nobody else "ready" for one in states}
     # Its share of the first burst, before anything was heard of it; later nothing.
@@ -137,13 +144,7 @@ async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Re
     scene = await launch(beside(nobody, config))
     report.tried(f"one of 4 endpoints refuses connections, and {CROWD:,} requests come at once")
     streams = await all_at_once(scene)
-    log = await scene.access_log(CROWD)
-    sent_there = sum(line["decision"]["endpoint"] == nobody for line in log)
-    report.lost(
-        failed=streams.failed,
-        cut=streams.cut,
-        what=f"of {CROWD:,} requests, {sent_there} of which were sent there",
-    )
+    sent_there = await told(report, scene, streams, nobody)
     assert streams.outcomes.keys() == {WHOLE}
     assert sent_there > 100
     await scene.agree_on_inflight(0)

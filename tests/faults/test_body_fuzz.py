@@ -14,22 +14,29 @@ from random import Random
 
 import pytest
 
+from extproc.core import large
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.e2e.scene import CHAT, Launch, Options, Reply
 from tests.edge.envoy import BUFFERED_PARTIAL, DUPLEX, request_headers
 from tests.edge.streams import Sidecar
-from tests.faults.extent import extent
+from tests.faults.extent import FULL, extent
 from tests.faults.large_bodies import SIZE, large_bodies
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 from tests.faults.traps import mutated, seeds
+from tests.faults.work import Work, counted
 
 CASES = extent(20_000, full=100_000)
 THROUGH_ENVOY = 400
 AT_ONCE = 50
 SEED = int(os.environ.get("EXTPROC_FUZZ_SEED", "1"))
 WORST_SECONDS = 0.05
+"""CPU time of one body. Only `make faults` asserts it: a busy neighbor can double it."""
+MOST_BUILT_BYTES = large.MOST_BYTES  # and once more the value of `model`, which may be all of it
+MOST_BUILT_VALUES = 2 * large.MOST_VALUES
+MOST_TIMES_SKIMMED = 2
+MOST_TIMES_HASHED = 1
 REFERENCE = b"[" + b"1," * 500_000 + b"1]"
 REFERENCE_SECONDS = 0.0188
 """That it takes to parse where nothing else runs: up to twice as long on a core that is shared."""
@@ -147,7 +154,10 @@ def of_reference() -> float:
 
 @pytest.mark.usefixtures("as_in_the_sidecar")
 def test_body_fuzz_100k(report: Report) -> None:
-    """Each body is routed, or refused with 400 or 404 in OpenAI's shape, within 50 ms of CPU."""
+    """Each body is routed, or refused with 400 or 404 in OpenAI's shape, within 50 ms of CPU.
+
+    The time is asserted by `make faults` alone.
+    """
     sidecar = Sidecar(
         model_spec("llama", aliases=["l"], adapters=["sql"]),
         model_spec("qwen", strategy="PrefixCache"),
@@ -169,12 +179,26 @@ def test_body_fuzz_100k(report: Report) -> None:
         what=f"{dict(tally.outcomes)}; the worst took {tally.worst * 1000:.1f} ms of CPU",
     )
     assert sidecar.in_flight == 0
-    assert tally.worst < WORST_SECONDS, tally.slowest[:200]
+    if FULL:
+        assert tally.worst < WORST_SECONDS, tally.slowest[:200]
+
+
+def bounded(work: Work, size: int) -> bool:
+    """Tell whether reading a body of `size` bytes stayed within work that takes about 50 ms."""
+    return (
+        work.built_bytes <= size + MOST_BUILT_BYTES + 64
+        and work.built_values <= MOST_BUILT_VALUES
+        and work.skimmed_bytes <= MOST_TIMES_SKIMMED * size
+        and work.hashed_bytes <= MOST_TIMES_HASHED * size
+    )
 
 
 @pytest.mark.usefixtures("as_in_the_sidecar")
-def test_body_worst_whole(report: Report) -> None:
-    """The largest body that envoy.yaml shows whole takes less than 50 ms of CPU."""
+def test_body_worst_whole(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest body that envoy.yaml shows whole takes less than 50 ms of CPU.
+
+    `make test` counts the work instead; `make faults` measures the time too.
+    """
     sidecar = Sidecar(
         model_spec("llama", aliases=["l"]),
         model_spec("qwen", strategy="PrefixCache", aliases=["q"]),
@@ -190,7 +214,11 @@ def test_body_worst_whole(report: Report) -> None:
             assert 0.9 * SIZE < len(whole.body) < 1.1 * SIZE
             shown = ProcessingRequest(request_body=whole).SerializeToString()
             sent = [request_headers(kind.path), shown]
-            assert judge(serve(sidecar, sent)[0]) == kind.outcome, kind.name
+            with counted(monkeypatch) as work:
+                assert judge(serve(sidecar, sent)[0]) == kind.outcome, kind.name
+            assert bounded(work, len(whole.body)), (kind.name, work)
+            if not FULL:
+                continue
             seconds = min(serve(sidecar, sent)[1] for _ in range(3))
             for _ in range(ROUNDS):
                 if seconds < WORST_SECONDS:
@@ -198,9 +226,12 @@ def test_body_worst_whole(report: Report) -> None:
                 seconds = if_alone(sidecar, sent)
             if seconds > worst:
                 worst, which = seconds, kind.name
-    report.lost(f"{worst * 1000:.0f} ms of CPU at the worst, for: {which}")
+    report.lost(
+        f"{worst * 1000:.0f} ms of CPU at the worst, for: {which}" if FULL else "work bounded"
+    )
     assert sidecar.in_flight == 0
-    assert worst < WORST_SECONDS, which
+    if FULL:
+        assert worst < WORST_SECONDS, which
 
 
 async def test_body_fuzz(launch: Launch, report: Report) -> None:

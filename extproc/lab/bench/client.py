@@ -1,4 +1,4 @@
-"""The load generator: a closed loop in a process of its own; prints JSON.
+"""The load generator: a closed loop in a process of its own; writes JSON to a file.
 
 Each connection sends its next request when the answer to the last is there. After the given
 seconds nothing more is sent, and what is under way is waited for: so every request whose cost
@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import cast
 
@@ -113,6 +114,7 @@ class _Load:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.client")
+    parser.add_argument("figures", type=Path)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="bytes of each body")
     parser.add_argument("--connections", type=int, required=True)
@@ -134,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
     }
-    print(json.dumps(found))
+    asked.figures.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,16 @@ class Load:
 
 
 async def drive(port: int, size: int, connections: int, seconds: float) -> Load:
-    """Bodies of so many bytes over so many connections, for so long. Raises RuntimeError."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "extproc.lab.bench.client", "--port", str(port)),
-        *("--size", str(size), "--connections", str(connections), "--seconds", str(seconds)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    printed, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the load generator exited with code {process.returncode}")
-    return Load(**json.loads(printed))
+    """Sends bodies of `size` bytes over `connections` for `seconds`. Raises RuntimeError.
+
+    The generator writes its figures to a file: they may exceed what one write to a pipe takes.
+    """
+    with TemporaryDirectory() as directory:
+        figures = Path(directory, "figures.json")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "extproc.lab.bench.client", str(figures), "--port", str(port)),
+            *("--size", str(size), "--connections", str(connections), "--seconds", str(seconds)),
+        )
+        if code := await process.wait():
+            raise RuntimeError(f"the load generator exited with code {code}")
+        return Load(**json.loads(figures.read_bytes()))

@@ -23,6 +23,14 @@ async def test_every_connection_is_answered(tmp_path: Path) -> None:
         assert 0 < load.percentile_ms(50) <= load.percentile_ms(99)
 
 
+async def test_figures_longer_than_a_pipe_holds_arrive_whole(tmp_path: Path) -> None:
+    async with AsyncExitStack() as cleanup:
+        _, upstreams = await start_upstreams(tmp_path, cleanup)
+        load = await drive(int(upstreams[0].rpartition(":")[2]), 100, 16, 2.0)
+    assert len(load.latencies) > 16
+    assert not load.failed
+
+
 async def test_a_server_that_answers_something_else_fails(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

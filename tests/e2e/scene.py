@@ -20,7 +20,6 @@ CONFIGS = [
     "envoy.yaml",
     "metadata.yaml",
     "fallback-override-host.yaml",
-    "fallback-composite.yaml",
     "fail-closed.yaml",
 ]
 
@@ -178,26 +177,30 @@ def ext_proc_filter(config: Json) -> Json:
 
 
 def processing_modes(config: Json) -> list[Json]:
-    """What the sidecar is shown, by the filter and by the routes that have their own say."""
+    """What the sidecar is shown, by the filter and by the routes with a mode of their own."""
     modes = [ext_proc_filter(config)["processing_mode"]]
-    for host in manager_of(config)["route_config"]["virtual_hosts"]:
-        for route in host["routes"]:
-            if EXT_PROC in route.get("typed_per_filter_config", {}):
-                own = route["typed_per_filter_config"][EXT_PROC]
-                modes.append(own["overrides"]["processing_mode"])
+    for route in routes_of(config):
+        own = route.get("typed_per_filter_config", {}).get(EXT_PROC, {}).get("overrides", {})
+        if "processing_mode" in own:
+            modes.append(own["processing_mode"])
     return modes
 
 
+def routes_of(config: Json) -> list[Json]:
+    """The routes of a configuration, to be changed."""
+    hosts = manager_of(config)["route_config"]["virtual_hosts"]
+    return [route for host in hosts for route in host["routes"]]
+
+
 def show_bodies(config: Json, mode: str) -> None:
-    """Has every request's body shown in this mode, as it comes."""
+    """Shows every request's body in this mode, as it comes."""
     manager = manager_of(config)
     manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] != BUFFER]
     ext_proc_filter(config).pop("send_body_without_waiting_for_header_response", None)
     for modes in processing_modes(config):
         modes["request_body_mode"] = mode
-    for host in manager["route_config"]["virtual_hosts"]:
-        for route in host["routes"]:
-            route.get("typed_per_filter_config", {}).pop(BUFFER, None)
+    for route in routes_of(config):
+        route.get("typed_per_filter_config", {}).pop(BUFFER, None)
 
 
 def envoy_minor() -> int:

@@ -32,7 +32,7 @@ from tests.e2e.cluster_scene import (
     Deploy,
 )
 from tests.e2e.forked import ForkedApiServer, ForkedFleet
-from tests.e2e.scene import Launch, Options, Scene, envoy_minor
+from tests.e2e.scene import Launch, Options, Scene
 
 OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
 
@@ -132,8 +132,6 @@ async def _envoy(
 ) -> tuple[Envoy, aiohttp.ClientSession]:
     """A running Envoy, and a client of it."""
     places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
-    if options.config.startswith("fallback-") and envoy_minor() < 37:
-        pytest.skip("the fallback variants need Envoy 1.37")
     config = adapted(ENVOY_CONFIGS / options.config, places)
     options.change_config(config)
     envoy = Envoy(config, directory)

@@ -23,7 +23,7 @@ from tests.e2e.scene import (
 )
 
 WITH_RETRIES = pytest.mark.parametrize(
-    "config", ["fallback-composite.yaml", "fallback-override-host.yaml", "endpoint-picker.yaml"]
+    "config", ["envoy.yaml", "fallback-override-host.yaml", "endpoint-picker.yaml"]
 )
 TRIED = FAILURES[Outcome.REPLACED]
 ATTRIBUTES = ["upstream.address", "upstream.request_attempt_count", "response.code_details"]
@@ -151,7 +151,7 @@ class TestAnEndpointThatResetsConnections:
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         await failing.listen("resets")
-        scene = await launch(options(failing, "fallback-composite.yaml"))
+        scene = await launch(options(failing, "envoy.yaml"))
         statuses = [reply.status for reply in await ask(scene, 30)]
         assert statuses.count(503) == failing.tried == FAILURES[Outcome.RESET]
         assert await ejected(scene) == {failing.address}
@@ -190,7 +190,7 @@ class TestAnEndpointThatAnswers:
         self, launch: Launch, failing: FailingEndpoint, manner: Manner
     ) -> None:
         await failing.listen(manner)
-        scene = await launch(options(failing, "fallback-composite.yaml"))
+        scene = await launch(options(failing, "envoy.yaml"))
         statuses = [reply.status for reply in await ask(scene, 30)]
         assert statuses.count(int(manner)) == failing.tried == FAILURES[Outcome.ERROR]
         assert await ejected(scene) == {failing.address}
@@ -200,7 +200,7 @@ class TestAnEndpointThatAnswers:
         self, launch: Launch, failing: FailingEndpoint, manner: Manner
     ) -> None:
         await failing.listen(manner)
-        scene = await launch(options(failing, "fallback-composite.yaml"))
+        scene = await launch(options(failing, "envoy.yaml"))
         statuses = [reply.status for reply in await ask(scene, 30)]
         assert statuses.count(int(manner)) == failing.tried == 10
         assert await ejected(scene) == set()
@@ -210,7 +210,7 @@ async def test_where_all_fail_requests_go_out_all_the_same(
     launch: Launch, failing: FailingEndpoint
 ) -> None:
     await failing.listen(503)
-    scene = await launch(options(failing, "fallback-composite.yaml"))
+    scene = await launch(options(failing, "envoy.yaml"))
     await scene.replicas.kill()
     replies = await ask(scene, 40)
     assert {reply.status for reply in replies} == {503}

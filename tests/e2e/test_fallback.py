@@ -10,7 +10,7 @@ from tests.e2e.scene import Launch, Options, chat
 QUICK = ("--time-scale", "50")
 
 
-@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_a_refused_first_candidate_is_served_by_the_second(
     launch: Launch, config: str
 ) -> None:

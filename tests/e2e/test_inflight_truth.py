@@ -139,7 +139,7 @@ async def test_when_a_deadline_passes(launch: Launch, every_envoy: str) -> None:
     await scene.agree_on_inflight(0)
 
 
-@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_after_a_retry_the_endpoint_that_serves_is_counted(
     launch: Launch, config: str
 ) -> None:

@@ -118,7 +118,7 @@ async def test_endpoint_refusing(launch: Launch, report: Report) -> None:
 
 
 @pytest.mark.skipif(envoy_minor() < 37, reason="1.36 has no ordered fallback")
-@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, report: Report) -> None:
     """Requests sent there go to their second candidate, none fails, and it is soon avoided."""
     nobody = f"127.0.0.1:{free_port()}"
@@ -137,7 +137,7 @@ async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, repo
 
 
 @pytest.mark.skipif(envoy_minor() < 37, reason="1.36 has no ordered fallback")
-@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "fallback-composite.yaml"])
+@pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Report) -> None:
     """However many requests were sent there at once, all of them go to their second candidate."""
     nobody = f"127.0.0.1:{free_port()}"

@@ -31,7 +31,7 @@ ROUTERS_WANTED := vllm-router==0.1.17 sglang-router==0.3.2
 # PYTHONPATH, and PYTHONSAFEPATH, for else `python -m` takes what is in the current directory.
 COMPILED := .compiled
 COMPILED_LIB := $(COMPILED)/lib
-COMPILED_FROM := pyproject.toml README.md LICENSE extproc
+COMPILED_FROM := pyproject.toml README.md LICENSE envoy extproc
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED_LIB) PYTHONSAFEPATH=1
 # A C compiler, and what it has to know of this Python.
 CAN_COMPILE := $(shell for c in cc gcc clang; do command -v $$c >/dev/null && \
@@ -153,7 +153,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[uvloop,test,lab]'
 	@touch $@
 
-$(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py')
+$(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)
 	@test -n "$(CAN_COMPILE)" || { echo "A C compiler and Python's headers are needed" >&2; exit 1; }
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)/src && cp -R $(COMPILED_FROM) $(COMPILED)/src
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \

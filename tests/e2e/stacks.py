@@ -15,8 +15,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from extproc.envoy import envoy_configuration
 from extproc.lab.stack import (
-    ENVOY_CONFIGS,
     Envoy,
     EnvoyPlaces,
     FileSidecar,
@@ -132,7 +132,7 @@ async def _envoy(
 ) -> tuple[Envoy, aiohttp.ClientSession]:
     """A running Envoy, and a client of it."""
     places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
-    config = adapted(ENVOY_CONFIGS / options.config, places)
+    config = adapted(envoy_configuration(options.config), places)
     options.change_config(config)
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.kill)

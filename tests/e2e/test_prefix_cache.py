@@ -20,9 +20,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from extproc.envoy import envoy_configuration
 from extproc.lab.processes import free_port, until
 from extproc.lab.stack import (
-    ENVOY_CONFIGS,
     Envoy,
     EnvoyPlaces,
     FileSidecar,
@@ -236,7 +236,7 @@ async def another(scene: Scene, options: Options, directory: Path) -> AsyncItera
     apart.mkdir()
     sidecar = FileSidecar(options.models(scene.replicas.addresses), apart)
     places = EnvoyPlaces(sidecar.listen, scene.replicas.addresses)
-    config = adapted(ENVOY_CONFIGS / "envoy.yaml", places)
+    config = adapted(envoy_configuration(), places)
     decisions_logged(config)
     envoy = Envoy(config, apart)
     try:

@@ -14,8 +14,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from extproc.envoy import envoy_configuration
 from extproc.lab.real_vllm import VLLM_PYTHON, RealFleet, RealVllm, build_model
-from extproc.lab.stack import ENVOY_CONFIGS, Envoy, EnvoyPlaces, FileSidecar, adapted
+from extproc.lab.stack import Envoy, EnvoyPlaces, FileSidecar, adapted
 from tests.e2e.scene import MODEL, ext_proc_filter
 from tests.e2e_vllm.scene import ENGINES, LOADED_LATER, RESIDENT, Launch, Options, Tell, VllmScene
 
@@ -93,7 +94,7 @@ async def _start(
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     places = EnvoyPlaces(sidecar.listen, engines.addresses)
-    config = adapted(ENVOY_CONFIGS / "envoy.yaml", places)
+    config = adapted(envoy_configuration(), places)
     # While the engines have the cores to themselves, the sidecar waits for its turn, too.
     ext_proc_filter(config)["message_timeout"] = "20s"
     options.change_config(config)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.lab.stack import ENVOY_CONFIGS, envoy_binary
+from extproc.envoy import envoy_configuration, envoy_configurations
+from extproc.lab.stack import envoy_binary
 from tests.manifests.builds import MANIFESTS, Object, built, named
 from tests.manifests.gateway import envoy_of_base
 
@@ -60,7 +61,7 @@ def test_envoy_takes_the_configuration_of_the_bundled_gateway(tmp_path: Path) ->
 
 def test_the_bundled_gateway_is_the_recommended_configuration() -> None:
     ours = envoy_of_base()
-    recommended = yaml.safe_load((ENVOY_CONFIGS / "envoy.yaml").read_text())
+    recommended = yaml.safe_load(envoy_configuration().read_text())
     assert manager_of(ours) == manager_of(recommended)
     theirs = named(recommended["static_resources"]["listeners"], "llm")
     assert named(ours["static_resources"]["listeners"], "llm") == theirs
@@ -75,7 +76,7 @@ def test_the_bundled_gateway_is_the_recommended_configuration() -> None:
         assert monitors[monitor["name"]] == monitor
 
 
-@pytest.mark.parametrize("path", [*sorted(ENVOY_CONFIGS.glob("*.yaml")), None], ids=str)
+@pytest.mark.parametrize("path", [*envoy_configurations(), None], ids=str)
 def test_connecting_may_take_longer_than_a_burst_and_a_lost_syn(path: Path | None) -> None:
     """Ten thousand requests at once: Envoy saw new connections after 0.25 s, and some after 1 s."""
     config = yaml.safe_load(path.read_text()) if path else envoy_of_base()
@@ -203,7 +204,7 @@ class TestThePatchesForIstio:
         assert {patch["match"]["context"] for patch in self.patches} == {"GATEWAY"}
 
     def test_are_those_of_the_variant_with_metadata(self) -> None:
-        variant = yaml.safe_load((ENVOY_CONFIGS / "fallback-override-host.yaml").read_text())
+        variant = yaml.safe_load(envoy_configuration("fallback-override-host.yaml").read_text())
         values = {patch["applyTo"]: patch["patch"]["value"] for patch in self.patches}
         cluster = named(variant["static_resources"]["clusters"], "replicas")
         policy = "load_balancing_policy"

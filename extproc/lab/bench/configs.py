@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from extproc.lab.stack import ENVOY_CONFIGS, EnvoyPlaces, adapted
+from extproc.envoy import envoy_configuration
+from extproc.lab.stack import EnvoyPlaces, adapted
 
 Config = dict[str, Any]
 
@@ -21,7 +22,7 @@ _BALANCE_FACTOR = 125
 
 def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
     """The recommended one."""
-    return adapted(ENVOY_CONFIGS / "envoy.yaml", EnvoyPlaces(sidecar, upstreams))
+    return adapted(envoy_configuration(), EnvoyPlaces(sidecar, upstreams))
 
 
 def alone(upstreams: Sequence[str]) -> Config:

@@ -4,6 +4,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# The demo needs a third of it.
+DEMO_INSTALLED := $(VENV)/.installed-demo
 
 # The first Python that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -47,12 +49,12 @@ help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: $(INSTALLED)  ## Envoy, sidecar and stand-in replicas under chat traffic; prints the comparison
-	@$(BIN)/python -m extproc.lab.demo
+demo: $(DEMO_INSTALLED)  ## Envoy, sidecar and stand-in replicas under chat traffic; prints the comparison
+	@$(BIN)/extproc demo $(ARGS)
 
 .PHONY: run
-run: $(INSTALLED)  ## the same stack, kept up for curl
-	@$(BIN)/python -m extproc.lab.demo --keep-running
+run: $(DEMO_INSTALLED)  ## the same stack, kept up for curl
+	@$(BIN)/extproc run
 
 .PHONY: test
 test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
@@ -147,11 +149,13 @@ audit: $(INSTALLED)  ## asks PyPI's advisories about everything that the image i
 clean:  ## removes what the targets made
 	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): EXTRAS := uvloop,test,lab
+$(DEMO_INSTALLED): EXTRAS := demo
+$(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[uvloop,test,lab]'
-	@touch $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@ $(DEMO_INSTALLED)
 
 $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)
 	@test -n "$(CAN_COMPILE)" || { echo "A C compiler and Python's headers are needed" >&2; exit 1; }

@@ -24,7 +24,7 @@ from extproc.adapters.models_document import DocumentError
 from extproc.adapters.models_file import ModelsFile
 from extproc.adapters.telemetry import Telemetry
 from extproc.adapters.vllm.scraper import Scraper
-from extproc.core import conversation
+from extproc.compiled import COMPILED
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
@@ -37,9 +37,6 @@ from extproc.edge.service import ExternalProcessor
 from extproc.edge.tls import KeyPair
 
 log = logging.getLogger("extproc")
-
-COMPILED = not str(conversation.__file__).endswith(".py")
-"""Whether the path of a request is compiled in this package (`make compiled`)."""
 
 _SYNC_POLL_SECONDS = 0.02
 _MANY_OBJECTS = 50_000

@@ -1,17 +1,25 @@
-"""The command line: arguments and environment in, exit codes out."""
+"""The command line: arguments and environment in, exit codes out.
+
+A command's module is imported when it is needed: `extproc --version` imports none.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
 
 from extproc import __version__
-from extproc.app import COMPILED
-from extproc.commands import check, explain, serve
-from extproc.commands.console import OK, Parser, complain
+from extproc.commands.console import OK, Parser
+from extproc.compiled import COMPILED
+
+COMMANDS = ("serve", "check", "explain")
+"""Commands that need no extra. Each has a module in extproc/commands, `-` written as `_`."""
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,38 +36,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    extension = next((one for one in _extensions() if [one.name] == given[:1]), None)
-    if extension is not None:
-        return _run_extension(extension, given[1:])
-    parsed = parser().parse_args(given)
+    name = given[0] if given else ""
+    if name in COMMANDS:
+        parser = _parser(name)
+    elif name == "--version":
+        parser = _parser()
+    else:
+        # Reading the metadata of installed packages takes longer than all that comes before.
+        from extproc.commands.extensions import extensions, run_extension
+
+        extension = extensions().get(name)
+        if extension is not None:
+            return run_extension(extension, given[1:])
+        parser = full_parser()
+    parsed = parser.parse_args(given)
     run: Callable[[argparse.Namespace], int] = parsed.run
     return run(parsed)
 
 
-def _extensions() -> list[EntryPoint]:
-    """Commands of packages beside the data path, which it must not import."""
-    return sorted(entry_points(group="extproc.commands"), key=lambda one: one.name)
+def full_parser() -> Parser:
+    """Return a parser of all commands, extensions included."""
+    from extproc.commands.extensions import extensions, summary
+
+    texts = {name: summary(extension) for name, extension in extensions().items()}
+    return _parser(*COMMANDS, extensions=texts)
 
 
-def _extras(extension: EntryPoint) -> str:
-    return f"[{','.join(extension.extras)}]" if extension.extras else ""
-
-
-def _run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
-    try:
-        run: Callable[[Sequence[str]], int] = extension.load()
-        return run(given)
-    except ModuleNotFoundError as error:
-        if (error.name or "extproc").startswith("extproc"):
-            raise
-        return complain(
-            f"extproc {extension.name}: {error.name} is not installed: this command needs "
-            f"pip install 'extproc{_extras(extension)}'"
-        )
-
-
-def parser() -> argparse.ArgumentParser:
-    """Of all commands."""
+def _parser(*names: str, extensions: Mapping[str, str] = _NONE) -> Parser:
+    """Return a parser of some commands; `extensions` maps names to help texts."""
     extproc = Parser(
         prog="extproc",
         description="Routes LLM requests behind Envoy to the vLLM replica whose prefix cache is "
@@ -68,10 +72,8 @@ def parser() -> argparse.ArgumentParser:
     version = f"extproc {__version__}{' (compiled)' if COMPILED else ''}"
     extproc.add_argument("--version", action="version", version=version)
     commands = extproc.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, check, explain):
-        command.add(commands)
-    for extension in _extensions():
-        extras = _extras(extension)
-        text = f"of extproc{extras}: see its own --help"
-        commands.add_parser(extension.name, help=text, description=f"Comes with {text[3:]}.")
+    for name in names:
+        import_module(f"extproc.commands.{name.replace('-', '_')}").add(commands)
+    for name, text in extensions.items():
+        commands.add_parser(name, help=text, description=f"Comes {text}.")
     return extproc

@@ -250,7 +250,7 @@ def _parser(command: str, environment: Mapping[str, str]) -> argparse.ArgumentPa
 def _parsers() -> dict[str, argparse.ArgumentParser]:
     """The parser of each command."""
     commands = next(
-        one for one in cli.parser()._actions if isinstance(one, argparse._SubParsersAction)
+        one for one in cli.full_parser()._actions if isinstance(one, argparse._SubParsersAction)
     )
     return {parser.prog: parser for parser in commands.choices.values()}
 

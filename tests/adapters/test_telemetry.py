@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.telemetry import Telemetry
-from extproc.app import COMPILED
+from extproc.compiled import COMPILED
 from extproc.core.conversation import Conversation, Event, Kind, Listed
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
 from extproc.core.ledger import Ledger

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extproc.app import COMPILED
+from extproc.compiled import COMPILED
 from extproc.core.blocks import MOST_BYTES, Prompt, prompt_of
 from extproc.core.body import Document, read_json
 from extproc.core.errors import InvalidRequest, ModelNotFound

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from extproc.app import COMPILED, spare_the_collector
+from extproc.app import spare_the_collector
+from extproc.compiled import COMPILED
 from extproc.lab.bench import decision, prefix_cache
 from extproc.lab.bench.grid import Grid
 from extproc.lab.stack import compiled_package

@@ -1,0 +1,52 @@
+"""Commands of packages beside the data path, which it must not import: found by entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from extproc.commands.console import complain
+
+DISTRIBUTION = "extproc-router"
+"""Name of this package on a package index."""
+
+
+def extensions() -> dict[str, EntryPoint]:
+    """Return the commands by their names, in the order of their names."""
+    # Two installed distributions may register the same command: one of them wins.
+    found = {one.name: one for one in entry_points(group="extproc.commands")}
+    return dict(sorted(found.items()))
+
+
+def summary(extension: EntryPoint) -> str:
+    """Return a line for lists of commands."""
+    return f"from {_requirement(extension)}: see extproc {extension.name} --help"
+
+
+def run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
+    """Run a command with the arguments after its name; return its exit code.
+
+    A missing library of the command's extra is reported in one line.
+    """
+    try:
+        run: Callable[[Sequence[str]], int] = extension.load()
+        return run(given)
+    except ModuleNotFoundError as error:
+        if (error.name or "extproc").startswith("extproc"):
+            raise
+        return complain(
+            f"extproc {extension.name}: {error.name} is not installed: this command needs "
+            f"{_requirement(extension)}{_hint(extension)}"
+        )
+
+
+def _requirement(extension: EntryPoint) -> str:
+    """Return what installs a command, such as `extproc-router[lab]`."""
+    distribution = extension.dist.name if extension.dist else DISTRIBUTION
+    return f"{distribution}[{','.join(extension.extras)}]" if extension.extras else distribution
+
+
+def _hint(extension: EntryPoint) -> str:
+    if not extension.extras:
+        return ""
+    return f" (in a checkout: pip install '.[{','.join(extension.extras)}]')"

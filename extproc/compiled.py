@@ -1,0 +1,10 @@
+"""Tells a compiled package from plain Python, without importing what is compiled."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+_spec = find_spec("extproc.core.conversation")
+
+COMPILED = _spec is not None and not str(_spec.origin).endswith(".py")
+"""True if mypyc compiled the modules on the path of a request (`make compiled`)."""

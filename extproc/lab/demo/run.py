@@ -1,0 +1,52 @@
+"""`extproc run`: keeps the demo's stack up, and prints the curl lines to talk to it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from extproc.lab.demo.stack import MODEL, Stack, start
+
+BODY = (
+    f'{{"model": "{MODEL}", "stream": true, "max_tokens": 20, '
+    '"messages": [{"role": "user", "content": "Hello!"}]}'
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `extproc run` until SIGINT or SIGTERM; return its exit code."""
+    argparse.ArgumentParser(
+        prog="extproc run",
+        description="Starts Envoy, the sidecar and stand-in vLLM replicas on free loopback "
+        "ports, and keeps them up until Ctrl-C.",
+    ).parse_args(arguments)
+    return asyncio.run(_keep_up())
+
+
+async def _keep_up() -> int:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    with tempfile.TemporaryDirectory(prefix="extproc-run-") as directory:
+        async with AsyncExitStack() as cleanup:
+            stack = await start(cleanup, Path(directory))
+            print(*_instructions(stack), sep="\n", flush=True)
+            await stopping.wait()
+    return 0
+
+
+def _instructions(stack: Stack) -> list[str]:
+    return [
+        f"curl -N {stack.envoy.url}/v1/chat/completions -d '{BODY}'",
+        f"curl {stack.envoy.url}/v1/models",
+        f"curl {stack.sidecar.admin}/debug/state",
+        f"curl {stack.sidecar.admin}/metrics",
+        f"tail -f {stack.envoy.stdout}   # access log",
+        f"$EDITOR {stack.sidecar.models}   # changes take effect live",
+        "Ctrl-C stops everything.",
+    ]

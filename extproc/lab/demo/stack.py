@@ -1,0 +1,65 @@
+"""The stack of `extproc demo` and `extproc run`: real Envoy and sidecar before stand-in replicas.
+
+The replicas keep real prefix caches, and take the time that a model of an L4 gives (see
+`replica.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from extproc.envoy import envoy_configuration
+from extproc.lab.processes import until
+from extproc.lab.stack import Envoy, EnvoyPlaces, FileSidecar, StandInFleet, adapted
+
+MODEL = "llama-3.1-8b-instruct-fp8-l4"
+REPLICAS = 8
+TIME_SCALE = 3.5
+"""Speed of a stand-in replica, in multiples of an L4."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Envoy, sidecar and replicas, up and running."""
+
+    envoy: Envoy
+    sidecar: FileSidecar
+    replicas: StandInFleet
+
+    async def use(self, strategy: str) -> None:
+        """Change the strategy in the models document, and empty the replicas' caches."""
+        self.sidecar.write_models(_models(strategy, self.replicas.addresses))
+
+        async def in_force() -> bool:
+            return bool((await self.sidecar.state())[MODEL]["strategy"] == strategy)
+
+        await until(in_force, 10, f"{strategy} to be in force")
+        await self.replicas.reset()
+
+
+async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
+    """Start all processes with their files in `directory`; `cleanup` stops them."""
+    arguments = ["--model", MODEL, "--time-scale", str(TIME_SCALE)]
+    replicas = StandInFleet(REPLICAS, directory, arguments)
+    cleanup.push_async_callback(replicas.stop)
+    await replicas.start()
+    sidecar = FileSidecar(_models("PrefixHash", replicas.addresses), directory)
+    cleanup.push_async_callback(sidecar.stop)
+    await sidecar.start()
+    config = adapted(envoy_configuration(), EnvoyPlaces(sidecar.listen, replicas.addresses))
+    envoy = Envoy(config, directory)
+    cleanup.push_async_callback(envoy.stop)
+    await envoy.start()
+    return Stack(envoy, sidecar, replicas)
+
+
+def _models(strategy: str, addresses: Sequence[str]) -> dict[str, object]:
+    model = {
+        "name": MODEL,
+        "endpoints": list(addresses),
+        "loadBalancing": {"strategy": strategy},
+    }
+    return {"models": [model]}

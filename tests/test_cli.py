@@ -61,6 +61,29 @@ def refused(capsys: Capture, *arguments: object) -> str:
     return line
 
 
+def imported_by(*command: str) -> set[str]:
+    """The modules that a process has imported when a command ends."""
+    run = subprocess.run(
+        [sys.executable, "-c", ALL_IMPORTED, json.dumps(command)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+ALL_IMPORTED = """
+import json, sys
+given = json.loads(sys.argv[1])
+from extproc.cli import main
+try:
+    main(given)
+except SystemExit:
+    pass
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
 class TestTheCommandLine:
     @pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["explain"]])
     def test_explains_itself(self, command: list[str], capsys: Capture) -> None:
@@ -80,6 +103,18 @@ class TestTheCommandLine:
             [sys.executable, "-m", "extproc", "--version"], capture_output=True, text=True
         )
         assert (run.returncode, run.stdout) == (0, f"extproc {__version__}\n")
+
+    def test_tells_its_version_without_importing_the_application(self) -> None:
+        slow = {
+            *("extproc.app", "extproc.commands.serve", "extproc.core.conversation"),
+            *("aiohttp", "asyncio", "google.protobuf", "grpc", "importlib.metadata"),
+            *("kubernetes", "pydantic", "yaml"),
+        }
+        assert slow & imported_by("--version") == set()
+
+    def test_checks_a_document_without_importing_the_sidecar(self, models: Path) -> None:
+        sidecar = {"extproc.app", "extproc.edge", "aiohttp", "grpc", "kubernetes"}
+        assert sidecar & imported_by("check", str(models)) == set()
 
     @pytest.mark.parametrize(
         ("arguments", "says"),
@@ -497,15 +532,17 @@ class TestExtensionCommands:
 
     def install(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
         command = EntryPoint("fly", value, "extproc.commands")
-        monkeypatch.setattr("extproc.cli.entry_points", lambda group: EntryPoints([command]))
+        monkeypatch.setattr(
+            "extproc.commands.extensions.entry_points", lambda group: EntryPoints([command])
+        )
 
     def test_are_listed_with_the_others(self, capsys: Capture) -> None:
         with pytest.raises(SystemExit):
             main(["--help"])
         listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
-        assert {"serve", "check", "explain", "load", "simulate"} <= set(listed)
+        assert {"serve", "check", "explain", "demo", "run", "load", "simulate"} <= set(listed)
 
-    @pytest.mark.parametrize("name", ["load", "simulate"])
+    @pytest.mark.parametrize("name", ["demo", "run", "load", "simulate"])
     def test_explain_themselves(self, name: str, capsys: Capture) -> None:
         with pytest.raises(SystemExit) as exit_:
             main([name, "--help"])
@@ -529,8 +566,8 @@ class TestExtensionCommands:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err == (
-            "extproc fly: feathers is not installed: this command needs "
-            "pip install 'extproc[wings]'\n"
+            "extproc fly: feathers is not installed: this command needs extproc-router[wings] "
+            "(in a checkout: pip install '.[wings]')\n"
         )
 
     def test_without_their_libraries_are_listed_all_the_same(
@@ -541,6 +578,18 @@ class TestExtensionCommands:
             main(["--help"])
         assert exit_.value.code == 0
         assert "fly" in capsys.readouterr().out
+
+    def test_that_two_distributions_register_are_listed_once(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        both = [EntryPoint("fly", f"flying:{name}", "extproc.commands") for name in ("a", "b")]
+        monkeypatch.setattr(
+            "extproc.commands.extensions.entry_points", lambda group: EntryPoints(both)
+        )
+        with pytest.raises(SystemExit) as exit_:
+            main(["--help"])
+        assert exit_.value.code == 0
+        assert capsys.readouterr().out.count("extproc fly --help") == 1
 
     @pytest.mark.parametrize("command", [["--help"], ["fly"], ["check", "none.yaml"]])
     def test_of_other_packages_need_no_extra(

@@ -17,15 +17,15 @@ from extproc.lab.processes import Process, until
     ("program", "arguments", "shows"),
     [
         (
-            "demo",
+            "extproc demo",
             ["--users", "6", "--turns", "2"],
             [
-                *["RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache", "cache hits"],
+                *["RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache", "TTFT", "Verdict: "],
                 *['"reason": "prefix"', '"reason": "cached"'],
             ],
         ),
         (
-            "bench",
+            "extproc.lab.bench",
             ["--quick", "--no-peers"],
             [
                 *["the decision alone", "ring_hash", "sidecar us", "200 send 100 MB", "200 hang"],
@@ -38,9 +38,7 @@ from extproc.lab.processes import Process, until
 async def test_a_program_measures_and_prints_its_table(
     program: str, arguments: list[str], shows: list[str], tmp_path: Path
 ) -> None:
-    process = Process(
-        program, [sys.executable, "-m", f"extproc.lab.{program}", *arguments], tmp_path
-    )
+    process = Process("program", [sys.executable, "-m", *program.split(), *arguments], tmp_path)
     process.spawn()
     try:
         assert await process.wait(120) == 0, process.complaint()
@@ -52,7 +50,7 @@ async def test_a_program_measures_and_prints_its_table(
 
 
 async def test_the_stack_kept_running_answers_the_requests_it_prints(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "extproc.lab.demo", "--keep-running"]
+    command = [sys.executable, "-m", "extproc", "run"]
     process = Process("run", command, tmp_path)
     process.spawn()
     try:

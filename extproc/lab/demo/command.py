@@ -39,10 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--turns", type=int, default=Workload.turns, help="of each user (default: %(default)s)"
     )
     parsed = parser.parse_args(arguments)
-    return asyncio.run(_demo(Workload(users=parsed.users, turns=parsed.turns), _width()))
+    return asyncio.run(_demo(Workload(users=parsed.users, turns=parsed.turns), output_width()))
 
 
-def _width() -> int:
+def output_width() -> int:
+    """Return the columns of the output: 80 if it is no terminal or a narrow one."""
     return max(WIDTH, get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 

@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The demo needs a third of it.
+# The demo needs fewer packages than the tests, in the same environment.
 DEMO_INSTALLED := $(VENV)/.installed-demo
 
 # The first Python that is new enough; name another with `make PYTHON=...`.

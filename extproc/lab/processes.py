@@ -14,6 +14,10 @@ from pathlib import Path
 START_SECONDS = 20
 
 
+class NotReadyError(RuntimeError):
+    """A process that did not start, ended at once or was not ready in time."""
+
+
 class Process:
     """One child process; its stdout and stderr go to files beside each other."""
 
@@ -49,12 +53,15 @@ class Process:
             )
 
     async def start(self) -> None:
-        """Spawns it and waits until it is ready. Raises RuntimeError with its complaint."""
-        self.spawn()
+        """Spawns it and waits until it is ready. Raises NotReadyError with its complaint."""
+        try:
+            self.spawn()
+        except OSError as error:
+            raise NotReadyError(f"{self.name} did not start: {error}") from None
         try:
             await until(self._runs_and_is_ready, START_SECONDS, f"{self.name} to be ready")
         except TimeoutError as error:
-            raise RuntimeError(f"{error}: {self.complaint()}") from None
+            raise NotReadyError(f"{error}: {self.complaint()}") from None
 
     async def is_ready(self) -> bool:
         """Whether it does what it was started for; looked at until it is."""
@@ -62,7 +69,7 @@ class Process:
 
     async def _runs_and_is_ready(self) -> bool:
         if self.returncode() is not None:
-            raise RuntimeError(f"{self.name} did not start: {self.complaint()}")
+            raise NotReadyError(f"{self.name} did not start: {self.complaint()}")
         return await self.is_ready()
 
     def signal(self, number: signal.Signals) -> None:

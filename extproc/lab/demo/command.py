@@ -16,30 +16,48 @@ from statistics import fmean
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from extproc.commands.console import Parser, complain
 from extproc.lab.chat import Workload, drive
 from extproc.lab.demo.report import Result, introduction, report
 from extproc.lab.demo.stack import MODEL, Stack, start
-from extproc.lab.processes import until
+from extproc.lab.processes import NotReadyError, until
 
 STRATEGIES = ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache")
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it."""
 WIDTH = 80
 """Columns of the output, unless the terminal has more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `extproc demo`; return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="extproc demo",
         description="Sends the same multi-turn chat traffic through Envoy and the sidecar to "
         "stand-in vLLM replicas under each strategy, and compares them. Exit code 0 if every "
-        "request got a complete response, else 1.",
+        "request got a complete response, 1 if not, 2 if a part of the stack did not start.",
     )
-    parser.add_argument("--users", type=int, default=Workload.users, help="default: %(default)s")
-    parser.add_argument(
-        "--turns", type=int, default=Workload.turns, help="of each user (default: %(default)s)"
-    )
+    _count(parser, "--users", Workload.users, "users that send messages")
+    _count(parser, "--turns", Workload.turns, "messages of each user")
     parsed = parser.parse_args(arguments)
-    return asyncio.run(_demo(Workload(users=parsed.users, turns=parsed.turns), output_width()))
+    workload = Workload(users=parsed.users, turns=parsed.turns)
+    try:
+        return asyncio.run(_demo(workload, output_width()))
+    except NotReadyError as error:
+        return complain(f"extproc demo: {error}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _count(parser: argparse.ArgumentParser, name: str, default: int, text: str) -> None:
+    text = f"{text} (default: %(default)s)"
+    parser.add_argument(name, type=_at_least_one, default=default, metavar="N", help=text)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def output_width() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import tempfile
@@ -10,7 +9,9 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from extproc.commands.console import Parser, complain
 from extproc.lab.demo.stack import MODEL, Stack, start
+from extproc.lab.processes import NotReadyError
 
 BODY = (
     f'{{"model": "{MODEL}", "stream": true, "max_tokens": 20, '
@@ -20,12 +21,15 @@ BODY = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `extproc run` until SIGINT or SIGTERM; return its exit code."""
-    argparse.ArgumentParser(
+    Parser(
         prog="extproc run",
         description="Starts Envoy, the sidecar and stand-in vLLM replicas on free loopback "
-        "ports, and keeps them up until Ctrl-C.",
+        "ports, and keeps them up until Ctrl-C. Exit code 0 then, 2 if one of them did not start.",
     ).parse_args(arguments)
-    return asyncio.run(_keep_up())
+    try:
+        return asyncio.run(_keep_up())
+    except NotReadyError as error:
+        return complain(f"extproc run: {error}")
 
 
 async def _keep_up() -> int:

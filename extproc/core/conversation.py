@@ -198,7 +198,8 @@ class Conversation:
 
     def _on_awaited_trailers(self, event: Event) -> Answers:
         head = self._begun()
-        return (*self._let_on(head, head.end(), head.parts), Proceed(event.kind))
+        decided, *parts = self._let_on(head, head.end(), head.parts)
+        return (_not_to_be_retried(decided), *parts, Proceed(event.kind))
 
     def _let_on(self, head: Head, placement: Placement, parts: int) -> Answers:
         """The headers' answer, and one for each part of the body that waits for it."""
@@ -312,6 +313,17 @@ def _size(placement: Placement) -> int:
     """Bytes of the prompt, where all of it was looked at."""
     prompt = placement.prompt
     return prompt.bytes if prompt is not None and prompt.whole else 0
+
+
+def _not_to_be_retried(answer: Answer) -> Answer:
+    """Take the second candidate out of the answer to a request with trailers.
+
+    Envoy retries only what has one (the routes of envoy.yaml), and on a route with retries it
+    sends the body of a request with trailers twice.
+    """
+    if not isinstance(answer, Proceed) or answer.decision is None:
+        return answer
+    return answer._replace(decision=answer.decision._replace(fallback=None))
 
 
 def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:

@@ -158,6 +158,12 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
             yield line[6:].decode().rstrip("\n")
 
 
+def chosen_endpoint(line: Json) -> str:
+    """The endpoint that the sidecar chose, by a line of the access log of any configuration."""
+    endpoint: str = (line.get("decision") or line)["endpoint"]
+    return endpoint
+
+
 BUFFER = "envoy.filters.http.buffer"
 EXT_PROC = "envoy.filters.http.ext_proc"
 

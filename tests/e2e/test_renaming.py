@@ -22,6 +22,7 @@ from tests.e2e.scene import (
     chat,
     manager_of,
     processing_modes,
+    routes_of,
     show_bodies,
 )
 
@@ -80,10 +81,16 @@ def models(*addresses: str) -> list[Json]:
 RENAMED = [("to-long", LONG), ("to-short", SHORT)]
 
 
-def options(address: str, config: str, mode: str | None = None) -> Options:
+def options(
+    address: str, config: str, mode: str | None = None, *, in_part: bool = False
+) -> Options:
     def changed(document: Json) -> None:
         if mode:
             show_bodies(document, mode)
+        for route in routes_of(document) if in_part else ():
+            # On a route with retries Envoy garbles a body that it shows in part.
+            route["route"].pop("retry_policy", None)
+            route.pop("request_body_buffer_limit")
 
     return Options(
         replicas=1,
@@ -240,7 +247,7 @@ async def test_a_second_endpoint_gets_the_renamed_body_too(launch: Launch, confi
 @pytest.mark.parametrize("mode", ["BUFFERED_PARTIAL", "NONE"])
 async def test_what_is_not_shown_goes_on_as_it_is(launch: Launch, mode: str) -> None:
     async with mirror() as (upstream, address):
-        scene = await launch(options(address, "envoy.yaml", mode))
+        scene = await launch(options(address, "envoy.yaml", mode, in_part=mode != "NONE"))
         late = json.dumps({"input": "x" * 200_000, "model": "to-long"}).encode()
         reply = await scene.send(late, path=PLAIN, headers={"x-model": "to-long"})
         assert reply.status == 200

@@ -167,13 +167,16 @@ def patched_by_istio(patches: list[Object], weighted: Object | None = None) -> O
         "load_assignment": {"cluster_name": picker},
         "typed_extension_protocol_options": HTTP2,
     }
-    route = {
-        "match": {"prefix": "/"},
-        "route": {"cluster": target, "retry_policy": {"retry_on": "connect-failure"}},
-    }
+    route = merged(
+        {
+            "match": {"prefix": "/"},
+            "route": {"cluster": target, "retry_policy": {"retry_on": "connect-failure"}},
+        },
+        by_place["HTTP_ROUTE"]["value"],
+    )
     assert by_place["HTTP_FILTER"]["operation"] == "INSERT_BEFORE"
     manager = {"stream_idle_timeout": "0s", "http_filters": [processor, ROUTER]}
-    for place in ("LISTENER", "NETWORK_FILTER", "CLUSTER"):
+    for place in ("LISTENER", "NETWORK_FILTER", "HTTP_ROUTE", "CLUSTER"):
         assert by_place[place]["operation"] == "MERGE"
     config = minimal(manager, [route], [merged(models, by_place["CLUSTER"]["value"]), sidecar])
     (listener,) = config["static_resources"]["listeners"]
@@ -212,7 +215,12 @@ class TestThePatchesForIstio:
         filters = manager_of(variant)["http_filters"]
         theirs = named(filters, "envoy.filters.http.ext_proc")["typed_config"]
         ours = values["HTTP_FILTER"]["typed_config"]
-        for key in ("response_attributes", "route_cache_action", "failure_mode_allow"):
+        for key in (
+            "response_attributes",
+            "route_cache_action",
+            "failure_mode_allow",
+            "allow_mode_override",
+        ):
             assert ours[key] == theirs[key]
         assert ours["metadata_options"] == theirs["metadata_options"]
         # Bodies are never shown in part, because Istio's routes have retries.
@@ -222,7 +230,10 @@ class TestThePatchesForIstio:
         assert ours["processing_mode"].items() >= modes.items()
 
 
-@pytest.mark.parametrize("header", ["x-target-endpoint", "x-target-endpoint-fallback"])
+@pytest.mark.parametrize(
+    "header",
+    ["x-target-endpoint", "x-target-endpoint-fallback", "x-gateway-destination-endpoint"],
+)
 def test_a_clients_routing_headers_are_removed_everywhere(header: str) -> None:
     policy = built("overlays/envoy-gateway").one("ClientTrafficPolicy")["spec"]
     assert header in policy["headers"]["earlyRequestHeaders"]["remove"]

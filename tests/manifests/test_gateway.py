@@ -18,9 +18,9 @@ async def test_it_routes_by_prefix_and_by_the_fallback_without_the_sidecar(
     ports = {await gateway.ask("the same beginning") for _ in range(12)}
     assert {status for status, _, _ in ports} == {200}
     assert len(ports) > 1
-    clusters = await gateway.envoy.stats("^cluster.(chosen|fallback).upstream_rq_total$")
+    clusters = await gateway.envoy.stats("^cluster.(first-candidate|fallback).upstream_rq_total$")
     assert clusters == {
-        "cluster.chosen.upstream_rq_total": 6,
+        "cluster.first-candidate.upstream_rq_total": 6,
         "cluster.fallback.upstream_rq_total": 12,
     }
 

@@ -43,8 +43,8 @@ def with_lua(upstreams: Sequence[str]) -> Config:
     manager = _manager(config)
     manager["http_filters"].insert(0, _lua_filter())
     (host,) = manager["route_config"]["virtual_hosts"]
-    # The last route is the one with a buffer limit that large bodies fit into.
-    route = host["routes"][-1]
+    # The last route has a buffer limit that large bodies fit into; here it takes every path.
+    route = {**host["routes"][-1], "match": {"prefix": "/"}}
     route["route"]["hash_policy"] = [{"header": {"header_name": _HASH}}]
     host["routes"] = [route]
     cluster = _cluster(config, "fallback")

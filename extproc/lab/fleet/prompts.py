@@ -29,7 +29,7 @@ class Shown(NamedTuple):
     """Bytes of that."""
 
 
-SHIPPED = Shown(whole=131_072, head=65_536)
+SHIPPED = Shown(whole=8 * 2**20, head=65_536)
 """With `envoy/envoy.yaml`."""
 
 EVERYTHING = Shown(2**62, 2**62)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from extproc.core.spec import LoadBalancingSpec
 from extproc.lab import rivals
-from extproc.lab.fleet.prompts import EVERYTHING, Shown
 from extproc.lab.fleet.sidecars import SESSION_HEADER
 
 CHARACTERS = 4_000
@@ -22,7 +21,6 @@ class Contender(NamedTuple):
 
     load_balancing: LoadBalancingSpec
     rival: str = ""
-    shown: Shown | None = None
 
 
 def _prefix_hash(source: str) -> Contender:
@@ -40,8 +38,7 @@ CONTENDERS = {
     "PrefixHash, prompt head": _prefix_hash("PromptHead"),
     "PrefixHash, session": _prefix_hash(f"Header:{SESSION_HEADER}"),
     **{name: Contender(LoadBalancingSpec(), name) for name in rivals.names()},
-    "PrefixCache, as shipped": _of(strategy=OURS),
-    OURS: _of(strategy=OURS)._replace(shown=EVERYTHING),
+    OURS: _of(strategy=OURS),
 }
 """By what their rows are called."""
 

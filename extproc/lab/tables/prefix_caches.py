@@ -55,6 +55,7 @@ def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = N
     wanted = _wanted(trace, only)
     if wanted:
         try_all(wanted, trace, note)
+    book.write(docs / FIGURES)
     (docs / PAGE).write_text(text(book))
 
 

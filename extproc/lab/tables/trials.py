@@ -13,7 +13,7 @@ from rich.progress import track
 
 from extproc.core.weights import WEIGHTS
 from extproc.lab import profile
-from extproc.lab.fleet.prompts import SHIPPED, Shown
+from extproc.lab.fleet.prompts import Shown
 from extproc.lab.fleet.scenario import Scenario
 from extproc.lab.fleet.simulation import simulate
 from extproc.lab.fleet.workers import workers
@@ -27,7 +27,6 @@ from extproc.lab.workloads.workload import Workload
 SHOWN = {
     "16 KiB": Shown(16_384, 16_384),
     "64 KiB": Shown(65_536, 65_536),
-    "as shipped": SHIPPED,
 }
 """How much of a body Envoy may show, beside all of it."""
 
@@ -99,7 +98,7 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
     usual = Scenario.of(
         asked, engine, contender.load_balancing, seed=trial.seed, rival=contender.rival
     )
-    shown = SHOWN[trial.shown] if trial.shown else contender.shown or usual.routing.shown
+    shown = SHOWN[trial.shown] if trial.shown else usual.routing.shown
     weights = WITHOUT[trial.without] if trial.without else None
     return replace(
         usual,

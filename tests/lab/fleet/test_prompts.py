@@ -161,7 +161,7 @@ class TestWhatIsShown:
 
     def test_is_the_beginning_of_what_would_be_seen_of_all(self) -> None:
         asked = turn("question", 100_000)
-        names = [Prompts(shown).of(asked).blocks for shown in (SHIPPED, EVERYTHING)]
+        names = [Prompts(shown).of(asked).blocks for shown in (Shown(131_072, 65_536), EVERYTHING)]
         assert [len(blocks) for blocks in names] == [65_536 // BLOCK_BYTES, 100_000 // _BLOCK]
         assert names[0] == names[1][: len(names[0])]
 

@@ -57,7 +57,8 @@ class NamesObserver(Protocol):
 
     def looked_up(self, result: Literal["ok", "none", "failed"]) -> None:
         """A lookup ended: with addresses, with the response that there are none, or with no
-        usable response."""
+        usable response.
+        """
 
 
 class Name:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from extproc.adapters.dns.hosts import HostsFile
 
 LOOKUP_SECONDS = 4.5
-"""Limit of one lookup. A new configuration waits longer (discovery.SETTLE_SECONDS), so a name server
-that does not respond cannot keep the addresses of other names from it."""
+"""Limit of one lookup. A new configuration waits longer (discovery.SETTLE_SECONDS), so a name
+server that does not respond cannot keep the addresses of other names from it."""
 
 HOSTS_SECONDS = 5.0
 """TTL of an entry in the hosts file: container runtimes rewrite it."""

@@ -8,8 +8,8 @@ from functools import cached_property
 from pydantic import field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from extproc.core.spec.load_balancing import LoadBalancingSpec
 from extproc.core.spec.addresses import has_host_name
+from extproc.core.spec.load_balancing import LoadBalancingSpec
 from extproc.core.spec.sources import InferencePoolSpec, NamedEndpoints, ServiceSpec, Source
 from extproc.core.spec.split import SplitSpec
 from extproc.core.spec.values import EndpointAddress, Items, Name, Spec, unique

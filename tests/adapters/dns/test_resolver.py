@@ -74,9 +74,9 @@ async def test_a_name_that_does_not_exist_differs_from_one_without_addresses(
     server: DnsServer, resolver: Resolver
 ) -> None:
     server.records = {("text.test.", "TXT"): (60, ["hello"])}
-    with pytest.raises(NoAddresses, match="^the name does not exist$"):
+    with pytest.raises(NoAddresses, match=r"^the name does not exist$"):
         await resolver.resolve("nowhere.test.")
-    with pytest.raises(NoAddresses, match="^the name has no addresses$"):
+    with pytest.raises(NoAddresses, match=r"^the name has no addresses$"):
         await resolver.resolve("text.test.")
 
 

@@ -64,7 +64,9 @@ def _resolved(answer: Answer) -> Resolved:
 def _refusals(error: NoNameservers) -> str:
     """Name each server with its last error, without what differs from one try to the next."""
     last = {
-        str(server): reason if isinstance(reason, str) else type(reason).__name__
+        server.removeprefix("Do53:").removesuffix("@53"): reason
+        if isinstance(reason, str)
+        else type(reason).__name__
         for server, _, _, reason, _ in error.kwargs["errors"]
     }
     told = ", ".join(f"{server} {reason}" for server, reason in sorted(last.items()))

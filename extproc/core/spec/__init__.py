@@ -6,7 +6,7 @@ rest of the core reads, so that the three cannot drift apart.
 
 from __future__ import annotations
 
-from extproc.core.spec.addresses import has_host_name, split_address
+from extproc.core.spec.addresses import endpoint_address, has_host_name, split_address
 from extproc.core.spec.load_balancing import (
     FilterName,
     FilterSpec,
@@ -48,6 +48,7 @@ __all__ = [
     "SplitSpec",
     "StrategyName",
     "TargetSpec",
+    "endpoint_address",
     "has_host_name",
     "kubernetes_name",
     "split_address",

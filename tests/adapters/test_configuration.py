@@ -32,6 +32,25 @@ async def test_a_document_takes_effect_whole() -> None:
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
+async def test_a_log_line_says_what_a_document_changed(caplog: pytest.LogCaptureFixture) -> None:
+    served = Served()
+    caplog.set_level(logging.INFO, "extproc.configuration")
+    await apply(served.configuration, LLAMA)
+    await apply(served.configuration, LLAMA)
+    changed = LLAMA.replace(b"10.0.0.2", b"10.0.0.3") + QWEN.removeprefix(b"models:\n")
+    await apply(served.configuration, changed)
+    await apply(served.configuration, QWEN)
+    assert [(one.getMessage(), one.__dict__["fields"]) for one in caplog.records] == [
+        ("models document applied", {"models": 1, "added": "llama"}),
+        ("models document unchanged", {"models": 1}),
+        (
+            "models document applied",
+            {"models": 2, "added": "qwen", "changed": "llama: endpoints +1 -1"},
+        ),
+        ("models document applied", {"models": 1, "removed": "llama"}),
+    ]
+
+
 async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
     served = Served()
     await apply(served.configuration, LLAMA)

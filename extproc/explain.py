@@ -11,6 +11,7 @@ from extproc.core.catalog import Catalog, revise
 from extproc.core.conversation import Conversation, Event, Kind
 from extproc.core.endpoint import Endpoint
 from extproc.core.errors import Refusal
+from extproc.core.head import HEAD_LIMIT
 from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Placement, Router
 from extproc.core.spec import ModelsSpec
@@ -18,10 +19,8 @@ from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
 
 WHOLE_BYTES = 8 * 1024 * 1024
-"""The longest body that the recommended Envoy configuration shows whole."""
-
-HEAD_BYTES = 64 * 1024
-"""How much of a longer body it shows: twice the listener's buffer."""
+"""The longest body that the recommended Envoy configuration shows whole. Of a longer one the
+sidecar reads the head (HEAD_LIMIT)."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,8 @@ class _WatchedRouter(Router):
 
 
 def shown(body: bytes) -> bytes:
-    """Return what the recommended Envoy configuration shows to the sidecar of this body."""
-    return body if len(body) <= WHOLE_BYTES else body[:HEAD_BYTES]
+    """Return what the sidecar reads of this body behind the recommended Envoy configuration."""
+    return body if len(body) <= WHOLE_BYTES else body[:HEAD_LIMIT]
 
 
 def explain(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from extproc.cli import main
 from extproc.core.conversation import Conversation, Event, Kind
+from extproc.core.head import HEAD_LIMIT
 from extproc.core.router import Decision
 from extproc.core.spec import ModelSpec, ModelsSpec
-from extproc.explain import HEAD_BYTES, WHOLE_BYTES, Explanation, explain, shown
+from extproc.explain import WHOLE_BYTES, Explanation, explain, shown
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
 
 CHAT = "/v1/chat/completions"
@@ -110,7 +111,7 @@ def test_a_cut_body_is_read_as_serve_would_read_it() -> None:
 
 @pytest.mark.parametrize(
     ("length", "seen"),
-    [(0, 0), (WHOLE_BYTES, WHOLE_BYTES), (WHOLE_BYTES + 1, HEAD_BYTES)],
+    [(0, 0), (WHOLE_BYTES, WHOLE_BYTES), (WHOLE_BYTES + 1, HEAD_LIMIT)],
 )
 def test_envoy_shows_bodies_whole_and_the_head_of_large_ones(length: int, seen: int) -> None:
     assert len(shown(b"x" * length)) == seen

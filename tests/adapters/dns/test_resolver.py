@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,8 @@ async def test_a_name_server_needs_no_configuration_of_the_machine(
     missing = tmp_path / "resolv.conf"
     resolver = Resolver(server.address, configuration=missing, hosts=tmp_path / "hosts")
     assert (await resolver.resolve("vllm.test")).addresses == ("10.0.0.1",)
+
+
+def test_lists_of_ip_addresses_do_without_the_dns_library() -> None:
+    program = "import sys, extproc.app; sys.exit('dns' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

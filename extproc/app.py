@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Protocol
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.dns.resolver import NameServer, Resolver
 from extproc.adapters.ejections import EjectionReport
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.discovery import Discovery
@@ -74,6 +75,9 @@ class Settings:
 
     allow_loopback: bool = False
     """Whether discovered endpoints may be loopback addresses, for local work."""
+
+    dns_server: NameServer | None = None
+    """Name server for endpoints' host names; None for those of /etc/resolv.conf."""
 
     single_endpoint: bool = False
     """Whether no second candidate is named, for gateways that read one address and no list."""
@@ -151,7 +155,8 @@ class Sidecar:
         self._scraper = Scraper(self._router, self._telemetry, rng)
         self._router.follow(self._scraper.follow)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
-        self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng)
+        resolve = Resolver(settings.dns_server).resolve
+        self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng, resolve)
         self._telemetry.read_ages(self._discovery.age)
         configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
         self._models = self._models_source(settings.models, configuration, rng)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 
 from extproc.core.blocks import BLOCK_BYTES
@@ -11,11 +11,16 @@ from extproc.core.catalog import Catalog, revise
 from extproc.core.conversation import Conversation, Event, Kind
 from extproc.core.endpoint import Endpoint
 from extproc.core.errors import Refusal
+from extproc.core.head import HEAD_LIMIT
 from extproc.core.ledger import Ledger
 from extproc.core.router import Decision, Placement, Router
 from extproc.core.spec import ModelsSpec
 from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
+
+WHOLE_BYTES = 8 * 1024 * 1024
+"""The longest body that the recommended Envoy configuration shows whole. Of a longer one the
+sidecar reads the head (HEAD_LIMIT)."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class Explanation:
     prefix_hash: str | None = None
     prompt: ExplainedPrompt | None = None
     bound: float | None = None
+    shown_bytes: int = 0
+    """How much of the body Envoy shows to the sidecar."""
+    body_bytes: int = 0
     candidates: list[ExplainedCandidate] = field(default_factory=list)
     error: dict[str, object] | None = None
 
@@ -74,9 +82,13 @@ class Explanation:
 
     def lines(self) -> Iterator[str]:
         """For people."""
+        cut = self.shown_bytes < self.body_bytes
         if self.error is not None:
             yield f"refused     {self.error['status']} {self.error['code']}"
             yield f"            {self.error['message']}"
+        if cut:
+            yield f"shown       {self.shown_bytes:,} of {self.body_bytes:,} bytes of the body"
+        if self.error is not None:
             return
         yield f"model       {self.model}"
         yield f"adapter     {self.adapter or '-'}"
@@ -112,33 +124,40 @@ class _WatchedRouter(Router):
         return iter(self.ranking)
 
 
+def shown(body: bytes) -> bytes:
+    """Return what the sidecar reads of this body behind the recommended Envoy configuration."""
+    return body if len(body) <= WHOLE_BYTES else body[:HEAD_LIMIT]
+
+
 def explain(
     spec: ModelsSpec,
     head: bytes,
     *,
-    complete: bool,
+    length: int,
     path: str,
     headers: Mapping[str, str],
     inflight: Mapping[str, int],
 ) -> Explanation:
-    """Runs one request through the conversation that `serve` runs.
+    """Run one request through the conversation that `serve` runs.
 
-    `head` is the body, or as much of it as Envoy would show if not `complete`;
-    `inflight` are the loads to assume, by address.
+    `head` is what Envoy shows of a body of `length` bytes; `inflight` are the loads to assume, by
+    address.
     """
     router = _WatchedRouter(_ledger(inflight))
     router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), router.signals)))
     conversation = Conversation(router, Random())
-    pseudo = {":method": "POST", ":path": path, **headers}
+    # Clients give the body's length, though Envoy may not show all of it.
+    pseudo = {":method": "POST", ":path": path, "content-length": str(length), **headers}
     raw = {name.lower(): value.encode() for name, value in pseudo.items()}
     conversation.receive(Event(Kind.REQUEST_HEADERS, headers=raw))
-    conversation.receive(Event(Kind.REQUEST_BODY, body=head, end_of_stream=complete))
+    conversation.receive(Event(Kind.REQUEST_BODY, body=head, end_of_stream=len(head) == length))
     verdict = conversation.verdict
     if isinstance(verdict, Refusal):
         error = {"status": verdict.status, "code": verdict.code, "message": verdict.message}
-        return Explanation(error=error)
+        return Explanation(shown_bytes=len(head), body_bytes=length, error=error)
     assert isinstance(verdict, Decision)
-    return _explanation(router, verdict, inflight)
+    explanation = _explanation(router, verdict, inflight)
+    return replace(explanation, shown_bytes=len(head), body_bytes=length)
 
 
 def _ledger(inflight: Mapping[str, int]) -> Ledger:

@@ -4,23 +4,29 @@ import io
 import json
 import os
 import socket
+import socketserver
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from threading import Thread
 from typing import get_args
 
+import dns.message
+import dns.rcode
 import pytest
 
 from extproc import __version__
+from extproc.adapters.dns.resolver import NameServer
 from extproc.app import ConfigMapName, Settings, StartError
 from extproc.cli import main
 from extproc.core.spec import StrategyName
 from extproc.edge.tls import KeyPair
 
 GOOD = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
+TWO = GOOD + "- {name: qwen, endpoints: [10.0.1.1:8000]}\n"
 BY_SERVICE = "models: [{name: a, service: {namespace: n, name: s, port: http}}]\n"
 BY_POOL = "models: [{name: a, inferencePool: {namespace: n, name: p}}]\n"
 BODY = b'{"model": "llama", "messages": [{"role": "user", "content": "hello"}]}'
@@ -138,6 +144,10 @@ class TestTheCommandLine:
             (["serve", "--models-configmap", "/b"], "'/b' is not NAMESPACE/NAME"),
             (["serve", "--models-configmap", "a/"], "'a/' is not NAMESPACE/NAME"),
             (["serve", "--models-configmap", "a/B"], "'a/B' is not NAMESPACE/NAME"),
+            (["serve", "--dns-server", "dns.example"], "'dns.example' is not IP or IP:PORT"),
+            (["serve", "--dns-server", "10.0.0.1:x"], "'10.0.0.1:x' is not IP or IP:PORT"),
+            (["serve", "--dns-server", "10.0.0.1:0"], "'10.0.0.1:0' is not IP or IP:PORT"),
+            (["serve", "--dns-server", "[::1]"], "'[::1]' is not IP or IP:PORT"),
             (["check"], "required: FILE"),
             (["explain"], "required: --models"),
             (["explain", "--models", "m", "--header", "x"], "'x' is not NAME:VALUE"),
@@ -228,6 +238,27 @@ class TestServe:
                 allow_loopback=True,
             )
         ]
+
+    @pytest.mark.parametrize(
+        ("given", "server"),
+        [
+            ("10.0.0.2", NameServer("10.0.0.2", 53)),
+            ("10.0.0.2:8600", NameServer("10.0.0.2", 8600)),
+            ("fd00::2", NameServer("fd00::2", 53)),
+            ("[fd00::2]:8600", NameServer("fd00::2", 8600)),
+        ],
+    )
+    def test_takes_a_name_server(
+        self,
+        given: str,
+        server: NameServer,
+        settings: list[Settings],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        assert main(["serve", "--models", "m.yaml", "--dns-server", given]) == 0
+        monkeypatch.setenv("EXTPROC_DNS_SERVER", given)
+        assert main(["serve", "--models", "m.yaml"]) == 0
+        assert [told.dns_server for told in settings] == [server, server]
 
     @pytest.mark.parametrize("value", ["false", "0", "no", "off", ""])
     def test_does_not_allow_loopback_where_the_environment_says_so(
@@ -358,6 +389,26 @@ class TestServe:
         assert all(" INFO " in line for line in logged)
 
 
+@contextmanager
+def refusing_name_server() -> Iterator[str]:
+    """Its address; it answers every query with REFUSED."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            query, sock = self.request
+            response = dns.message.make_response(dns.message.from_wire(query))
+            response.set_rcode(dns.rcode.REFUSED)
+            sock.sendto(response.to_wire(), self.client_address)
+
+    with socketserver.UDPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        host, port = server.server_address[:2]
+        yield f"{host!s}:{port}"
+        server.shutdown()
+        thread.join()
+
+
 def serve(models: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """The real command; for those that end by themselves."""
     ports = [f"--{name}=unix:{models.parent}/{name}.sock" for name in ("listen", "admin")]
@@ -390,14 +441,13 @@ class TestCheck:
         self, models: Path, capsys: Capture
     ) -> None:
         models.write_text(
-            GOOD + "- {name: qwen, endpoints: [x:1], loadBalancing: {strategy: Best}}\n"
+            GOOD + "- {name: qwen, endpoints: [x], loadBalancing: {strategy: Best}}\n"
         )
         assert main(["check", str(models)]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.splitlines() == [
-            f"{models}: models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's "
-            "original-destination cluster resolves no names",
+            f"{models}: models[1].endpoints[0]: 'x' has no port; give IP:PORT or HOST:PORT",
             f"{models}: models[1].loadBalancing.strategy: 'Best' is not one of "
             + ", ".join(get_args(StrategyName)),
         ]
@@ -455,7 +505,8 @@ class TestExplain:
         assert main([*arguments, "--path", "/v1/embeddings"]) == 0
         assert json.loads(capsys.readouterr().out)["reason"] == "no_prefix"
 
-        assert main([*arguments, "--head", "12"]) == 0
+        models.write_text(TWO)
+        assert main([*arguments, "--head", "12"]) == 1
         assert json.loads(capsys.readouterr().out)["error"]["code"] == "invalid_request"
 
         assert main([*arguments, "--head", "12", "--header", "X-Model: llama"]) == 0
@@ -465,11 +516,80 @@ class TestExplain:
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         body.write_text('{"model": "gpt"}')
-        assert main(["explain", "--models", str(models), "--body", str(body), "--json"]) == 0
+        assert main(["explain", "--models", str(models), "--body", str(body), "--json"]) == 1
         told = json.loads(capsys.readouterr().out)
         assert told["error"]["status"] == 404
         assert told["error"]["code"] == "model_not_found"
         assert told["endpoint"] is None
+
+    @pytest.mark.parametrize(("padding", "code"), [(8 << 20, 1), (200_000, 0)])
+    def test_refuses_a_body_whose_model_envoy_would_not_show(
+        self, padding: int, code: int, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        """Clients write `model` last; bodies of up to 8 MiB are shown whole."""
+        models.write_text(TWO)
+        body.write_text(
+            json.dumps({"messages": [{"role": "user", "content": "x" * padding}], "model": "qwen"})
+        )
+        command = ["explain", "--models", str(models), "--body", str(body), "--json"]
+        assert main(command) == code
+        told = json.loads(capsys.readouterr().out)
+        assert told["model"] == (None if code else "qwen")
+        assert told["shown_bytes"] == (65_536 if code else told["body_bytes"])
+        assert (told["error"] or {}).get("code") == ("invalid_request" if code else None)
+        assert main([*command, "--header", "x-model: qwen"]) == 0
+
+    @pytest.mark.parametrize("given", ["10.0.0.9:8000", "10.0.0.1", "vllm:8000", "10.0.0.1:1"])
+    def test_refuses_a_load_on_an_endpoint_that_no_model_has(
+        self, given: str, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        command = ["explain", "--models", str(models), "--body", str(body)]
+        assert main([*command, "--inflight", f"{given}=3"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == (
+            f"extproc explain: --inflight {given}: no such endpoint; known are 10.0.0.1:8000, "
+            "10.0.0.2:8000\n"
+        )
+
+    def test_lists_only_some_of_many_endpoints(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        many = ", ".join(f"10.0.0.{i}:80" for i in range(100, 200))
+        models.write_text(f"models: [{{name: llama, endpoints: [{many}]}}]")
+        command = ["explain", "--models", str(models), "--body", str(body)]
+        assert main([*command, "--inflight", "x=3"]) == 2
+        assert capsys.readouterr().err.endswith("10.0.0.119:80 and 80 more\n")
+
+    def test_knows_an_endpoint_in_any_spelling(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        models.write_text("models: [{name: llama, endpoints: ['[2001:db8::1]:80']}]")
+        command = ["explain", "--models", str(models), "--body", str(body), "--json"]
+        assert main([*command, "--inflight", "[2001:DB8:0::1]:80=3"]) == 0
+        (candidate,) = json.loads(capsys.readouterr().out)["candidates"]
+        assert (candidate["address"], candidate["inflight"]) == ("[2001:db8::1]:80", 3)
+
+    def test_resolves_host_names(self, models: Path, body: Path, capsys: Capture) -> None:
+        models.write_text("models: [{name: llama, endpoints: ['localhost:80', '10.0.0.1:80']}]")
+        command = ["explain", "--models", str(models), "--body", str(body), "--json"]
+        assert main([*command, "--inflight", "127.0.0.1:80=3"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        loads = {one["address"]: one["inflight"] for one in told["candidates"]}
+        assert loads == {"127.0.0.1:80": 3, "10.0.0.1:80": 0}
+
+    def test_says_which_host_name_does_not_resolve(
+        self, models: Path, body: Path, capsys: Capture
+    ) -> None:
+        models.write_text("models: [{name: llama, endpoints: ['10.0.0.1:80', 'vllm.test:80']}]")
+        # A stopped server would take a while to be given up; this one refuses at once.
+        with refusing_name_server() as address:
+            command = ["explain", "--models", str(models), "--body", str(body)]
+            assert main([*command, "--dns-server", address]) == 2
+        assert capsys.readouterr().err == (
+            f"{models}: models[0].endpoints[1]: vllm.test does not resolve here: every name server "
+            f"failed: {address.replace(':', '@')} REFUSED\n"
+        )
 
     @pytest.mark.parametrize("missing", ["models", "body"])
     def test_without_a_file_says_which(

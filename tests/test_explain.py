@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from extproc.cli import main
 from extproc.core.conversation import Conversation, Event, Kind
+from extproc.core.head import HEAD_LIMIT
 from extproc.core.router import Decision
 from extproc.core.spec import ModelSpec, ModelsSpec
-from extproc.explain import Explanation, explain
+from extproc.explain import WHOLE_BYTES, Explanation, explain, shown
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
 
 CHAT = "/v1/chat/completions"
@@ -33,7 +34,7 @@ def explained(
     return explain(
         ModelsSpec(models=specs or (LLAMA,)),
         raw[:head],
-        complete=head is None,
+        length=len(raw),
         path=path,
         headers=headers or {},
         inflight=inflight or {},
@@ -106,6 +107,25 @@ def test_a_cut_body_is_read_as_serve_would_read_it() -> None:
     assert (cut.error["status"], cut.error["code"]) == (400, "invalid_request")
     named = explained(LLAMA, qwen, body=body, head=40, headers={"x-model": "qwen"})
     assert named.endpoint == "10.0.1.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("length", "seen"),
+    [(0, 0), (WHOLE_BYTES, WHOLE_BYTES), (WHOLE_BYTES + 1, HEAD_LIMIT)],
+)
+def test_envoy_shows_bodies_whole_and_the_head_of_large_ones(length: int, seen: int) -> None:
+    assert len(shown(b"x" * length)) == seen
+
+
+def test_people_read_how_much_of_the_body_envoy_shows_where_it_is_not_all() -> None:
+    qwen = model_spec("qwen", endpoints=["10.0.1.1:8000"])
+    body = {"messages": [{"role": "user", "content": "x" * 1_000}], "model": "qwen"}
+    line = "shown       40 of 1,064 bytes of the body"
+    assert line in list(explained(LLAMA, qwen, body=body, head=40).lines())
+    named = explained(LLAMA, qwen, body=body, head=40, headers={"x-model": "qwen"})
+    assert line in list(named.lines())
+    assert (named.shown_bytes, named.body_bytes) == (40, 1_064)
+    assert not any("shown" in one for one in explained().lines())
 
 
 @pytest.mark.parametrize(

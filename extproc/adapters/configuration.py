@@ -15,6 +15,7 @@ from random import Random
 from extproc.adapters.kubernetes.discovery import Discovery
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.logs import fields
+from extproc.adapters.models_changes import changes
 from extproc.adapters.models_document import DocumentError
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.catalog import Catalog, revise
@@ -35,6 +36,7 @@ class Configuration:
         self._discovery = discovery
         self._telemetry = telemetry
         self._rng = rng
+        self._applied: ModelsSpec | None = None
 
     async def apply(self, spec: ModelsSpec) -> None:
         """Puts a document in force. Leases, and strategies that did not change, stay.
@@ -50,8 +52,16 @@ class Configuration:
             raise DocumentError([f"{sources[0]}: {error}"]) from None
         self._router.publish(await self._revised(spec, sources))
         self._telemetry.reloaded(successfully=True)
-        log.info("models in force", extra=fields(models=len(spec.models)))
+        await self._report(spec)
         await self._discovery.keep_only(sources)
+
+    async def _report(self, spec: ModelsSpec) -> None:
+        """Log what a document changed."""
+        before, self._applied = self._applied, spec
+        # Off the loop: to compare thousands of models takes longer than a request may wait.
+        changed = await asyncio.to_thread(changes, before, spec)
+        event = "models document applied" if changed else "models document unchanged"
+        log.info(event, extra=fields(models=len(spec.models), **changed))
 
     async def _revised(self, spec: ModelsSpec, sources: Sequence[Source]) -> Catalog:
         """The catalog with this document.
@@ -74,7 +84,7 @@ class Configuration:
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
         """Says why a document was not taken; the one in force stays."""
         self._telemetry.reloaded(successfully=False)
-        log.error("models refused, the last good stay", extra=fields(source=source, why=problem))
+        log.error("models document refused", extra=fields(source=source, why=problem))
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:
         return build(spec, self._rng, self._router.signals)

@@ -37,7 +37,8 @@ class EndpointMetrics(Collector):
         )
         age = GaugeMetricFamily(
             "extproc_discovery_age_seconds",
-            "Time since a model's endpoints were last known to be current; 0 for a static list.",
+            "Time since a model's endpoints were last known to be current; 0 for a list of IP "
+            "addresses.",
             labels=["model"],
         )
         counts = {name: _no_endpoints() for name in self._router.catalog.models}

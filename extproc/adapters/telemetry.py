@@ -95,6 +95,13 @@ class Telemetry:
             ["resource", "result"],
             registry=registry,
         )
+        self._lookups = Counter(
+            "extproc_name_lookups",
+            "Lookups of endpoints' host names: ok, none (the name has no addresses) or failed (no "
+            "usable response).",
+            ["result"],
+            registry=registry,
+        )
         self._signal_readings = Counter(
             "extproc_signal_readings",
             "Readings of endpoints' own metrics and lists of models: ok, unreachable, timeout, "
@@ -154,6 +161,10 @@ class Telemetry:
     def watched(self, resource: str, result: str) -> None:
         """Counts a watch of Kubernetes objects, at its end."""
         self._watches.labels(resource, result).inc()
+
+    def looked_up(self, result: str) -> None:
+        """Count a lookup of an endpoint's host name."""
+        self._lookups.labels(result).inc()
 
     def signal_read(self, path: str, result: str) -> None:
         """Counts a reading of what an endpoint says of itself."""

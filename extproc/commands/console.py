@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 OK = 0
+REFUSED = 1
+"""A request would be refused: the outcome of `explain`, not an error of its own."""
 BAD_INPUT = 2
 
 

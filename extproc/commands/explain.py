@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from extproc.adapters.dns.document import resolved
+from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.models_document import DocumentError, parse
-from extproc.commands.console import OK, Parser, complain, flag
-from extproc.commands.values import byte_count, header, load
-from extproc.core.spec import ModelsSpec
-from extproc.explain import explain
+from extproc.commands.console import OK, REFUSED, Parser, complain, flag, optional
+from extproc.commands.values import byte_count, header, load, name_server
+from extproc.core.spec import ModelsSpec, NamedEndpoints, endpoint_address
+from extproc.explain import explain, shown
+
+_SHOWN = 20
+"""Endpoints that an error lists."""
 
 
 def add(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -19,7 +26,10 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "explain",
         help="show what would happen to a request, and why",
         description="Runs a request through the steps that 'serve' would take: model, adapter, "
-        "prefix, hash, candidates with their loads, bound, pick. Nothing is sent anywhere.",
+        "prefix, hash, candidates with their loads, bound, pick. Envoy is assumed to be configured "
+        "as recommended: it shows bodies of up to 8 MiB whole, and 64 KiB of longer ones. Nothing "
+        "is sent to an endpoint. Exit code 0 if the request is routed, 1 if it is refused, 2 for "
+        "bad arguments or a bad models document.",
     )
     flag(parser, "--models", None, Path, "FILE", "the models document")
     parser.add_argument(
@@ -43,7 +53,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "--head",
         type=byte_count,
         metavar="BYTES",
-        help="show the router no more of the body than this, as Envoy's buffer limit does",
+        help="show no more of the body than this, as an Envoy with other limits does (default: "
+        "the whole of a body of up to 8 MiB, 64 KiB of a longer one)",
     )
     parser.add_argument(
         "--inflight",
@@ -53,6 +64,13 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="IP:PORT=N",
         help="assume N requests in flight on an endpoint; may be repeated (default: none)",
     )
+    optional(
+        parser,
+        "--dns-server",
+        name_server,
+        "IP[:PORT]",
+        "name server for host names in 'endpoints' (default: those of /etc/resolv.conf)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -60,26 +78,51 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         spec = _static(parse(arguments.models.read_bytes()))
+        spec = asyncio.run(resolved(spec, Resolver(arguments.dns_server).resolve))
+        inflight = _loads(spec, arguments.inflight)
         body = _body(arguments.body)
     except DocumentError as error:
         return complain(*(f"{arguments.models}: {problem}" for problem in error.problems))
+    except _UnknownEndpoint as error:
+        return complain(f"extproc explain: {error}")
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}")
-    head = body if arguments.head is None else body[: arguments.head]
     explanation = explain(
         spec,
-        head,
-        complete=len(head) == len(body),
+        shown(body) if arguments.head is None else body[: arguments.head],
+        length=len(body),
         path=arguments.path,
-        # Clients say how long the body is, though not all of it may be shown.
-        headers={"content-length": str(len(body)), **dict(arguments.header)},
-        inflight=dict(arguments.inflight),
+        headers=dict(arguments.header),
+        inflight=inflight,
     )
     if arguments.json:
         print(json.dumps(explanation.as_dict()))
     else:
         print(*explanation.lines(), sep="\n")
-    return OK
+    return OK if explanation.error is None else REFUSED
+
+
+class _UnknownEndpoint(Exception):
+    """A load was given for an address that is no endpoint of the document."""
+
+
+def _loads(spec: ModelsSpec, given: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the loads by canonical address. Raises _UnknownEndpoint."""
+    known = sorted({address for model in spec.models for address in model.endpoints or ()})
+    loads = {_canonical(address): count for address, count in given}
+    unknown = next((address for address in loads if address not in known), None)
+    if unknown is not None:
+        more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        listed = f"{', '.join(known[:_SHOWN])}{more}" if known else "none"
+        raise _UnknownEndpoint(f"--inflight {unknown}: no such endpoint; known are {listed}")
+    return loads
+
+
+def _canonical(address: str) -> str:
+    try:
+        return endpoint_address(address)
+    except ValueError:
+        return address
 
 
 def _static(spec: ModelsSpec) -> ModelsSpec:
@@ -87,7 +130,7 @@ def _static(spec: ModelsSpec) -> ModelsSpec:
     problems = [
         f"models[{position}]: explain looks at no cluster: list 'endpoints' (see /debug/state)"
         for position, model in enumerate(spec.models)
-        if model.source is not None
+        if model.source is not None and not isinstance(model.source, NamedEndpoints)
     ]
     if problems:
         raise DocumentError(problems)

@@ -12,7 +12,7 @@ from pathlib import Path
 from extproc.adapters import logs
 from extproc.app import Settings, StartError, serve
 from extproc.commands.console import OK, Parser, complain, flag, optional, switch
-from extproc.commands.values import address, config_map, one_of, seconds
+from extproc.commands.values import address, config_map, name_server, one_of, seconds
 from extproc.edge.server import Transport
 from extproc.edge.tls import KeyPair
 
@@ -48,6 +48,13 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         parser,
         "--allow-loopback",
         "discovered endpoints may be loopback addresses, for local work",
+    )
+    optional(
+        parser,
+        "--dns-server",
+        name_server,
+        "IP[:PORT]",
+        "name server for host names in 'endpoints' (default: those of /etc/resolv.conf)",
     )
     switch(
         parser,
@@ -120,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         grace=arguments.grace,
         kubeconfig=arguments.kubeconfig,
         allow_loopback=arguments.allow_loopback,
+        dns_server=arguments.dns_server,
         single_endpoint=arguments.single_endpoint,
         log_prompts=arguments.log_prompts,
         transport=arguments.transport or ("fast" if tls is None else "grpcio"),

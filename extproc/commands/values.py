@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from collections.abc import Callable
 
+from extproc.adapters.dns.resolver import NameServer
 from extproc.app import ConfigMapName
 from extproc.core.spec import kubernetes_name
 
@@ -24,6 +26,21 @@ def config_map(text: str) -> ConfigMapName:
         return ConfigMapName(kubernetes_name(namespace), kubernetes_name(name))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME") from None
+
+
+def name_server(text: str) -> NameServer:
+    """Read IP or IP:PORT; IPv6 in brackets where a port follows. The port is 53 by default."""
+    host, port = text, "53"
+    if text.startswith("[") or text.count(":") == 1:
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        ip = None
+    if ip is None or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IP or IP:PORT")
+    return NameServer(str(ip), int(port))
 
 
 def seconds(text: str) -> float:

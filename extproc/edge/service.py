@@ -6,6 +6,7 @@ import logging
 from random import Random
 from time import perf_counter
 
+from extproc.adapters.log_sampler import LogSampler
 from extproc.adapters.logs import fields
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.conversation import Conversation
@@ -22,17 +23,25 @@ class ExternalProcessor:
     """Opens a session for each stream; all share one router."""
 
     def __init__(
-        self, router: Router, telemetry: Telemetry, rng: Random, *, log_prompts: bool = False
+        self,
+        router: Router,
+        telemetry: Telemetry,
+        rng: Random,
+        *,
+        log_prompts: bool = False,
+        sampler: LogSampler | None = None,
     ) -> None:
         self._router = router
         self._telemetry = telemetry
         self._rng = rng
+        self._sampler = sampler or LogSampler()
         self._shown = Shown()
         self._conversation = TellingConversation if log_prompts else Conversation
 
     def open(self) -> Session:
         """Envoy has opened a stream."""
-        return Session(self._conversation(self._router, self._rng, self._shown), self._telemetry)
+        conversation = self._conversation(self._router, self._rng, self._shown)
+        return Session(conversation, self._telemetry, self._sampler)
 
 
 class Session:
@@ -41,11 +50,14 @@ class Session:
     It must be closed when the stream ends, however that comes: then the lease is given back.
     """
 
-    __slots__ = ("_conversation", "_telemetry")
+    __slots__ = ("_conversation", "_sampler", "_telemetry")
 
-    def __init__(self, conversation: Conversation, telemetry: Telemetry) -> None:
+    def __init__(
+        self, conversation: Conversation, telemetry: Telemetry, sampler: LogSampler
+    ) -> None:
         self._conversation = conversation
         self._telemetry = telemetry
+        self._sampler = sampler
 
     def receive(self, message: bytes) -> list[bytes]:
         """The answers to a message. Raises protobuf's DecodeError for a garbled one."""
@@ -55,7 +67,7 @@ class Session:
         encoded = [encode(answer) for answer in conversation.receive(decode(message))]
         if undecided and conversation.verdict is not None:
             self._telemetry.decided(conversation.verdict, perf_counter() - started)
-            _log(conversation)
+            _log(conversation, self._sampler)
         return encoded
 
     def close(self) -> None:
@@ -70,12 +82,17 @@ class Session:
             self._telemetry.answered(verdict.model, response.usage, prediction)
 
 
-def _log(conversation: Conversation) -> None:
+def _log(conversation: Conversation, sampler: LogSampler) -> None:
     verdict = conversation.verdict
     if isinstance(verdict, Refusal):
+        # Any client can cause refusals; the metrics count those whose lines are suppressed.
+        suppressed = sampler.admit(verdict.code)
+        if suppressed is None:
+            return
+        earlier = {"suppressed": suppressed} if suppressed else {}
         log.info(
             "refused",
-            extra=fields(status=verdict.status, code=verdict.code, why=verdict.message),
+            extra=fields(status=verdict.status, code=verdict.code, why=verdict.message, **earlier),
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
         told: dict[str, object] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.dns.resolver import Resolve
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.discovery import Discovery
 from extproc.adapters.telemetry import Telemetry
@@ -26,12 +27,12 @@ NO_CREDENTIALS = Path("/nonexistent/kubeconfig")
 class Served:
     """A configuration with its discovery, router and metrics."""
 
-    def __init__(self, cluster: Cluster | None = None) -> None:
+    def __init__(self, cluster: Cluster | None = None, resolve: Resolve | None = None) -> None:
         self.cluster = cluster or Cluster(NO_CREDENTIALS, allow_loopback=False)
         self.router = Router(Ledger())
         self.telemetry = Telemetry(self.router)
         rng = Random(0)
-        self.discovery = Discovery(self.cluster, self._publish, self.telemetry, rng)
+        self.discovery = Discovery(self.cluster, self._publish, self.telemetry, rng, resolve)
         self.configuration = Configuration(self.router, self.discovery, self.telemetry, rng)
 
     @property

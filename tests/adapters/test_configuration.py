@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from extproc.adapters.configuration import Configuration
+from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
 from extproc.adapters.kubernetes import discovery
 from extproc.adapters.models_document import DocumentError, parse
 from extproc.lab.cluster import endpoint_slice
@@ -29,6 +30,25 @@ async def test_a_document_takes_effect_whole() -> None:
     assert served.models == ["qwen"]
     assert served.sample("extproc_config_reloads_total", result="success") == 2
     assert served.sample("extproc_config_last_reload_successful") == 1
+
+
+async def test_a_log_line_says_what_a_document_changed(caplog: pytest.LogCaptureFixture) -> None:
+    served = Served()
+    caplog.set_level(logging.INFO, "extproc.configuration")
+    await apply(served.configuration, LLAMA)
+    await apply(served.configuration, LLAMA)
+    changed = LLAMA.replace(b"10.0.0.2", b"10.0.0.3") + QWEN.removeprefix(b"models:\n")
+    await apply(served.configuration, changed)
+    await apply(served.configuration, QWEN)
+    assert [(one.getMessage(), one.__dict__["fields"]) for one in caplog.records] == [
+        ("models document applied", {"models": 1, "added": "llama"}),
+        ("models document unchanged", {"models": 1}),
+        (
+            "models document applied",
+            {"models": 2, "added": "qwen", "changed": "llama: endpoints +1 -1"},
+        ),
+        ("models document applied", {"models": 1, "removed": "llama"}),
+    ]
 
 
 async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
@@ -137,3 +157,80 @@ class TestADocumentThatNamesAService:
         await apply(served.configuration, QWEN)
         assert not served.discovery.endpoints(service)
         assert served.models == ["qwen"]
+
+
+class HostNames:
+    """Host names that resolve as told."""
+
+    def __init__(self, **addresses: str) -> None:
+        self.results: dict[str, Resolved | LookupFailed] = {
+            host: Resolved((address,), 60) for host, address in addresses.items()
+        }
+
+    async def resolve(self, host: str) -> Resolved:
+        result = self.results.get(host, NoAddresses("the name does not exist"))
+        if isinstance(result, LookupFailed):
+            raise result
+        return result
+
+
+BY_NAME = b"models: [{name: llama, endpoints: ['vllm:8000', '10.0.0.2:8000']}]"
+
+
+class TestADocumentThatNamesAHost:
+    async def test_takes_effect_with_the_addresses_of_the_name(self) -> None:
+        served = Served(resolve=HostNames(vllm="10.0.0.1").resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert served.sample("extproc_name_lookups_total", result="ok") == 1
+        assert 0 <= served.sample("extproc_discovery_age_seconds", model="llama") < 60
+        await served.close()
+
+    @pytest.mark.parametrize(
+        "failure", [NoAddresses("the name does not exist"), Unanswered("no response from DNS")]
+    )
+    async def test_is_accepted_before_the_name_resolves(self, failure: LookupFailed) -> None:
+        names = HostNames()
+        names.results["vllm"] = failure
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.2:8000"]
+        assert served.sample("extproc_config_last_reload_successful") == 1
+        await served.close()
+
+    async def test_keeps_the_addresses_of_a_name_that_the_last_one_had(self) -> None:
+        names = HostNames(vllm="10.0.0.1")
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        names.results["vllm"] = Unanswered("no response from DNS")
+        await apply(served.configuration, BY_NAME.replace(b"10.0.0.2", b"10.0.0.3"))
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.3:8000"]
+        await served.close()
+
+    async def test_counts_addresses_that_are_never_routed_to(self) -> None:
+        served = Served(resolve=HostNames(vllm="169.254.169.254").resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.2:8000"]
+        source = "endpoints vllm:8000 and 1 more"
+        refused = {"source": source, "reason": "link_local"}
+        assert served.sample("extproc_endpoints_refused_total", **refused) == 1
+        await served.close()
+
+    async def test_is_ready_once_a_name_server_responded(self) -> None:
+        names = HostNames()
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.discovery.why_not_synced() is None
+        names.results["other"] = Unanswered("no response from DNS")
+        await apply(served.configuration, BY_NAME.replace(b"vllm", b"other"))
+        source = "endpoints other:8000 and 1 more"
+        assert served.discovery.why_not_synced() == f"{source}: other: no response from DNS"
+        await served.close()
+
+
+async def test_a_model_without_endpoints_is_in_force_and_current() -> None:
+    served = Served()
+    await apply(served.configuration, b"models: [{name: llama, endpoints: []}]")
+    assert served.addresses("llama") == []
+    assert served.discovery.why_not_synced() is None
+    assert served.sample("extproc_endpoints", model="llama", state="ready") == 0

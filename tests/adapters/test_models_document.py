@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.adapters.models_document import MAX_BYTES, DocumentError, parse
-from extproc.core.spec import InferencePoolSpec, ServiceSpec, StrategyName
+from extproc.core.spec import InferencePoolSpec, NamedEndpoints, ServiceSpec, StrategyName
 
 LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
@@ -99,6 +99,25 @@ models:
         text = "models: [{name: a, endpoints: ['[::1]:8000', '[2001:db8::a]:8000']}]"
         assert parse(text.encode()).models[0].endpoints == ("[::1]:8000", "[2001:db8::a]:8000")
 
+    def test_may_hold_host_names_beside_addresses(self) -> None:
+        text = """
+models:
+- name: a
+  endpoints: [vllm-a:8000, "My-Svc.ns.svc.cluster.local.:8000", 10.0.3.7:8000, project_vllm_1:80]
+"""
+        (model,) = parse(text.encode()).models
+        assert model.endpoints == (
+            "vllm-a:8000",
+            "my-svc.ns.svc.cluster.local.:8000",
+            "10.0.3.7:8000",
+            "project_vllm_1:80",
+        )
+        assert model.source == NamedEndpoints(model.endpoints)
+
+    def test_may_list_no_endpoints(self) -> None:
+        (model,) = parse(b"models: [{name: a, endpoints: []}]").models
+        assert (model.endpoints, model.source) == ((), None)
+
     def test_may_use_anchors_and_merges(self) -> None:
         text = """
 models:
@@ -166,16 +185,49 @@ def with_endpoints(text: str) -> str:
             "inferencePool: {namespace: a, name: b}}]",
             NO_ONE_SOURCE,
         ),
-        (with_endpoints(""), "models[0]: 'endpoints' is empty"),
         (
-            with_endpoints("vllm:8000"),
-            "models[0].endpoints[0]: 'vllm:8000' is not IP:PORT; Envoy's original-destination "
-            "cluster resolves no names",
+            with_endpoints("vllm"),
+            "models[0].endpoints[0]: 'vllm' has no port; give IP:PORT or HOST:PORT",
         ),
         (
             with_endpoints("'10.0.0.1'"),
-            "models[0].endpoints[0]: '10.0.0.1' is not IP:PORT; Envoy's original-destination "
-            "cluster resolves no names",
+            "models[0].endpoints[0]: '10.0.0.1' has no port; give IP:PORT or HOST:PORT",
+        ),
+        (
+            with_endpoints("'[::1]'"),
+            "models[0].endpoints[0]: '[::1]' has no port; give IP:PORT or HOST:PORT",
+        ),
+        (
+            with_endpoints("'http://vllm:8000'"),
+            "models[0].endpoints[0]: 'http://vllm:8000' is not HOST:PORT; leave out the scheme and "
+            "the path",
+        ),
+        (
+            with_endpoints("'vllm:http'"),
+            "models[0].endpoints[0]: 'vllm:http': the port must be a number from 1 to 65535",
+        ),
+        (
+            with_endpoints("'vllm a:80'"),
+            "models[0].endpoints[0]: 'vllm a:80': 'vllm a' is neither an IP address nor a host "
+            "name",
+        ),
+        (
+            with_endpoints("'10.0.0.256:80'"),
+            "models[0].endpoints[0]: '10.0.0.256:80': '10.0.0.256' is neither an IP address nor a "
+            "host name",
+        ),
+        (
+            with_endpoints("'fd00::x:80'"),
+            "models[0].endpoints[0]: 'fd00::x:80' is neither IP:PORT nor HOST:PORT; write IPv6 as "
+            "[IP]:PORT",
+        ),
+        (
+            with_endpoints("'0.0.0.0:8000'"),
+            "models[0].endpoints[0]: '0.0.0.0:8000': 0.0.0.0 is not the address of a server",
+        ),
+        (
+            with_endpoints("'VLLM:80', 'vllm:80'"),
+            "models[0].endpoints: 'vllm:80' is listed twice",
         ),
         (
             with_endpoints("'10.0.0.1:1', '10.0.0.1:http'"),
@@ -399,11 +451,10 @@ def test_a_problem_is_said_in_one_line_with_its_place(text: str, problem: str) -
 
 
 def test_all_problems_are_said_at_once() -> None:
-    assert problems("models: [{name: a}, {nam: b, endpoints: ['x:1']}]\nfoo: 1\n") == [
+    assert problems("models: [{name: a}, {nam: b, endpoints: [x]}]\nfoo: 1\n") == [
         NO_ONE_SOURCE,
         "models[1].name: is required",
-        "models[1].endpoints[0]: 'x:1' is not IP:PORT; Envoy's original-destination cluster "
-        "resolves no names",
+        "models[1].endpoints[0]: 'x' has no port; give IP:PORT or HOST:PORT",
         f"models[1].nam: unknown key, did you mean 'name'?; {MODEL_KEYS}",
         "foo: unknown key; known are models",
     ]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from extproc.adapters.log_sampler import LogSampler
 from extproc.adapters.telemetry import Telemetry
 from extproc.core.router import Router
 from extproc.core.spec import ModelSpec
@@ -17,10 +18,10 @@ from tests.edge.envoy import Reply
 class Sidecar:
     """The service with its router and its metrics."""
 
-    def __init__(self, *specs: ModelSpec) -> None:
+    def __init__(self, *specs: ModelSpec, sampler: LogSampler | None = None) -> None:
         self.router: Router = router(*specs)
         self.telemetry = Telemetry(self.router)
-        self.processor = ExternalProcessor(self.router, self.telemetry, Random(0))
+        self.processor = ExternalProcessor(self.router, self.telemetry, Random(0), sampler=sampler)
 
     def serve(self, *messages: bytes) -> list[Reply]:
         """The answers to a stream of these messages."""

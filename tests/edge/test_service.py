@@ -6,6 +6,7 @@ import logging
 import pytest
 from google.protobuf.message import DecodeError
 
+from extproc.adapters.log_sampler import LogSampler
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.edge.envoy import (
@@ -136,6 +137,29 @@ def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -
     (record,) = caplog.records
     assert record.__dict__["fields"]["status"] == 404
     assert record.__dict__["fields"]["code"] == "model_not_found"
+
+
+def test_a_flood_of_refusals_is_counted_whole_and_logged_in_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    sidecar = Sidecar(sampler=LogSampler(lambda: now))
+    unknown = (request_headers(), request_body(asking("gpt")))
+    with caplog.at_level(logging.INFO, "extproc.requests"):
+        for _ in range(100):
+            sidecar.serve(*unknown)
+        sidecar.serve(request_headers("/nowhere"))
+        now = 1.0
+        for _ in range(2):
+            sidecar.serve(*unknown)
+    logged = [record.__dict__["fields"] for record in caplog.records]
+    assert [(one["code"], one.get("suppressed")) for one in logged] == [
+        *[("model_not_found", None)] * 5,
+        ("unknown_path", None),
+        ("model_not_found", 95),
+    ]
+    outcome = {"model": "unknown", "outcome": "model_not_found", "strategy": "none"}
+    assert sample(sidecar.telemetry, OUTCOMES, **outcome) == 102
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])

@@ -6,18 +6,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from time import monotonic
 from typing import Protocol
 
-from extproc.adapters.kubernetes.cluster import Cluster, Connection
+from extproc.adapters.dns.follower import NamesFollower
+from extproc.adapters.dns.names import Names, NamesObserver
+from extproc.adapters.dns.resolver import Resolve, Resolver
+from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.endpoint_slices import Rejected
-from extproc.adapters.kubernetes.follower import Follower, follow
+from extproc.adapters.kubernetes.follower import Changed, Follower, follow
 from extproc.adapters.kubernetes.reflector import Observer
 from extproc.adapters.kubernetes.selection import Found, choose
 from extproc.adapters.logs import fields
 from extproc.core.endpoint import Endpoint
-from extproc.core.spec import Source
+from extproc.core.spec import NamedEndpoints, Source
 
 log = logging.getLogger("extproc.discovery")
 
@@ -29,7 +33,7 @@ SETTLE_SECONDS = 5.0
 _LOGGED_ADDRESSES = 10_000
 
 
-class DiscoveryObserver(Observer, Protocol):
+class DiscoveryObserver(Observer, NamesObserver, Protocol):
     """Counts what discovery does."""
 
     def endpoint_refused(self, source: Source, reason: str) -> None:
@@ -48,8 +52,10 @@ class Discovery:
         publish: Publish,
         observer: DiscoveryObserver,
         rng: Random,
+        resolve: Resolve | None = None,
     ) -> None:
         self._cluster = cluster
+        self._names = Names(resolve or Resolver().resolve, observer, rng)
         self.publish = publish
         self.observer = observer
         self.rng = rng
@@ -64,8 +70,8 @@ class Discovery:
         new: list[_Followed] = []
         for source in sources:
             if source not in self._followed:
-                connection = await self._cluster.connection()
-                self._followed[source] = followed = _Followed(self, source, connection)
+                begin = await self._follower(source)
+                self._followed[source] = followed = _Followed(self, source, begin)
                 new.append(followed)
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
@@ -94,6 +100,13 @@ class Discovery:
                 return f"{source}: {followed.follower.trouble or 'waiting for the API server'}"
         return None
 
+    async def _follower(self, source: Source) -> Callable[[Changed], Follower]:
+        """Return how to begin to follow a source. Raises KubernetesError without credentials."""
+        if isinstance(source, NamedEndpoints):
+            return partial(NamesFollower, source, self._names)
+        connection = await self._cluster.connection()
+        return lambda changed: follow(source, connection, changed, self.observer, self.rng)
+
     def refuse(self, source: Source, rejected: Rejected) -> None:
         """Counts an address that is never routed to; the log names each once."""
         self.observer.endpoint_refused(source, rejected.reason)
@@ -106,7 +119,9 @@ class Discovery:
 class _Followed:
     """A source, what was found of it, and the task that keeps it current."""
 
-    def __init__(self, discovery: Discovery, source: Source, connection: Connection) -> None:
+    def __init__(
+        self, discovery: Discovery, source: Source, begin: Callable[[Changed], Follower]
+    ) -> None:
         self._discovery = discovery
         self._source = source
         self._latest: Iterable[Found | Rejected] = ()
@@ -114,9 +129,7 @@ class _Followed:
         self._published = False
         self._publishing: asyncio.TimerHandle | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
-        self.follower: Follower = follow(
-            source, connection, self._changed, discovery.observer, discovery.rng
-        )
+        self.follower = begin(self._changed)
         self._task = asyncio.create_task(self.follower.run())
 
     def _changed(self, found: Iterable[Found | Rejected]) -> None:

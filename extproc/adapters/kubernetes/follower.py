@@ -14,7 +14,7 @@ from extproc.adapters.kubernetes.inference_pool import read_pods, selector
 from extproc.adapters.kubernetes.objects import EndpointSlice, InferencePool, Pod
 from extproc.adapters.kubernetes.reflector import Observer, Reflector, Resource
 from extproc.adapters.kubernetes.selection import Found
-from extproc.core.spec import InferencePoolSpec, ServiceSpec, Source
+from extproc.core.spec import InferencePoolSpec, KubernetesSource, ServiceSpec
 
 Changed = Callable[[Iterable[Found | Rejected]], None]
 
@@ -42,7 +42,7 @@ class Follower(Protocol):
 
 
 def follow(
-    source: Source,
+    source: KubernetesSource,
     connection: Connection,
     changed: Changed,
     observer: Observer,

@@ -6,6 +6,7 @@ rest of the core reads, so that the three cannot drift apart.
 
 from __future__ import annotations
 
+from extproc.core.spec.addresses import endpoint_address, has_host_name, split_address
 from extproc.core.spec.load_balancing import (
     FilterName,
     FilterSpec,
@@ -15,7 +16,13 @@ from extproc.core.spec.load_balancing import (
     StrategyName,
 )
 from extproc.core.spec.models import ModelSpec, ModelsSpec
-from extproc.core.spec.sources import InferencePoolSpec, ServiceSpec, Source
+from extproc.core.spec.sources import (
+    InferencePoolSpec,
+    KubernetesSource,
+    NamedEndpoints,
+    ServiceSpec,
+    Source,
+)
 from extproc.core.spec.split import SplitSpec, TargetSpec
 from extproc.core.spec.values import (
     LONGEST_NAME,
@@ -29,9 +36,11 @@ __all__ = [
     "FilterName",
     "FilterSpec",
     "InferencePoolSpec",
+    "KubernetesSource",
     "LoadBalancingSpec",
     "ModelSpec",
     "ModelsSpec",
+    "NamedEndpoints",
     "PrefixHashSpec",
     "ServiceSpec",
     "SignalsSpec",
@@ -39,5 +48,8 @@ __all__ = [
     "SplitSpec",
     "StrategyName",
     "TargetSpec",
+    "endpoint_address",
+    "has_host_name",
     "kubernetes_name",
+    "split_address",
 ]

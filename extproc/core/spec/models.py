@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from pydantic import field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
+from extproc.core.spec.addresses import has_host_name
 from extproc.core.spec.load_balancing import LoadBalancingSpec
-from extproc.core.spec.sources import InferencePoolSpec, ServiceSpec, Source
+from extproc.core.spec.sources import InferencePoolSpec, NamedEndpoints, ServiceSpec, Source
 from extproc.core.spec.split import SplitSpec
-from extproc.core.spec.values import IpPort, Items, Name, Spec, unique
+from extproc.core.spec.values import EndpointAddress, Items, Name, Spec, unique
 
 # What a model says of its servers.
 _OF_SERVERS = frozenset({"served_name", "adapters", "discover_adapters", "load_balancing"})
@@ -31,9 +33,10 @@ class ModelSpec(Spec):
     `name`. Requests that call it otherwise have the body's `model` changed to this, and nothing
     else."""
 
-    endpoints: Items[IpPort] | None = None
-    """The model's servers as a fixed list. Each model has one of `endpoints`, `service`,
-    `inferencePool` and `split`."""
+    endpoints: Items[EndpointAddress] | None = None
+    """The model's servers as a list. A host name is resolved again when its TTL ends, and each of
+    its addresses is an endpoint. An empty list is a model without servers: its requests get 503
+    `no_endpoints`. Each model has one of `endpoints`, `service`, `inferencePool` and `split`."""
 
     service: ServiceSpec | None = None
     """The Kubernetes Service whose endpoints are the model's servers."""
@@ -65,8 +68,6 @@ class ModelSpec(Spec):
         sources = (self.endpoints, self.service, self.inference_pool, self.split)
         if sum(source is not None for source in sources) != 1:
             raise ValueError("give one of 'endpoints', 'service', 'inferencePool' and 'split'")
-        if self.endpoints == ():
-            raise ValueError("'endpoints' is empty")
         return self
 
     @model_validator(mode="after")
@@ -81,9 +82,11 @@ class ModelSpec(Spec):
         """The name by which the servers know the model."""
         return self.served_name or self.name
 
-    @property
+    @cached_property
     def source(self) -> Source | None:
-        """Where the endpoints are discovered; None for a static list."""
+        """Where the endpoints are discovered; None for a list of IP addresses."""
+        if self.endpoints is not None and any(map(has_host_name, self.endpoints)):
+            return NamedEndpoints(self.endpoints)
         return self.service or self.inference_pool
 
     def names(self) -> Iterator[tuple[str, str]]:

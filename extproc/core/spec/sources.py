@@ -1,6 +1,8 @@
-"""Where endpoints are discovered: `service`, `inferencePool`."""
+"""Where endpoints are discovered: `service`, `inferencePool`, host names in `endpoints`."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from extproc.core.spec.values import KubernetesName, ServicePort, Spec
 
@@ -34,5 +36,20 @@ class InferencePoolSpec(Spec):
         return f"InferencePool {self.namespace}/{self.name}"
 
 
-Source = ServiceSpec | InferencePoolSpec
+@dataclass(frozen=True, slots=True)
+class NamedEndpoints:
+    """A list of endpoints in which at least one address is a host name."""
+
+    endpoints: tuple[str, ...]
+    """IP:PORT and HOST:PORT, in the document's order."""
+
+    def __str__(self) -> str:
+        others = len(self.endpoints) - 1
+        return f"endpoints {self.endpoints[0]}{f' and {others} more' if others else ''}"
+
+
+KubernetesSource = ServiceSpec | InferencePoolSpec
+"""A source that only the API server of a cluster knows."""
+
+Source = KubernetesSource | NamedEndpoints
 """Where endpoints are discovered; equal sources are one, whichever models use them."""

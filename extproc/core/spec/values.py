@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated, TypeVar
 
@@ -15,6 +14,8 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.alias_generators import to_camel
+
+from extproc.core.spec.addresses import endpoint_address
 
 LONGEST_NAME = 256
 """Characters of a model's, alias's or adapter's name."""
@@ -43,23 +44,6 @@ def unique(values: list[str]) -> list[str]:
         if value in values[:position]:
             raise ValueError(f"{value!r} is listed twice")
     return values
-
-
-def _ip_port(text: str) -> str:
-    """Checks IP:PORT and returns its canonical form, `[IP]:PORT` for IPv6."""
-    host, _, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    try:
-        ip = ipaddress.ip_address(host[1:-1] if bracketed else host)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not IP:PORT; Envoy's original-destination cluster resolves no names"
-        ) from None
-    if bracketed != (ip.version == 6):
-        raise ValueError(f"{text!r}: brackets go around an IPv6 address, and only there")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
-    return f"[{ip}]:{int(port)}" if ip.version == 6 else f"{ip}:{int(port)}"
 
 
 def _prefix_source(text: str) -> str:
@@ -101,7 +85,11 @@ Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 KubernetesName = Annotated[
     str, AfterValidator(kubernetes_name), _written("name of a Kubernetes object")
 ]
-IpPort = Annotated[str, AfterValidator(_ip_port), _written("`IP:PORT`, for IPv6 `[IP]:PORT`")]
+EndpointAddress = Annotated[
+    str,
+    AfterValidator(endpoint_address),
+    _written("`IP:PORT`, for IPv6 `[IP]:PORT`, or `HOST:PORT`"),
+]
 PrefixSource = Annotated[
     str,
     AfterValidator(_prefix_source),

@@ -52,6 +52,9 @@ class Observed:
     def endpoint_refused(self, source: Source, reason: str) -> None:
         self.refused.append((str(source), reason))
 
+    def looked_up(self, result: str) -> None:
+        pass
+
     def listed(self, resource: str, result: str) -> None:
         pass
 

@@ -368,7 +368,7 @@ class TestABadDocument:
         await asyncio.sleep(QUIET)
         await scene.tells("ModelsRefused")
         assert scene.served.refusals() == 1
-        assert said(caplog, logging.ERROR) == ["models refused, the last good stay"]
+        assert said(caplog, logging.ERROR) == ["models document refused"]
 
     async def test_that_is_not_there_is_told_once_too(self, scene: Scene) -> None:
         await scene.start(LLAMA)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from extproc.adapters.dns.follower import NamesFollower
+from extproc.adapters.dns.names import Names
+from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
+from extproc.adapters.kubernetes.endpoint_slices import Rejected
+from extproc.adapters.kubernetes.selection import Found, choose
+from extproc.core.spec import NamedEndpoints
+from tests.adapters.dns.server import FakeTime, settle
+
+Results = dict[str, Resolved | LookupFailed]
+
+
+def resolved(*addresses: str, ttl: float = 10) -> Resolved:
+    return Resolved(addresses, ttl)
+
+
+class Scene:
+    """A follower of some endpoints, whose names resolve as told."""
+
+    def __init__(self, *endpoints: str, results: Results) -> None:
+        self.results = results
+        self.pending = asyncio.Event()
+        self.pending.set()
+        self.published: list[list[Found | Rejected]] = []
+        self.time = FakeTime()
+        self.names = Names(
+            self._resolve, self, Random(0), clock=self.time.clock, sleep=self.time.sleep
+        )
+        self.source = NamedEndpoints(endpoints)
+        self.follower = NamesFollower(self.source, self.names, self._take)
+        self._running = asyncio.create_task(self.follower.run())
+
+    def addresses(self) -> list[str]:
+        """The endpoints that were published last."""
+        found = [one for one in self.published[-1] if isinstance(one, Found)]
+        return [endpoint.address for endpoint in choose(found)]
+
+    def looked_up(self, result: str) -> None:
+        pass
+
+    async def end(self) -> None:
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def _resolve(self, host: str) -> Resolved:
+        result = self.results[host]
+        if host.startswith("slow"):
+            await self.pending.wait()
+        if isinstance(result, LookupFailed):
+            raise result
+        return result
+
+    def _take(self, found: Iterable[Found | Rejected]) -> None:
+        self.published.append(list(found))
+
+
+async def test_each_address_of_a_name_is_an_endpoint_beside_the_plain_ones() -> None:
+    scene = Scene(
+        "vllm:8000",
+        "10.0.0.9:8001",
+        "[fd00::9]:8001",
+        "six:8002",
+        results={"vllm": resolved("10.0.0.2", "10.0.0.1"), "six": resolved("fd00::1")},
+    )
+    await settle()
+    assert scene.addresses() == [
+        "10.0.0.1:8000",
+        "10.0.0.2:8000",
+        "10.0.0.9:8001",
+        "[fd00::1]:8002",
+        "[fd00::9]:8001",
+    ]
+    await scene.end()
+
+
+async def test_an_address_under_two_names_is_one_endpoint() -> None:
+    scene = Scene(
+        *("a:8000", "b:8000", "10.0.0.1:8000", "b:8001"),
+        results={"a": resolved("10.0.0.1"), "b": resolved("10.0.0.1")},
+    )
+    await settle()
+    assert scene.addresses() == ["10.0.0.1:8000", "10.0.0.1:8001"]
+    await scene.end()
+
+
+async def test_nothing_is_published_before_each_name_was_looked_up() -> None:
+    """A model that moves to names must not be without some of its endpoints for a moment."""
+    results: Results = {"a": resolved("10.0.0.1"), "slow": Unanswered("no response")}
+    scene = Scene("a:8000", "slow:8000", results=results)
+    scene.pending.clear()
+    await settle()
+    attempt = asyncio.create_task(scene.follower.attempt())
+    await settle()
+    assert (scene.published, attempt.done()) == ([], False)
+    assert scene.follower.trouble == "slow: waiting for DNS"
+    scene.pending.set()
+    await attempt
+    assert scene.addresses() == ["10.0.0.1:8000"]
+    assert not scene.follower.synced
+    assert scene.follower.trouble == "slow: no response"
+    await scene.end()
+
+
+async def test_a_change_of_one_name_publishes_all() -> None:
+    results: Results = {"a": resolved("10.0.0.1"), "b": resolved("10.0.0.2")}
+    scene = Scene("a:8000", "b:8000", results=results)
+    await settle()
+    results["b"] = resolved("10.0.0.3")
+    await scene.time.advance(10)
+    assert scene.addresses() == ["10.0.0.1:8000", "10.0.0.3:8000"]
+    results["a"] = NoAddresses("the name does not exist")
+    await scene.time.advance(60)
+    assert scene.addresses() == ["10.0.0.3:8000"]
+    assert scene.follower.trouble is None
+    await scene.end()
+
+
+async def test_a_second_list_has_the_known_addresses_at_once() -> None:
+    results: Results = {"a": resolved("10.0.0.1")}
+    scene = Scene("a:8000", results=results)
+    await settle()
+    results["a"] = Unanswered("no response")
+    published: list[list[Found | Rejected]] = []
+    longer = NamedEndpoints(("a:8000", "10.0.0.7:8000"))
+    second = NamesFollower(longer, scene.names, lambda found: published.append(list(found)))
+    running = asyncio.create_task(second.run())
+    await second.attempt()
+    assert [one.address for one in published[-1]] == ["10.0.0.1", "10.0.0.7"]
+    assert second.synced
+    await scene.end()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_its_age_is_that_of_the_name_that_was_confirmed_longest_ago() -> None:
+    results: Results = {"a": resolved("10.0.0.1"), "b": resolved("10.0.0.2")}
+    scene = Scene("a:8000", "b:8000", results=results)
+    await settle()
+    results["b"] = Unanswered("no response")
+    await scene.time.advance(100)
+    assert scene.follower.confirmed_at == 0
+    await scene.end()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("169.254.169.254", "link_local"),
+        ("fe80::1", "link_local"),
+        ("224.0.0.1", "multicast"),
+        ("0.0.0.0", "unspecified"),
+        ("::", "unspecified"),
+        ("fd00:ec2::254", "metadata"),
+        ("240.0.0.1", "reserved"),
+    ],
+)
+async def test_an_address_that_no_server_has_is_refused(address: str, reason: str) -> None:
+    scene = Scene("vllm:8000", results={"vllm": resolved(address, "10.0.0.1")})
+    await settle()
+    assert Rejected(address, reason) in scene.published[-1]  # type: ignore[arg-type]  # a StrEnum
+    assert scene.addresses() == ["10.0.0.1:8000"]
+    await scene.end()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_a_server_on_this_machine_may_be_named(address: str) -> None:
+    """The author of the document may write its address, too."""
+    scene = Scene("localhost:8000", results={"localhost": resolved(address)})
+    await settle()
+    assert len(scene.addresses()) == 1
+    await scene.end()

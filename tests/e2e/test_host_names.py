@@ -1,0 +1,111 @@
+"""Endpoints by host name, and lists without endpoints, through a real Envoy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.processes import until
+from extproc.lab.stack import FileSidecar, StandInFleet
+from tests.adapters.dns.server import DnsServer, a
+from tests.e2e.scene import Launch, Options, Scene, chat
+
+SOON = 30.0
+"""Seconds: a lookup, and the reload of a document; a busy machine takes a while."""
+
+
+@pytest.fixture
+async def dns() -> AsyncIterator[DnsServer]:
+    server = await DnsServer().start()
+    yield server
+    await server.stop()
+
+
+def by_dns(dns: DnsServer, replicas: int = 1) -> Options:
+    flag = ("--dns-server", f"127.0.0.1:{dns.address.port}")
+    return Options(replicas=replicas, sidecar_arguments=flag)
+
+
+def configure(scene: Scene, endpoints: Sequence[str]) -> None:
+    assert isinstance(scene.sidecar, FileSidecar)
+    scene.sidecar.write_models(Options().models(endpoints))
+
+
+async def routes_to(scene: Scene, addresses: Sequence[str]) -> None:
+    """Waits until the sidecar has these endpoints, each named by its address."""
+
+    async def has_them() -> bool:
+        found = (await scene.sidecar.state())["llama"]["endpoints"]
+        assert all(one["name"] == one["address"] for one in found)
+        return [one["address"] for one in found if one["state"] == "ready"] == list(addresses)
+
+    await until(has_them, SOON, f"the endpoints {addresses}")
+
+
+async def test_requests_follow_a_name_to_its_addresses(
+    launch: Launch, dns: DnsServer, tmp_path: Path
+) -> None:
+    scene = await launch(by_dns(dns))
+    port = scene.replicas.addresses[0].rpartition(":")[2]
+    dns.records = a({"vllm.test.": ["127.0.0.1"]}, ttl=1)
+    configure(scene, [f"vllm.test:{port}"])
+
+    async def was_asked() -> bool:
+        return await scene.metric("extproc_name_lookups_total", result="ok") > 0
+
+    await until(was_asked, SOON, "a lookup")
+    await routes_to(scene, [f"127.0.0.1:{port}"])
+    assert (await scene.send(chat("hello"))).status == 200
+
+    (tmp_path / "second").mkdir()
+    second = StandInFleet(1, tmp_path / "second", ("--host", "127.0.0.2", "--ports", port))
+    await second.start()
+    try:
+        dns.records = a({"vllm.test.": ["127.0.0.2"]}, ttl=1)
+        await routes_to(scene, [f"127.0.0.2:{port}"])
+        assert (await scene.send(chat("hello"))).status == 200
+
+        await dns.stop()
+        log = scene.sidecar.stderr
+        await until(lambda: "endpoint name not resolved" in log.read_text(), SOON, "a warning")
+        assert (await scene.send(chat("hello"))).status == 200
+        first, *later = await scene.access_log(3)
+        assert first["upstream"] == f"127.0.0.1:{port}"
+        assert {line["upstream"] for line in later} == {f"127.0.0.2:{port}"}
+    finally:
+        await second.stop()
+
+
+async def test_a_list_without_endpoints_is_ready_and_refuses(launch: Launch) -> None:
+    scene = await launch(Options(replicas=1))
+    configure(scene, [])
+    await routes_to(scene, [])
+    assert (await scene.sidecar.get("/readyz"))[0] == 200
+    reply = await scene.send(chat("hello"))
+    assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
+    assert "retry-after" in reply.headers
+
+    configure(scene, scene.replicas.addresses)
+    await routes_to(scene, scene.replicas.addresses)
+    assert (await scene.send(chat("hello"))).status == 200
+
+
+async def test_the_sidecar_is_ready_once_dns_responded(dns: DnsServer, tmp_path: Path) -> None:
+    dns.mode, dns.records = "silent", a({"vllm.test.": ["127.0.0.1"]})
+    models = Options().models(["vllm.test:8000"])
+    sidecar = FileSidecar(models, tmp_path, arguments=by_dns(dns).sidecar_arguments)
+    sidecar.spawn()
+    try:
+        why = "endpoints vllm.test:8000: vllm.test: no response from DNS within 4.5 s\n"
+
+        async def says_why() -> bool:
+            return dns.asked("vllm.test.") > 0 and await sidecar.get("/readyz") == (503, why)
+
+        await until(says_why, SOON, why)
+        dns.mode = "answer"
+        await until(sidecar.is_ready, SOON, "the sidecar to be ready")
+    finally:
+        await sidecar.stop()
+    assert "Traceback" not in sidecar.stderr.read_text()

@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 # Beside the Envoy in the environment: the version whose ext_proc streams end
 # earliest (see docs/envoy.md), so in-flight counts are proven on both kinds.
 TEST_ENVOYS := 1.38.3
-ALL_ENVOYS := 1.36.4 1.37.0 1.38.3 1.39.3 1.40.0
+ALL_ENVOYS := 1.37.0 1.38.3 1.39.3 1.40.0
 
 # In an environment of its own: it pins much, and brings gigabytes. It wants torch's CPU
 # build; where the package index has none, say where: VLLM_PIP_ARGS="--extra-index-url ...".

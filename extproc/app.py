@@ -13,6 +13,7 @@ from random import Random
 from time import monotonic
 from typing import Protocol
 
+from extproc.adapters.allocator import keep_freed_memory
 from extproc.adapters.configuration import Configuration
 from extproc.adapters.dns.resolver import NameServer, Resolver
 from extproc.adapters.ejections import EjectionReport
@@ -191,6 +192,7 @@ class Sidecar:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(f"{where}{error.strerror or error}") from None
         spare_the_collector()
+        keep_freed_memory()
         self._serving = True
         await self._grpc.set_serving(True)
         if self._settings.log_prompts:

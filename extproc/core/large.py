@@ -41,10 +41,10 @@ LONGEST_FIELD = 65_536
 """Bytes of a field, beside the prompt, that is read from anywhere in a large body."""
 
 _PIECE = 16_384
-"""Bytes that are base64 as a whole or not at all."""
+"""Bytes that count as base64 as a whole or not at all."""
 
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
-_NUMBER = b"0123456789+-eE"
+_NOT_IN_BASE64 = (b" ", b'"', b"\\", b",", b"[", b"{", b"\n")
+_NUMBER = b"0123456789+-.eE"
 _BLANKS = b" \t\r\n"
 _CHUNK = 65_536
 
@@ -133,8 +133,10 @@ def _extent(head: bytes) -> tuple[int, int]:
 
 
 def _is_base64(piece: bytes) -> bool:
-    """Whether it stands within a text in base64: not in a number, which takes long to read."""
-    return not piece.translate(None, _BASE64) and bool(piece.strip(_NUMBER))
+    """Whether it may stand within base64. A number may not: it takes long to read."""
+    if any(sign in piece for sign in _NOT_IN_BASE64):
+        return False
+    return piece.isascii() and bool(piece.strip(_NUMBER))
 
 
 def model_in_large(body: bytes) -> str | None:

@@ -54,7 +54,7 @@ def open_in(document: object) -> Open:
     return tuple(path)
 
 
-def leaves(value: Any, *, weighed: bool = False, cut: Open = ()) -> Iterator[str]:
+def leaves(value: Any, weighed: bool, cut: Open) -> Iterator[str]:
     """Yield all texts and numbers below a JSON value, in order; the type of a part says nothing.
 
     `weighed`: a medium is as long as MEDIUM_BYTES. One generator walks all of it, because one for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import xxhash
 
@@ -19,16 +18,6 @@ from extproc.core.session import SALT, session_of
 from extproc.core.spec import PrefixHashSpec
 
 
-class Prefix(NamedTuple):
-    """What requests must share to be sent to the same endpoint."""
-
-    text: str
-    """Empty where there is nothing to follow."""
-
-    source: str = ""
-    """The source of the session's id that the text is; empty where the prompt gave it."""
-
-
 def prefix_of(
     document: Document | None,
     headers: Mapping[str, str],
@@ -37,7 +26,7 @@ def prefix_of(
     cut: bool = False,
 ) -> str:
     """The text that requests must share to be sent to the same endpoint; may be empty."""
-    return read_prefix(document, headers, spec, cut=cut).text
+    return read_prefix(document, headers, spec, cut=cut)[0]
 
 
 def read_prefix(
@@ -46,19 +35,20 @@ def read_prefix(
     spec: PrefixHashSpec,
     *,
     cut: bool = False,
-) -> Prefix:
-    """Return that text and where it was read.
+) -> tuple[str, str]:
+    """Return that text, and the source of the session's id if the text is one, else nothing.
 
     `document` is None where the body holds no prompt; its body may end anywhere if `cut`.
     A header's value and a session's id count whole: they are often alike at the beginning.
     """
     if spec.header is not None:
         value = headers.get(spec.header, "")
-        return Prefix(value, spec.prefix_source if value else "")
-    session = session_of(document, headers, spec)
-    if session is not None:
-        return Prefix(session.value, session.source)
-    return Prefix("" if document is None else _in_prompt(document, spec, cut))
+        return value, spec.prefix_source if value else ""
+    if spec.session_keys:
+        session = session_of(document, headers, spec)
+        if session is not None:
+            return session
+    return "" if document is None else _in_prompt(document, spec, cut), ""
 
 
 def _in_prompt(document: Document, spec: PrefixHashSpec, cut: bool) -> str:

@@ -8,7 +8,7 @@ names only; a completion's prompt is one turn of the user.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import xxhash
@@ -87,7 +87,7 @@ def prompt_head(document: Document, limit: int, *, cut: bool = False) -> str:
     pieces: list[str] = []
     length = 0
     fields = [_field(document, field, cut) for field in document if field in _PROMPT_FIELDS]
-    for piece in leaves(fields, cut=open_in(document) if cut else ()):
+    for piece in leaves(fields, False, open_in(document) if cut else ()):
         pieces.append(piece)
         length += len(piece) + 1
         if length > limit:
@@ -114,23 +114,24 @@ def spoken(document: Document, limit: int, *, cut: bool = False) -> Spoken:
     still_open: Open = open_in(document) if cut else ()
     messages = document.get("messages", document.get("input", document.get("prompt")))
     openings = _openings(messages)
-    system = [document.get("tools"), *(_field(document, field, cut) for field in _SYSTEM_FIELDS)]
-    before = chain(
-        leaves(system, weighed=True, cut=still_open), leaves(openings, weighed=True, cut=still_open)
-    )
-    opening = _joined(before, limit)
+    system = [
+        document.get("tools"),
+        _field(document, "system", cut),
+        document.get("instructions"),
+        openings,
+    ]
+    opening = _joined(leaves(system, True, still_open), limit)
     said = messages[len(openings) :] if isinstance(messages, list) else messages
-    rest = _joined(leaves(said, weighed=True, cut=still_open), limit - len(opening.text))
+    rest = _joined(leaves(said, True, still_open), limit - len(opening.text))
     return Spoken(opening.text + rest.text, len(opening.text), opening.beyond + rest.beyond)
 
 
 def prompts_of(document: Document) -> list[Any]:
     """The prompts of a completion that has several; empty for every other request."""
-    if "messages" in document or "input" in document:
-        return []
     prompts = document.get("prompt")
-    several = isinstance(prompts, list) and len(prompts) > 1 and isinstance(prompts[0], str | list)
-    return prompts if isinstance(prompts, list) and several else []
+    if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
+        return []
+    return [] if "messages" in document or "input" in document else prompts
 
 
 def _field(document: Document, field: str, cut: bool) -> Any:

@@ -38,6 +38,7 @@ from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.router import Router
 from extproc.core.signals import Signals
 from extproc.core.spec import (
+    DEFAULT_SESSION_SOURCES,
     PREFIX_SOURCES,
     FilterName,
     LoadBalancingSpec,
@@ -194,6 +195,10 @@ def _strategies() -> Iterator[str]:
     yield "`PrefixHash` hashes a key of each request. The values of `prefixSource`:"
     rows = [(f"`{name}`", meaning) for name, meaning in PREFIX_SOURCES.items()]
     yield from _table(("source", "the key"), rows)
+    yield ""
+    yield "`Session` looks for a session's id in this order, unless `sessionSources` lists another:"
+    yield ""
+    yield from (f"{place}. `{source}`" for place, source in enumerate(DEFAULT_SESSION_SOURCES, 1))
 
 
 def strategy_in_words(name: str) -> str:

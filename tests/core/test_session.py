@@ -160,11 +160,11 @@ class TestACutBody:
         for head in cuts(body):
             document = read_json(head, complete=False)
             found = read_prefix(document, {}, spec, cut=True)
-            assert found == whole or not is_settled(found.text, document, spec, found.source)
+            assert found == whole or not is_settled(found[0], document, spec, found[1])
 
     def test_is_settled_by_a_header(self) -> None:
         found = read_prefix({}, {"x-session-id": "s"}, sessions())
-        assert is_settled(found.text, {}, sessions(), found.source)
+        assert is_settled(found[0], {}, sessions(), found[1])
 
 
 class TestALargeBody:

@@ -82,7 +82,7 @@ class PrefixHashSpec(Spec):
         """The body's own fields, beside the prompt, that the key may be read from."""
         return frozenset(key.field for key in self.session_keys if key.field)
 
-    @property
+    @cached_property
     def header(self) -> str | None:
         """The header to read the key from, in lower case, where the source is one."""
         if self.prefix_source.startswith(HEADER_SOURCE):

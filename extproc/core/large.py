@@ -64,12 +64,9 @@ class _Skimmed(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_SKIM = msgspec.json.Decoder(_Skimmed)
-
-
 @lru_cache(maxsize=64)
-def _skimmer(fields: frozenset[str]) -> msgspec.json.Decoder[Any]:
-    """The same for further fields, which stand at their places in the sorted list."""
+def _skimmer(fields: frozenset[str] = frozenset()) -> msgspec.json.Decoder[Any]:
+    """A decoder that also wants these fields, by their places in the sorted list."""
     names = {f"field{place}": name for place, name in enumerate(sorted(fields))}
     wanted = [(name, msgspec.Raw, _NO_VALUE) for name in names]
     skimmed = msgspec.defstruct("_Skimmed", wanted, bases=(_Skimmed,), rename=names)
@@ -190,7 +187,7 @@ def _check_utf8(body: bytes) -> None:
 def is_strict_object(body: bytes) -> bool:
     """Whether it is all of a JSON object; texts may hold what is no UTF-8."""
     try:
-        _SKIM.decode(body)
+        _skimmer().decode(body)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -315,11 +315,12 @@ def _paths() -> Iterator[str]:
     yield ""
     yield from _paragraph(
         f"A body of JSON is read value by value up to {WHOLE:,} bytes. A larger one that Envoy "
-        "shows is checked and searched for its `model` to its end, wherever that stands, and read "
-        f"value by value as far as {MOST_BYTES:,} bytes and {MOST_VALUES:,} texts, commas and "
-        "brackets go; what is beyond makes no prefix and no block, and is only counted. One that "
-        "goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting deeper "
-        "than 200 and numbers of thousands of digits are there for the server to refuse."
+        "shows is checked and searched to its end for its `model`, its `cache_salt` and the fields "
+        "of `sessionSources`, wherever they stand, and read value by value as far as "
+        f"{MOST_BYTES:,} bytes, images in base64 not counted, and {MOST_VALUES:,} texts, commas "
+        "and brackets go; what is beyond makes no prefix and no block, and is only counted. One "
+        "that goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting "
+        "deeper than 200 and numbers of thousands of digits are there for the server to refuse."
     )
     yield ""
     yield f"Of a multipart form the first {MOST_PARTS:,} parts are looked at."

@@ -17,7 +17,8 @@ SALT = "cache_salt"
 """The field of a body that separates caches."""
 
 LONGEST_ID = 4096
-"""Characters of a session's id in a body; a longer text is no id."""
+"""Characters of a session's id in a body, or of a salt; a longer text is neither. vLLM takes salts
+of up to 128 characters since September 2026."""
 
 
 class Session(NamedTuple):
@@ -30,7 +31,7 @@ class Session(NamedTuple):
 def salt_of(document: Document | None) -> str:
     """Return the salt of a request's cache; empty where there is none."""
     salt = None if document is None else document.get(SALT)
-    return salt if isinstance(salt, str) else ""
+    return salt if isinstance(salt, str) and len(salt) <= LONGEST_ID else ""
 
 
 def session_of(

@@ -92,7 +92,7 @@ class TestTheChain:
         }
         assert len(chains) == 1
 
-    @pytest.mark.parametrize("salt", [None, "", 7, True, ["a"], {"a": "b"}])
+    @pytest.mark.parametrize("salt", [None, "", 7, True, ["a"], {"a": "b"}, "a" * 4097])
     def test_without_a_salt_that_vllm_takes_is_what_it_was(self, salt: object) -> None:
         plain = prompt_of({"messages": SAID}, "llama")
         assert prompt_of(asked(salt), "llama") == plain

@@ -68,6 +68,8 @@ class Explanation:
     reason: str | None = None
     prefix: str | None = None
     prefix_hash: str | None = None
+    session: str | None = None
+    """The source of the session's id that is the prefix."""
     prompt: ExplainedPrompt | None = None
     bound: float | None = None
     shown_bytes: int = 0
@@ -98,6 +100,8 @@ class Explanation:
         if self.reads_signals:
             yield "signals     none here: judged by requests in flight alone"
         yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none to follow)"
+        if self.session:
+            yield f"session     from {self.session}"
         yield f"hash        {self.prefix_hash or '-'}"
         if self.prompt is not None:
             yield from self.prompt.lines()
@@ -172,11 +176,11 @@ def _prompt(placement: Placement) -> ExplainedPrompt | None:
     prompt, spec = placement.prompt, placement.model.spec.load_balancing
     if prompt is None:
         return None
-    if prompt.shared is not None and spec.prefix_hash.header is None:
+    if prompt.shared is not None and spec.prefix_hash.header is None and not placement.session:
         home_by = "the system prompt"
     else:
         home_by = "chance" if placement.key is None else "the hash"
-    return ExplainedPrompt(prompt.bytes, len(prompt.blocks), prompt.system_blocks, home_by)
+    return ExplainedPrompt(prompt.bytes, prompt.all_blocks, prompt.system_blocks, home_by)
 
 
 def _explanation(
@@ -197,6 +201,7 @@ def _explanation(
         reason=decision.reason,
         prefix=placement.prefix,
         prefix_hash=None if decision.key is None else f"{decision.key:016x}",
+        session=placement.session or None,
         prompt=_prompt(placement),
         bound=None if bound is None else bound.numerator / bound.denominator,
         candidates=[

@@ -55,6 +55,43 @@ def test_each_step_is_told() -> None:
     assert sorted(c.address for c in explanation.candidates) == sorted(TWO_ADDRESSES)
 
 
+@pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+def test_a_sessions_source_is_told(strategy: str) -> None:
+    model = model_spec("llama", strategy=strategy, prefixSource="Session")
+    rules = {"role": "system", "content": "rules " * 1000}
+    messages = [rules, {"role": "user", "content": "hello"}]
+    body = {"model": "llama", "messages": messages, "prompt_cache_key": "s-2"}
+    for headers, prefix, source in (
+        ({"Session-Id": "s-1"}, "s-1", "Header:session-id"),
+        ({}, "s-2", "Body:prompt_cache_key"),
+    ):
+        explanation = explained(model, body=body, headers=headers)
+        assert (explanation.prefix, explanation.session) == (prefix, source)
+        assert f"session     from {source}" in explanation.lines()
+        if explanation.prompt is not None:
+            assert explanation.prompt.home_by == "the hash"
+    without = explained(model, body={"model": "llama", "messages": messages})
+    assert (without.prefix, without.session) == ("hello", None)
+    assert not any(line.startswith("session") for line in without.lines())
+    if without.prompt is not None:
+        assert without.prompt.home_by == "the system prompt"
+
+
+def test_the_blocks_of_several_prompts_are_told_together() -> None:
+    model = model_spec("llama", strategy="PrefixCache")
+    body = {"model": "llama", "prompt": ["a" * 1000, "b" * 2000]}
+    explanation = explained(model, body=body, path="/v1/completions")
+    assert explanation.prompt is not None
+    assert (explanation.prompt.bytes, explanation.prompt.blocks) == (3002, 3 + 7)
+
+
+def test_a_salt_changes_the_hash_and_not_the_prefix() -> None:
+    asked = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
+    plain, salted = (explained(body={**asked, **salt}) for salt in ({}, {"cache_salt": "a"}))
+    assert plain.prefix == salted.prefix == "hello"
+    assert plain.prefix_hash != salted.prefix_hash
+
+
 @brief
 @given(st.text(min_size=1, max_size=20))
 def test_the_endpoint_is_the_one_that_serve_would_choose(content: str) -> None:

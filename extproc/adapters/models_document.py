@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, get_args
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from extproc.core.spec import ModelsSpec
+from extproc.core.spec.values import suggestion
 
 # What a ConfigMap can hold.
 MAX_BYTES = 1024 * 1024
@@ -105,12 +105,12 @@ def _problem(error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = _keys(location[:-1])
-        message = f"unknown key{_suggestion(location[-1], known)}; known are {_list(known)}"
+        message = f"unknown key{suggestion(location[-1], known)}; known are {_list(known)}"
     elif error["type"] == "missing":
         message = "is required"
     elif error["type"] == "literal_error":
         options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        close = _suggestion(error["input"], options)
+        close = suggestion(error["input"], options)
         message = f"{_shown(error['input'])} is not one of {_list(options)}{close}"
     elif error["type"] in _EXPECTED:
         message = f"must be {_EXPECTED[error['type']]}, not {_shown(error['input'])}"
@@ -142,14 +142,6 @@ def _model_within(annotation: object) -> type[BaseModel] | None:
     return next(filter(None, map(_model_within, get_args(annotation))), None)
 
 
-def _suggestion(given: object, options: Sequence[str]) -> str:
-    if not isinstance(given, str):
-        return ""
-    folded = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)
-    return f", did you mean {folded[close[0]]!r}?" if close else ""
-
-
 def _list(options: Sequence[str]) -> str:
     return ", ".join(options)
 
@@ -178,5 +170,5 @@ def _dangling_targets(spec: ModelsSpec) -> Iterator[str]:
         for place, target in enumerate(model.split.targets if model.split else ()):
             if target.model not in known:
                 path = f"models[{position}].split.targets[{place}].model"
-                close = _suggestion(target.model, known)
+                close = suggestion(target.model, known)
                 yield f"{path}: {target.model!r} is no model or adapter of this document{close}"

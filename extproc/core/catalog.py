@@ -82,6 +82,8 @@ class Catalog:
     """Those of further names, by which endpoints call their adapters."""
     key_headers: frozenset[str] = frozenset()
     """The request headers that some model or split reads its key from."""
+    key_fields: frozenset[str] = frozenset()
+    """The fields of bodies, beside prompts, that some model or split reads its key from."""
 
     @classmethod
     def of(
@@ -94,10 +96,11 @@ class Catalog:
         by_name = {model.spec.name: model for model in models}
         keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
         keys += [split.key for split in splits.values()]
-        headers = frozenset(key.header for key in keys if key.header is not None)
+        headers = frozenset(header for key in keys for header in key.headers)
+        fields = frozenset(field for key in keys for field in key.fields)
         names = _names(by_name)
         found_names = _found_names(by_name, {*names, *splits})
-        return cls(by_name, splits, found, names, found_names, headers)
+        return cls(by_name, splits, found, names, found_names, headers, fields)
 
     def resolve(self, name: str) -> tuple[Model, str]:
         """The model and adapter that a request's model name means.

@@ -8,20 +8,23 @@ names only; a completion's prompt is one turn of the user.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import xxhash
 
 from extproc.core.body import Document
+from extproc.core.leaves import Open, leaves, number_text, open_in
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 # Fields that hold the whole of the system prompt, outside the list of messages.
 _SYSTEM_FIELDS = ("system", "instructions")
 _LONGEST_DATA = 1024
 """Characters of a `data:` URL that could as well be text."""
-_LONGEST_INTEGER = 1024
-"""Bits of a number that could as well be a float."""
+_BILLING = "x-anthropic-billing-header"
+"""Beginning of a system block that Claude Code writes, with another hash in each request. vLLM
+leaves such blocks out of the prompt, wherever they stand in the list (its PR 36829); a system
+prompt that is one string stays as it is."""
 _PROMPT_FIELDS = frozenset({"messages", "input", "prompt", "tools", *_SYSTEM_FIELDS})
 
 
@@ -49,13 +52,13 @@ def first_user_message_is_whole(document: Document) -> bool:
     return turn is not None and turn is not last and turn is not cut
 
 
-def system_text(document: Document) -> str:
+def system_text(document: Document, *, cut: bool = False) -> str:
     """The system prompt: its own field, and system messages before the first of the user.
 
     Later system messages do not count: a conversation's key must not change
-    because an application slipped one in.
+    because an application slipped one in. `cut`: the body may end anywhere.
     """
-    texts = [text_of(document[field]) for field in _SYSTEM_FIELDS if field in document]
+    texts = [text_of(_field(document, field, cut)) for field in _SYSTEM_FIELDS if field in document]
     for message in _objects(document.get("messages", document.get("input"))):
         if not _is_of_the_system(message):
             break
@@ -73,17 +76,18 @@ def system_text_is_whole(document: Document) -> bool:
     return last not in _SYSTEM_FIELDS and system_text(document) != ""
 
 
-def prompt_head(document: Document, limit: int) -> str:
+def prompt_head(document: Document, limit: int, *, cut: bool = False) -> str:
     """The first `limit` characters of everything in the prompt, in the body's own order.
 
     All texts and numbers below the prompt's fields: tools, system prompt, roles,
     messages, tool calls, parts that are no text, token ids. The body's order and
-    not the chat template's, so that a cut body gives the beginning of what the
+    not the chat template's, so that a cut body (`cut`) gives the beginning of what the
     whole body would have given.
     """
     pieces: list[str] = []
     length = 0
-    for piece in _leaves([document[field] for field in document if field in _PROMPT_FIELDS]):
+    fields = [_field(document, field, cut) for field in document if field in _PROMPT_FIELDS]
+    for piece in leaves(fields, False, open_in(document) if cut else ()):
         pieces.append(piece)
         length += len(piece) + 1
         if length > limit:
@@ -101,19 +105,51 @@ class Spoken(NamedTuple):
     """Characters that come after it, and were only counted."""
 
 
-def spoken(document: Document, limit: int) -> Spoken:
+def spoken(document: Document, limit: int, *, cut: bool = False) -> Spoken:
     """All that a chat template puts in a prompt, in its order, as far as some `limit` characters.
 
     Tools, the system prompt, then what was said, each with its role: the order of the request's
-    fields, which clients choose, does not count.
+    fields, which clients choose, does not count. `cut`: the body may end anywhere.
     """
+    still_open: Open = open_in(document) if cut else ()
     messages = document.get("messages", document.get("input", document.get("prompt")))
     openings = _openings(messages)
-    system = [document.get("tools"), *(document.get(field) for field in _SYSTEM_FIELDS)]
-    opening = _joined(chain(_leaves(system), _leaves(openings)), limit)
+    system = [
+        document.get("tools"),
+        _field(document, "system", cut),
+        document.get("instructions"),
+        openings,
+    ]
+    opening = _joined(leaves(system, True, still_open), limit)
     said = messages[len(openings) :] if isinstance(messages, list) else messages
-    rest = _joined(_leaves(said), limit - len(opening.text))
+    rest = _joined(leaves(said, True, still_open), limit - len(opening.text))
     return Spoken(opening.text + rest.text, len(opening.text), opening.beyond + rest.beyond)
+
+
+def prompts_of(document: Document) -> list[Any]:
+    """The prompts of a completion that has several; empty for every other request."""
+    prompts = document.get("prompt")
+    if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
+        return []
+    return [] if "messages" in document or "input" in document else prompts
+
+
+def _field(document: Document, field: str, cut: bool) -> Any:
+    """A field of the prompt, without blocks that are not part of it."""
+    value = document.get(field)
+    if field != "system" or not isinstance(value, list):
+        return value
+    kept = [block for block in value if not _is_billing(block)]
+    if cut and kept and kept[-1] is value[-1] and next(reversed(document)) == field:
+        text = kept[-1].get("text") if isinstance(kept[-1], dict) else None
+        if isinstance(text, str) and _BILLING.startswith(text):
+            kept.pop()
+    return kept
+
+
+def _is_billing(block: Any) -> bool:
+    text = block.get("text") if isinstance(block, dict) else None
+    return isinstance(text, str) and text.startswith(_BILLING)
 
 
 def _openings(messages: Any) -> list[Any]:
@@ -173,39 +209,8 @@ def _first_user_turn(document: Document) -> Any:
     return next((m for m in _objects(messages) if m.get("role") == "user"), None)
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    """All texts and numbers below a JSON value, in order; the type of a part says nothing.
-
-    One generator for the whole of it: one for each list would cost more than its leaves.
-    """
-    open_values: list[Iterator[Any]] = [iter((value,))]
-    while open_values:
-        for member in open_values[-1]:
-            if isinstance(member, str):
-                yield member
-            elif isinstance(member, dict):
-                if "type" in member:
-                    member = {key: value for key, value in member.items() if key != "type"}
-                open_values.append(iter(member.values()))
-                break
-            elif isinstance(member, list):
-                open_values.append(iter(member))
-                break
-            elif isinstance(member, int | float) and not isinstance(member, bool):
-                yield _number(member)
-        else:
-            open_values.pop()
-
-
 def _token(token: Any) -> str:
-    return _number(token) if isinstance(token, int) else str(token)
-
-
-def _number(number: int | float) -> str:  # compiled, no whole number is a float
-    """As text; thousands of digits in hexadecimal, for decimal ones take quadratic time."""
-    if isinstance(number, int) and number.bit_length() > _LONGEST_INTEGER:
-        return hex(number)
-    return str(number)
+    return number_text(token) if isinstance(token, int) else str(token)
 
 
 def _objects(value: Any) -> Iterator[Document]:

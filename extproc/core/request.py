@@ -15,10 +15,10 @@ from extproc.core.body import (
     read_json,
 )
 from extproc.core.errors import InvalidRequest, Refusal
-from extproc.core.large import MOST_BYTES, WHOLE, model_in_large, read_large
+from extproc.core.large import MOST_BYTES, WHOLE, completed, read_large, skimmed
 from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api
-from extproc.core.prefix import is_settled
+from extproc.core.prefix import is_settled, salt_is_settled
 from extproc.core.rename import renamed_form, renamed_json
 from extproc.core.router import Placement, Router
 from extproc.core.subset import subset_of
@@ -68,13 +68,14 @@ class Request:
         shown = 1.0 if complete else self._shown(head)
         if read < len(head):
             shown *= read / len(head)
-        return self._place(name, document, shown)
+        return self._place(name, document, shown, cut=not complete or read < len(head))
 
     def place_early(self, head: bytes) -> Placement | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
         if not head or head.isspace():
             return None
-        return self._read_early(head)[1]
+        name, document, _ = self._read(head, complete=False)
+        return self._place_if_settled(name, document)
 
     def place_unseen(self) -> Placement:
         """Where it belongs if bodies are not shown. Raises Refusal."""
@@ -117,8 +118,11 @@ class Request:
         """Whether the client itself asks for a report that upstreams know to give."""
         return is_format(self._headers.get(FORMAT_HEADER, ""))
 
-    def _place(self, name: str, document: Document | None, shown: float = 1.0) -> Placement:
-        return self._router.place(name, document, self._headers, self._subset, shown=shown)
+    def _place(
+        self, name: str, document: Document | None, shown: float = 1.0, *, cut: bool = False
+    ) -> Placement:
+        headers, subset = self._headers, self._subset
+        return self._router.place(name, document, headers, subset, shown=shown, cut=cut)
 
     def _place_by_beginning(self, body: bytes) -> Placement | None:
         """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
@@ -127,23 +131,28 @@ class Request:
         they need not be counted. Of a field that stands twice, the first may then make the prefix.
         """
         try:
-            name, placed = self._read_early(body[:_BEGINNING])
-            sound = placed is not None and model_in_large(body) == name
+            name, document, _ = self._read(body[:_BEGINNING], complete=False)
+            if document is None or name is None or self._reads_prompts(name):
+                return None
+            model, known = skimmed(body, self._router.catalog.key_fields)
+            return (
+                self._place_if_settled(name, completed(document, known)) if model == name else None
+            )
         except Refusal:
             return None  # one who reads all of it knows better why
-        return placed if sound else None
 
-    def _read_early(self, head: bytes) -> tuple[str | None, Placement | None]:
-        """The model's name that was read, and the place if no more of the body may change it."""
-        name, document, _ = self._read(head, complete=False)
+    def _place_if_settled(self, name: str | None, document: Document | None) -> Placement | None:
+        """The place by the beginning of a body, if no more of the body may change it."""
         if name is None or self._reads_prompts(name):
-            return name, None  # more of the prompt may tell more
-        placed = self._place(name, document)
+            return None  # more of the prompt may tell more
+        placed = self._place(name, document, cut=True)
         if placed.model.strategy.reads_prompts:
-            return name, None
+            return None
+        if not placed.session and not salt_is_settled(document):
+            return None
         spec = placed.model.spec.load_balancing.prefix_hash
-        settled = placed.settled and is_settled(placed.prefix, document, spec)
-        return name, placed if settled else None
+        settled = is_settled(placed.prefix, document, spec, placed.session)
+        return placed if settled and placed.settled else None
 
     def _reads_prompts(self, name: str) -> bool:
         """Whether the model's strategy does; of a split's targets it shows with the choice."""
@@ -165,7 +174,8 @@ class Request:
             content_type = self._headers.get("content-type", "")
             return model_in_form(head, content_type, complete=complete), None, len(head)
         if len(head) > WHOLE:
-            name, document, read = read_large(head, complete=complete)
+            fields = self._router.catalog.key_fields
+            name, document, read = read_large(head, complete=complete, fields=fields)
         else:
             document = read_json(head, complete=complete)
             name, read = model_in_json(head, document, complete=complete), len(head)

@@ -13,7 +13,8 @@ from extproc.core.ejection import Ejected, Ejection
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
-from extproc.core.prefix import is_settled, key_of, prefix_of
+from extproc.core.prefix import is_settled, key_of, read_prefix
+from extproc.core.session import salt_of
 from extproc.core.signals import Signals
 from extproc.core.split import Split
 from extproc.core.strategies import Candidate, Prediction, Query, Reason
@@ -36,6 +37,8 @@ class Placement(NamedTuple):
     """Where the strategy wants to see it."""
     settled: bool = True
     """Of a cut body: whether what makes the request stay with a split's target was read whole."""
+    session: str = ""
+    """The source of the session's id that is the prefix; empty where the prefix is none."""
 
 
 class Decision(NamedTuple):
@@ -124,20 +127,26 @@ class Router:
         subset: Subset | None = None,
         *,
         shown: float = 1.0,
+        cut: bool = False,
     ) -> Placement:
-        """What the request means here; the document is that share of it. Raises ModelNotFound."""
+        """What the request means here; the document is that share of it. Raises ModelNotFound.
+
+        `cut`: the document may end anywhere.
+        """
         split = self.catalog.splits.get(name)
         if split is not None:
-            return self._place_split(split, document, headers, subset, shown)
+            return self._place_split(split, document, headers, subset, shown, cut)
         model, adapter = self.catalog.resolve(name)
-        prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
+        spec = model.spec.load_balancing.prefix_hash
+        prefix, source = read_prefix(document, headers, spec, cut=cut)
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
         served = adapter or model.spec.served
         rename = None if served == name else served
         prompt = None
         if document is not None and model.strategy.reads_prompts:
-            prompt = prompt_of(document, served, shown=shown)
-        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot, rename, prompt)
+            prompt = prompt_of(document, served, shown=shown, cut=cut)
+        key = key_of(adapter, prefix, "" if source else salt_of(document))
+        return Placement(model, adapter, prefix, key, snapshot, rename, prompt, session=source)
 
     def _place_split(
         self,
@@ -146,13 +155,14 @@ class Router:
         headers: Mapping[str, str],
         subset: Subset | None,
         shown: float,
+        cut: bool,
     ) -> Placement:
         """In the first target that has an endpoint for the request, else in the first."""
-        sticky = prefix_of(document, headers, split.key)
-        settled = is_settled(sticky, document, split.key)
+        sticky, source = read_prefix(document, headers, split.key, cut=cut)
+        settled = is_settled(sticky, document, split.key, source)
         first: Placement | None = None
         for target in split.order(sticky, self._rng):
-            place = self.place(target, document, headers, subset, shown=shown)
+            place = self.place(target, document, headers, subset, shown=shown, cut=cut)
             served = place.adapter or place.model.spec.served
             place = place._replace(rename=served, settled=settled)
             if place.snapshot.eligible(place.adapter):
@@ -219,4 +229,5 @@ class Router:
 
     def _query(self, placement: Placement) -> Query:
         per_token = self.token_sizes.of(placement.model.spec.name)
-        return Query(placement.adapter, placement.key, placement.prompt, per_token)
+        by_session = placement.session != ""
+        return Query(placement.adapter, placement.key, placement.prompt, per_token, by_session)

@@ -38,6 +38,7 @@ from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.router import Router
 from extproc.core.signals import Signals
 from extproc.core.spec import (
+    DEFAULT_SESSION_SOURCES,
     PREFIX_SOURCES,
     FilterName,
     LoadBalancingSpec,
@@ -194,6 +195,10 @@ def _strategies() -> Iterator[str]:
     yield "`PrefixHash` hashes a key of each request. The values of `prefixSource`:"
     rows = [(f"`{name}`", meaning) for name, meaning in PREFIX_SOURCES.items()]
     yield from _table(("source", "the key"), rows)
+    yield ""
+    yield "`Session` looks for a session's id in this order, unless `sessionSources` lists another:"
+    yield ""
+    yield from (f"{place}. `{source}`" for place, source in enumerate(DEFAULT_SESSION_SOURCES, 1))
 
 
 def strategy_in_words(name: str) -> str:
@@ -310,11 +315,12 @@ def _paths() -> Iterator[str]:
     yield ""
     yield from _paragraph(
         f"A body of JSON is read value by value up to {WHOLE:,} bytes. A larger one that Envoy "
-        "shows is checked and searched for its `model` to its end, wherever that stands, and read "
-        f"value by value as far as {MOST_BYTES:,} bytes and {MOST_VALUES:,} texts, commas and "
-        "brackets go; what is beyond makes no prefix and no block, and is only counted. One that "
-        "goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting deeper "
-        "than 200 and numbers of thousands of digits are there for the server to refuse."
+        "shows is checked and searched to its end for its `model`, its `cache_salt` and the fields "
+        "of `sessionSources`, wherever they stand, and read value by value as far as "
+        f"{MOST_BYTES:,} bytes, images in base64 not counted, and {MOST_VALUES:,} texts, commas "
+        "and brackets go; what is beyond makes no prefix and no block, and is only counted. One "
+        "that goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting "
+        "deeper than 200 and numbers of thousands of digits are there for the server to refuse."
     )
     yield ""
     yield f"Of a multipart form the first {MOST_PARTS:,} parts are looked at."

@@ -231,7 +231,7 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
     base = model.load_balancing if model else LoadBalancingSpec()
     if asked.model is not None and model is None:
         raise BadInput("--model is a model of the document that --models names")
-    if base.prefix_hash.header not in (None, SESSION_HEADER):
+    if base.prefix_hash.headers and SESSION_HEADER not in base.prefix_hash.headers:
         raise BadInput(
             f"{asked.models}: requests are simulated with one header, {SESSION_HEADER}, so "
             f"'prefixSource' cannot be {base.prefix_hash.prefix_source}"

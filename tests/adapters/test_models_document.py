@@ -22,7 +22,9 @@ MODEL_KEYS = (
 NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"
 NO_NAME = "is no Kubernetes name: lower case letters, digits, '-' and '.'"
 STRATEGIES = ", ".join(get_args(StrategyName))
-SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Header:<name>"
+SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Session, Header:<name>"
+SESSIONS = "models[0].loadBalancing.prefixHash.sessionSources"
+NO_SESSION = "is not 'Header:<name>', 'Body:<field>' or 'Body:<field>.<field>'"
 
 
 def problems(text: str | bytes) -> list[str]:
@@ -143,6 +145,10 @@ def with_key(text: str) -> str:
 
 def prefix_hash(text: str) -> str:
     return with_key(f"loadBalancing: {{prefixHash: {{{text}}}}}")
+
+
+def session(sources: str) -> str:
+    return prefix_hash(f"prefixSource: Session, sessionSources: {sources}")
 
 
 def with_endpoints(text: str) -> str:
@@ -274,7 +280,7 @@ def with_endpoints(text: str) -> str:
             prefix_hash("mean_load_factor: 125"),
             "models[0].loadBalancing.prefixHash.mean_load_factor: unknown key, "
             "did you mean 'meanLoadFactor'?; "
-            "known are meanLoadFactor, prefixCharLength, replication, prefixSource",
+            "known are meanLoadFactor, prefixCharLength, replication, prefixSource, sessionSources",
         ),
         (
             with_key("loadBalancing: {strategy: prefixhash}"),
@@ -371,7 +377,7 @@ def with_endpoints(text: str) -> str:
         (
             prefix_hash("prefixSource: LastUserMessage"),
             "models[0].loadBalancing.prefixHash.prefixSource: "
-            f"'LastUserMessage' is not one of {SOURCES}",
+            f"'LastUserMessage' is not one of {SOURCES}, did you mean 'FirstUserMessage'?",
         ),
         (
             prefix_hash("prefixSource: 'Header:'"),
@@ -381,6 +387,47 @@ def with_endpoints(text: str) -> str:
             prefix_hash("prefixSource: 'Header::path'"),
             "models[0].loadBalancing.prefixHash.prefixSource: "
             f"'Header::path' is not one of {SOURCES}",
+        ),
+        (
+            session("[x-session-id]"),
+            f"{SESSIONS}[0]: 'x-session-id' {NO_SESSION}, did you mean 'Header:x-session-id'?",
+        ),
+        (
+            session("['Body:user', user]"),
+            f"{SESSIONS}[1]: 'user' {NO_SESSION}, did you mean 'Body:user'?",
+        ),
+        (
+            session("['header:X-Session']"),
+            f"{SESSIONS}[0]: 'header:X-Session' {NO_SESSION}, did you mean 'Header:x-session'?",
+        ),
+        (
+            session("['Body:session-id.x.y']"),
+            f"{SESSIONS}[0]: 'Body:session-id.x.y' {NO_SESSION}",
+        ),
+        (
+            session("['Body:previous_response_id']"),
+            f"{SESSIONS}[0]: 'Body:previous_response_id' changes with every turn, so it keeps no "
+            "two requests of a session together",
+        ),
+        (
+            session("['Body:messages']"),
+            f"{SESSIONS}[0]: 'Body:messages' is the prompt; other values of 'prefixSource' read it",
+        ),
+        (session("[7]"), f"{SESSIONS}[0]: must be a string, not 7"),
+        (session("[]"), f"{SESSIONS}: is empty; list at least one source"),
+        (
+            session("['Header:X', 'Header:x']"),
+            f"{SESSIONS}: 'Header:x' is listed twice",
+        ),
+        (
+            prefix_hash("sessionSources: ['Header:x']"),
+            "models[0].loadBalancing.prefixHash: 'sessionSources' means nothing without "
+            "'prefixSource: Session'",
+        ),
+        (
+            prefix_hash("prefixSource: session"),
+            "models[0].loadBalancing.prefixHash.prefixSource: "
+            f"'session' is not one of {SOURCES}, did you mean 'Session'?",
         ),
         (
             "models: [{name: a, service: {namespace: a, name: b}}]",
@@ -570,7 +617,7 @@ known_keys = st.sampled_from(
         *["models", "name", "aliases", "endpoints", "service", "inferencePool", "adapters"],
         "loadBalancing",
         *["strategy", "prefixHash", "meanLoadFactor", "prefixCharLength", "replication"],
-        *["prefixSource", "namespace", "port"],
+        *["prefixSource", "sessionSources", "namespace", "port"],
     ]
 )
 keys = known_keys | st.text(max_size=5) | st.integers() | st.none() | st.dates()

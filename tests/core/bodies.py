@@ -28,10 +28,24 @@ def shuffled(draw: st.DrawFn, /, **fields: st.SearchStrategy[Any]) -> Json:
     return made
 
 
+media = st.one_of(
+    shuffled(type=st.just("image_url"), image_url=shuffled(url=text, detail=text)),
+    shuffled(type=st.just("image_url"), image_url=st.fixed_dictionaries({"url": text})),
+    shuffled(type=st.just("input_audio"), input_audio=shuffled(data=text, format=text)),
+    shuffled(type=st.just("input_image"), image_url=text),
+    shuffled(
+        type=st.just("image"),
+        source=shuffled(
+            type=st.sampled_from(["base64", "text", "file"]), media_type=text, data=text
+        ),
+    ),
+)
+billing = shuffled(type=st.just("text"), text=st.just("x-anthropic-billing-header: cch=0;"))
+
+
 def parts(kind: str) -> st.SearchStrategy[list[Json]]:
-    """The parts of a message: texts and pictures."""
-    image = shuffled(type=st.just("image_url"), image_url=st.fixed_dictionaries({"url": text}))
-    return st.lists(shuffled(type=st.just(kind), text=text) | image, max_size=3)
+    """The parts of a message: texts, pictures and recordings."""
+    return st.lists(shuffled(type=st.just(kind), text=text) | media, max_size=3)
 
 
 roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
@@ -62,7 +76,8 @@ responses = shuffled(input=text | st.lists(response_items, max_size=4)) | shuffl
     input=text | st.lists(response_items, max_size=4), instructions=text
 )
 
-anthropic = shuffled(messages=messages) | shuffled(system=text | parts("text"), messages=messages)
+system_blocks = st.lists(shuffled(type=st.just("text"), text=text) | billing, max_size=3)
+anthropic = shuffled(messages=messages) | shuffled(system=text | system_blocks, messages=messages)
 
 documents = st.one_of(chat, completions, responses, anthropic)
 

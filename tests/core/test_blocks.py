@@ -11,17 +11,25 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core import blocks
-from extproc.core.blocks import BLOCK_BYTES, MOST_BLOCKS, MOST_BYTES, Prompt, prompt_of
+from extproc.core import blocks, leaves
+from extproc.core.blocks import (
+    BLOCK_BYTES,
+    MOST_BLOCKS,
+    MOST_BYTES,
+    MOST_PROMPTS,
+    Prompt,
+    prompt_of,
+)
 from extproc.core.body import read_json
 from extproc.core.errors import InvalidRequest
-from extproc.core.prompt import spoken
+from extproc.core.prompt import prompts_of, spoken
 from tests.core import bodies
 from tests.core.builders import brief, thorough
 
 Json = dict[str, Any]
 
 sizes = st.integers(1, 9)
+single_prompts = bodies.documents.filter(lambda document: not prompts_of(document))
 
 
 @contextmanager
@@ -30,6 +38,7 @@ def blocks_of(size: int, most: int = MOST_BLOCKS) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
         patch.setattr(blocks, "MOST_BLOCKS", most)
+        patch.setattr(leaves, "MEDIUM_BYTES", 16)
         yield
 
 
@@ -45,6 +54,11 @@ def common(one: Sequence[object], other: Sequence[object]) -> int:
 
 def chain(document: Json, owner: str = "llama") -> Sequence[int]:
     return prompt_of(document, owner).blocks
+
+
+def every_chain(prompt: Prompt) -> list[Sequence[int]]:
+    """Those of several prompts, too."""
+    return [prompt.blocks, *prompt.more]
 
 
 def shared(one: Json, other: Json) -> int:
@@ -70,13 +84,13 @@ IDS = list(range(100_000, 100_200))
 
 class TestEqualHashes:
     @thorough
-    @given(bodies.documents, bodies.documents, sizes)
+    @given(single_prompts, single_prompts, sizes)
     def test_mean_equal_text_to_the_end_of_the_block(
         self, one: Json, other: Json, size: int
     ) -> None:
         with blocks_of(size):
             first, second = chain(one), chain(other)
-        texts = [spoken(document, 10**6).text.encode() for document in (one, other)]
+            texts = [spoken(document, 10**6).text.encode() for document in (one, other)]
         assert [len(first), len(second)] == [len(text) // size for text in texts]
         for i, block in enumerate(first):
             for j, another in enumerate(second):
@@ -192,8 +206,12 @@ class TestACutBody:
         with blocks_of(size):
             whole = prompt_of(read_json(body, complete=True), "llama")
             for cut in bodies.cuts(body):
-                seen = prompt_of(read_json(cut, complete=False), "llama")
+                seen = prompt_of(read_json(cut, complete=False), "llama", cut=True)
                 assert seen.blocks == whole.blocks[: len(seen.blocks)]
+                assert all(
+                    any(list(part) == list(chain[: len(part)]) for chain in every_chain(whole))
+                    for part in seen.more
+                )
                 assert seen.bytes <= whole.bytes
                 assert seen.system_blocks <= whole.system_blocks
 
@@ -254,9 +272,11 @@ class TestThePromptOfEveryApi:
     )
     def test_is_all_of_its_text(self, document: Json) -> None:
         prompt = prompt_of(document, "llama")
-        assert len(prompt.blocks) >= 3
         assert 1000 <= prompt.bytes <= 1000 + 500
-        assert len(prompt.blocks) == prompt.bytes // BLOCK_BYTES
+        prompts = len(prompts_of(document)) or 1
+        assert prompt.all_blocks >= 4 - prompts
+        assert prompt.bytes // BLOCK_BYTES - prompts < prompt.all_blocks
+        assert prompt.all_blocks <= prompt.bytes // BLOCK_BYTES
 
     @pytest.mark.parametrize(
         "document", [{}, {"messages": []}, {"prompt": ""}, {"model": TEXT, "user": TEXT}]
@@ -279,10 +299,31 @@ class TestThePromptOfEveryApi:
         assert chain(picture("QUJD")) == chain(picture("QUJD"))
         assert shared(picture("QUJD"), picture("REVG")) == 0
 
-    def test_does_not_count_an_image_as_if_it_were_read_out(self) -> None:
-        url = {"url": "data:image/png;base64," + "QUJD" * 50_000}
-        asked = {"messages": [user([{"type": "image_url", "image_url": url}, TEXT])]}
-        assert prompt_of(asked, "llama").bytes < 2000
+
+class TestSeveralPrompts:
+    def test_have_the_chains_that_each_of_them_has_alone(self) -> None:
+        texts = [words(f"prompt {number}", 700) for number in range(3)]
+        for prompts in (texts, [IDS, IDS[::-1], IDS[50:]]):
+            together = prompt_of({"prompt": prompts}, "llama")
+            alone = [prompt_of({"prompt": one}, "llama") for one in prompts]
+            assert every_chain(together) == [one.blocks for one in alone]
+            assert together.bytes == sum(one.bytes for one in alone)
+
+    def test_that_are_too_short_for_a_block_have_no_chain(self) -> None:
+        together = prompt_of({"prompt": ["a", TEXT, "b", TEXT]}, "llama")
+        assert [len(one) for one in every_chain(together)] == [0, 3, 3]
+        assert together.bytes == 2 * 1001 + 4
+
+    @pytest.mark.parametrize("number", [2, MOST_PROMPTS, MOST_PROMPTS + 100, 20_000])
+    def test_are_compared_as_far_as_is_allowed_and_counted_to_the_last(self, number: int) -> None:
+        together = prompt_of({"prompt": [words(f"{n}", 600) for n in range(number)]}, "llama")
+        assert len(every_chain(together)) == min(number, MOST_PROMPTS)
+        assert together.bytes == min(601 * number, MOST_BYTES)
+
+    def test_have_as_many_blocks_together_as_one_may_have(self) -> None:
+        long = [words(f"{number}", 300_000) for number in range(3)]
+        together = prompt_of({"prompt": long}, "llama")
+        assert MOST_BLOCKS - 2 <= together.all_blocks <= MOST_BLOCKS
 
 
 class TestAVeryLongPrompt:

@@ -24,9 +24,9 @@ FORM = {"content-type": b"multipart/form-data; boundary=XX"}
 
 
 def asking(model: str, content: str = "hello", **more: Any) -> bytes:
-    return json.dumps(
-        {"model": model, "messages": [{"role": "user", "content": content}], **more}
-    ).encode()
+    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    messages = [{"role": "user", "content": content}]
+    return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
 
 
 def form(model: str) -> bytes:

@@ -105,7 +105,7 @@ class TestACutBody:
         spec = source(prefix_source, length)
         whole = prefix_of(read_json(body, complete=True), {}, spec)
         for head in cuts(body):
-            part = prefix_of(_document(head), {}, spec)
+            part = prefix_of(_document(head), {}, spec, cut=True)
             assert whole.startswith(part), head
 
     @thorough
@@ -113,7 +113,7 @@ class TestACutBody:
     def test_has_the_whole_prefix_once_it_is_long_enough(self, body: bytes, length: int) -> None:
         spec = source("FirstUserMessage", length)
         whole = prefix_of(read_json(body, complete=True), {}, spec)
-        parts = [prefix_of(_document(head), {}, spec) for head in cuts(body)]
+        parts = [prefix_of(_document(head), {}, spec, cut=True) for head in cuts(body)]
         assert [len(part) for part in parts] == sorted(len(part) for part in parts)
         assert parts[-1] == whole
 
@@ -130,7 +130,9 @@ class TestACutBody:
             {"instructions": system, "input": [_message("user", user)]},
         ):
             for head in cuts(written(body)):
-                assert (system + user)[:length].startswith(prefix_of(_document(head), {}, spec))
+                assert (system + user)[:length].startswith(
+                    prefix_of(_document(head), {}, spec, cut=True)
+                )
 
 
 class TestASettledPrefix:
@@ -144,7 +146,7 @@ class TestASettledPrefix:
         whole = prefix_of(read_json(body, complete=True), {}, spec)
         for head in cuts(body):
             document = _document(head)
-            prefix = prefix_of(document, {}, spec)
+            prefix = prefix_of(document, {}, spec, cut=True)
             assert prefix == whole or not is_settled(prefix, document, spec), head
 
     @thorough
@@ -163,7 +165,7 @@ class TestASettledPrefix:
         ):
             for head in cuts(written(body)):
                 document = _document(head)
-                prefix = prefix_of(document, {}, spec)
+                prefix = prefix_of(document, {}, spec, cut=True)
                 whole = (system + user)[:length]
                 assert prefix == whole or not is_settled(prefix, document, spec), head
 
@@ -197,7 +199,7 @@ class TestASettledPrefix:
         self, prefix_source: str, head: bytes, settled: bool
     ) -> None:
         spec, document = source(prefix_source, 9), _document(head)
-        assert is_settled(prefix_of(document, {}, spec), document, spec) is settled
+        assert is_settled(prefix_of(document, {}, spec, cut=True), document, spec) is settled
 
     def test_is_that_of_a_body_that_holds_no_prompt(self) -> None:
         assert is_settled("", None, source("PromptHead"))

@@ -43,6 +43,10 @@ def rules(name: str, tokens: int) -> Prompt:
     return prompt(name, tokens)._replace(system_blocks=tokens // TOKENS)
 
 
+def chain_of(name: str) -> Sequence[int]:
+    return prompt(name).blocks
+
+
 def key(name: str) -> int:
     return xxhash.xxh64_intdigest(name.encode())
 
@@ -480,6 +484,51 @@ class TestARequestWithoutAPrompt:
         fleet = Fleet()
         fleet.serve(Query(key=7))
         assert len(fleet.signals.prefixes) == 0
+
+
+class TestARequestWithSeveralPrompts:
+    """Engines cache each by itself."""
+
+    def both(self, one: str, other: str) -> Query:
+        first, second = prompt(one), prompt(other)
+        together = first._replace(bytes=first.bytes + second.bytes, more=[second.blocks])
+        return Query(key=key(one), prompt=together)
+
+    def test_leaves_each_of_them_where_it_went(self) -> None:
+        fleet = Fleet()
+        home = fleet.serve(self.both("one", "other")).endpoint
+        for name in ("one", "other"):
+            found = fleet.first(query(name))
+            assert (found.endpoint, found.reason) == (home, Reason.CACHED)
+            assert found.prediction == (4000, 62 * TOKENS)
+
+    def test_is_predicted_to_hit_what_is_cached_of_all_of_them(self) -> None:
+        fleet = Fleet(1)
+        fleet.serve(query("other"))
+        assert fleet.first(self.both("one", "other")).prediction == (8000, 62 * TOKENS)
+        fleet.serve(query("one"))
+        assert fleet.first(self.both("one", "other")).prediction == (8000, 2 * 62 * TOKENS)
+
+    def test_goes_where_most_of_them_is(self) -> None:
+        fleet = Fleet(2)
+        one, other = fleet.snapshot.endpoints
+        fleet.signals.prefixes.sent(one.address, prompt("a").blocks)
+        for name in ("b", "c"):
+            fleet.signals.prefixes.sent(other.address, prompt(name).blocks)
+        asked = Query(prompt=prompt("a")._replace(bytes=48_000, more=[*map(chain_of, "bc")]))
+        assert fleet.first(asked).endpoint == other
+
+
+class TestASession:
+    def test_has_its_home_by_its_id_before_its_system_prompt(self) -> None:
+        fleet = Fleet(8)
+        asked = [
+            query(f"{number}", after=rules("all", 4000))._replace(session=True)
+            for number in range(40)
+        ]
+        homes = {fleet.first(one).endpoint for one in asked}
+        assert len(homes) > 4
+        assert len({fleet.first(one._replace(session=False)).endpoint for one in asked}) == 1
 
 
 class TestAnEndpointThatLeaves:

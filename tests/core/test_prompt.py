@@ -3,10 +3,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.prompt import first_user_message, prompt_head, spoken, system_text, text_of
+from extproc.core.leaves import MEDIUM_BYTES
+from extproc.core.prompt import (
+    first_user_message,
+    prompt_head,
+    prompts_of,
+    spoken,
+    system_text,
+    text_of,
+)
 from tests.core import bodies
 from tests.core.builders import brief
 
@@ -25,7 +34,15 @@ def text(value: str, kind: str = "text") -> dict[str, Any]:
     return {"type": kind, "text": value}
 
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+IMAGE: dict[str, Any] = {
+    "type": "image_url",
+    "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+}
+
+
+def digest(content: str) -> str:
+    """A medium in the text of a prompt."""
+    return str(xxhash.xxh3_64_hexdigest(content.encode())) * 256
 
 
 class TestTheTextOfAContent:
@@ -229,7 +246,7 @@ class TestWhatIsSpoken:
             pytest.param(
                 {"messages": [user([text("see "), IMAGE, text("this")])], "system": [text("s")]},
                 ["s"],
-                ["user", "see ", "data:image/png;base64,iVBORw0KGgo=", "this"],
+                ["user", "see ", digest(IMAGE["image_url"]["url"]), "this"],
                 id="Anthropic, parts",
             ),
             pytest.param(
@@ -256,7 +273,7 @@ class TestWhatIsSpoken:
     def test_is_tools_and_system_prompt_and_then_all_else(
         self, document: dict[str, Any], opening: list[str], rest: list[str]
     ) -> None:
-        said = spoken(document, LIMIT)
+        said = spoken(document, 10 * LIMIT)
         assert leaves(said.text) == opening + rest
         assert leaves(said.text[: said.system]) == opening
         assert said.beyond == 0
@@ -277,22 +294,166 @@ class TestWhatIsSpoken:
         assert (len(said.text), said.beyond) == (5001, 701)
 
 
-class TestAnImageThatIsSpoken:
-    def picture(self, data: str) -> str:
-        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-        return spoken({"messages": [user([image, text("what is it?")])]}, LIMIT).text
+LONG = "QUJD" * 10_000
+BASE64 = {"type": "base64", "media_type": "image/png", "data": LONG}
+MEDIA = [
+    pytest.param(
+        lambda data: {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        id="an image in chat completions",
+    ),
+    pytest.param(
+        lambda data: {"type": "image_url", "image_url": {"url": f"http://x/{data}", "detail": "a"}},
+        id="an image by its URL",
+    ),
+    pytest.param(
+        lambda data: {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
+        id="a recording",
+    ),
+    pytest.param(
+        lambda data: {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}},
+        id="a video",
+    ),
+    pytest.param(
+        lambda data: {"type": "file", "file": {"file_data": data, "filename": "a.pdf"}}, id="a file"
+    ),
+    pytest.param(lambda data: {"type": "input_image", "image_url": data}, id="Responses, an image"),
+    pytest.param(lambda data: {"type": "input_file", "file_data": data}, id="Responses, a file"),
+    pytest.param(
+        lambda data: {"type": "image", "source": {**BASE64, "data": data}}, id="Anthropic, an image"
+    ),
+    pytest.param(
+        lambda data: {"type": "image", "source": {"type": "url", "url": data}},
+        id="Anthropic, an image by its URL",
+    ),
+    pytest.param(
+        lambda data: {
+            "type": "tool_result",
+            "content": [{"type": "image", "source": {**BASE64, "data": data}}],
+        },
+        id="Anthropic, an image that a tool gave",
+    ),
+]
 
-    def test_is_told_apart_by_all_of_its_data(self) -> None:
-        long = "QUJD" * 10_000
-        assert self.picture(long) == self.picture(long)
-        assert len({self.picture(long), self.picture(long + "A"), self.picture("A" + long)}) == 3
 
-    def test_is_not_as_long_as_its_data(self) -> None:
-        assert len(self.picture("QUJD" * 10_000)) < 100
+@pytest.mark.parametrize("medium", MEDIA)
+class TestAMediumThatIsSpoken:
+    def said(self, medium: Any, data: str) -> str:
+        return spoken({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
 
-    def test_is_only_what_says_so(self) -> None:
+    def test_is_told_apart_by_all_of_its_data(self, medium: Any) -> None:
+        datas = (LONG, LONG + "A", "A" + LONG, LONG[:5000] + "B" + LONG[5001:])
+        assert self.said(medium, LONG) == self.said(medium, LONG)
+        assert len({self.said(medium, data) for data in datas}) == 4
+
+    @pytest.mark.parametrize("data", ["QUJD", LONG])
+    def test_is_as_long_as_any_other(self, medium: Any, data: str) -> None:
+        length = len(self.said(medium, data))
+        assert MEDIUM_BYTES < length < MEDIUM_BYTES + 100
+
+    def test_is_left_out_where_the_body_may_be_cut_within_it(self, medium: Any) -> None:
+        document = {"messages": [user([text("see"), medium(LONG)])]}
+        assert leaves(spoken(document, LIMIT, cut=True).text) == ["user", "see"]
+        assert prompt_head(document, LIMIT, cut=True) == "user\nsee"
+        more = {"messages": [user([text("see"), medium(LONG), text("it")])]}
+        assert leaves(spoken(more, 10**5, cut=True).text) == leaves(spoken(more, 10**5).text)
+
+    def test_is_told_apart_in_the_prompts_head_by_a_few_characters(self, medium: Any) -> None:
+        heads = {
+            prompt_head({"messages": [user([medium(data)])]}, 60) for data in (LONG, LONG + "A")
+        }
+        assert len(heads) == 2
+
+
+class TestWhatIsNoMedium:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {"type": "document", "source": {"type": "text", "data": "so long"}},
+            {"type": "document", "source": {"type": "content", "content": [text("so long")]}},
+            {"type": "image", "source": {"type": "file", "file_id": "so long"}},
+            {"type": "tool_use", "input": {"source": {"text": "so long"}}},
+            {"type": "image_url", "image_url": None, "uuid": "so long"},
+        ],
+    )
+    def test_is_spoken_as_it_is(self, part: dict[str, Any]) -> None:
+        assert leaves(spoken({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
+
+    def test_is_a_text_with_data_within_it(self) -> None:
         for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):
             assert leaves(spoken({"prompt": long}, LIMIT).text) == [long]
+
+
+class TestWhereACacheMayEnd:
+    """Clients move `cache_control` from turn to turn; no engine shows it to a model."""
+
+    def test_is_no_part_of_the_prompt(self) -> None:
+        marked = {**text("hi"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+        one, other = ({"messages": [user([part])]} for part in (text("hi"), marked))
+        assert spoken(one, LIMIT) == spoken(other, LIMIT)
+        assert prompt_head(one, LIMIT) == prompt_head(other, LIMIT)
+
+
+def billing(number: int) -> dict[str, Any]:
+    return text(f"x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={number};")
+
+
+class TestClaudeCodesBillingBlock:
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_is_no_part_of_the_prompt_wherever_it_stands_in_the_system_prompt(
+        self, place: int
+    ) -> None:
+        rules = [text("You are Claude Code."), text("Be brief.")]
+        document = {"system": rules, "messages": [user("hi")]}
+        for number in (1, 2):
+            blocks = [*rules[:place], billing(number), *rules[place:]]
+            billed = {"system": blocks, "messages": [user("hi")]}
+            assert spoken(billed, LIMIT) == spoken(document, LIMIT)
+            assert system_text(billed) == system_text(document)
+            assert prompt_head(billed, LIMIT) == prompt_head(document, LIMIT)
+
+    def test_leaves_nothing_where_it_is_all_there_is(self) -> None:
+        document = {"system": [billing(1)], "messages": [user("hi")]}
+        assert system_text(document) == ""
+        assert spoken(document, LIMIT) == spoken({"messages": [user("hi")]}, LIMIT)
+
+    def test_counts_where_engines_show_it_to_the_model(self) -> None:
+        """VLLM drops blocks of a list, and no string; and only from the field `system`."""
+        line = billing(1)["text"]
+        for document in (
+            {"system": line, "messages": []},
+            {"messages": [system(line), user("hi")]},
+            {"messages": [user([billing(1)])]},
+        ):
+            assert line in spoken(document, LIMIT).text
+
+    def test_is_left_out_while_it_may_still_become_one(self) -> None:
+        line = billing(1)["text"]
+        for length in range(1, len(line)):
+            document = {"system": [text("rules"), text(line[:length])]}
+            assert prompt_head(document, LIMIT, cut=True) == "rules"
+            assert system_text(document, cut=True) == "rules"
+
+
+class TestSeveralPrompts:
+    @pytest.mark.parametrize(
+        ("document", "prompts"),
+        [
+            ({"prompt": ["a", "b"]}, ["a", "b"]),
+            ({"prompt": [[1], [2, 3]]}, [[1], [2, 3]]),
+            ({"prompt": ["a"]}, []),
+            ({"prompt": [[1, 2]]}, []),
+            ({"prompt": [1, 2]}, []),
+            ({"prompt": "a"}, []),
+            ({"prompt": []}, []),
+            ({"prompt": None}, []),
+            ({"prompt": ["a", "b"], "messages": []}, []),
+            ({"input": ["a", "b"]}, []),
+        ],
+    )
+    def test_are_those_of_a_completion_that_has_more_than_one(
+        self, document: dict[str, Any], prompts: list[Any]
+    ) -> None:
+        assert prompts_of(document) == prompts
 
 
 def test_a_role_of_a_wrong_type_is_not_the_systems() -> None:

@@ -88,6 +88,27 @@ async def test_a_session_header_keeps_a_session_together(launch: Launch) -> None
     assert len(set(homes)) == 1
 
 
+async def test_sessions_of_agents_stay_together_however_they_name_themselves(
+    launch: Launch,
+) -> None:
+    scene = await launch(
+        Options(
+            replicas=3,
+            prefix_hash={"prefixSource": "Session"},
+            replica_arguments=("--time-scale", "50"),
+        )
+    )
+    for headers, fields in (
+        ({"X-Claude-Code-Session-Id": "a"}, {}),
+        ({"session_id": "b"}, {}),
+        ({}, {"prompt_cache_key": "c"}),
+        ({}, {"metadata": {"user_id": "d"}}),
+    ):
+        asked = [{**chat(f"question {number}"), **fields} for number in range(6)]
+        homes = {(await scene.send(one, headers=headers)).replica for one in asked}
+        assert len(homes) == 1, (headers, fields)
+
+
 async def test_an_adapters_name_routes_to_its_base_model(launch: Launch) -> None:
     scene = await launch(Options(adapters=["sql-lora"], replica_arguments=("--time-scale", "50")))
     assert (await scene.send(chat("hello", model="sql-lora"))).status == 200

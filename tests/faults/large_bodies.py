@@ -55,6 +55,7 @@ def large_bodies() -> Iterator[Large]:
     yield from _lists()
     yield from _texts()
     yield from _objects()
+    yield from _media()
     yield from _broken()
 
 
@@ -117,6 +118,21 @@ def _objects() -> Iterator[Large]:
     yield _messages("of the system", b'{"role":"system","content":""},')
     yield _messages("one long", b'{"role":"user","content":"%b"},' % _fill(b"word, ", 400))
     yield _messages("parts", b'{"role":"user","content":[%b{}]},' % _fill(b'{"text":"a"},', 400))
+
+
+def _media() -> Iterator[Large]:
+    """Where text in base64 is read to its end."""
+    image = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}'
+    yield _messages("one image", b'{"role":"user","content":[%b]},' % (image % _fill(b"QUJD", 400)))
+    small = image % (b"QUJD" * 5_000) + b","
+    yield _messages(
+        "many images", b'{"role":"user","content":[%b{}]},' % (small * ((SIZE - 400) // len(small)))
+    )
+    yield _prompt("many prompts", lambda: b"[%b0]" % _fill(b'"%b",' % (b"a" * 1_000)))
+    yield Large(
+        "a long cache_salt",
+        lambda model: b'{"model":"%b","prompt":"a","cache_salt":"%b"}' % (model, _fill(b"a")),
+    )
 
 
 def _broken() -> Iterator[Large]:

@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from extproc.core import large
+from extproc.core.blocks import BLOCK_BYTES, MOST_BLOCKS
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.e2e.scene import CHAT, Launch, Options, Reply
@@ -189,7 +190,7 @@ def bounded(work: Work, size: int) -> bool:
         work.built_bytes <= size + MOST_BUILT_BYTES + 64
         and work.built_values <= MOST_BUILT_VALUES
         and work.skimmed_bytes <= MOST_TIMES_SKIMMED * size
-        and work.hashed_bytes <= MOST_TIMES_HASHED * size
+        and work.hashed_bytes <= MOST_TIMES_HASHED * size + BLOCK_BYTES * MOST_BLOCKS
     )
 
 

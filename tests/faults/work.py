@@ -35,8 +35,9 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Work]:
     work = Work()
     with patch.context() as within:
         within.setattr(jiter, "from_json", _parsing(work, jiter.from_json))
-        within.setattr(large, "_SKIM", _Skimming(work))
+        within.setattr(large, "_skimmer", _skimming(work, large._skimmer))
         within.setattr(xxhash, "xxh64_intdigest", _hashing(work, xxhash.xxh64_intdigest))
+        within.setattr(xxhash, "xxh3_64_hexdigest", _hashing(work, xxhash.xxh3_64_hexdigest))
         yield work
 
 
@@ -50,20 +51,24 @@ def _parsing(work: Work, parse: Callable[..., Any]) -> Callable[..., Any]:
     return counting
 
 
-def _hashing(work: Work, digest: Callable[..., int]) -> Callable[..., int]:
-    def counting(data: bytes, seed: int = 0) -> int:
+def _hashing(work: Work, digest: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(data: bytes, seed: int = 0) -> Any:
         work.hashed_bytes += len(data)
         return digest(data, seed)
 
     return counting
 
 
-class _Skimming:
-    """Stands in front of the decoder that checks large bodies."""
+def _skimming(work: Work, skimmer: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *fields: _Skimming(work, skimmer(*fields))
 
-    def __init__(self, work: Work) -> None:
+
+class _Skimming:
+    """Stands in front of a decoder that checks large bodies."""
+
+    def __init__(self, work: Work, decoder: msgspec.json.Decoder[Any]) -> None:
         self._work = work
-        self._decoder: msgspec.json.Decoder[Any] = large._SKIM
+        self._decoder = decoder
 
     def decode(self, body: bytes) -> Any:
         self._work.skimmed_bytes += len(body)

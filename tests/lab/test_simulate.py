@@ -337,6 +337,16 @@ class TestModels:
             "cannot be Header:x-user"
         )
 
+    def test_may_read_sessions_where_that_header_is_a_source(
+        self, document: Path, run: Simulate, refused: Callable[..., str]
+    ) -> None:
+        keys = "prefixHash: {prefixSource: Session"
+        document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
+        assert refused(*FEW, "--models", document).endswith("'prefixSource' cannot be Session")
+        keys += ", sessionSources: ['Header:x-session']"
+        document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
+        assert run(*FEW, "--models", document).code == 0
+
     def test_need_not_be_as_many_engines_as_they_list(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:

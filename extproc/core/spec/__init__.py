@@ -16,6 +16,11 @@ from extproc.core.spec.load_balancing import (
     StrategyName,
 )
 from extproc.core.spec.models import ModelSpec, ModelsSpec
+from extproc.core.spec.sessions import (
+    DEFAULT_SESSION_SOURCES,
+    SESSION,
+    SessionKey,
+)
 from extproc.core.spec.sources import (
     InferencePoolSpec,
     KubernetesSource,
@@ -31,8 +36,10 @@ from extproc.core.spec.values import (
 )
 
 __all__ = [
+    "DEFAULT_SESSION_SOURCES",
     "LONGEST_NAME",
     "PREFIX_SOURCES",
+    "SESSION",
     "FilterName",
     "FilterSpec",
     "InferencePoolSpec",
@@ -43,6 +50,7 @@ __all__ = [
     "NamedEndpoints",
     "PrefixHashSpec",
     "ServiceSpec",
+    "SessionKey",
     "SignalsSpec",
     "Source",
     "SplitSpec",

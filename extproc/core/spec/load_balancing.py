@@ -5,10 +5,18 @@ Names and defaults are KubeAI's: its block can be pasted as it is.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from extproc.core.spec.sessions import (
+    DEFAULT_SESSION_SOURCES,
+    SESSION,
+    SessionKey,
+    SessionSources,
+    session_key,
+)
 from extproc.core.spec.values import HEADER_SOURCE, Items, PrefixSource, Spec
 
 StrategyName = Literal[
@@ -46,7 +54,35 @@ class PrefixHashSpec(Spec):
     prefix_source: PrefixSource = "FirstUserMessage"
     """What makes the key."""
 
-    @property
+    session_sources: SessionSources | None = None
+    """For the source `Session`: where to look for a session's id, the first that has a value wins.
+    Where it is not given: the places where today's agents put it, listed below."""
+
+    @model_validator(mode="after")
+    def _reads_sessions_if_it_lists_sources(self) -> PrefixHashSpec:
+        if self.session_sources is not None and self.prefix_source != SESSION:
+            raise ValueError("'sessionSources' means nothing without 'prefixSource: Session'")
+        return self
+
+    @cached_property
+    def session_keys(self) -> tuple[SessionKey, ...]:
+        """The places of a session's id, in order; none where the source is another."""
+        if self.prefix_source != SESSION:
+            return ()
+        return tuple(map(session_key, self.session_sources or DEFAULT_SESSION_SOURCES))
+
+    @cached_property
+    def headers(self) -> frozenset[str]:
+        """The headers that the key may be read from, in lower case."""
+        named = {key.header for key in self.session_keys if key.header}
+        return frozenset(named if self.header is None else {self.header})
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The body's own fields, beside the prompt, that the key may be read from."""
+        return frozenset(key.field for key in self.session_keys if key.field)
+
+    @cached_property
     def header(self) -> str | None:
         """The header to read the key from, in lower case, where the source is one."""
         if self.prefix_source.startswith(HEADER_SOURCE):

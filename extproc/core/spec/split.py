@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from extproc.core.spec.load_balancing import PrefixHashSpec
+from extproc.core.spec.sessions import SESSION, SessionSources
 from extproc.core.spec.values import Items, Name, PrefixSource, Spec, unique
 
 
@@ -31,7 +32,17 @@ class SplitSpec(Spec):
     """What requests must share to go to the same target."""
 
     prefix_char_length: int = Field(default=100, ge=1, le=1_000_000)
-    """Characters of it that count; a header counts whole."""
+    """Characters of it that count; a header and a session's id count whole."""
+
+    session_sources: SessionSources | None = None
+    """For `stickyBy: Session`: where to look for a session's id. Where it is not given: as in
+    `prefixHash`."""
+
+    @model_validator(mode="after")
+    def _reads_sessions_if_it_lists_sources(self) -> SplitSpec:
+        if self.session_sources is not None and self.sticky_by != SESSION:
+            raise ValueError("'sessionSources' means nothing without 'stickyBy: Session'")
+        return self
 
     @field_validator("targets", mode="after")
     @classmethod
@@ -45,5 +56,7 @@ class SplitSpec(Spec):
     def key(self) -> PrefixHashSpec:
         """How the text that makes requests alike is read."""
         return PrefixHashSpec.model_construct(
-            prefix_source=self.sticky_by, prefix_char_length=self.prefix_char_length
+            prefix_source=self.sticky_by,
+            prefix_char_length=self.prefix_char_length,
+            session_sources=self.session_sources,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 from pydantic import (
@@ -30,6 +32,8 @@ PREFIX_SOURCES = {
     "prompt is one key.",
     "PromptHead": "The beginning of everything in the prompt, in the body's order: tools, roles, "
     "messages. For agents, completions and long shared documents.",
+    "Session": "The session's id, whatever its length, from the first of `sessionSources` that has "
+    "one; where none has, as `FirstUserMessage`. For agents.",
     "Header:<name>": "The whole value of this request header, whatever its length. For session "
     "affinity.",
 }
@@ -46,12 +50,28 @@ def unique(values: list[str]) -> list[str]:
     return values
 
 
+def is_header_name(text: str) -> bool:
+    """Return whether a request header can have this name."""
+    return _HEADER_NAME.fullmatch(text) is not None
+
+
+def suggestion(given: object, options: Sequence[str]) -> str:
+    """Return the end of a message that names the option most like what was given, or nothing."""
+    if not isinstance(given, str):
+        return ""
+    folded = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)
+    return f", did you mean {folded[close[0]]!r}?" if close else ""
+
+
 def _prefix_source(text: str) -> str:
     header = text.removeprefix(HEADER_SOURCE)
-    if header != text and _HEADER_NAME.fullmatch(header):
+    if header != text and is_header_name(header):
         return HEADER_SOURCE + header.lower()
     if text not in PREFIX_SOURCES or header != text:
-        raise ValueError(f"{text!r} is not one of {', '.join(PREFIX_SOURCES)}")
+        sources = list(PREFIX_SOURCES)
+        close = suggestion(text, [source for source in sources if source.isalpha()])
+        raise ValueError(f"{text!r} is not one of {', '.join(sources)}{close}")
     return text
 
 

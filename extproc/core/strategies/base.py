@@ -85,6 +85,9 @@ class Query(NamedTuple):
     bytes_per_token: float = BYTES_PER_TOKEN
     """Of the model's prompts."""
 
+    session: bool = False
+    """The key is a session's own id, and not a part of its prompt."""
+
 
 class Prediction(NamedTuple):
     """How much of a prompt an endpoint will find in its cache, judged beforehand."""

@@ -115,6 +115,8 @@ class PrefixCache(Strategy):
         """Its cache will have the prompt, and its memory the adapter."""
         if query.prompt is not None:
             self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
+            for blocks in query.prompt.more:
+                self._signals.prefixes.sent(endpoint.address, blocks)
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
 
@@ -140,17 +142,26 @@ class PrefixCache(Strategy):
             self._silent = self._signals.silent(max_age)
 
     def _depths(self, prompt: Prompt) -> dict[int, int]:
-        """How many blocks of the prompt endpoints have, by their places."""
+        """How many blocks of the prompt endpoints have, by their places.
+
+        Where a request has several prompts, the blocks of all of them together.
+        """
         places = self._places
-        return {
+        depths = {
             places[address]: depth
             for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
             if address in places and address not in self._silent
         }
+        for blocks in prompt.more:
+            for address, depth in self._signals.prefixes.matches(blocks).items():
+                if address in places and address not in self._silent:
+                    place = places[address]
+                    depths[place] = depths.get(place, 0) + depth
+        return depths
 
     def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
         """The prompt's key on the ring: any, where nothing says which."""
-        shared = None if self._by_header else prompt.shared
+        shared = None if self._by_header or query.session else prompt.shared
         if shared is not None and not self._everywhere(depths, prompt.system_blocks):
             return shared
         return self._rng.getrandbits(64) if query.key is None else query.key

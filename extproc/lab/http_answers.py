@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 from aiohttp import web
 
 from extproc.lab import openai_shapes
@@ -9,11 +12,16 @@ from extproc.lab.refusal import Refusal
 
 
 def json_answer(body: bytes, status: int = 200) -> web.Response:
-    """Of a body that is JSON already."""
+    """Return the response with a body that is JSON already."""
     return web.Response(body=body, status=status, content_type="application/json")
 
 
+def json_document(document: Mapping[str, object]) -> web.Response:
+    """Return the response with this JSON object."""
+    return json_answer(json.dumps(document).encode())
+
+
 def refused(refusal: Refusal) -> web.Response:
-    """In OpenAI's error shape."""
+    """Return the response to a refused request, in OpenAI's error shape."""
     body = openai_shapes.error(refusal.status, refusal.kind, str(refusal), refusal.param)
     return json_answer(body, refusal.status)

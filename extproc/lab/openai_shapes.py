@@ -1,10 +1,11 @@
-"""OpenAI's answers as bytes: whole ones, streamed chunks, errors, models, as vLLM writes them."""
+"""Bodies of OpenAI's chat completions, completions, errors and model lists, as vLLM writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from extproc.lab.answer_shape import Counts, Words, text_of
 from extproc.lab.served_models import ServedModels
 
 DONE = b"data: [DONE]\n\n"
@@ -37,7 +38,7 @@ def models(served: ServedModels, max_model_len: int, created: int) -> bytes:
 def _card(
     name: str, root: str, parent: str | None, max_model_len: int | None, created: int
 ) -> dict[str, object]:
-    """Of an adapter vLLM says the path as `root`, the base model as `parent`, and no length."""
+    """A model's entry. An adapter's has its path as `root` and no length, as in vLLM."""
     return {
         "id": name,
         "object": "model",
@@ -57,8 +58,11 @@ class Answer:
     of every stream is all that a stand-in does under load.
     """
 
-    def __init__(self, chat: bool, model: str, number: int, created: int) -> None:
+    def __init__(
+        self, chat: bool, model: str, number: int, created: int, include_usage: bool = False
+    ) -> None:
         self._chat = chat
+        self._include_usage = include_usage
         self._head = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-stand-in-{number}",
             "object": "chat.completion" if chat else "text_completion",
@@ -67,9 +71,13 @@ class Answer:
         }
         chunk_head = {**self._head, "object": "chat.completion.chunk"} if chat else self._head
         self._chunk_head = b"data: " + json.dumps(chunk_head).encode()[:-1]
-        before = b'"delta": {"content": "' if chat else b'"text": "'
-        self._before = self._chunk_head + b', "choices": [{"index": 0, ' + before
+        self._index = self._chunk_head + b', "choices": [{"index": '
+        self._before = b', "delta": {"content": "' if chat else b', "text": "'
         self._after = b'"}' if chat else b'"'
+
+    def preface(self) -> bytes:
+        """Nothing: vLLM sends its first chunk with the first token."""
+        return b""
 
     def opening(self) -> bytes:
         """The chunk before the first token: a chat's role, nothing else."""
@@ -78,26 +86,33 @@ class Answer:
         choice = b'{"index": 0, "delta": {"role": "assistant", "content": ""}, '
         return self._chunk_head + b', "choices": [' + choice + b'"finish_reason": null}]}\n\n'
 
-    def token_chunks(self, words: Iterable[bytes], last: bool) -> bytes:
-        """One chunk for each word, which must need no escaping in JSON; `last`: the end."""
+    def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
+        """One chunk for each word of a choice; `last`: the end."""
+        before = self._index + str(index).encode() + self._before
         middle = self._after + b', "finish_reason": '
         goes_on = middle + b"null}]}\n\n"
-        chunks = [self._before + word + goes_on for word in words]
+        chunks = [before + word + goes_on for word in words]
         if last and chunks:
             chunks[-1] = chunks[-1].removesuffix(goes_on) + middle + b'"length"}]}\n\n'
         return b"".join(chunks)
 
-    def usage_chunk(self, tokens: dict[str, object]) -> bytes:
-        """The chunk that only tells usage."""
-        counts = json.dumps(tokens).encode()
-        return self._chunk_head + b', "choices": [], "usage": ' + counts + b"}\n\n"
+    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+        """The chunk with usage, where the request asks for it, and the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        tokens = json.dumps(usage(counts.prompt, counts.completion, counts.cached)).encode()
+        return self._chunk_head + b', "choices": [], "usage": ' + tokens + b"}\n\n" + DONE
 
-    def whole(self, words: Iterable[bytes], tokens: dict[str, object]) -> bytes:
-        """The answer that is not streamed."""
-        text = b"".join(words).decode()
-        choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
+    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+        """The answer that is not streamed: a choice for each text."""
+        choices = [self._choice(index, text_of(words)) for index, words in enumerate(texts)]
+        tokens = usage(counts.prompt, counts.completion, counts.cached)
+        return json.dumps({**self._head, "choices": choices, "usage": tokens}).encode()
+
+    def _choice(self, index: int, text: str) -> dict[str, object]:
+        said: dict[str, object] = {"text": text}
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text}
-        else:
-            choice["text"] = text
-        return json.dumps({**self._head, "choices": [choice], "usage": tokens}).encode()
+            message = {"role": "assistant", "content": text}
+            said = {"message": {**message, "refusal": None, "tool_calls": []}}
+        end = {"logprobs": None, "finish_reason": "length", "stop_reason": None}
+        return {"index": index, **said, **end}

@@ -7,23 +7,21 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from itertools import count
 
-import xxhash
 from aiohttp import web
 
-from extproc.lab import lora_http, openai_shapes, orca, tokens, vllm_metrics
-from extproc.lab.engine_task import EngineTask, Generation
+from extproc.lab import lora_http, openai_shapes, vllm_metrics
+from extproc.lab.anthropic_http import AnthropicRoutes
+from extproc.lab.engine_task import EngineTask
+from extproc.lab.generation_request import GenerationRequest
 from extproc.lab.http_answers import json_answer, refused
-from extproc.lab.openai_requests import (
-    BadRequest,
-    GenerationRequest,
-    chat_request,
-    completion_request,
-)
+from extproc.lab.openai_requests import chat_request, completion_request
 from extproc.lab.openai_shapes import Answer
+from extproc.lab.pooling_http import PoolingRoutes
 from extproc.lab.refusal import Refusal
+from extproc.lab.responses_http import ResponsesRoutes
 from extproc.lab.served_models import ServedModels
+from extproc.lab.stand_in_generate import Generating
 from extproc.lab.tally import Tally
 from extproc.lab.vllm_metrics import Style
 
@@ -35,9 +33,9 @@ MAX_BODY_BYTES = 256 * 2**20
 BODY_BYTES = "x-stand-in-body-bytes"
 BODY_MD5 = "x-stand-in-body-md5"
 PORT = "x-stand-in-port"
-"""Headers of every answer to a POST: how much of which body arrived where."""
+"""Headers of every answer to a POST: how much of which body arrived where. The last of them
+comes with every answer."""
 
-_EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -58,7 +56,7 @@ class StandIn:
         self._models = models
         self._style = style
         self._tally = Tally()
-        self._numbers = count(1)
+        self._generating = Generating(engine, models, max_model_len)
         self._started = int(time.time())
 
     def app(self) -> web.Application:
@@ -73,6 +71,9 @@ class StandIn:
         app.router.add_get("/stand-in/requests", self._requests)
         app.router.add_post("/stand-in/reset-cache", self._reset_cache)
         lora_http.LoraRoutes(self._models, self.engine).add_to(app)
+        ResponsesRoutes(self._generating, self._diagnostics).add_to(app)
+        AnthropicRoutes(self._generating, self._diagnostics).add_to(app)
+        PoolingRoutes(self._models, self._max_model_len).add_to(app)
         app.router.add_post("/{path:.*}", self._anything)
         return app
 
@@ -80,7 +81,9 @@ class StandIn:
     async def _receive(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Counts a POST from its headers to the end of its answer."""
         if request.method != "POST":
-            return await handler(request)
+            response = await handler(request)
+            response.headers[PORT] = str(self.port)
+            return response
         with nullcontext() if _is_of_an_operator(request.path) else self._tally.held():
             try:
                 return await self._answer(request, handler)
@@ -115,43 +118,15 @@ class StandIn:
         self, request: web.Request, parse: Callable[[bytes], GenerationRequest], chat: bool
     ) -> web.StreamResponse:
         body = await request.read()
+        generating = self._generating
         try:
-            wanted = parse(body)
-            model = wanted.model or self._models.name
-            generation, words = self._submit(wanted, self._models.adapter_of(model))
+            run = generating.start(parse(body))
         except Refusal as refusal:
             return refused(refusal)
-        answer = Answer(chat, model, next(self._numbers), int(time.time()))
-        try:
-            if wanted.stream:
-                response = web.StreamResponse(headers=_EVENT_STREAM | self._diagnostics(body))
-                # The headers go out before there is any token, as vLLM's do.
-                await response.prepare(request)
-                await _stream(response, wanted, generation, answer, words)
-                return response
-            await generation.all()
-            whole = json_answer(answer.whole(words, _usage(wanted, generation)))
-            # Only here: vLLM's streams and refusals carry no report.
-            whole.headers.update(orca.report(request.headers, self.engine.replica))
-            return whole
-        finally:
-            # Also when the handler is cancelled, because the client has gone.
-            self.engine.abort(generation)
-
-    def _submit(self, wanted: GenerationRequest, adapter: str) -> tuple[Generation, list[bytes]]:
-        prompt_tokens = tokens.count(wanted.prompt)
-        if prompt_tokens + wanted.max_tokens > self._max_model_len:
-            raise BadRequest(
-                f"This model's maximum context length is {self._max_model_len} tokens. However, "
-                f"you requested {wanted.max_tokens} output tokens and your prompt contains "
-                f"{prompt_tokens} input tokens."
-            )
-        words = tokens.answer(wanted.prompt, wanted.max_tokens)
-        blocks = tokens.block_ids(wanted.prompt + b"".join(words), _cache_of(adapter))
-        try:
-            return self.engine.submit(prompt_tokens, wanted.max_tokens, blocks, adapter), words
-        except ValueError as error:
-            raise BadRequest(str(error)) from None
+        shape = Answer(chat, run.model, run.number, run.created, run.wanted.include_usage)
+        # vLLM's other APIs, its streams and its refusals carry no report.
+        report = generating.load_report
+        return await generating.respond(request, run, shape, self._diagnostics(body), report)
 
     async def _anything(self, request: web.Request) -> web.StreamResponse:
         shape = {"object": "stand-in", "path": request.path, "bytes": len(await request.read())}
@@ -183,34 +158,6 @@ class StandIn:
         return web.json_response(self._tally.counts())
 
 
-async def _stream(
-    response: web.StreamResponse,
-    wanted: GenerationRequest,
-    generation: Generation,
-    answer: Answer,
-    words: list[bytes],
-) -> None:
-    """A chunk for each token as its step ends; for several, where the client reads slowly."""
-    sent = 0
-    while new := await generation.more():
-        until = sent + new
-        last = until == wanted.max_tokens
-        chunks = answer.token_chunks(words[sent:until], last)
-        if not sent:
-            chunks = answer.opening() + chunks
-        if last:
-            if wanted.include_usage:
-                chunks += answer.usage_chunk(_usage(wanted, generation))
-            chunks += openai_shapes.DONE
-        await response.write(chunks)
-        sent = until
-
-
-def _usage(wanted: GenerationRequest, generation: Generation) -> dict[str, object]:
-    prompt_tokens = tokens.count(wanted.prompt)
-    return openai_shapes.usage(prompt_tokens, wanted.max_tokens, generation.cached_tokens)
-
-
 def _is_of_an_operator(path: str) -> bool:
     """Whether a POST is not a request that a router sends on, and so would blur the counts.
 
@@ -218,8 +165,3 @@ def _is_of_an_operator(path: str) -> bool:
     the latter out as well.
     """
     return path.startswith("/stand-in/") or path in (lora_http.LOAD, lora_http.UNLOAD)
-
-
-def _cache_of(adapter: str) -> int:
-    """What separates the blocks of an adapter from those of others; the base model has none."""
-    return xxhash.xxh64_intdigest(adapter.encode("utf-8", "surrogatepass")) if adapter else 0

@@ -5,115 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
 
 from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.stand_in_vllm import parse
-
-T = TypeVar("T")
-Json = dict[str, Any]
+from tests.lab.stand_in_server import Answer, Json, Server, ask, encoded, run, stand_in
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 20
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def events(self) -> list[str]:
-        """The data of each server-sent event."""
-        parts = self.body.decode().split("\n\n")
-        assert parts.pop() == ""
-        assert all(part.startswith("data: ") for part in parts)
-        return [part.removeprefix("data: ") for part in parts]
-
-    @property
-    def chunks(self) -> list[Json]:
-        assert self.events[-1] == "[DONE]"
-        return [json.loads(event) for event in self.events[:-1]]
-
-
-class Server(NamedTuple):
-    process: subprocess.Popen[bytes]
-    ports: list[int]
-
-    def url(self, path: str, replica: int = 0) -> str:
-        return f"http://127.0.0.1:{self.ports[replica]}{path}"
-
-    def get(self, path: str, replica: int = 0) -> Answer:
-        return run(ask("GET", self.url(path, replica)))
-
-    def post(
-        self,
-        path: str,
-        body: Json | bytes,
-        replica: int = 0,
-        headers: dict[str, str] | None = None,
-    ) -> Answer:
-        return run(ask("POST", self.url(path, replica), encoded(body), headers))
-
-    def metric(self, name: str, replica: int = 0) -> float:
-        for line in self.get("/metrics", replica).body.decode().splitlines():
-            if line.startswith(f"vllm:{name}{{"):
-                return float(line.rpartition(" ")[2])
-        raise AssertionError(f"no metric {name}")
-
-    def requests(self, replica: int = 0) -> dict[str, int]:
-        counts: dict[str, int] = self.get("/stand-in/requests", replica).json
-        return counts
-
-    def reset(self, replica: int = 0) -> None:
-        self.post("/stand-in/reset-cache", b"", replica)
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(coroutine)
-
-
-def encoded(body: Json | bytes) -> bytes:
-    return body if isinstance(body, bytes) else json.dumps(body).encode()
-
-
-async def ask(
-    method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
-) -> Answer:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.request(method, url, data=body, headers=headers) as response,
-    ):
-        found = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, found, await response.read())
-
-
-@contextmanager
-def stand_in(*arguments: str) -> Iterator[Server]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "extproc.lab.stand_in_vllm", *arguments], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        yield Server(process, json.loads(process.stdout.readline())["ports"])
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -197,17 +105,30 @@ class TestWholeAnswers:
         assert answer_of(first) == answer_of(second)
 
     def test_parts_of_text_are_text(self, fast: Server) -> None:
-        parts = [
-            {"type": "text", "text": "hel"},
-            {"type": "image_url", "image_url": {"url": "data:,"}},
-            {"type": "text", "text": "lo"},
-        ]
+        parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
         body = {"messages": [{"role": "user", "content": parts}]}
         assert answer_of(fast.post(CHAT, body)) == answer_of(fast.post(CHAT, chat("hello")))
 
+    def test_other_images_are_other_prompts(self, fast: Server) -> None:
+        def answer(url: str) -> str:
+            image = {"type": "image_url", "image_url": {"url": url}}
+            parts = [image, {"type": "text", "text": "What is this?"}]
+            return answer_of(fast.post(CHAT, {"messages": [{"role": "user", "content": parts}]}))
+
+        assert answer("data:,a") == answer("data:,a")
+        assert answer("data:,a") != answer("data:,b")
+
+    def test_each_prompt_of_a_completion_has_a_choice(self, fast: Server) -> None:
+        prompts = {"prompt": ["one", "two"], "max_tokens": 3}
+        choices = fast.post(COMPLETIONS, prompts).json["choices"]
+        assert [choice["index"] for choice in choices] == [0, 1]
+        for prompt, choice in zip(("one", "two"), choices, strict=True):
+            alone = fast.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 3})
+            assert choice["text"] == alone.json["choices"][0]["text"]
+
     @pytest.mark.parametrize(
         ("prompt", "length"),
-        [("four" * 3, 3), (["four" * 3, "other"], 3), ([1, 2, 3, 4], 4), ([[1, 2], [3]], 2)],
+        [("four" * 3, 3), (["four" * 3, "other"], 5), ([1, 2, 3, 4], 4), ([[1, 2], [3]], 3)],
     )
     def test_a_prompt_comes_in_four_shapes(self, fast: Server, prompt: object, length: int) -> None:
         answer = fast.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 1})
@@ -228,6 +149,13 @@ class TestStreams:
         choices = [chunk["choices"][0] for chunk in answer.chunks]
         assert [len(choice["text"]) for choice in choices] == [4, 4, 4]
         assert [choice["finish_reason"] for choice in choices] == [None, None, "length"]
+
+    def test_choices_of_a_completion_come_one_after_the_other(self, fast: Server) -> None:
+        prompts = {"prompt": ["one", "two"], "stream": True, "max_tokens": 2}
+        choices = [chunk["choices"][0] for chunk in fast.post(COMPLETIONS, prompts).chunks]
+        assert [choice["index"] for choice in choices] == [0, 0, 1, 1]
+        ends = [None, "length", None, "length"]
+        assert [choice["finish_reason"] for choice in choices] == ends
 
     def test_all_chunks_are_of_one_answer(self, fast: Server) -> None:
         chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
@@ -308,6 +236,12 @@ class TestPrefixCache:
         assert cached_tokens(fast.post(CHAT, body, replica=1)) == 0
         assert cached_tokens(fast.post(CHAT, body, replica=1)) > 0
 
+    def test_a_cache_salt_separates_caches(self, fast: Server) -> None:
+        body = chat("salt: " + LONG_WORDS)
+        for salt in ("a", "b"):
+            assert cached_tokens(fast.post(CHAT, {**body, "cache_salt": salt})) == 0
+        assert cached_tokens(fast.post(CHAT, {**body, "cache_salt": "a"})) > 0
+
     def test_a_reset_makes_it_cold_and_counts_from_zero(self, fast: Server) -> None:
         body = chat("reset: " + LONG_WORDS)
         fast.post(CHAT, body)
@@ -332,6 +266,7 @@ class TestErrors:
             b'{"messages": [{"content": "no role"}]}',
             b'{"messages": [{"role": "user", "content": 7}]}',
             b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}',
+            b'{"cache_salt": "", "messages": [{"role": "user", "content": "x"}]}',
             b'{"max_tokens": 0, "messages": [{"role": "user", "content": "x"}]}',
             b'{"max_tokens": true, "messages": [{"role": "user", "content": "x"}]}',
             b'{"max_tokens": 1000000000000, "messages": [{"role": "user", "content": "x"}]}',
@@ -689,7 +624,7 @@ class TestDiagnostics:
         assert answer.headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
 
     @pytest.mark.parametrize(
-        "path", ["/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/rerank", "/tokenize"]
+        "path", ["/v1/audio/speech", "/v1/images/edits", "/inference/v1/generate", "/invocations"]
     )
     def test_other_apis_are_answered_with_what_arrived(self, fast: Server, path: str) -> None:
         answer = fast.post(path, b"12345")

@@ -11,7 +11,6 @@ from extproc.lab.generation_request import (
     Document,
     GenerationRequest,
     Message,
-    limit_of,
     message_of,
     model_of,
     read_document,
@@ -29,9 +28,9 @@ _ROLES = {"ctx": "user", "msg": "user"}
 def messages_request(body: bytes) -> GenerationRequest:
     """Read a body of /v1/messages. Raises Refusal."""
     document = _validated(body)
-    limit = limit_of(document, "max_tokens")
-    if limit is None:
-        raise _invalid("max_tokens", "Field required")
+    limit = document.get("max_tokens")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise _invalid("max_tokens", "max_tokens must be positive")
     return GenerationRequest(
         model=model_of(document),
         prompt=_prompt(document),

@@ -45,7 +45,7 @@ class GenerationRequest:
     """vLLM's `cache_salt`: equal prompts with different salts share no blocks."""
 
     limited: bool = True
-    """The request itself sets `max_tokens`."""
+    """The request itself sets `max_tokens`; else the model is taken to stop there."""
 
     @property
     def prompts(self) -> tuple[bytes, ...]:

@@ -59,8 +59,16 @@ class Answer:
     """
 
     def __init__(
-        self, chat: bool, model: str, number: int, created: int, include_usage: bool = False
+        self,
+        chat: bool,
+        model: str,
+        number: int,
+        created: int,
+        include_usage: bool = False,
+        limited: bool = True,
     ) -> None:
+        """`limited`: a chat ends at the limit that its request sets; else the model stops."""
+        self._finish = "length" if limited or not chat else "stop"
         self._chat = chat
         self._include_usage = include_usage
         self._head = {
@@ -93,7 +101,8 @@ class Answer:
         goes_on = middle + b"null}]}\n\n"
         chunks = [before + word + goes_on for word in words]
         if last and chunks:
-            chunks[-1] = chunks[-1].removesuffix(goes_on) + middle + b'"length"}]}\n\n'
+            finish = self._finish.encode()
+            chunks[-1] = chunks[-1].removesuffix(goes_on) + middle + b'"%s"}]}\n\n' % finish
         return b"".join(chunks)
 
     def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
@@ -114,5 +123,5 @@ class Answer:
         if self._chat:
             message = {"role": "assistant", "content": text}
             said = {"message": {**message, "refusal": None, "tool_calls": []}}
-        end = {"logprobs": None, "finish_reason": "length", "stop_reason": None}
+        end = {"logprobs": None, "finish_reason": self._finish, "stop_reason": None}
         return {"index": index, **said, **end}

@@ -72,7 +72,7 @@ class PoolingRoutes:
 
     def _embeddings(self, document: Document, model: str) -> bytes:
         encoding = document.get("encoding_format") or "float"
-        dimensions = document.get("dimensions") or pooling_shapes.DIMENSIONS
+        dimensions = document.get("dimensions", pooling_shapes.DIMENSIONS)
         if encoding not in _ENCODINGS:
             raise BadRequest(f"encoding_format: must be one of {', '.join(_ENCODINGS)}")
         if not isinstance(dimensions, int) or not 1 <= dimensions <= _MOST_DIMENSIONS:

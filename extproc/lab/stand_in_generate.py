@@ -136,9 +136,9 @@ async def _stream(response: web.StreamResponse, run: Run, shape: Shape) -> None:
         while new := await generation.more():
             until = sent + new
             last = until == run.wanted.max_tokens
-            chunks = shape.token_chunks(words[sent:until], last, index)
-            if not sent and not index:
-                chunks = shape.opening() + chunks
+            # In the order of sending: events may be numbered as they are made.
+            chunks = b"" if sent or index else shape.opening()
+            chunks += shape.token_chunks(words[sent:until], last, index)
             if last and index == len(run.texts) - 1:
                 chunks += shape.closing(run.texts, run.counts)
             await response.write(chunks)

@@ -123,7 +123,8 @@ class StandIn:
             run = generating.start(parse(body))
         except Refusal as refusal:
             return refused(refusal)
-        shape = Answer(chat, run.model, run.number, run.created, run.wanted.include_usage)
+        options = run.wanted.include_usage, run.wanted.limited
+        shape = Answer(chat, run.model, run.number, run.created, *options)
         # vLLM's other APIs, its streams and its refusals carry no report.
         report = generating.load_report
         return await generating.respond(request, run, shape, self._diagnostics(body), report)

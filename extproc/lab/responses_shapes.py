@@ -8,28 +8,58 @@ from itertools import count
 from typing import Any
 
 from extproc.lab.answer_shape import Counts, Words, text_of
-from extproc.lab.generation_request import Document
 from extproc.lab.responses_requests import ResponsesRequest
 
-_ECHOED: dict[str, object] = {
+_EMPTY: dict[str, object] = {
+    "id": "",
+    "created_at": 0,
+    "incomplete_details": None,
     "instructions": None,
     "metadata": None,
+    "model": "",
+    "object": "response",
+    "output": [],
     "parallel_tool_calls": True,
     "temperature": 1.0,
     "tool_choice": "auto",
     "tools": [],
     "top_p": 1.0,
     "background": False,
+    "max_output_tokens": 0,
     "max_tool_calls": None,
     "previous_response_id": None,
     "prompt": None,
     "reasoning": None,
     "service_tier": "auto",
+    "status": "in_progress",
     "text": None,
+    "top_logprobs": None,
     "truncation": "disabled",
+    "usage": None,
     "user": None,
+    "input_messages": None,
+    "output_messages": None,
 }
-"""Fields of a request that a response repeats, with vLLM's defaults."""
+"""A response with vLLM's defaults, in vLLM's order; routers look for `usage` near the end."""
+
+_ECHOED = (
+    "instructions",
+    "metadata",
+    "parallel_tool_calls",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_p",
+    "background",
+    "max_tool_calls",
+    "previous_response_id",
+    "reasoning",
+    "service_tier",
+    "text",
+    "truncation",
+    "user",
+)
+"""Fields of a request that a response repeats."""
 
 
 def response(
@@ -38,17 +68,13 @@ def response(
     """A response without output."""
     asked = request.document
     return {
+        **_EMPTY,
         "id": response_id,
         "created_at": created,
-        "incomplete_details": None,
         "model": model,
-        "object": "response",
-        "output": [],
         "max_output_tokens": request.generation.max_tokens,
         "status": status,
-        "top_logprobs": None,
-        "usage": None,
-        **{field: _given(asked, field, default) for field, default in _ECHOED.items()},
+        **{field: asked[field] for field in _ECHOED if asked.get(field) is not None},
     }
 
 
@@ -62,11 +88,6 @@ def finished(
         ending = {"status": "incomplete", "incomplete_details": reason}
     output = [_message(begun["id"], text_of(words), "completed")]
     return {**begun, **ending, "output": output, "usage": _usage(counts)}
-
-
-def _given(asked: Document, field: str, default: object) -> object:
-    value = asked.get(field)
-    return default if value is None else value
 
 
 def _message(response_id: str, text: str | None, status: str) -> dict[str, Any]:

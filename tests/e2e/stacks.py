@@ -63,7 +63,7 @@ async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
         async def start(options: Options | None = None) -> Scene:
             place = next(places)
             place.mkdir(exist_ok=True)
-            return await _start(options or Options(), place, cleanup)
+            return await start_scene(options or Options(), place, cleanup)
 
         yield start
 
@@ -79,7 +79,8 @@ async def deploy(tmp_path: Path) -> AsyncIterator[Deploy]:
         yield start
 
 
-async def _start(options: Options, directory: Path, cleanup: AsyncExitStack) -> Scene:
+async def start_scene(options: Options, directory: Path, cleanup: AsyncExitStack) -> Scene:
+    """Start a scene in a directory; `cleanup` stops it."""
     replicas = await _fleet(options, directory, cleanup)
     listen = f"unix:{directory}/extproc.sock" if options.unix_socket else ""
     sidecar = FileSidecar(

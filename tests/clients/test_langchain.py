@@ -1,0 +1,90 @@
+"""LangChain's chat models against the shipped configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import SecretStr
+
+from tests.clients.sdk import FAST, arrived
+from tests.e2e.scene import MODEL, Options, Scene
+
+OPTIONS = Options(replica_arguments=FAST)
+KEY = SecretStr("none")
+APIS = ("chat completions", "responses", "messages")
+
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without LangSmith."""
+    for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"):
+        monkeypatch.setenv(name, "false")
+
+
+def chat_model(scene: Scene, api: str, model: str = MODEL) -> BaseChatModel:
+    """A chat model over one of the APIs."""
+    options: dict[str, Any] = {"model": model, "max_retries": 0, "max_tokens": 8}
+    if api == "messages":
+        return ChatAnthropic(base_url=scene.envoy.url, api_key=KEY, **options)
+    return ChatOpenAI(
+        base_url=scene.envoy.url + "/v1",
+        api_key=KEY,
+        use_responses_api=api == "responses",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_stream_adds_up_to_the_answer(scene: Scene, api: str) -> None:
+    model = chat_model(scene, api)
+    whole = model.invoke("hello")
+    assert isinstance(whole, AIMessage)
+    assert whole.usage_metadata is not None
+    assert whole.usage_metadata["output_tokens"] == 8
+    assert "".join(chunk.text for chunk in model.stream("hello")) == whole.text
+
+
+# LangChain keeps its connections, and with them the event loop, from one model to the next.
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("api", APIS)
+async def test_an_asynchronous_answer_is_the_same(scene: Scene, api: str) -> None:
+    model = chat_model(scene, api)
+    assert (await model.ainvoke("hello")).text == model.invoke("hello").text
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_batch_is_answered(scene: Scene, api: str) -> None:
+    before = arrived(scene)
+    answers = chat_model(scene, api).batch([f"question {number}" for number in range(10)])
+    assert all(answer.text for answer in answers)
+    assert arrived(scene) == before + 10
+
+
+def test_a_conversation_is_answered(scene: Scene) -> None:
+    model = chat_model(scene, "chat completions")
+    first = model.invoke("hello")
+    assert model.invoke([HumanMessage("hello"), first, HumanMessage("And then?")]).text
+
+
+def test_embeddings_are_computed(scene: Scene) -> None:
+    # With the check, LangChain downloads a tokenizer.
+    embeddings = OpenAIEmbeddings(
+        model=MODEL,
+        openai_api_base=scene.envoy.url + "/v1",
+        openai_api_key=KEY,
+        check_embedding_ctx_length=False,
+    )
+    assert len(embeddings.embed_documents(["a", "b"])) == 2
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_unknown_model_is_not_found(scene: Scene, api: str) -> None:
+    with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match=f"gpt-9.*{MODEL}"):
+        chat_model(scene, api, model="gpt-9").invoke("hello")

@@ -1,0 +1,77 @@
+"""LiteLLM against the shipped configuration: the only module that pays for its import."""
+
+from __future__ import annotations
+
+import os
+
+# Read while the module is imported: without it, LiteLLM fetches a price list from GitHub.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+from typing import Any
+
+import litellm
+import pytest
+from litellm.exceptions import BadRequestError, NotFoundError
+
+from tests.clients.sdk import FAST, asked, joined, user
+from tests.e2e.scene import MODEL, Options, Scene
+
+OPTIONS = Options(replica_arguments=FAST)
+PROVIDERS = ("openai", "hosted_vllm")
+"""The first is OpenAI's SDK below; the second has an HTTP client and a body of its own."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> None:
+    """Without telemetry, and without hints on stdout."""
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+
+
+def options(scene: Scene, provider: str, **more: Any) -> dict[str, Any]:
+    """Arguments of a request."""
+    where = {"api_base": scene.envoy.url + "/v1", "api_key": "none", "max_retries": 0}
+    return {**where, **more, "model": f"{provider}/{more.get('model', MODEL)}"}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_stream_adds_up_to_the_chat(scene: Scene, provider: str) -> None:
+    question = options(scene, provider, **asked("hello", tokens=12))
+    whole = litellm.completion(**question)
+    assert whole.usage.completion_tokens == 12
+    chunks = litellm.completion(**question, stream=True)
+    text = joined(chunk.choices[0].delta.content for chunk in chunks)
+    assert text == whole.choices[0].message.content
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_an_asynchronous_chat_is_answered(scene: Scene, provider: str) -> None:
+    chat = await litellm.acompletion(**options(scene, provider, **asked("hello")))
+    assert chat.choices[0].message.content
+
+
+def test_a_message_of_anthropic_is_answered(scene: Scene) -> None:
+    question = options(scene, "anthropic", **asked("hello", tokens=7))
+    message = litellm.completion(**{**question, "api_base": scene.envoy.url})
+    assert message.usage.completion_tokens == 7
+
+
+def test_embeddings_and_ranks_are_answered(scene: Scene) -> None:
+    embedded = litellm.embedding(**options(scene, "hosted_vllm", input=["hello"]))
+    assert embedded.data[0]["embedding"]
+    ranking = options(scene, "hosted_vllm", query="fox", documents=["dog", "fox"])
+    ranked = litellm.rerank(**{**ranking, "api_base": scene.envoy.url})
+    assert [result["index"] for result in ranked.results] == [1, 0]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_unknown_model_is_not_found(scene: Scene, provider: str) -> None:
+    with pytest.raises(NotFoundError, match=f"gpt-9.*{MODEL}"):
+        litellm.completion(**options(scene, provider, model="gpt-9", messages=user("hello")))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_bad_body_is_a_bad_request(scene: Scene, provider: str) -> None:
+    question = options(scene, provider, **asked("hello", tokens=10**9))
+    with pytest.raises(BadRequestError, match="maximum context length"):
+        litellm.completion(**question)

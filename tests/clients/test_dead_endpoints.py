@@ -1,0 +1,88 @@
+"""Endpoints that refuse cost clients nothing, and every endpoint's failure is a clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anthropic
+import openai
+import pytest
+
+from extproc.lab.processes import free_port
+from tests.clients.sdk import FAST, asked, client, run, user
+from tests.e2e.scene import Json, Options, Scene
+
+DEAD = f"127.0.0.1:{free_port()}"
+GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
+"""A model whose only endpoint refuses."""
+
+REQUESTS = 60
+STRATEGIES = ("PrefixHash", "LeastLoad", "PrefixCache", "RoundRobin")
+
+
+class EachStrategy(Options):
+    """A model for each strategy, over the replicas and an endpoint that refuses."""
+
+    def models(self, addresses: Sequence[str]) -> Json:
+        """The models document."""
+        endpoints = [*addresses, DEAD]
+        each = [
+            {"name": name, "endpoints": endpoints, "loadBalancing": {"strategy": name}}
+            for name in STRATEGIES
+        ]
+        return {"models": [*each, GONE]}
+
+
+OPTIONS = EachStrategy(replica_arguments=FAST)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_dead_endpoint_fails_no_request(gpt: openai.OpenAI, strategy: str) -> None:
+    for number in range(REQUESTS):
+        messages = user(f"user {number}, with a prefix of their own")
+        assert gpt.chat.completions.create(model=strategy, messages=messages, max_tokens=1).choices
+
+
+def test_one_dead_endpoint_fails_no_large_request(gpt: openai.OpenAI) -> None:
+    for number in range(REQUESTS):
+        messages = user(f"user {number}: " + "x" * 140_000)
+        assert gpt.chat.completions.create(model="PrefixHash", messages=messages).choices
+
+
+def test_one_dead_endpoint_fails_no_stream(sonnet: anthropic.Anthropic) -> None:
+    for number in range(REQUESTS):
+        question = asked(f"user {number}, who streams") | {"model": "RoundRobin"}
+        with sonnet.messages.stream(**question) as stream:
+            assert "".join(stream.text_stream)
+
+
+def test_a_model_whose_endpoints_all_refuse_is_a_server_error(
+    gpt: openai.OpenAI, sonnet: anthropic.Anthropic
+) -> None:
+    question = asked("hello") | {"model": "gone"}
+    with pytest.raises(openai.InternalServerError) as error:
+        gpt.chat.completions.create(**question)
+    assert error.value.status_code == 503
+    assert error.value.code in ("upstream_unavailable", "no_endpoints")
+    with pytest.raises(anthropic.APIStatusError) as refused:
+        sonnet.messages.create(**question)
+    assert refused.value.status_code == 503
+    assert isinstance(refused.value.body, dict)
+    assert refused.value.body["error"]["message"]
+
+
+def test_the_sdks_retries_end_with_the_same_error(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("openai._base_client.time.sleep", pauses.append)
+    with (
+        client(scene, max_retries=2) as gpt,
+        pytest.raises(openai.InternalServerError),
+    ):
+        gpt.chat.completions.create(**asked("hello") | {"model": "gone"})
+    assert len(pauses) == 2
+
+
+def test_nothing_is_left_in_flight(scene: Scene) -> None:
+    run(scene.agree_on_inflight(0, seconds=10))

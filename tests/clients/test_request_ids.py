@@ -1,0 +1,42 @@
+"""The id of a request: the same for the client, in the access log and in the sidecar's log."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from extproc.lab.processes import free_port, until
+from tests.clients.sdk import FAST, asked, run, user
+from tests.e2e.scene import Options, Scene
+
+GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
+OPTIONS = Options(replica_arguments=FAST, more_models=[GONE])
+
+
+def logged(scene: Scene, request_id: str | None) -> bool:
+    """Whether the access log has a line with this id."""
+
+    def found() -> bool:
+        return request_id in [line["request_id"] for line in scene.envoy.access_log()]
+
+    run(until(found, 5, f"a line of the access log with {request_id}"))
+    return request_id is not None
+
+
+def test_openais_sdk_knows_the_id_of_a_request(scene: Scene, gpt: openai.OpenAI) -> None:
+    chat = gpt.chat.completions.create(**asked("hello"))
+    assert logged(scene, chat._request_id)
+
+
+def test_openais_errors_know_the_id_of_a_refused_request(scene: Scene, gpt: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        gpt.chat.completions.create(model="gpt-9", messages=user("hello"))
+    assert logged(scene, error.value.request_id)
+
+
+def test_openais_errors_know_the_id_of_a_request_that_envoy_failed(
+    scene: Scene, gpt: openai.OpenAI
+) -> None:
+    with pytest.raises(openai.InternalServerError) as error:
+        gpt.chat.completions.create(model="gone", messages=user("hello"))
+    assert logged(scene, error.value.request_id)

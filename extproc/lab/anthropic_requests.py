@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from extproc.lab import tokens
 from extproc.lab.generation_request import (
@@ -68,11 +67,11 @@ def _prompt(document: Document) -> bytes:
     return tokens.tokenize(tokens.chat_segments(conversation))
 
 
-def _messages(document: Document) -> Iterator[dict[str, Any]]:
-    """Return the messages, without billing blocks."""
+def _messages(document: Document) -> Iterator[object]:
+    """Return the messages; those of the system without billing blocks."""
     for message in document["messages"]:
         content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
+        if isinstance(content, list) and message.get("role") == "system":
             yield {**message, "content": [part for part in content if not _is_billing(part)]}
         else:
             yield message

@@ -261,6 +261,13 @@ class TestPromptsOfMessages:
         user = {"role": "user", "content": "hello"}
         assert prompt([billing, text], user) == prompt([text], user)
         assert prompt([text], user) == prompt("You are Claude.", user)
+        inline = {"role": "system", "content": [billing, text]}
+        assert prompt(None, user, inline) == prompt([text], user)
+
+    def test_a_user_may_quote_the_billing_block(self) -> None:
+        billing = {"type": "text", "text": "x-anthropic-billing-header: cch=a1b2c;"}
+        quoted = {"role": "user", "content": [billing]}
+        assert prompt(None, quoted) != prompt(None, {"role": "user", "content": []})
 
     def test_system_messages_move_to_the_front(self) -> None:
         user = {"role": "user", "content": "hello"}

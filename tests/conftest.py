@@ -50,7 +50,9 @@ SENSITIVE_TO_TIMING = (
 
 # Their tests share what takes long to make, so no process shall make it a second time.
 MADE_ONCE = (
+    "tests/clients/",
     "tests/lab/fleet/test_published_lora.py",
+    "tests/lab/test_stand_in_sdks.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",
     "tests/lab/workloads/test_threads.py",

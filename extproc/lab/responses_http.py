@@ -52,7 +52,7 @@ class ResponsesRoutes:
             run = self._generating.start(wanted.generation)
         except Refusal as refusal:
             return refused(refusal)
-        response_id = f"resp_{uuid4().hex}"
+        response_id = wanted.response_id or f"resp_{uuid4().hex}"
         background = wanted.background and not wanted.generation.stream
         status = "queued" if background else "in_progress"
         begun = response(response_id, run.model, run.created, wanted, status)

@@ -41,6 +41,12 @@ class ResponsesRequest:
         return self.document.get("store") is not False
 
     @property
+    def response_id(self) -> str:
+        """The id that the client chose for the response; empty where it chose none."""
+        chosen = self.document.get("request_id")
+        return chosen if isinstance(chosen, str) else ""
+
+    @property
     def background(self) -> bool:
         """The client wants an answer at once, and retrieves the response later."""
         return self.document.get("background") is True

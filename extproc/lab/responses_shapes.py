@@ -93,7 +93,7 @@ def finished(
 def _message(response_id: str, text: str | None, status: str) -> dict[str, Any]:
     """The single item of an output; without text: no content yet."""
     return {
-        "id": response_id.replace("resp_", "msg_", 1),
+        "id": f"msg_{response_id.removeprefix('resp_')}",
         "content": [] if text is None else [_part(text)],
         "role": "assistant",
         "status": status,

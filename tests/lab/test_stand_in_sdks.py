@@ -135,6 +135,13 @@ class TestResponses:
         with pytest.raises(openai.NotFoundError, match="not found"):
             other.responses.create(model=MODEL, input="x", previous_response_id=made.id)
 
+    def test_a_client_may_choose_the_id(self, client: openai.OpenAI) -> None:
+        """The field is vLLM's own."""
+        body = {"request_id": "resp_of_my_own"}
+        made = client.responses.create(model=MODEL, input="hello", extra_body=body)
+        assert made.id == "resp_of_my_own"
+        assert client.responses.retrieve("resp_of_my_own").output_text == made.output_text
+
     def test_a_response_may_not_be_stored(self, client: openai.OpenAI) -> None:
         made = client.responses.create(model=MODEL, input="hello", store=False)
         with pytest.raises(openai.NotFoundError):

@@ -142,6 +142,8 @@ def _inputs(document: Document) -> Sequence[bytes]:
     """Return the tokens of each input: a text, texts, token ids, lists of those, or a chat."""
     if "messages" in document:
         return [chat_prompt(document)]
+    if document.get("input") == "":
+        return [b""]  # a real tokenizer adds a token of its own
     return completion_prompts(document, "input")
 
 

@@ -309,6 +309,9 @@ class TestEmbeddings:
             assert one.embedding == pytest.approx(other.embedding)
         assert packed.usage.total_tokens == 2 + 2
 
+    def test_an_empty_text_has_an_embedding(self, server: Server) -> None:
+        assert server.post("/v1/embeddings", {"input": ""}).status == 200
+
     def test_base64_is_of_little_endian_floats(self, server: Server) -> None:
         body = {"input": "hello", "encoding_format": "base64", "dimensions": 8}
         text = server.post("/v1/embeddings", body).json["data"][0]["embedding"]
@@ -321,7 +324,7 @@ class TestEmbeddings:
         "body",
         [
             {},
-            {"input": ""},
+            {"input": []},
             {"input": 7},
             {"input": "x", "encoding_format": "xml"},
             {"input": "x", "dimensions": 0},

@@ -1,0 +1,65 @@
+"""A model without endpoints: the SDKs wait as long as the sidecar says, and try again."""
+
+from __future__ import annotations
+
+import anthropic
+import openai
+import pytest
+
+from extproc.core.errors import NoEndpoints
+from extproc.lab.processes import until
+from tests.clients.sdk import FAST, asked, claude, client, run
+from tests.e2e.scene import Options, Scene
+
+ASLEEP = {"name": "asleep", "endpoints": []}
+OPTIONS = Options(replica_arguments=FAST, more_models=[ASLEEP])
+QUESTION = asked("hello") | {"model": "asleep"}
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses in seconds that SDKs make, which take no time."""
+    made: list[float] = []
+    for sdk in ("openai", "anthropic"):
+        monkeypatch.setattr(f"{sdk}._base_client.time.sleep", made.append)
+    return made
+
+
+def refusals(scene: Scene) -> int:
+    """Requests that the sidecar has refused so far, by the access log."""
+    return sum(line["status"] == 503 for line in scene.envoy.access_log())
+
+
+def were_refused(scene: Scene, expected: int) -> bool:
+    """Whether the sidecar has refused as many requests, once the access log is written."""
+    run(until(lambda: refusals(scene) >= expected, 5, f"{expected} refusals"))
+    return refusals(scene) == expected
+
+
+def test_openais_sdk_waits_and_tries_again(scene: Scene, pauses: list[float]) -> None:
+    before = refusals(scene)
+    with client(scene, max_retries=3) as gpt, pytest.raises(openai.InternalServerError) as error:
+        gpt.chat.completions.create(**QUESTION)
+    assert error.value.status_code == 503
+    assert error.value.code == "no_endpoints"
+    assert pauses == [NoEndpoints.RETRY_AFTER_SECONDS] * 3
+    assert were_refused(scene, before + 4)
+
+
+def test_anthropics_sdk_waits_and_tries_again(scene: Scene, pauses: list[float]) -> None:
+    before = refusals(scene)
+    with claude(scene, max_retries=3) as sonnet, pytest.raises(anthropic.APIStatusError) as error:
+        sonnet.messages.create(**QUESTION)
+    assert error.value.status_code in (503, 529)
+    assert pauses == [NoEndpoints.RETRY_AFTER_SECONDS] * 3
+    assert were_refused(scene, before + 4)
+
+
+def test_other_models_are_served_meanwhile(gpt: openai.OpenAI) -> None:
+    assert gpt.chat.completions.create(**asked("hello")).choices
+
+
+def test_what_a_client_did_wrong_is_not_tried_again(scene: Scene, pauses: list[float]) -> None:
+    with client(scene, max_retries=3) as gpt, pytest.raises(openai.NotFoundError):
+        gpt.chat.completions.create(**asked("hello") | {"model": "gpt-9"})
+    assert not pauses

@@ -1,0 +1,126 @@
+"""Agents of 2026: what they add to a prompt neither breaks stickiness nor merges caches."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, NamedTuple
+
+import anthropic
+import openai
+
+from extproc.lab.processes import until
+from tests.clients.sdk import ARTICLE, FAST, asked, port_of, run, user, with_image
+from tests.e2e.scene import MODEL, Json, Options, Scene
+
+OPTIONS = Options(replicas=4, strategy="PrefixCache", replica_arguments=FAST)
+SESSIONS, TURNS = 8, 5
+SALTS = [f"tenant-{number}" for number in range(8)]
+
+
+class Served(NamedTuple):
+    """Where a request went, and how much of its prompt was in the cache."""
+
+    port: str
+    predicted: float
+    """The share that the sidecar expected."""
+
+    cached: int
+    """Tokens that the replica found."""
+
+
+def served(scene: Scene, raw: Any) -> Served:
+    """What became of a request, by its raw response and the access log."""
+    request_id = raw.headers["x-request-id"]
+
+    def lines() -> list[Json]:
+        log = scene.envoy.access_log()
+        return [line for line in log if line["request_id"] == request_id]
+
+    run(until(lambda: bool(lines()), 5, f"the line of {request_id}"))
+    usage = raw.parse().usage
+    cached = usage.prompt_tokens_details.cached_tokens
+    return Served(port_of(raw), float(lines()[0]["predicted_hit"] or 0), cached)
+
+
+def claude_code(sonnet: anthropic.Anthropic, session: int) -> tuple[set[str], list[int]]:
+    """The replicas and the cached tokens of one session's turns."""
+    instructions = {"type": "text", "text": "You are Claude Code. " * 200}
+    messages: Any = user(f"session {session}: {ARTICLE}")
+    ports, cached = set(), []
+    for turn in range(TURNS):
+        # Claude Code changes this block with each request.
+        version = f"cc_version=2.1.37.3a3; cc_entrypoint=cli; cch={secrets.token_hex(3)};"
+        billing = {"type": "text", "text": f"x-anthropic-billing-header: {version}"}
+        system: Any = [billing, instructions]
+        raw = sonnet.messages.with_raw_response.create(
+            model=MODEL,
+            max_tokens=16,
+            system=system,
+            messages=messages,
+            extra_query={"beta": "true"},
+        )
+        ports.add(port_of(raw))
+        message = raw.parse()
+        cached.append(message.usage.cache_read_input_tokens or 0)
+        messages += [
+            {"role": "assistant", "content": message.to_dict()["content"]},
+            {"role": "user", "content": f"Go on, {turn}."},
+        ]
+    return ports, cached
+
+
+def test_sessions_of_claude_code_stay_on_their_replicas(sonnet: anthropic.Anthropic) -> None:
+    sessions = [claude_code(sonnet, number) for number in range(SESSIONS)]
+    assert [len(ports) for ports, _ in sessions] == [1] * SESSIONS
+    for _, cached in sessions:
+        later = cached[1:]
+        assert later == sorted(later)
+        assert later[0] > len(ARTICLE) // 4 * 0.9
+
+
+def test_each_salt_has_a_cache_of_its_own(scene: Scene, gpt: openai.OpenAI) -> None:
+    """The SDK writes `cache_salt` at the end of the body."""
+
+    def ask(salt: str) -> Served:
+        raw = gpt.chat.completions.with_raw_response.create(
+            **asked(f"salted: {ARTICLE}", tokens=1), extra_body={"cache_salt": salt}
+        )
+        return served(scene, raw)
+
+    first, second = ([ask(salt) for salt in SALTS] for _ in range(2))
+    assert [(one.predicted, one.cached) for one in first] == [(0, 0)] * len(SALTS)
+    assert [one.port for one in second] == [one.port for one in first]
+    assert min(one.predicted for one in second) > 0.9
+    assert min(one.cached for one in second) > 0
+
+
+def test_each_image_has_blocks_of_its_own(scene: Scene, gpt: openai.OpenAI) -> None:
+    """The same question about other images shares nothing: the image comes first."""
+
+    def ask(seed: int) -> Served:
+        messages = with_image(100_000, seed)
+        messages[0]["content"][1]["text"] = ARTICLE
+        raw = gpt.chat.completions.with_raw_response.create(
+            model=MODEL, messages=messages, max_tokens=1
+        )
+        return served(scene, raw)
+
+    first, second = ([ask(seed) for seed in range(6)] for _ in range(2))
+    assert [one.cached for one in first] == [0] * 6
+    assert max(one.predicted for one in first) < 0.1
+    assert [one.port for one in second] == [one.port for one in first]
+    assert min(one.predicted for one in second) > 0.9
+
+
+def test_every_prompt_of_a_completion_is_remembered(scene: Scene, gpt: openai.OpenAI) -> None:
+    def ask(prompt: str | list[str]) -> Served:
+        raw = gpt.completions.with_raw_response.create(model=MODEL, prompt=prompt, max_tokens=1)
+        return served(scene, raw)
+
+    prompts = [f"prompt {number}: {ARTICLE}" for number in range(3)]
+    together = ask(prompts)
+    for prompt in prompts:
+        alone = ask(prompt)
+        assert alone.port == together.port
+        assert alone.predicted > 0.9
+        assert alone.cached > 0

@@ -40,3 +40,11 @@ def test_openais_errors_know_the_id_of_a_request_that_envoy_failed(
     with pytest.raises(openai.InternalServerError) as error:
         gpt.chat.completions.create(model="gone", messages=user("hello"))
     assert logged(scene, error.value.request_id)
+
+
+def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        gpt.chat.completions.create(model="gpt-10", messages=user("hello"))
+    request_id = error.value.request_id
+    assert request_id is not None
+    run(until(lambda: request_id in scene.sidecar.complaint(), 5, "the sidecar's log line"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anthropic
 import openai
 import pytest
 
@@ -48,3 +49,13 @@ def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.
     request_id = error.value.request_id
     assert request_id is not None
     run(until(lambda: request_id in scene.sidecar.complaint(), 5, "the sidecar's log line"))
+
+
+def test_anthropics_sdk_knows_the_id_of_a_request(
+    scene: Scene, sonnet: anthropic.Anthropic
+) -> None:
+    """It reads the header `request-id`, without an x."""
+    assert logged(scene, sonnet.messages.create(**asked("hello"))._request_id)
+    with pytest.raises(anthropic.NotFoundError) as error:
+        sonnet.messages.create(**asked("hello") | {"model": "gpt-9"})
+    assert logged(scene, error.value.request_id)

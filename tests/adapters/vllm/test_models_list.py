@@ -16,6 +16,9 @@ from tests.core.builders import thorough
 PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}
 
 
+STRANGE_LENGTHS: tuple[object, ...] = (None, "4096", 0, -1, True, 4096.0, 2**50, [])
+
+
 def card(name: object, parent: object, **more: object) -> dict[str, object]:
     """As vLLM describes a model."""
     known = {"object": "model", "created": 1_795_275_033, "owned_by": "vllm", "root": "/models/x"}
@@ -42,10 +45,7 @@ def test_adapters_are_the_models_that_have_a_parent() -> None:
         ([card("base", None, max_model_len=4096), card("alias", None, max_model_len=4096)], 4096),
         ([card("base", None, max_model_len=8192), card("other", None, max_model_len=4096)], 4096),
         ([card("base", None), card("sql", "base", max_model_len=4096)], None),
-        *(
-            ([card("base", None, max_model_len=strange)], None)
-            for strange in (None, "4096", 0, -1, True, 4096.0, 2**50, [])
-        ),
+        *(([card("base", None, max_model_len=strange)], None) for strange in STRANGE_LENGTHS),
         ([], None),
     ],
 )

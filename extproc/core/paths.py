@@ -180,26 +180,35 @@ def _match_tidied(path: str, method: str) -> Route | None:
         models = _models(path)
         if models is not None:
             return models
-    segments = path.rsplit("/", _MOST_SEGMENTS)[-_MOST_SEGMENTS:]
-    for start in range(len(segments)):
-        route = _match_suffix(segments[start:])
+    for start in _suffixes(path):
+        suffix = path[start:]
+        route = _EXACT.get(suffix) or _match_with_id(suffix)
         if route is not None:
             return route
     return None
 
 
-def _match_suffix(segments: list[str]) -> Route | None:
-    """Match all of these segments, with an id at the end or before the end."""
-    route = _EXACT.get("/" + "/".join(segments))
+def _suffixes(path: str) -> list[int]:
+    """Return where the suffixes of up to four segments begin, the longest first."""
+    starts: list[int] = []
+    start = len(path)
+    while start > 0 and len(starts) < _MOST_SEGMENTS:
+        start = path.rfind("/", 0, start)
+        if start >= 0:
+            starts.insert(0, start)
+    return starts
+
+
+def _match_with_id(suffix: str) -> Route | None:
+    """Match all segments of a suffix, with an id at the end or before the end."""
+    before, _, last = suffix.rpartition("/")
+    route = _WITH_ID.get(f"{before}/{_ANY}")
     if route is not None:
-        return route
-    for place in (-1, -2):
-        if len(segments) > 2:
-            pattern = [*segments]
-            pattern[place] = _ANY
-            route = _WITH_ID.get("/" + "/".join(pattern))
-            if route is not None:
-                return Route(route.api, route.path, unquote(segments[place]))
+        return Route(route.api, route.path, unquote(last))
+    before, _, stored_id = before.rpartition("/")
+    route = _WITH_ID.get(f"{before}/{_ANY}/{last}")
+    if route is not None:
+        return Route(route.api, route.path, unquote(stored_id))
     return None
 
 

@@ -24,8 +24,8 @@ NOT_IN_OUR_ROUTES = {
     # WebSockets: Envoy upgrades no connection unless its operator allows it.
     *("/v1/realtime", "/v1/realtime/video", "/v1/realtime/robot/openpi", "/v1/duplex"),
     *("/v1/audio/speech/stream", "/v1/video/chat/stream"),
-    # Other vendors' paths that SGLang has too: Envoy takes no longer pattern by default.
-    *("/api/chat", "/vertex_generate"),
+    # Rare: Envoy takes no longer pattern by default.
+    *("/api/chat", "/vertex_generate", "/v1/decisions"),
 }
 OTHER: Json = {"name": "qwen", "endpoints": ["127.0.0.1:9"], "aliases": ["meta-llama/Llama-3"]}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}

@@ -83,6 +83,9 @@ class Settings:
     single_endpoint: bool = False
     """Whether no second candidate is named, for gateways that read one address and no list."""
 
+    pass_unknown: bool = False
+    """Whether requests to unknown paths go on undecided, for Envoy's other routes to serve."""
+
     log_prompts: bool = False
     """Whether lines of requests, at level debug, show the text that the decision hangs on."""
 
@@ -162,7 +165,11 @@ class Sidecar:
         configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
         self._models = self._models_source(settings.models, configuration, rng)
         processor = ExternalProcessor(
-            self._router, self._telemetry, rng, log_prompts=settings.log_prompts
+            self._router,
+            self._telemetry,
+            rng,
+            log_prompts=settings.log_prompts,
+            pass_unknown=settings.pass_unknown,
         )
         self._grpc = _server(settings, processor)
         self._admin = AdminServer(admin_app(self._router, self._telemetry, self._why_not_ready))

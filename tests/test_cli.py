@@ -137,6 +137,7 @@ class TestTheCommandLine:
             (["serve", "--models", "m", "--grace", "nan"], "'nan' is no number of seconds"),
             (["serve", "--models", "m", "--grace", "inf"], "'inf' is no number of seconds"),
             (["serve", "--models", "m", "--log-level", "loud"], "'loud' is not one of debug,"),
+            (["serve", "--models", "m", "--unknown-paths", "no"], "is not one of refuse, pass"),
             (["serve", "--models", "m", "--log-format", "xml"], "'xml' is not one of text, json"),
             (["serve", "--models", "m", "--fast"], "unrecognized arguments: --fast"),
             (["serve", "--models-configmap", "models"], "'models' is not NAMESPACE/NAME"),
@@ -212,6 +213,16 @@ class TestServe:
         flags = ["--log-prompts"] if way == "flag" else []
         assert main(["serve", "--models", "m.yaml", *flags]) == 0
         assert settings[0].log_prompts is (way != "neither")
+
+    @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
+    def test_passes_unknown_paths_only_where_it_is_told_to(
+        self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if way == "variable":
+            monkeypatch.setenv("EXTPROC_UNKNOWN_PATHS", "pass")
+        flags = ["--unknown-paths", "pass"] if way == "flag" else []
+        assert main(["serve", "--models", "m.yaml", *flags]) == 0
+        assert settings[0].pass_unknown is (way != "neither")
 
     def test_reads_the_models_from_a_configmap(self, settings: list[Settings]) -> None:
         flags = ["--kubeconfig", "config.yaml", "--allow-loopback"]

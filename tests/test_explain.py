@@ -169,7 +169,7 @@ def test_people_read_how_much_of_the_body_envoy_shows_where_it_is_not_all() -> N
     ("body", "path", "status", "code"),
     [
         ({"model": "gpt"}, CHAT, 404, "model_not_found"),
-        ({}, CHAT, 400, "invalid_request"),
+        ({"model": ""}, CHAT, 400, "invalid_request"),
         ([], CHAT, 400, "invalid_request"),
         ({"model": "llama"}, "/nowhere", 404, "unknown_path"),
     ],
@@ -214,7 +214,7 @@ def test_machines_read_the_documented_keys() -> None:
     assert documented <= set(told)
     for candidate in told["candidates"]:
         assert {"address", "inflight", "hops"} <= set(candidate)
-    refused = explained(body={}).as_dict()
+    refused = explained(body={"model": ""}).as_dict()
     assert isinstance(refused["error"], dict)
     assert set(refused["error"]) == {"status", "code", "message"}
     assert documented <= set(refused)

@@ -19,7 +19,7 @@ from extproc.adapters import logs
 from extproc.adapters.endpoint_metrics import EndpointMetrics
 from extproc.adapters.prompt_metrics import PromptMetrics
 from extproc.adapters.tallies import Distribution, Tally
-from extproc.core.conversation import Listed, Verdict
+from extproc.core.conversation import Listed, Passed, Verdict
 from extproc.core.errors import Refusal
 from extproc.core.outcome import Outcome
 from extproc.core.router import Decision, Router
@@ -48,8 +48,8 @@ class Telemetry:
         self._registry = registry = CollectorRegistry()
         self._requests = Tally(
             "extproc_requests",
-            "Requests by what became of them: routed, a refusal's code, models_listed, or aborted "
-            "before a decision.",
+            "Requests by what became of them: routed, a refusal's code, models_listed, passed "
+            "undecided, or aborted before a decision.",
             ["model", "strategy", "outcome"],
         )
         self._duration = Distribution(
@@ -136,6 +136,8 @@ class Telemetry:
             self._requests.count(verdict.model, NO_STRATEGY, verdict.code)
         elif isinstance(verdict, Listed):
             self._requests.count(UNKNOWN_MODEL, NO_STRATEGY, "models_listed")
+        elif isinstance(verdict, Passed):
+            self._requests.count(UNKNOWN_MODEL, NO_STRATEGY, "passed")
 
     def answered(self, model: str, usage: Usage, prediction: Prediction | None) -> None:
         """Counts what an answer said of its prompt, and how far the prediction was from it."""

@@ -62,6 +62,15 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "name no second candidate: for gateways that take one address, and no list, in "
         "x-gateway-destination-endpoint",
     )
+    flag(
+        parser,
+        "--unknown-paths",
+        "refuse",
+        one_of("refuse", "pass"),
+        "ACTION",
+        "what becomes of a request whose path is no inference path: refuse (404), or pass, which "
+        "leaves it undecided to Envoy's other routes",
+    )
     optional(
         parser,
         "--transport",
@@ -129,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         allow_loopback=arguments.allow_loopback,
         dns_server=arguments.dns_server,
         single_endpoint=arguments.single_endpoint,
+        pass_unknown=arguments.unknown_paths == "pass",
         log_prompts=arguments.log_prompts,
         transport=arguments.transport or ("fast" if tls is None else "grpcio"),
         tls=tls,

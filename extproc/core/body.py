@@ -9,12 +9,12 @@ client to upstream through Envoy, and we only look at its beginning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import jiter
 
-from extproc.core.errors import InvalidRequest
+from extproc.core.errors import InvalidRequest, known_models
 from extproc.core.paths import Api
 
 Document = dict[str, Any]
@@ -63,18 +63,16 @@ def _parsed(head: bytes, partial: bool | Literal["trailing-strings"]) -> Any:
 
 
 def model_in_json(head: bytes, document: Document, *, complete: bool) -> str | None:
-    """The model a JSON body names; None where the head ends before it.
+    """Return the model that a JSON body names, or None where it names none so far.
 
-    Raises InvalidRequest where a model is certainly missing or of a wrong type.
+    Raises InvalidRequest for a model of a wrong type.
     """
     if not complete and _may_be_cut(head, document.get("model")):
         # It may find fault with what only ended too early for the other mode.
         document = _parsed(head, True)
-    if not complete and "model" not in document:
-        return None
     model = document.get("model")
     if model is None:
-        raise InvalidRequest("The request names no model.", param="model")
+        return None  # servers read null as if it were missing
     if not isinstance(model, str) or not model:
         raise InvalidRequest("'model' must be a non-empty string.", param="model")
     return model
@@ -88,10 +86,10 @@ def _may_be_cut(head: bytes, model: object) -> bool:
     return isinstance(model, str) and b'"' in head[-_LONGEST_ESCAPE * (len(model) + 1) - 1 :]
 
 
-def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | None:
-    """The field `model` of a multipart form; None where the head ends before it.
+def model_in_form(head: bytes, content_type: str) -> str | None:
+    """Return the field `model` of a multipart form, or None where it has none so far.
 
-    Raises InvalidRequest for a body that is no form or certainly has no model.
+    Raises InvalidRequest for a body that is no form, and for an empty model.
     """
     if not _boundary(content_type):
         raise InvalidRequest("This path expects multipart/form-data with a boundary.")
@@ -102,8 +100,6 @@ def model_in_form(head: bytes, content_type: str, *, complete: bool) -> str | No
         if not model:
             raise InvalidRequest("'model' must be a non-empty string.", param="model")
         return model
-    if complete:
-        raise InvalidRequest("The form has no field 'model'.", param="model")
     return None
 
 
@@ -151,11 +147,19 @@ def _unquoted(value: bytes) -> bytes:
     return b"" if b'"' in value else value
 
 
-def missing_model(head: bytes, api: Api) -> InvalidRequest:
-    """Why a request whose head does not reach its model is refused, and the ways out."""
+def missing_model(api: Api, known: Sequence[str], cut_at: int | None = None) -> InvalidRequest:
+    """Return the refusal of a body that names no model, with the ways out.
+
+    `cut_at`: bytes of the body that the gateway shows, where it shows only the head.
+    """
     what = "form" if api is Api.FORM else "body"
+    if cut_at is None:
+        why = f"The {what} does not name a model. Put 'model' into the {what}"
+    else:
+        why = (
+            f"The first {cut_at} bytes of the {what}, which is all the router sees, do not name "
+            "the model. Put 'model' before the long fields"
+        )
     return InvalidRequest(
-        f"The first {len(head)} bytes of the {what}, which is all the router sees, do not name "
-        f"the model. Put 'model' before the long fields, or send the header '{MODEL_HEADER}'.",
-        param="model",
+        f"{why}, or send the header '{MODEL_HEADER}'. {known_models(known)}", param="model"
     )

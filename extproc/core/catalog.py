@@ -6,7 +6,6 @@ a decision never sees half of a change.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -106,21 +105,30 @@ class Catalog:
         """The model and adapter that a request's model name means.
 
         A model, an alias or an adapter by its own name; else KubeAI's form
-        MODEL_ADAPTER; else an adapter that some endpoint has. Raises ModelNotFound, also
-        for the name of a split.
+        MODEL_ADAPTER, in which ADAPTER may be empty; else an adapter that some endpoint has.
+        Raises ModelNotFound, also for the name of a split.
         """
         found = self._resolved(name)
         if found is None:
-            raise ModelNotFound(name, sorted([*self._names, *self._found_names, *self.splits]))
+            raise ModelNotFound(name, self.known())
         return self.models[found[0]], found[1]
 
     def names(self, name: str) -> bool:
         """Whether requests may call a model by this name."""
         return self._resolved(name) is not None
 
+    def known(self) -> list[str]:
+        """Return all names that requests may use, sorted."""
+        return sorted([*self._names, *self._found_names, *self.splits])
+
     def only(self) -> Model | None:
-        """The model, where there is but one."""
+        """Return the model, where a single one is configured."""
         return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def default(self) -> str | None:
+        """Return the model of requests that name none: the only one, where there is no split."""
+        only = None if self.splits else self.only()
+        return only.spec.name if only else None
 
     def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
         """The catalog in which the models of a source have these endpoints."""
@@ -138,14 +146,11 @@ class Catalog:
         )
         return Catalog.of(models, self.splits, found)
 
-    def listing(self) -> bytes:
-        """The answer to `GET /v1/models`, in OpenAI's list form; adapters name their parent."""
-        entries = []
-        for name in [*self._names, *self._found_names, *self.splits]:
-            model, adapter = self._names.get(name) or self._found_names.get(name) or ("", "")
-            entry = {"id": name, "object": "model", "created": 0, "owned_by": "extproc"}
-            entries.append({**entry, "parent": model} if adapter else entry)
-        return json.dumps({"object": "list", "data": entries}).encode()
+    def names_in_order(self) -> Iterator[str]:
+        """Yield the models, aliases and adapters, in the configuration's order, then splits."""
+        yield from self._names
+        yield from self._found_names
+        yield from self.splits
 
     def _resolved(self, name: str) -> tuple[str, str] | None:
         return self._names.get(name) or self._model_and_adapter(name) or self._found_names.get(name)
@@ -157,7 +162,7 @@ class Catalog:
         while position > 0:
             model, of_adapter = self._names.get(name[:position], ("", ""))
             adapter = name[position + 1 :]
-            if model and not of_adapter and self.models[model].has(adapter):
+            if model and not of_adapter and (not adapter or self.models[model].has(adapter)):
                 return model, adapter
             position = name.find(_ADAPTER_SEPARATOR, position + 1)
         return None

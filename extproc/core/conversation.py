@@ -13,7 +13,8 @@ in a phase is answered with "go on", changing nothing.
     HOLDING  the same, but the body is ours to give back
     PASSING  the decision is made, and the body goes back to Envoy as it comes
     PASSED   the same, and the whole of the request went back
-    ROUTED   the decision is made, and nothing more of the request is asked for
+    ROUTED   the decision is made, and nothing more of the request is asked for; or the request
+             passes undecided
     CLOSED   the request was answered by us, or the stream has ended
 
 From PASSING on the decision's lease is held. Every event gets exactly one answer, of
@@ -27,9 +28,10 @@ So an event may have no answer yet, and a later one several. What comes after th
 of such a body is ignored: Envoy may send the last piece twice (its issue 46237).
 
     OPENING -> READING -> ROUTED              the head in one event, after the headers
-    OPENING -> ROUTED                         no body, or none that is shown
+    OPENING -> ROUTED                         no body, or none that is shown or needed
     OPENING -> WAITING -> ROUTED              bodies that come ahead of the headers' answer
     OPENING -> HOLDING -> PASSING -> PASSED   bodies in pieces, to be streamed back
+    OPENING -> PASSING -> PASSED              the same, where the headers were enough
     any     -> CLOSED
 
 The *route* must change in the answer to the headers: for a body larger than
@@ -37,6 +39,9 @@ Envoy's buffer, a route change in the body's answer comes too late. So where the
 headers must be answered before the body is seen, that answer carries a provisional
 target, and the body's answer only overwrites the target header, which chooses the
 host within the route. Where the headers' answer can wait, it carries the decision.
+
+A request that is *passed*, because its path is unknown and the operator wants that, goes on as
+it came, without the headers that choose an endpoint. It goes through the same phases.
 
 Where the servers know the model by another name, the body's `model` is changed to it
 in the same answer that lets the body go: as far as the body is shown, and where the
@@ -54,16 +59,36 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
-from extproc.core.errors import Refusal, UnknownPath, UnsupportedBodyMode
-from extproc.core.events import Answer, BodyMode, Event, Immediate, Kind, Modes, Proceed, chunks
+from extproc.core.errors import InvalidRequest, Refusal, UnknownPath, UnsupportedBodyMode
+from extproc.core.events import (
+    ROUTING_HEADERS,
+    Answer,
+    BodyMode,
+    Event,
+    Immediate,
+    Kind,
+    Modes,
+    Proceed,
+    chunks,
+)
 from extproc.core.head import Head
+from extproc.core.listing import Listing
 from extproc.core.orca import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown
-from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, without_query
+from extproc.core.paths import (
+    ANTHROPIC_PATH,
+    ANTHROPIC_VERSION,
+    BODILESS_METHODS,
+    Api,
+    Route,
+    match,
+    without_query,
+)
 from extproc.core.request import Request, header_text
+from extproc.core.request_id import request_id_of, response_headers
 from extproc.core.response import Response
 from extproc.core.router import Decision, Placement, Router
 
-__all__ = ["Conversation", "Event", "Kind", "Listed", "Verdict"]
+__all__ = ["Conversation", "Event", "Kind", "Listed", "Passed", "Verdict"]
 
 Answers = tuple[Answer, ...]
 
@@ -73,10 +98,15 @@ _LENGTH = "content-length"
 
 @dataclass(frozen=True)
 class Listed:
-    """The verdict on a request for the list of models."""
+    """The verdict on a request for the list of models, or for one of them."""
 
 
-Verdict = Decision | Refusal | Listed
+@dataclass(frozen=True)
+class Passed:
+    """The verdict on a request to an unknown path that goes on undecided."""
+
+
+Verdict = Decision | Refusal | Listed | Passed
 
 
 class Phase(Enum):
@@ -98,15 +128,26 @@ class Conversation:
     """Feed it events with `receive`, and end it with `close`."""
 
     __slots__ = (
-        *("_asked", "_head", "_modes", "_phase", "_prompt_bytes", "_request", "_response_passed"),
-        *("_rng", "_router", "_shown", "response", "verdict"),
+        *("_anthropic", "_asked", "_head", "_modes", "_pass_unknown", "_phase", "_prompt_bytes"),
+        *("_request", "_response_passed", "_rng", "_router", "_shown"),
+        *("request_id", "response", "verdict"),
     )
 
     _request: Request
     """From the request's headers on."""
 
-    def __init__(self, router: Router, rng: Random, shown: Shown | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        rng: Random,
+        shown: Shown | None = None,
+        *,
+        pass_unknown: bool = False,
+    ) -> None:
         self._router = router
+        self._pass_unknown = pass_unknown
+        self._anthropic = False
+        """Whether the client expects Anthropic's shapes."""
         self._rng = rng
         self._shown = shown or Shown()
         self._asked = False
@@ -116,6 +157,8 @@ class Conversation:
         self._prompt_bytes = 0
         self._head: Head | None = None
         """While we wait only: a stream may live for hours, and nobody needs the head then."""
+        self.request_id = ""
+        """The id that Envoy gave the request; empty where there is none."""
         self.verdict: Verdict | None = None
         """What became of the request, once that is known."""
         self.response: Response | None = None
@@ -133,7 +176,9 @@ class Conversation:
         except Refusal as refusal:
             self._phase = Phase.CLOSED
             self.verdict = refusal
-            return (Immediate(refusal.status, refusal.headers, refusal.body(), refusal.code),)
+            body = refusal.body(self.request_id, anthropic=self._anthropic)
+            headers = {**refusal.headers, **self._id_headers()}
+            return (Immediate(refusal.status, headers, body, refusal.code),)
 
     def close(self) -> None:
         """The stream has ended: gives the lease back. Again, it does nothing."""
@@ -144,14 +189,18 @@ class Conversation:
             self.verdict.lease.release()
 
     def _on_request_headers(self, event: Event) -> Answers:
-        path = without_query(header_text(event.headers, ":path"))
-        method = header_text(event.headers, ":method")
-        if path == MODELS_PATH and method == "GET":
-            return self._list_models()
-        api = INFERENCE_PATHS.get(path)
-        if api is None:
-            raise UnknownPath(method, path)
-        self._request = request = Request(self._router, api, event.headers, event.subset)
+        headers = event.headers
+        self.request_id = request_id_of(headers)
+        path, method = header_text(headers, ":path"), header_text(headers, ":method")
+        route = match(path, method)
+        if route is None:
+            return self._on_unknown_path(event, path, method)
+        if route.api is Api.MODELS:
+            return self._list_models(route, anthropic=ANTHROPIC_VERSION in headers)
+        self._anthropic = route.is_anthropic
+        self._request = request = Request(self._router, route.api, headers, event.subset)
+        if route.api is Api.BARE or method in BODILESS_METHODS:
+            return self._on_bare_request(event, route, path, method)
         mode = self._modes.request
         if event.end_of_stream:
             return self._decide(event.kind, request.place(b"", complete=True))
@@ -164,6 +213,29 @@ class Conversation:
         if mode is BodyMode.NONE:
             return self._decide(event.kind, request.place_unseen())
         raise UnsupportedBodyMode()
+
+    def _on_bare_request(self, event: Event, route: Route, path: str, method: str) -> Answers:
+        """Decide by the headers alone; a body that may come goes on as it is."""
+        if route.api is not Api.BARE and method != "OPTIONS":
+            raise InvalidRequest(f"{method} is not a method of {route.path}: use POST.")
+        placement = self._request.place_bare(path, method)
+        return self._decide(event.kind, placement, self._phase_after_headers(event))
+
+    def _on_unknown_path(self, event: Event, path: str, method: str) -> Answers:
+        if not self._pass_unknown:
+            self._anthropic = ANTHROPIC_PATH in path
+            raise UnknownPath(method, without_query(path))
+        self.verdict = Passed()
+        self._phase = self._phase_after_headers(event)
+        removed = tuple(name for name in ROUTING_HEADERS if name in event.headers)
+        # A route may have been chosen by such a header.
+        return (Proceed(event.kind, reroute=bool(removed), remove_headers=removed),)
+
+    def _phase_after_headers(self, event: Event) -> Phase:
+        """Return the phase of a request that goes on before its body was seen."""
+        if self._modes.request is not BodyMode.DUPLEX:
+            return Phase.ROUTED
+        return Phase.PASSED if event.end_of_stream else Phase.PASSING
 
     def _on_body_alone(self, event: Event) -> Answers:
         """The headers were not shown, so there is no answer to them that could wait."""
@@ -302,11 +374,18 @@ class Conversation:
         self._asked = not self._request.wants_load_report
         return ((FORMAT_HEADER, FORMAT),) if self._asked else ()
 
-    def _list_models(self) -> Answers:
+    def _list_models(self, route: Route, *, anthropic: bool) -> Answers:
+        self._anthropic = anthropic
+        router = self._router
+        listing = Listing(router.catalog, router.context_lengths, anthropic=anthropic)
+        body = listing.one(route.stored_id) if route.stored_id else listing.all()
         self._phase = Phase.CLOSED
         self.verdict = Listed()
-        headers = {"content-type": "application/json"}
-        return (Immediate(200, headers, self._router.catalog.listing(), "models_listed"),)
+        headers = {"content-type": "application/json", **self._id_headers()}
+        return (Immediate(200, headers, body, "models_listed"),)
+
+    def _id_headers(self) -> dict[str, str]:
+        return response_headers(self.request_id, anthropic=self._anthropic)
 
 
 def _size(placement: Placement) -> int:

@@ -2,6 +2,9 @@
 
 A refusal is the client's answer, not a fault of ours; its message is read by
 people who hold only an HTTP client, so it says what to change.
+
+Clients of Anthropic's API get Anthropic's shape of an error instead of OpenAI's. In both,
+`request_id` beside the error is the id that Envoy gave the request.
 """
 
 from __future__ import annotations
@@ -12,6 +15,17 @@ from collections.abc import Sequence
 # Long enough to tell a typo, short enough that a hostile name floods nothing.
 _SHOWN_NAME = 128
 _SHOWN_MODELS = 50
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's types of errors by status. Anthropic's own status for an overload is 529; its type
+is the one that tells clients to try again later, so 503 has it too."""
+
+_ANTHROPIC_ERROR = "api_error"
 
 
 class Refusal(Exception):
@@ -34,15 +48,23 @@ class Refusal(Exception):
         """Response headers beside the status."""
         return {"content-type": "application/json"}
 
-    def body(self) -> bytes:
-        """The answer in OpenAI's error shape."""
-        error = {
+    def body(self, request_id: str = "", *, anthropic: bool = False) -> bytes:
+        """Return the response body, with the request's id where there is one."""
+        answer: dict[str, object] = {"error": self._openai_error()}
+        if anthropic:
+            kind = _ANTHROPIC_TYPES.get(self.status, _ANTHROPIC_ERROR)
+            answer = {"type": "error", "error": {"type": kind, "message": self.message}}
+        if request_id:
+            answer["request_id"] = request_id
+        return json.dumps(answer).encode()
+
+    def _openai_error(self) -> dict[str, object]:
+        return {
             "message": self.message,
             "type": self.type,
             "param": self.param,
             "code": self.code,
         }
-        return json.dumps({"error": error}).encode()
 
 
 class InvalidRequest(Refusal):
@@ -59,10 +81,8 @@ class ModelNotFound(Refusal):
     code = "model_not_found"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        shown = ", ".join(known[:_SHOWN_MODELS]) or "none"
-        more = "" if len(known) <= _SHOWN_MODELS else f" and {len(known) - _SHOWN_MODELS} more"
         super().__init__(
-            f"The model {name[:_SHOWN_NAME]!r} does not exist. Known models: {shown}{more}.",
+            f"The model {name[:_SHOWN_NAME]!r} does not exist. {known_models(known)}",
             param="model",
         )
 
@@ -110,3 +130,10 @@ class UnsupportedBodyMode(Refusal):
             "BUFFERED, FULL_DUPLEX_STREAMED, NONE, or STREAMED with "
             "send_body_without_waiting_for_header_response."
         )
+
+
+def known_models(known: Sequence[str]) -> str:
+    """Return a sentence that names the first of the known models."""
+    shown = ", ".join(known[:_SHOWN_MODELS]) or "none"
+    more = "" if len(known) <= _SHOWN_MODELS else f" and {len(known) - _SHOWN_MODELS} more"
+    return f"Known models: {shown}{more}."

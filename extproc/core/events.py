@@ -10,6 +10,14 @@ from typing import NamedTuple
 from extproc.core.outcome import Outcome
 from extproc.core.router import Decision
 
+TARGET_HEADER = "x-target-endpoint"
+FALLBACK_HEADER = "x-target-endpoint-fallback"
+DESTINATION = "x-gateway-destination-endpoint"
+"""The endpoint picker protocol's name for the target."""
+
+ROUTING_HEADERS = (TARGET_HEADER, FALLBACK_HEADER, DESTINATION)
+"""Headers that choose an endpoint: only the sidecar may set them."""
+
 CHUNK_LIMIT = 62_000
 """Bytes of a body in one answer at the most: the endpoint picker protocol's measure."""
 

@@ -14,10 +14,10 @@ from extproc.core.body import (
     model_in_json,
     read_json,
 )
-from extproc.core.errors import InvalidRequest, Refusal
+from extproc.core.errors import InvalidRequest, Refusal, known_models
 from extproc.core.large import MOST_BYTES, WHOLE, completed, read_large, skimmed
 from extproc.core.orca import FORMAT_HEADER, is_format
-from extproc.core.paths import Api
+from extproc.core.paths import Api, model_in_query, without_query
 from extproc.core.prefix import is_settled, salt_is_settled
 from extproc.core.rename import renamed_form, renamed_json
 from extproc.core.router import Placement, Router
@@ -30,13 +30,18 @@ should we die before the body's answer, Envoy answers 503 instead of guessing.""
 _BEGINNING = 65_536  # bytes
 _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
-_HEADERS = ("content-type", _LENGTH, MODEL_HEADER, FORMAT_HEADER)
+_CONTENT_TYPE = "content-type"
+_HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
+_SHOWN = 128
+"""Characters of a path or a method that an error repeats."""
+
+_NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
 
 
 class Request:
     """Of its headers only those are kept that an answer can depend on."""
 
-    __slots__ = ("_api", "_headers", "_router", "_subset", "_whole")
+    __slots__ = (*("_api", "_has_prompt", "_headers", "_is_form", "_router", "_subset", "_whole"),)
 
     def __init__(
         self,
@@ -49,22 +54,25 @@ class Request:
         self._api = api
         self._whole = False
         self._headers: dict[str, str] = {}
+        self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
         for name in (*_HEADERS, *router.catalog.key_headers):
             if name in headers:
                 self._headers[name] = header_text(headers, name)
         self._subset = None if subset is None else subset_of(subset)
+        self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
-        if complete and WHOLE < len(head) <= MOST_BYTES and self._api is Api.GENERATE:
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
             placed = self._place_by_beginning(head)
             if placed is not None:
                 return placed
         name, document, read = self._read(head, complete=complete)
-        name = name or self._headers.get(MODEL_HEADER)
-        if not name:
-            raise missing_model(head[:read], self._api)
+        name = name or self._named_elsewhere()
+        if name is None:
+            known = self._router.catalog.known()
+            raise missing_model(self._api, known, None if complete else read)
         shown = 1.0 if complete else self._shown(head)
         if read < len(head):
             shown *= read / len(head)
@@ -78,16 +86,28 @@ class Request:
         return self._place_if_settled(name, document)
 
     def place_unseen(self) -> Placement:
-        """Where it belongs if bodies are not shown. Raises Refusal."""
-        only = self._router.catalog.only()
-        name = self._headers.get(MODEL_HEADER) or (only.spec.name if only else None)
+        """Return the place of a request whose body is not shown. Raises Refusal."""
+        name = self._named_elsewhere()
         if name is None:
             raise InvalidRequest(
-                f"Bodies are not shown to the router and there are several models: send the "
-                f"header '{MODEL_HEADER}'.",
+                "The gateway does not show bodies to the router, and more than one model is "
+                f"configured: send the header '{MODEL_HEADER}'. "
+                f"{known_models(self._router.catalog.known())}",
                 param="model",
             )
         return self._place(name, None)
+
+    def place_bare(self, path: str, method: str) -> Placement:
+        """Return the place of a request that has no body to name a model. Raises Refusal."""
+        name = self._headers.get(MODEL_HEADER) or model_in_query(path) or self._named_elsewhere()
+        if name is None:
+            raise InvalidRequest(
+                f"{method[:_SHOWN]} {without_query(path)[:_SHOWN]} does not name a model, and "
+                f"more than one is configured: send the header '{MODEL_HEADER}', or add "
+                f"'?model=' to the path. {known_models(self._router.catalog.known())}",
+                param="model",
+            )
+        return self._place(name, None)._replace(rename=None)
 
     def provisional_target(self, rng: Random) -> str:
         """A ready endpoint where the model is certain before its body is read."""
@@ -109,14 +129,18 @@ class Request:
 
         It must have been read before, to be placed.
         """
-        if self._api is Api.FORM:
-            return renamed_form(head, self._headers.get("content-type", ""), name)
+        if self._is_form:
+            return renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
         return renamed_json(head, name, whole=self._whole)
 
     @property
     def wants_load_report(self) -> bool:
         """Whether the client itself asks for a report that upstreams know to give."""
         return is_format(self._headers.get(FORMAT_HEADER, ""))
+
+    def _named_elsewhere(self) -> str | None:
+        """Return the model that the header names, else the only one that is configured."""
+        return self._headers.get(MODEL_HEADER) or self._router.catalog.default()
 
     def _place(
         self, name: str, document: Document | None, shown: float = 1.0, *, cut: bool = False
@@ -170,18 +194,38 @@ class Request:
         """The model that the body names, the document where it may hold a prompt, and the bytes
         of the head that the document was read from.
         """
-        if self._api is Api.FORM:
-            content_type = self._headers.get("content-type", "")
-            return model_in_form(head, content_type, complete=complete), None, len(head)
+        if self._is_form:
+            return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
         if len(head) > WHOLE:
             fields = self._router.catalog.key_fields
             name, document, read = read_large(head, complete=complete, fields=fields)
         else:
             document = read_json(head, complete=complete)
             name, read = model_in_json(head, document, complete=complete), len(head)
-        return name, document if self._api is Api.GENERATE else None, read
+        if self._api is Api.NATIVE:
+            document = with_prompt(document)
+        return name, document if self._has_prompt else None, read
 
 
 def header_text(headers: Mapping[str, bytes], name: str) -> str:
     """A header's value; octets that are no UTF-8 show as replacement characters."""
     return headers.get(name, b"").decode("utf-8", "replace")
+
+
+def with_prompt(document: Document) -> Document:
+    """Return a document of SGLang's or vLLM's native API with its prompt under the key `prompt`.
+
+    The order of the keys stays, because the last one of a cut body may be cut itself.
+    """
+    name = next((key for key in _NATIVE_PROMPTS if document.get(key) is not None), None)
+    if name is None or document.get("prompt") is not None:
+        return document
+    return {
+        "prompt" if key == name else key: value
+        for key, value in document.items()
+        if key != "prompt"
+    }
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.lower().startswith("application/json")

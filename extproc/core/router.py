@@ -9,6 +9,7 @@ from typing import NamedTuple
 from extproc.core.blocks import Prompt, prompt_of
 from extproc.core.body import Document
 from extproc.core.catalog import Catalog, Model
+from extproc.core.context_lengths import ContextLengths
 from extproc.core.ejection import Ejected, Ejection
 from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
@@ -104,6 +105,8 @@ class Router:
         self.ejection.follow(self.catalog.models)
         self.token_sizes = TokenSizes()
         """How long the tokens of each model are."""
+        self.context_lengths = ContextLengths()
+        """How long a context each endpoint takes, as far as endpoints were asked."""
         self._rng = rng or Random(0)
         self._fallbacks = fallbacks
         self._followers: list[Callable[[Catalog], None]] = []

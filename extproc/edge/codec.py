@@ -95,10 +95,12 @@ def _encode_proceed(answer: Proceed) -> bytes:
     kind = answer.kind
     if answer.target and (kind is Kind.REQUEST_HEADERS or kind is Kind.REQUEST_BODY):
         return encode_target(answer)
-    if kind is Kind.RESPONSE_HEADERS and answer.remove_headers:
+    if answer.remove_headers and (kind is Kind.REQUEST_HEADERS or kind is Kind.RESPONSE_HEADERS):
         response = ProcessingResponse()
-        removed = response.response_headers.response.header_mutation.remove_headers
-        removed.extend(answer.remove_headers)
+        common = getattr(response, _FIELDS[kind]).response
+        common.header_mutation.remove_headers.extend(answer.remove_headers)
+        if answer.reroute:
+            common.clear_route_cache = True
         return response.SerializeToString()
     if kind is Kind.REQUEST_BODY and answer.body is not None:
         response = ProcessingResponse()

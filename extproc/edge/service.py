@@ -30,6 +30,7 @@ class ExternalProcessor:
         *,
         log_prompts: bool = False,
         sampler: LogSampler | None = None,
+        pass_unknown: bool = False,
     ) -> None:
         self._router = router
         self._telemetry = telemetry
@@ -37,10 +38,13 @@ class ExternalProcessor:
         self._sampler = sampler or LogSampler()
         self._shown = Shown()
         self._conversation = TellingConversation if log_prompts else Conversation
+        self._pass_unknown = pass_unknown
 
     def open(self) -> Session:
         """Envoy has opened a stream."""
-        conversation = self._conversation(self._router, self._rng, self._shown)
+        conversation = self._conversation(
+            self._router, self._rng, self._shown, pass_unknown=self._pass_unknown
+        )
         return Session(conversation, self._telemetry, self._sampler)
 
 
@@ -92,7 +96,13 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
         earlier = {"suppressed": suppressed} if suppressed else {}
         log.info(
             "refused",
-            extra=fields(status=verdict.status, code=verdict.code, why=verdict.message, **earlier),
+            extra=fields(
+                status=verdict.status,
+                code=verdict.code,
+                why=verdict.message,
+                **earlier,
+                **_identified(conversation),
+            ),
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
         told: dict[str, object] = {}
@@ -111,5 +121,11 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
                 hops=verdict.hops,
                 **(hit or {}),
                 **told,
+                **_identified(conversation),
             ),
         )
+
+
+def _identified(conversation: Conversation) -> dict[str, str]:
+    request_id = conversation.request_id
+    return {"request_id": request_id} if request_id else {}

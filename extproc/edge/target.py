@@ -13,7 +13,7 @@ from struct import Struct as Packing
 
 from google.protobuf.struct_pb2 import Struct, Value
 
-from extproc.core.events import Kind, Proceed
+from extproc.core.events import DESTINATION, FALLBACK_HEADER, TARGET_HEADER, Kind, Proceed
 from extproc.core.router import Decision
 from extproc.edge.wire.external_processor_pb2 import (
     BodyMutation,
@@ -25,13 +25,8 @@ from extproc.edge.wire.external_processor_pb2 import (
 )
 from extproc.edge.wire.header_pb2 import HeaderValue, HeaderValueOption
 
-TARGET_HEADER = "x-target-endpoint"
-FALLBACK_HEADER = "x-target-endpoint-fallback"
 TARGET_NAMESPACE = "envoy.lb"
 NAMESPACE = "extproc"
-
-DESTINATION = "x-gateway-destination-endpoint"
-"""The endpoint picker protocol's name."""
 
 _KEPT = 4096
 """Pieces of each kind that are kept: there are a few for each endpoint."""

@@ -34,7 +34,7 @@ from extproc.core.body import MOST_PARTS
 from extproc.core.errors import NoEndpoints, Refusal
 from extproc.core.large import MOST_BYTES, MOST_VALUES, WHOLE
 from extproc.core.ledger import Ledger
-from extproc.core.paths import INFERENCE_PATHS, MODELS_PATH, Api
+from extproc.core.paths import ANTHROPIC_VERSION, INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.router import Router
 from extproc.core.signals import Signals
 from extproc.core.spec import (
@@ -305,13 +305,27 @@ def _metric(metric: Metric, labels: Sequence[str]) -> MetricRow:
 
 def _paths() -> Iterator[str]:
     yield from _heading("Paths")
-    yield f"`GET {MODELS_PATH}` is answered with the list of models. Requests to these are routed:"
+    yield from _paragraph(
+        f"The sidecar answers `GET {MODELS_PATH}` with the list of models, and "
+        f"`GET {MODELS_PATH}/NAME` with one of them; with the header `{ANTHROPIC_VERSION}` in "
+        "Anthropic's shape. `max_model_len` is there where the sidecar has read an endpoint's own "
+        "list, which it does for models with `discoverAdapters` and for strategies that read "
+        "metrics. The sidecar routes requests to these paths, below any prefix, with or without a "
+        "trailing slash. `*` is the id of a stored response, video or voice:"
+    )
     read = documented(Api, Api.__members__)
     rows = [
         (_codes(path for path, one in INFERENCE_PATHS.items() if one is api), read[name])
         for name, api in Api.__members__.items()
+        if api is not Api.MODELS
     ]
-    yield from _table(("path", "the body"), rows)
+    yield from _table(("path", "what is read"), rows)
+    yield ""
+    yield from _paragraph(
+        "A request that names no model goes by the header `x-model`, else to the only configured "
+        "model, if there is no split. Of a path that is not in the table the sidecar refuses "
+        "every request, unless `--unknown-paths pass` leaves them to Envoy's other routes."
+    )
     yield ""
     yield from _paragraph(
         f"A body of JSON is read value by value up to {WHOLE:,} bytes. A larger one that Envoy "
@@ -328,9 +342,11 @@ def _paths() -> Iterator[str]:
 
 def _refusals() -> Iterator[str]:
     yield from _heading("Refusals")
-    yield (
+    yield from _paragraph(
         f"Answered by the sidecar in OpenAI's error shape, `{NoEndpoints.code}` with "
-        f"`retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`."
+        f"`retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`. On Anthropic's paths (`/v1/messages`, "
+        "`/v1/messages/count_tokens`) the shape is Anthropic's. Envoy's `x-request-id` is in the "
+        "header of that name, in the field `request_id` of the body, and in the log."
     )
     rows = [
         (str(one.status), f"`{one.code}`", f"`{one.type}`", _summary(one)) for one in refusals()

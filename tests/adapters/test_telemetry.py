@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.telemetry import Telemetry
 from extproc.compiled import COMPILED
-from extproc.core.conversation import Conversation, Event, Kind, Listed
+from extproc.core.conversation import Conversation, Event, Kind, Listed, Passed, Verdict
 from extproc.core.errors import ModelNotFound, NoEndpoints, Refusal, UnknownPath
 from extproc.core.ledger import Ledger
 from extproc.core.outcome import Outcome
@@ -83,10 +83,13 @@ class TestARequest:
         labels = {"model": model, "outcome": outcome, "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
 
-    def test_for_the_list_of_models_counts_as_such(self) -> None:
+    @pytest.mark.parametrize(
+        ("verdict", "outcome"), [(Listed(), "models_listed"), (Passed(), "passed")]
+    )
+    def test_without_a_decision_counts_as_such(self, verdict: Verdict, outcome: str) -> None:
         telemetry = Telemetry(router())
-        telemetry.decided(Listed(), 0.0001)
-        labels = {"model": "unknown", "outcome": "models_listed", "strategy": "none"}
+        telemetry.decided(verdict, 0.0001)
+        labels = {"model": "unknown", "outcome": outcome, "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
 
     def test_that_was_aborted_counts_as_such_and_took_no_decision(self) -> None:

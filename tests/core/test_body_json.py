@@ -76,9 +76,6 @@ class TestAWholeBody:
     @pytest.mark.parametrize(
         ("body", "why"),
         [
-            (b"{}", "The request names no model."),
-            (b'{"messages": []}', "The request names no model."),
-            (b'{"model": null}', "The request names no model."),
             (b'{"model": ""}', "'model' must be a non-empty string."),
             (b'{"model": 7}', "'model' must be a non-empty string."),
             (b'{"model": true}', "'model' must be a non-empty string."),
@@ -86,10 +83,14 @@ class TestAWholeBody:
             (b'{"model": {"name": "llama"}}', "'model' must be a non-empty string."),
         ],
     )
-    def test_without_a_models_name_is_refused(self, body: bytes, why: str) -> None:
+    def test_whose_model_is_no_name_is_refused(self, body: bytes, why: str) -> None:
         with pytest.raises(InvalidRequest) as refused:
             model_of(body, complete=True)
         assert (refused.value.message, refused.value.param) == (why, "model")
+
+    @pytest.mark.parametrize("body", [b"{}", b'{"messages": []}', b'{"model": null}'])
+    def test_without_a_model_names_none(self, body: bytes) -> None:
+        assert model_of(body, complete=True) is None
 
 
 class TestACutBody:
@@ -167,7 +168,7 @@ class TestACutBody:
                 assert model_of(b"{" + first + second, complete=False) != "lla"
 
     @pytest.mark.parametrize(
-        "head", [b'{"model": null, "mes', b'{"model": 7, "mes', b'{"model": "", "mes']
+        "head", [b'{"model": 7, "mes', b'{"model": "", "mes', b'{"model": ["a"], "mes']
     )
     def test_whose_model_is_surely_none_is_refused(self, head: bytes) -> None:
         with pytest.raises(InvalidRequest):
@@ -205,12 +206,18 @@ def test_no_bytes_raise_anything_but_a_refusal(head: bytes, complete: bool) -> N
 
 
 @pytest.mark.parametrize(("api", "what"), [(Api.GENERATE, "body"), (Api.FORM, "form")])
-def test_the_refusal_of_a_head_without_a_model_says_how_far_we_saw_and_the_ways_out(
-    api: Api, what: str
-) -> None:
-    refusal = missing_model(b"x" * 12345, api)
-    assert refusal.message == (
-        f"The first 12345 bytes of the {what}, which is all the router sees, do not name the "
-        "model. Put 'model' before the long fields, or send the header 'x-model'."
-    )
-    assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", "model")
+class TestTheRefusalOfABodyWithoutAModel:
+    def test_says_where_the_model_may_stand_and_which_there_are(self, api: Api, what: str) -> None:
+        refusal = missing_model(api, ["llama", "qwen"])
+        assert refusal.message == (
+            f"The {what} does not name a model. Put 'model' into the {what}, or send the header "
+            "'x-model'. Known models: llama, qwen."
+        )
+        assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", "model")
+
+    def test_says_how_far_a_head_was_seen(self, api: Api, what: str) -> None:
+        assert missing_model(api, ["llama"], 12345).message == (
+            f"The first 12345 bytes of the {what}, which is all the router sees, do not name the "
+            "model. Put 'model' before the long fields, or send the header 'x-model'. "
+            "Known models: llama."
+        )

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from extproc.core.catalog import Catalog, revise
@@ -10,7 +8,7 @@ from extproc.core.errors import ModelNotFound
 from extproc.core.ledger import Ledger
 from extproc.core.router import Router
 from extproc.core.spec import ModelSpec
-from tests.core.builders import by_service, catalog, model_spec, strategy_of
+from tests.core.builders import by_service, catalog, model_spec, split_spec, strategy_of
 
 LLAMA = model_spec("llama", aliases=["llama-latest"], adapters=["sql-lora", "my_lora"])
 QWEN = model_spec("qwen_2_5", adapters=["law_v_2"])
@@ -23,6 +21,8 @@ class TestAName:
             pytest.param("llama", "llama", "", id="model"),
             pytest.param("llama-latest", "llama", "", id="alias"),
             pytest.param("sql-lora", "llama", "sql-lora", id="adapter"),
+            pytest.param("llama_", "llama", "", id="model_"),
+            pytest.param("llama-latest_", "llama", "", id="alias_"),
             pytest.param("llama_sql-lora", "llama", "sql-lora", id="model_adapter"),
             pytest.param("llama-latest_sql-lora", "llama", "sql-lora", id="alias_adapter"),
             pytest.param("my_lora", "llama", "my_lora", id="adapter with underscore"),
@@ -40,11 +40,11 @@ class TestAName:
     @pytest.mark.parametrize(
         "name",
         [
-            *["", "_", "gpt", "Llama", "llama_", "_llama", "_sql-lora", "llama__sql-lora"],
+            *["", "_", "gpt", "Llama", "llama__", "_llama", "_sql-lora", "llama__sql-lora"],
             # An adapter of another model, or of none.
             *["llama_law_v_2", "qwen_2_5_sql-lora", "llama_gpt", "qwen", "qwen_2", "lora"],
             # A model is no adapter, and an adapter no model.
-            *["llama_qwen_2_5", "llama_llama", "sql-lora_my_lora", "my_lora_my_lora"],
+            *["llama_qwen_2_5", "llama_llama", "sql-lora_my_lora", "my_lora_my_lora", "sql-lora_"],
         ],
     )
     def test_that_nobody_has_is_not_found(self, name: str) -> None:
@@ -73,31 +73,15 @@ def test_the_only_model_is_known_as_such() -> None:
     assert Catalog().only() is None
 
 
+def test_the_only_model_serves_requests_that_name_none_unless_there_is_a_split() -> None:
+    assert catalog(LLAMA).default() == "llama"
+    for models in (catalog(LLAMA, QWEN), catalog(LLAMA, split_spec(llama=1)), Catalog()):
+        assert models.default() is None
+
+
 def test_the_key_headers_are_those_some_model_reads() -> None:
     by_session = model_spec("a", prefixSource="Header:X-Session")
     assert list(catalog(LLAMA, by_session).key_headers) == ["x-session"]
-
-
-def test_the_listing_has_openais_form_and_names_the_parents_of_adapters() -> None:
-    listing = json.loads(catalog(LLAMA, QWEN).listing())
-    assert listing["object"] == "list"
-    assert [(entry["id"], entry.get("parent")) for entry in listing["data"]] == [
-        ("llama", None),
-        ("llama-latest", None),
-        ("sql-lora", "llama"),
-        ("my_lora", "llama"),
-        ("qwen_2_5", None),
-        ("law_v_2", "qwen_2_5"),
-    ]
-    for entry in listing["data"]:
-        assert entry["object"] == "model"
-        assert isinstance(entry["created"], int)
-        assert isinstance(entry["owned_by"], str)
-
-
-def test_every_listed_name_can_be_requested() -> None:
-    models = catalog(LLAMA, QWEN)
-    assert all(models.names(entry["id"]) for entry in json.loads(models.listing())["data"])
 
 
 def test_a_static_endpoint_serves_all_adapters_of_its_model_under_its_address() -> None:

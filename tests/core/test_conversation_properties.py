@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.catalog import Catalog
-from extproc.core.conversation import Conversation
+from extproc.core.conversation import Conversation, Passed
 from extproc.core.events import (
     CHUNK_LIMIT,
+    ROUTING_HEADERS,
     BodyMode,
     Chunk,
     Event,
@@ -24,7 +25,6 @@ from extproc.core.events import (
     Proceed,
 )
 from extproc.core.ledger import Ledger
-from extproc.core.orca import Shown
 from extproc.core.outcome import Outcome
 from extproc.core.paths import INFERENCE_PATHS
 from extproc.core.rename import renamed_form, renamed_json
@@ -54,9 +54,17 @@ catalogs = st.sampled_from(
 )
 
 models = st.sampled_from(["llama", "l", "sql", "llama_sql", "qwen", "canary", "gpt", EVIL, ""])
-paths = st.sampled_from([*INFERENCE_PATHS, "/v1/models", "/", "", f"/{EVIL}"])
+known_paths = st.sampled_from([path.replace("*", EVIL) for path in INFERENCE_PATHS])
+prefixes = st.sampled_from(["", "", "/team", f"/{EVIL}/", "/v1"])
+suffixes = st.sampled_from(["", "", "/", "?beta=true", "?model=qwen", f"?model={EVIL}", "/x"])
+paths = st.one_of(
+    known_paths,
+    st.builds(lambda *parts: "".join(parts), prefixes, known_paths, suffixes),
+    st.sampled_from(["/v1/models", "/v1/models/llama", f"/v1/models/{EVIL}", "/app", "/", ""]),
+)
+methods = st.sampled_from([b"GET", b"POST", b"", b"DELETE", b"OPTIONS", b"HEAD", b"\xff"])
 headers = st.fixed_dictionaries(
-    {":path": paths.map(str.encode), ":method": st.sampled_from([b"GET", b"POST", b""])},
+    {":path": paths.map(str.encode), ":method": methods},
     optional={
         "x-model": models.map(str.encode) | st.binary(max_size=5),
         "x-session": st.binary(max_size=5),
@@ -65,6 +73,9 @@ headers = st.fixed_dictionaries(
         ),
         "x-target-endpoint": st.just(EVIL.encode()),
         "x-target-endpoint-fallback": st.just(EVIL.encode()),
+        "x-gateway-destination-endpoint": st.just(EVIL.encode()),
+        "x-request-id": st.binary(max_size=300),
+        "anthropic-version": st.just(b"2023-06-01"),
     },
 )
 
@@ -190,6 +201,10 @@ def _joined(
     return st.tuples(begun, st.lists(more, max_size=5)).map(lambda pair: pair[0] + pair[1])
 
 
+def conversing(router: Router, pass_unknown: bool = False) -> Conversation:
+    return Conversation(router, Random(0), pass_unknown=pass_unknown)
+
+
 ONE_TO_ONE = [mode for mode in BodyMode if mode not in (BodyMode.AHEAD, BodyMode.DUPLEX)]
 sequences = sequences_of(starmap(Modes, product(BodyMode, BodyMode)))
 one_to_one = sequences_of(starmap(Modes, product(ONE_TO_ONE, ONE_TO_ONE)))
@@ -208,11 +223,11 @@ ahead = sequences_of([Modes(BodyMode.AHEAD)])
 
 
 @thorough
-@given(catalogs, one_to_one)
+@given(catalogs, one_to_one, st.booleans())
 def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one(
-    models: Catalog, sequence: list[Event]
+    models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = Conversation(Router(Ledger(), models), Random(0))
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
     ended = False
     for event in sequence:
         answers = conversation.receive(event)
@@ -222,19 +237,21 @@ def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate
         (answer,) = answers
         if isinstance(answer, Immediate):
             ended = True
-            json.loads(answer.body)
+            assert answer.headers.get("x-request-id", "x").isprintable()
+            told = json.loads(answer.body)
+            assert answer.status == 200 or "message" in told["error"]
         else:
             assert isinstance(answer, Proceed)
             assert answer.kind is event.kind
 
 
 @thorough
-@given(catalogs, sequences, st.integers(0, 8))
+@given(catalogs, sequences, st.integers(0, 8), st.booleans())
 def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
-    models: Catalog, sequence: list[Event], end: int
+    models: Catalog, sequence: list[Event], end: int, pass_unknown: bool
 ) -> None:
     router = Router(Ledger(), models)
-    conversation = Conversation(router, Random(0))
+    conversation = conversing(router, pass_unknown)
     for event in sequence[:end]:
         conversation.receive(event)
         assert sum(router.ledger.loads.values()) <= 1
@@ -248,9 +265,9 @@ def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
 
 
 @thorough
-@given(catalogs, sequences)
+@given(catalogs, sequences, st.booleans())
 def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
-    models: Catalog, sequence: list[Event]
+    models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Ledger(), models)
     ready = {
@@ -258,7 +275,7 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
         for model in router.catalog.models.values()
         for endpoint in model.snapshot.endpoints
     }
-    conversation = Conversation(router, Random(0))
+    conversation = conversing(router, pass_unknown)
     for answer in chain.from_iterable(map(conversation.receive, sequence)):
         if not isinstance(answer, Proceed):
             continue
@@ -268,6 +285,9 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
             assert answer.target in {endpoint.address for endpoint in of_model}
             assert answer.decision.fallback in {None, *ready} - {answer.target}
             assert answer.destination in ("", answer.decision.destination)
+        elif isinstance(conversation.verdict, Passed):
+            assert answer.target == ""
+            assert set(answer.remove_headers) <= set(ROUTING_HEADERS)
         elif answer.kind is Kind.REQUEST_HEADERS and answer.reroute:
             assert answer.target in {PENDING, *ready}
         else:
@@ -277,9 +297,11 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
 
 
 @thorough
-@given(catalogs, sequences)
-def test_a_verdict_never_changes(models: Catalog, sequence: list[Event]) -> None:
-    conversation = Conversation(Router(Ledger(), models), Random(0))
+@given(catalogs, sequences, st.booleans())
+def test_a_verdict_never_changes(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
     verdict = None
     for event in sequence:
         conversation.receive(event)
@@ -295,18 +317,19 @@ PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
 
 
 @thorough
-@given(catalogs, duplex)
+@given(catalogs, duplex, st.booleans())
 def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
-    models: Catalog, sequence: list[Event]
+    models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Ledger(), models)
-    conversation = Conversation(router, Random(0))
+    conversation = conversing(router, pass_unknown)
     came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
-    open_ = ended = False
+    open_ = ended = bodiless = False
     for event in sequence:
         # What counts of the request: from its headers on to the end of its body.
-        if event.kind is Kind.REQUEST_HEADERS:
+        if event.kind is Kind.REQUEST_HEADERS and not open_:
             open_ = True
+            ended = bodiless = event.end_of_stream
         elif event.kind is Kind.REQUEST_BODY and open_ and not ended:
             came += event.body
             ended = event.end_of_stream
@@ -323,7 +346,7 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
     assert kinds.count(Kind.REQUEST_HEADERS) <= 1
     assert ends <= 1
     verdict = conversation.verdict
-    decided = isinstance(verdict, Decision)
+    decided = isinstance(verdict, Decision | Passed)
     if isinstance(verdict, Decision) and verdict.rename is not None:
         assert bytes(back) in renamings(bytes(came), verdict.rename)
     else:
@@ -331,7 +354,7 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
     if decided:
         order = [PARTS.index(kind) for kind in kinds if kind in PARTS]
         assert order == sorted(order)
-        assert ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
+        assert bodiless or ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
     conversation.close()
     assert dict(router.ledger.loads) == {}
 
@@ -346,12 +369,12 @@ def renamings(body: bytes, name: str) -> set[bytes]:
 
 
 @thorough
-@given(catalogs, ahead)
+@given(catalogs, ahead, st.booleans())
 def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
-    models: Catalog, sequence: list[Event]
+    models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Ledger(), models)
-    conversation = Conversation(router, Random(0))
+    conversation = conversing(router, pass_unknown)
     asked = list[Kind]()
     answered = list[Kind]()
     came, went_on = list[bytes](), list[bytes]()
@@ -380,23 +403,42 @@ def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
         assert answered == asked[: len(answered)]
         assert len(answered) == len(asked) or conversation.verdict is None
     verdict = conversation.verdict
-    if isinstance(verdict, Decision):
-        body, arrived = b"".join(came), b"".join(went_on)
-        assert (
-            arrived == body
-            if verdict.rename is None
-            else arrived in renamings(body, verdict.rename)
-        )
+    body, arrived = b"".join(came), b"".join(went_on)
+    if isinstance(verdict, Decision) and verdict.rename is not None:
+        assert arrived in renamings(body, verdict.rename)
+    elif isinstance(verdict, Decision | Passed):
+        assert arrived == body
     conversation.close()
     assert dict(router.ledger.loads) == {}
 
 
 @thorough
-@given(catalogs, one_to_one)
-def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
+@given(catalogs, sequences)
+def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that_route(
     models: Catalog, sequence: list[Event]
 ) -> None:
-    conversation = Conversation(Router(Ledger(), models), Random(0), Shown())
+    router = Router(Ledger(), models)
+    conversation = conversing(router, pass_unknown=True)
+    for event in sequence:
+        before = conversation.verdict
+        answers = conversation.receive(event)
+        if not isinstance(conversation.verdict, Passed):
+            continue
+        assert dict(router.ledger.loads) == {}
+        for answer in answers:
+            assert not isinstance(answer, Immediate)
+            if isinstance(answer, Proceed):
+                sent = [name for name in ROUTING_HEADERS if name in event.headers]
+                assert list(answer.remove_headers) == ([] if before else sent)
+                assert (answer.body, answer.set_headers, answer.target) == (None, (), "")
+
+
+@thorough
+@given(catalogs, one_to_one, st.booleans())
+def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
     for event in sequence:
         for answer in conversation.receive(event):
             if not isinstance(answer, Proceed) or answer.body is None:
@@ -412,11 +454,11 @@ def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_a
 
 
 @thorough
-@given(catalogs, sequences)
+@given(catalogs, sequences, st.booleans())
 def test_a_report_is_taken_away_only_where_we_asked_for_it(
-    models: Catalog, sequence: list[Event]
+    models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = Conversation(Router(Ledger(), models), Random(0), Shown())
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
     asked = False
     for event in sequence:
         for answer in conversation.receive(event):

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from extproc.core.catalog import Adapters, Catalog, revise
+from extproc.core.context_lengths import ContextLengths
 from extproc.core.errors import ModelNotFound
+from extproc.core.listing import Listing
 from extproc.core.spec import ModelSpec
 from tests.core.builders import by_service, catalog, endpoint, model_spec, strategy_of
 
@@ -31,8 +33,9 @@ def test_are_names_of_their_model_on_the_endpoints_that_have_them() -> None:
 
 
 def test_are_listed_with_their_parent() -> None:
-    listing = json.loads(catalog(LORA).with_adapters(FOUND).listing())["data"]
-    parents = {entry["id"]: entry.get("parent") for entry in listing}
+    listing = Listing(catalog(LORA).with_adapters(FOUND), ContextLengths(), anthropic=False)
+    entries = json.loads(listing.all())["data"]
+    parents = {entry["id"]: entry.get("parent") for entry in entries}
     assert parents == {"llama": None, "sql": "llama", "law": "llama", "med": "llama"}
 
 

@@ -172,7 +172,7 @@ class TestAForm:
             body = form(*parts)
             renamed = renamed_form(body, CONTENT_TYPE, "ささやき")
             assert renamed == body.replace(b"whisper", "ささやき".encode())
-            assert model_in_form(renamed, CONTENT_TYPE, complete=True) == "ささやき"
+            assert model_in_form(renamed, CONTENT_TYPE) == "ささやき"
 
     def test_keeps_a_file_that_only_looks_like_the_field(self) -> None:
         for parts in ((MODEL, TRAP), (TRAP, MODEL, TRAP), (TRAP, MODEL)):

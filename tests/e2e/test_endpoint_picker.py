@@ -163,7 +163,8 @@ class TestBodies:
     async def test_that_name_their_model_late_are_waited_for_up_to_the_limit(
         self, launch: Launch
     ) -> None:
-        scene = await launch(picker())
+        other = {"name": "other", "endpoints": ["127.0.0.1:9"]}
+        scene = await launch(picker(more_models=[other]))
         late = json.dumps({"input": "x" * 60_000, "model": "llama"}).encode()
         assert_whole(await scene.send(late, path=PLAIN), late)
         too_late = json.dumps({"input": "x" * 70_000, "model": "llama"}).encode()
@@ -172,6 +173,11 @@ class TestBodies:
         assert "first 65536 bytes" in refused.error()["message"]
         named = await scene.send(too_late, path=PLAIN, headers={"x-model": "llama"})
         assert_whole(named, too_late)
+
+    async def test_that_name_their_model_too_late_go_to_the_only_one(self, launch: Launch) -> None:
+        scene = await launch(picker())
+        too_late = json.dumps({"input": "x" * 70_000, "model": "llama"}).encode()
+        assert_whole(await scene.send(too_late, path=PLAIN), too_late)
 
     async def test_are_not_held_by_the_sidecar(self, launch: Launch) -> None:
         scene = await launch(picker())
@@ -550,7 +556,7 @@ class TestRefusals:
         ("path", "body", "status", "code"),
         [
             (CHAT, b"hello", 400, "invalid_request"),
-            (CHAT, b'{"messages": []}', 400, "invalid_request"),
+            (CHAT, b'{"model": 7, "messages": []}', 400, "invalid_request"),
             (CHAT, b'{"model": "llama", "messages": [', 400, "invalid_request"),
             (CHAT, b"", 400, "invalid_request"),
             (CHAT, json.dumps(chat("x" * 300_000, model="gpt-9")).encode(), 404, "model_not_found"),

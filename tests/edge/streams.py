@@ -18,10 +18,17 @@ from tests.edge.envoy import Reply
 class Sidecar:
     """The service with its router and its metrics."""
 
-    def __init__(self, *specs: ModelSpec, sampler: LogSampler | None = None) -> None:
+    def __init__(
+        self,
+        *specs: ModelSpec,
+        sampler: LogSampler | None = None,
+        pass_unknown: bool = False,
+    ) -> None:
         self.router: Router = router(*specs)
         self.telemetry = Telemetry(self.router)
-        self.processor = ExternalProcessor(self.router, self.telemetry, Random(0), sampler=sampler)
+        self.processor = ExternalProcessor(
+            self.router, self.telemetry, Random(0), sampler=sampler, pass_unknown=pass_unknown
+        )
 
     def serve(self, *messages: bytes) -> list[Reply]:
         """The answers to a stream of these messages."""

@@ -384,6 +384,16 @@ class TestTheAnswerWithAnotherBody:
         assert reply.mutation.remove_headers == [*plain.mutation.remove_headers, "y"]
 
 
+@pytest.mark.parametrize("reroute", [True, False])
+def test_the_answer_to_a_request_without_a_target_may_take_headers_away(reroute: bool) -> None:
+    names = ("x-target-endpoint", "y")
+    reply = Reply(encode(Proceed(Kind.REQUEST_HEADERS, reroute=reroute, remove_headers=names)))
+    assert reply.kind == "request_headers"
+    assert (reply.headers, reply.mutation.remove_headers) == ({}, list(names))
+    assert reply.rerouted is reroute
+    assert reply.metadata == {}
+
+
 def test_the_answer_to_a_response_may_take_headers_away() -> None:
     reply = Reply(encode(Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x", "y"))))
     assert reply.kind == "response_headers"

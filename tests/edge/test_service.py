@@ -10,7 +10,9 @@ from extproc.adapters.log_sampler import LogSampler
 from tests.adapters.documents import sample
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.edge.envoy import (
+    BUFFERED_PARTIAL,
     DUPLEX,
+    BodyMode,
     asking,
     request_body,
     request_headers,
@@ -160,6 +162,35 @@ def test_a_flood_of_refusals_is_counted_whole_and_logged_in_samples(
     ]
     outcome = {"model": "unknown", "outcome": "model_not_found", "strategy": "none"}
     assert sample(sidecar.telemetry, OUTCOMES, **outcome) == 102
+
+
+@pytest.mark.parametrize("mode", [BUFFERED_PARTIAL, DUPLEX])
+def test_an_unknown_path_passes_and_is_counted_where_the_operator_wants_that(
+    mode: BodyMode,
+) -> None:
+    sidecar = Sidecar(pass_unknown=True)
+    replies = sidecar.serve(
+        request_headers("/app", mode=mode, x_target_endpoint=b"6.6.6.6:6"), request_body(b"{}")
+    )
+    assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
+    assert replies[0].mutation.remove_headers == ["x-target-endpoint"]
+    labels = {"model": "unknown", "outcome": "passed", "strategy": "none"}
+    assert sample(sidecar.telemetry, OUTCOMES, **labels) == 1
+    assert sidecar.in_flight == 0
+
+
+@pytest.mark.parametrize(("model", "message"), [("gpt", "refused"), ("llama", "routed")])
+def test_a_line_of_a_request_has_its_id(
+    model: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "extproc.requests"):
+        for request_id in (b"3f-1\n" + b"x" * 1000, b""):
+            headers = request_headers(x_request_id=request_id)
+            Sidecar().serve(headers, request_body(asking(model)))
+    first, second = (record.__dict__["fields"] for record in caplog.records)
+    assert {record.message for record in caplog.records} == {message}
+    assert first["request_id"] == "3f-1" + "x" * 123
+    assert "request_id" not in second
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])

@@ -14,9 +14,10 @@ from extproc.adapters.vllm.client import Client, Text
 from extproc.adapters.vllm.complaints import Complaints
 from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.found_adapters import FoundAdapters
-from extproc.adapters.vllm.models_list import read_adapters
+from extproc.adapters.vllm.models_list import read_models
 from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Observer, Result
 from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm
+from extproc.core.context_lengths import ContextLengths
 from extproc.core.signals import Signals
 
 log = logging.getLogger("extproc.signals")
@@ -40,6 +41,7 @@ class Surroundings:
     signals: Signals
     loads: Mapping[str, int]
     found: FoundAdapters
+    context_lengths: ContextLengths
     observer: Observer
     complaints: Complaints
     rng: Random
@@ -169,6 +171,7 @@ class FollowedEndpoint:
         except Failure as failure:
             if course is self._list and failure.status in _NO_LIST:
                 self._shared.found.not_listed(self._address)
+                self._shared.context_lengths.learn(self._address, None)
             return failure
         except Exception as error:
             log.exception("reading failed", extra=fields(endpoint=self._address, path=course.path))
@@ -190,7 +193,9 @@ class FollowedEndpoint:
         return take
 
     def _take_list(self, text: bytes) -> None:
-        self._shared.found.listed(self._address, read_adapters(text))
+        models = read_models(text)
+        self._shared.found.listed(self._address, models.adapters)
+        self._shared.context_lengths.learn(self._address, models.max_model_len)
 
     def _interval(self, course: _Course) -> float:
         busy = self._works or self._shared.loads.get(self._address, 0) > 0

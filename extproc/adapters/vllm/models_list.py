@@ -1,9 +1,12 @@
-"""What vLLM's `/v1/models` says: the adapters that a server can serve at this moment.
+"""Reads vLLM's `/v1/models`: the adapters that a server has, and its longest context.
 
-They stand beside the base model's names, from which a parent tells them.
+Adapters stand beside the base model's names and differ from them by having a parent. The base
+model's entries have `max_model_len`.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jiter
 
@@ -15,8 +18,20 @@ from extproc.adapters.vllm.readings import Failure, Result
 _MOST_MARKS = {b"{": 5 * MOST_ADAPTERS, b"[": 5 * MOST_ADAPTERS, b",": 50 * MOST_ADAPTERS}
 
 
-def read_adapters(text: bytes) -> frozenset[str]:
-    """The adapters in a list of models. Raises Failure where it is none."""
+_LONGEST_CONTEXT = 2**40
+
+
+class ModelsList(NamedTuple):
+    """A server's list of models."""
+
+    adapters: frozenset[str]
+
+    max_model_len: int | None
+    """Tokens of prompt and response together; None where the server does not say."""
+
+
+def read_models(text: bytes) -> ModelsList:
+    """Read a list of models. Raises Failure for anything else."""
     if any(text.count(mark) > most for mark, most in _MOST_MARKS.items()):
         raise Failure(Result.GARBLED, "more entries than are read")
     try:
@@ -26,5 +41,18 @@ def read_adapters(text: bytes) -> frozenset[str]:
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise Failure(Result.GARBLED, "no list of models")
-    models = (entry for entry in entries if isinstance(entry, dict))
-    return adapters_named(m.get("id") for m in models if m.get("parent") is not None)
+    models = [entry for entry in entries if isinstance(entry, dict)]
+    adapters = [entry for entry in models if entry.get("parent") is not None]
+    lengths = [_length(entry) for entry in models if entry.get("parent") is None]
+    return ModelsList(
+        adapters_named(entry.get("id") for entry in adapters),
+        min((length for length in lengths if length), default=None),
+    )
+
+
+def _length(entry: dict[str, object]) -> int:
+    """Return an entry's `max_model_len`; 0 where it has none that is usable."""
+    length = entry.get("max_model_len")
+    # A bool is an int for Python, and none for a client.
+    usable = type(length) is int and 0 < length < _LONGEST_CONTEXT
+    return length if usable and isinstance(length, int) else 0

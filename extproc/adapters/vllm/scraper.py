@@ -47,6 +47,7 @@ class Scraper:
             router.signals,
             router.ledger.loads,
             self._found,
+            router.context_lengths,
             observer,
             Complaints(router.signals.clock),
             rng,
@@ -109,7 +110,9 @@ class Scraper:
             self._endpoints.pop(address).task.cancel()
             self._shared.complaints.forget(address)
             self._shared.client.forget(address)
-        self._found.keep_only([address for address in addresses if wanted[address].adapters])
+        listing = [address for address in addresses if wanted[address].adapters]
+        self._found.keep_only(listing)
+        self._router.context_lengths.keep_only(listing)
 
     def _begin(self, address: str, plan: Plan, delay: float) -> None:
         self._endpoints[address] = followed = FollowedEndpoint(address, plan, self._shared, delay)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from extproc.core.paths import INFERENCE_PATHS
 from extproc.core.paths import Api as Generating
+from extproc.core.paths import match
 from extproc.lab.workloads.recorded import Recorded, Seconds, prompt_of
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
 from extproc.lab.workloads.workload import Api, Segment, Turn
@@ -61,17 +61,19 @@ class EnvoyLine(BaseModel):
 
     def request(self, number: int, assumed: Assumptions) -> Recorded | None:
         """None where there is nothing to replay."""
-        generating = INFERENCE_PATHS.get(self.path or "") is Generating.GENERATE
+        route = match(self.path or "")
         # 0: the client left before it was answered; the replica had work nevertheless.
         succeeded = self.status == 0 or self.status in range(200, 300)
-        if not generating or not succeeded or not self.model or not self.endpoint:
+        if route is None or route.api is not Generating.GENERATE or not succeeded:
+            return None
+        if not self.model or not self.endpoint:
             return None
         turn = Turn(
             self._prompt(number, assumed),
             Segment(f"line/{number}/answer", self._output_tokens(assumed), "assistant"),
             self.adapter or "",
         )
-        api: Api = "completions" if self.path == "/v1/completions" else "chat"
+        api: Api = "completions" if route.path == "/v1/completions" else "chat"
         return Recorded(self.time, self.model, api, turn)
 
     def _prompt(self, number: int, assumed: Assumptions) -> tuple[Segment, ...]:

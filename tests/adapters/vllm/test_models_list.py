@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.adapters.vllm.models_list import read_adapters
+from extproc.adapters.vllm.models_list import ModelsList, read_models
 from extproc.adapters.vllm.names import MOST_ADAPTERS
 from extproc.adapters.vllm.readings import Failure, Result
 from extproc.core.spec import LONGEST_NAME
 from tests.core.builders import thorough
 
 PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}
+
+
+STRANGE_LENGTHS: tuple[object, ...] = (None, "4096", 0, -1, True, 4096.0, 2**50, [])
 
 
 def card(name: object, parent: object, **more: object) -> dict[str, object]:
@@ -33,12 +36,28 @@ def test_adapters_are_the_models_that_have_a_parent() -> None:
         card("sql", "base"),
         card("law", "base"),
     )
-    assert read_adapters(text) == {"sql", "law"}
+    assert read_models(text).adapters == {"sql", "law"}
+
+
+@pytest.mark.parametrize(
+    ("cards", "length"),
+    [
+        ([card("base", None, max_model_len=4096), card("alias", None, max_model_len=4096)], 4096),
+        ([card("base", None, max_model_len=8192), card("other", None, max_model_len=4096)], 4096),
+        ([card("base", None), card("sql", "base", max_model_len=4096)], None),
+        *(([card("base", None, max_model_len=strange)], None) for strange in STRANGE_LENGTHS),
+        ([], None),
+    ],
+)
+def test_the_longest_context_is_the_base_models(
+    cards: list[dict[str, object]], length: int | None
+) -> None:
+    assert read_models(listed(*cards)).max_model_len == length
 
 
 def test_there_may_be_none() -> None:
-    assert read_adapters(listed(card("base", None))) == frozenset()
-    assert read_adapters(listed()) == frozenset()
+    assert read_models(listed(card("base", None))).adapters == frozenset()
+    assert read_models(listed()) == ModelsList(frozenset(), None)
 
 
 def test_what_is_no_model_is_passed_over() -> None:
@@ -52,14 +71,16 @@ def test_what_is_no_model_is_passed_over() -> None:
         {"parent": "base"},
         card(5, "base"),
     )
-    assert read_adapters(listed(*strange, card("", "base"), card("sql", "base"))) == {"sql"}
+    found = read_models(listed(*strange, card("", "base"), card("sql", "base")))
+    assert found == ModelsList(frozenset({"sql"}), None)
 
 
 def test_they_are_bounded_in_number_and_length() -> None:
     long = "x" * (LONGEST_NAME + 1)
-    assert read_adapters(listed(card(long, "base"), card(long[1:], "base"))) == {long[1:]}
+    found = read_models(listed(card(long, "base"), card(long[1:], "base")))
+    assert found.adapters == {long[1:]}
     many = (card(f"adapter-{i}", "base") for i in range(MOST_ADAPTERS + 5))
-    assert len(read_adapters(listed(*many))) == MOST_ADAPTERS
+    assert len(read_models(listed(*many)).adapters) == MOST_ADAPTERS
 
 
 @pytest.mark.parametrize(
@@ -81,7 +102,7 @@ def test_they_are_bounded_in_number_and_length() -> None:
 )
 def test_what_is_no_list_of_models_is_a_failure(text: bytes) -> None:
     with pytest.raises(Failure) as failure:
-        read_adapters(text)
+        read_models(text)
     assert failure.value.result is Result.GARBLED
     assert len(str(failure.value)) <= 200
 
@@ -90,4 +111,4 @@ def test_what_is_no_list_of_models_is_a_failure(text: bytes) -> None:
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda x: listed(x)))
 def test_anything_is_a_set_of_names_or_a_failure(text: bytes) -> None:
     with suppress(Failure):
-        assert all(read_adapters(text))
+        assert all(read_models(text).adapters)

@@ -83,7 +83,7 @@ from extproc.core.paths import (
     match,
     without_query,
 )
-from extproc.core.request import Request, header_text
+from extproc.core.request import Request, api_without_path, header_text
 from extproc.core.request_id import request_id_of, response_headers
 from extproc.core.response import Response
 from extproc.core.router import Decision, Placement, Router
@@ -93,6 +93,7 @@ __all__ = ["Conversation", "Event", "Kind", "Listed", "Passed", "Verdict"]
 Answers = tuple[Answer, ...]
 
 _UNTOLD = Modes()
+_AHEAD = Modes(BodyMode.AHEAD)
 _LENGTH = "content-length"
 
 
@@ -191,6 +192,8 @@ class Conversation:
     def _on_request_headers(self, event: Event) -> Answers:
         headers = event.headers
         self.request_id = request_id_of(headers)
+        if ":path" not in headers:
+            return self._on_headers_without_path(event)
         path, method = header_text(headers, ":path"), header_text(headers, ":method")
         route = match(path, method)
         if route is None:
@@ -201,17 +204,45 @@ class Conversation:
         self._request = request = Request(self._router, route.api, headers, event.subset)
         if route.api is Api.BARE or method in BODILESS_METHODS:
             return self._on_bare_request(event, route, path, method)
-        mode = self._modes.request
         if event.end_of_stream:
             return self._decide(event.kind, request.place(b"", complete=True))
+        return self._await_body(event.kind)
+
+    def _on_headers_without_path(self, event: Event) -> Answers:
+        """The peer is no proxy: it asks for an endpoint, and knows best which paths it serves.
+
+        NGINX Gateway Fabric sends no pseudo headers, no modes, the whole body without waiting for
+        an answer, and reads the endpoint from the answer to the headers. So that one waits.
+        """
+        api = api_without_path(event.headers)
+        self._request = request = Request(self._router, api, event.headers, event.subset)
+        if event.end_of_stream:
+            return self._decide(event.kind, request.place_unseen())
+        if self._modes is _UNTOLD:
+            self._modes = _AHEAD
+        return self._await_body(event.kind)
+
+    def _await_body(self, kind: Kind) -> Answers:
+        """The answer to the headers of a request with a body, or none yet."""
+        request, mode = self._request, self._modes.request
         if mode is BodyMode.BUFFERED:
             self._phase = Phase.READING
-            return (Proceed(event.kind, request.provisional_target(self._rng), reroute=True),)
+            early = request.provisional(self._rng)
+            return (
+                Proceed(
+                    kind,
+                    early.target,
+                    reroute=True,
+                    destination=early.destination,
+                    requested=early.requested,
+                    model=early.model,
+                ),
+            )
         if mode is BodyMode.AHEAD or mode is BodyMode.DUPLEX:
             self._phase = Phase.WAITING if mode is BodyMode.AHEAD else Phase.HOLDING
             return ()
         if mode is BodyMode.NONE:
-            return self._decide(event.kind, request.place_unseen())
+            return self._decide(kind, request.place_unseen())
         raise UnsupportedBodyMode()
 
     def _on_bare_request(self, event: Event, route: Route, path: str, method: str) -> Answers:
@@ -246,6 +277,7 @@ class Conversation:
 
     def _on_request_body(self, event: Event) -> Answers:
         request, body = self._request, event.body
+        request.allow_only(event.subset)
         placement = request.place(body, complete=event.end_of_stream)
         (answer,) = self._decide(event.kind, placement)
         if event.end_of_stream:
@@ -260,6 +292,7 @@ class Conversation:
         return self._decide(event.kind, self._request.place(b"", complete=True))
 
     def _on_awaited_body(self, event: Event) -> Answers:
+        self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
             placement = head.end(event.body)
@@ -284,6 +317,7 @@ class Conversation:
         return (*decided, first, *_LEAVE_OUT * (parts - 1))
 
     def _on_held_body(self, event: Event) -> Answers:
+        self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
             return self._let_go(head, head.end(event.body), Phase.PASSED)
@@ -362,9 +396,20 @@ class Conversation:
         self.verdict = decision
         self._phase = phase
         reroute = kind is Kind.REQUEST_HEADERS
-        destination = decision.destination if self._modes.request is BodyMode.DUPLEX else ""
+        # A list only where it is certainly read as one: in the other modes the header chooses the
+        # host of an original-destination cluster, or NGINX's upstream, and both take one address.
+        in_duplex = self._modes.request is BodyMode.DUPLEX
         return (
-            Proceed(kind, decision.address, reroute, decision, destination, self._ask(decision)),
+            Proceed(
+                kind,
+                decision.address,
+                reroute,
+                decision,
+                decision.destination if in_duplex else decision.address,
+                decision.requested,
+                decision.model,
+                self._ask(decision),
+            ),
         )
 
     def _ask(self, decision: Decision) -> tuple[tuple[str, str], ...]:

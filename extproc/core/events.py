@@ -70,7 +70,8 @@ class Event(NamedTuple):
     modes: Modes | None = None
     """Told with the first event of a stream."""
     subset: tuple[str, ...] | None = None
-    """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
+    """The only endpoints the gateway allows, as it wrote them, in REQUEST_HEADERS or the first
+    REQUEST_BODY; None: all."""
     served_by: str = ""
     """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells. Of Envoy's own
     answers it is the one that was asked last."""
@@ -93,7 +94,12 @@ class Proceed(NamedTuple):
     decision: Decision | None = None
     """Published as metadata, with the fallback candidate's header."""
     destination: str = ""
-    """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target."""
+    """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target: one address,
+    or two with a comma. With a `target` but without a destination that header is removed."""
+    requested: str = ""
+    """Sets `x-gateway-model-name`: the model as the request calls it; empty while unknown."""
+    model: str = ""
+    """Sets `x-gateway-base-model-name`: the configured model's name; empty while unknown."""
     set_headers: tuple[tuple[str, str], ...] = ()
     """Further headers, each overwriting what was there."""
     remove_headers: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
+from typing import NamedTuple
 
 from extproc.core.body import (
     MODEL_HEADER,
@@ -38,6 +39,31 @@ _SHOWN = 128
 _NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
 
 
+class Provisional(NamedTuple):
+    """The answer to headers whose body is still to come."""
+
+    target: str
+    """A ready endpoint where the model is certain, else PENDING."""
+    requested: str = ""
+    """The model's name in the request, as far as it is known."""
+    model: str = ""
+    """The configured model; empty while unknown."""
+
+    @property
+    def destination(self) -> str:
+        """The address for those who know no other header; empty while there is none."""
+        return "" if self.target == PENDING else self.target
+
+
+def api_without_path(headers: Mapping[str, bytes]) -> Api:
+    """The API by the form of the body, for gateways that name no path.
+
+    Any JSON may have a prompt: prefixes are found by the names of its fields, not by the path.
+    """
+    is_form = header_text(headers, "content-type").lower().startswith("multipart/")
+    return Api.FORM if is_form else Api.GENERATE
+
+
 class Request:
     """Of its headers only those are kept that an answer can depend on."""
 
@@ -60,6 +86,11 @@ class Request:
                 self._headers[name] = header_text(headers, name)
         self._subset = None if subset is None else subset_of(subset)
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
+
+    def allow_only(self, subset: tuple[str, ...] | None) -> None:
+        """Keeps to a subset that came with the body, unless the headers brought one."""
+        if subset is not None and self._subset is None:
+            self._subset = subset_of(subset)
 
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
@@ -89,7 +120,7 @@ class Request:
         name = self._named_elsewhere()
         if name is None:
             raise InvalidRequest(
-                "The gateway does not show bodies to the router, and more than one model is "
+                "The router sees no body of this request, and more than one model is "
                 f"configured: send the header '{MODEL_HEADER}'. "
                 f"{known_models(self._router.catalog.known())}",
                 param="model",
@@ -108,20 +139,23 @@ class Request:
             )
         return self._place(name, None)._replace(rename=None)
 
-    def provisional_target(self, rng: Random) -> str:
-        """A ready endpoint where the model is certain before its body is read."""
+    def provisional(self, rng: Random) -> Provisional:
+        """The model and an endpoint of it, as far as they are certain without the body."""
         catalog = self._router.catalog
         named = self._headers.get(MODEL_HEADER)
         model, adapter = catalog.only(), ""
         if named and catalog.names(named):
             model, adapter = catalog.resolve(named)
         if model is None:
-            return PENDING
+            return Provisional(PENDING)
+        name = model.spec.name
+        requested = named if named and catalog.names(named) else name
         snapshot = model.snapshot
         if self._subset is not None:
             snapshot = snapshot.restricted(self._subset)
         eligible = snapshot.eligible(adapter)
-        return rng.choice(eligible).address if eligible else PENDING
+        target = rng.choice(eligible).address if eligible else PENDING
+        return Provisional(target, requested, name)
 
     def renamed(self, head: bytes, name: str) -> bytes:
         """The body or its head with another name for the model; itself where that shows none.

@@ -37,6 +37,8 @@ class Placement(NamedTuple):
     """Where the strategy wants to see it."""
     settled: bool = True
     """Of a cut body: whether what makes the request stay with a split's target was read whole."""
+    requested: str = ""
+    """The name by which the request calls the model."""
 
 
 class Decision(NamedTuple):
@@ -62,6 +64,8 @@ class Decision(NamedTuple):
     """How much of the prompt is probably cached there; None where the strategy does not say."""
     ejected: Ejected | None
     """The chosen endpoint's ejection, if the request is its trial."""
+    requested: str
+    """The name by which the request calls the model: its own, an alias, an adapter, a split."""
     lease: Lease
 
     @property
@@ -131,7 +135,8 @@ class Router:
         """What the request means here; the document is that share of it. Raises ModelNotFound."""
         split = self.catalog.splits.get(name)
         if split is not None:
-            return self._place_split(split, document, headers, subset, shown)
+            placement = self._place_split(split, document, headers, subset, shown)
+            return placement._replace(requested=name)
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
@@ -140,7 +145,8 @@ class Router:
         prompt = None
         if document is not None and model.strategy.reads_prompts:
             prompt = prompt_of(document, served, shown=shown)
-        return Placement(model, adapter, prefix, key_of(adapter, prefix), snapshot, rename, prompt)
+        key = key_of(adapter, prefix)
+        return Placement(model, adapter, prefix, key, snapshot, rename, prompt, requested=name)
 
     def _place_split(
         self,
@@ -217,6 +223,7 @@ class Router:
             reads_signals=strategy.reads_signals,
             prediction=prediction,
             ejected=ejected,
+            requested=placement.requested,
             lease=lease,
         )
 

@@ -63,7 +63,7 @@ def decode(message: bytes) -> Event:
         return Event(kind, _headers(headers), b"", headers.end_of_stream, modes, _subset(request))
     if kind is Kind.REQUEST_BODY or kind is Kind.RESPONSE_BODY:
         body: HttpBody = getattr(request, _FIELDS[kind])
-        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes)
+        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes, _subset(request))
     if kind is Kind.RESPONSE_HEADERS:
         told = _told(request)
         status, load_report = _answer(request.response_headers)
@@ -163,7 +163,7 @@ def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
         return None
     if hint.HasField("list_value"):
         return tuple(entry.string_value for entry in hint.list_value.values)
-    return tuple(hint.string_value.split(","))
+    return (hint.string_value,)
 
 
 def _told(request: ProcessingRequest) -> Mapping[str, Value]:

@@ -28,6 +28,7 @@ from tests.core.builders import model_spec, router
 from tests.edge.envoy import (
     Hint,
     Reply,
+    headers_without_path,
     request_body,
     request_headers,
     response_body,
@@ -60,6 +61,17 @@ class TestAMessageOfEnvoy:
         headers = HeaderMap([HeaderValue(key=":path", value="/世"), HeaderValue(key="x")])
         message = ProcessingRequest(request_headers=HttpHeaders(headers=headers))
         assert decode(bytes(message)).headers == {":path": "/世".encode(), "x": b""}
+
+    def test_may_name_no_path_and_no_modes(self) -> None:
+        assert decode(headers_without_path(x_session="7")) == Event(
+            Kind.REQUEST_HEADERS,
+            headers={
+                "host": b"llm",
+                "content-type": b"application/json",
+                "user-agent": b"curl/8",
+                "x-session": b"7",
+            },
+        )
 
     @pytest.mark.parametrize(
         ("mode", "read"),
@@ -107,7 +119,8 @@ class TestAMessageOfEnvoy:
         ("hint", "subset"),
         [
             ("10.0.0.1:8000", ("10.0.0.1:8000",)),
-            ("10.0.0.1:8000,[::1]:8000", ("10.0.0.1:8000", "[::1]:8000")),
+            ("10.0.0.1:8000,[::1]:8000", ("10.0.0.1:8000,[::1]:8000",)),
+            (["10.0.0.1:8000, 10.0.0.2:8000"], ("10.0.0.1:8000, 10.0.0.2:8000",)),
             (["10.0.0.1:8000", "10.0.0.2"], ("10.0.0.1:8000", "10.0.0.2")),
             ([], ()),
             ("", ("",)),
@@ -121,6 +134,14 @@ class TestAMessageOfEnvoy:
         hints = {"x-gateway-destination-endpoint-subset": hint, "other": "x"}
         event = decode(request_headers(metadata={"envoy.lb.subset_hint": hints}))
         assert event.subset == subset
+
+    def test_may_hold_that_hint_with_the_body(self) -> None:
+        hints: dict[str, Hint] = {"x-gateway-destination-endpoint-subset": ["10.0.0.1:8000"]}
+        message = ProcessingRequest.parse(request_body(b"{}"))
+        told = ProcessingRequest.parse(request_headers(metadata={"envoy.lb.subset_hint": hints}))
+        message.metadata_context = told.metadata_context
+        assert decode(bytes(message)).subset == ("10.0.0.1:8000",)
+        assert decode(request_body(b"{}")).subset is None
 
     @pytest.mark.parametrize(
         "metadata",
@@ -270,8 +291,30 @@ class TestTheAnswerToTheHeaders:
         assert self.reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
         assert self.reply.rerouted
 
-    def test_takes_a_fallback_that_a_client_sent_away(self) -> None:
-        assert self.reply.mutation.remove_headers == ["x-target-endpoint-fallback"]
+    def test_removes_a_fallback_and_a_destination_that_a_client_sent(self) -> None:
+        assert self.reply.mutation.remove_headers == [
+            "x-target-endpoint-fallback",
+            "x-gateway-destination-endpoint",
+        ]
+
+    def test_may_name_the_destination_and_the_model(self) -> None:
+        answer = Proceed(
+            Kind.REQUEST_HEADERS,
+            "10.0.0.1:8000",
+            reroute=True,
+            destination="10.0.0.1:8000",
+            requested="sql",
+            model="llama",
+        )
+        assert Reply(encode(answer)).headers == {
+            "x-target-endpoint": "10.0.0.1:8000",
+            "x-gateway-destination-endpoint": "10.0.0.1:8000",
+            "x-gateway-model-name": "sql",
+            "x-gateway-base-model-name": "llama",
+        }
+
+    def test_leaves_a_clients_model_headers_while_the_model_is_unknown(self) -> None:
+        assert b"model-name" not in encode(Proceed(Kind.REQUEST_HEADERS, "pending", reroute=True))
 
     def test_has_the_target_as_metadata_but_no_decision(self) -> None:
         assert self.reply.metadata == {"envoy.lb": {"x-target-endpoint": "10.0.0.1:8000"}}
@@ -279,7 +322,13 @@ class TestTheAnswerToTheHeaders:
 
 class TestTheAnswerWithADecision:
     def reply(self, decision: Decision) -> Reply:
-        return Reply(encode(Proceed(Kind.REQUEST_BODY, decision.address, decision=decision)))
+        answer = Proceed(
+            Kind.REQUEST_BODY,
+            decision.address,
+            decision=decision,
+            destination=decision.address,
+        )
+        return Reply(encode(answer))
 
     def test_sets_the_target_and_the_fallback_in_headers_and_metadata(self) -> None:
         decided = decision()
@@ -287,6 +336,7 @@ class TestTheAnswerWithADecision:
         targets = {
             "x-target-endpoint": decided.address,
             "x-target-endpoint-fallback": str(decided.fallback),
+            "x-gateway-destination-endpoint": decided.address,
         }
         assert reply.kind == "request_body"
         assert reply.headers == targets
@@ -296,9 +346,13 @@ class TestTheAnswerWithADecision:
 
     def test_without_another_endpoint_takes_a_clients_fallback_away(self) -> None:
         reply = self.reply(decision("10.0.0.1:8000"))
-        assert reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
+        targets = {
+            "x-target-endpoint": "10.0.0.1:8000",
+            "x-gateway-destination-endpoint": "10.0.0.1:8000",
+        }
+        assert reply.headers == targets
         assert reply.mutation.remove_headers == ["x-target-endpoint-fallback"]
-        assert reply.metadata["envoy.lb"] == {"x-target-endpoint": "10.0.0.1:8000"}
+        assert reply.metadata["envoy.lb"] == targets
 
     def test_tells_what_was_decided_and_why(self) -> None:
         decided = decision(adapter=True)
@@ -344,7 +398,7 @@ class TestTheAnswerWithADecision:
         assert reply.rerouted
         assert reply.metadata["extproc"]["endpoint"] == decided.address
 
-    def test_has_the_endpoint_picker_protocols_destination_where_it_is_spoken(self) -> None:
+    def test_has_the_endpoint_picker_protocols_list_where_one_is_expected(self) -> None:
         decided = decision()
         answer = Proceed(
             Kind.REQUEST_HEADERS,
@@ -358,11 +412,6 @@ class TestTheAnswerWithADecision:
         assert reply.headers[key] == f"{decided.address},{decided.fallback}"
         assert reply.metadata["envoy.lb"][key] == reply.headers[key]
         assert reply.headers["x-target-endpoint"] == decided.address
-
-    def test_says_nothing_of_that_destination_elsewhere(self) -> None:
-        decided = decision()
-        answer = Proceed(Kind.REQUEST_HEADERS, decided.address, reroute=True, decision=decided)
-        assert b"x-gateway-destination" not in encode(answer)
 
 
 class TestTheAnswerWithAnotherBody:

@@ -95,6 +95,8 @@ Answers = tuple[Answer, ...]
 _UNTOLD = Modes()
 _AHEAD = Modes(BodyMode.AHEAD)
 _LENGTH = "content-length"
+_OVERRIDDEN = (BodyMode.BUFFERED, BodyMode.NONE)
+"""The modes of request bodies with which Envoy lets an answer change the modes."""
 
 
 @dataclass(frozen=True)
@@ -354,11 +356,27 @@ class Conversation:
             response.headers(event)
         # One that is empty is ours to take away, too.
         ours = event.load_report is not None and self._asked
-        return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
+        removed: tuple[str, ...] = (REPORT_HEADER,) if ours else ()
+        if response is None or not response.renames:
+            return (Proceed(event.kind, remove_headers=removed),)
+        shown = self._modes.response is not BodyMode.NONE
+        asks = not shown and self._modes.request in _OVERRIDDEN
+        if shown or asks:  # then the length changes with the name
+            removed += (_LENGTH,)
+        return (Proceed(event.kind, remove_headers=removed, show_response=asks),)
+
+    def _on_response_trailers(self, event: Event) -> Answers:
+        response = self.response
+        held = b"" if response is None or self._response_passed else response.rest()
+        if self._modes.response is not BodyMode.DUPLEX:
+            return (Proceed(event.kind),)
+        return (*chunks(Kind.RESPONSE_BODY, held, end_of_stream=False), Proceed(event.kind))
 
     def _go_on(self, event: Event) -> Answers:
         if event.kind is Kind.RESPONSE_BODY:
             return self._pass_response(event)
+        if event.kind is Kind.RESPONSE_TRAILERS:
+            return self._on_response_trailers(event)
         return (Proceed(event.kind),)
 
     def _pass_response(self, event: Event) -> Answers:
@@ -366,12 +384,13 @@ class Conversation:
         if self._response_passed:
             return () if duplex else (Proceed(event.kind),)
         self._response_passed = event.end_of_stream
-        response = self._answered()
+        response, body = self._answered(), event.body
         if response is not None:
             response.body(event)
-        if not duplex:
-            return (Proceed(event.kind),)
-        return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
+            body = response.changed(event)
+        if duplex:
+            return chunks(event.kind, body, end_of_stream=event.end_of_stream)
+        return (Proceed(event.kind, body=None if body == event.body else body),)
 
     def _answered(self) -> Response | None:
         """The answer, if it is one to a request that was routed."""

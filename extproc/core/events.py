@@ -81,6 +81,9 @@ class Event(NamedTuple):
     """Of RESPONSE_HEADERS: how often upstreams were tried; 0 where Envoy does not tell."""
     load_report: bytes | None = None
     """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
+    media_type: str = ""
+    """Of RESPONSE_HEADERS: the body's type without parameters, in lower case; empty where the body
+    is compressed."""
 
 
 class Proceed(NamedTuple):
@@ -104,7 +107,10 @@ class Proceed(NamedTuple):
     """Further headers, each overwriting what was there."""
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = None
-    """Of REQUEST_BODY: replaces what was shown; None where that is to go on as it is."""
+    """Of a body: replaces what was shown; None where that passes unchanged."""
+    show_response: bool = False
+    """Of RESPONSE_HEADERS: asks for the response's body in pieces, for this request only. Envoy
+    follows where `allow_mode_override` is set and no body comes ahead of the headers' answer."""
 
 
 class Chunk(NamedTuple):

@@ -7,10 +7,14 @@ is as good as a reading of the endpoint's metrics.
 Its body, in any mode, tells when the prompt is computed, by its first bytes, and at its end by
 `usage` how true the prediction was and how long the model's tokens are. It is of interest only
 where there was a prediction.
+
+A body passes unchanged, unless the operator wants responses to name the model as requests did
+(`answerAsRequested`).
 """
 
 from __future__ import annotations
 
+from extproc.core.answer_names import EVENTS, JSON, AnswerNames
 from extproc.core.events import Event
 from extproc.core.orca import load_of
 from extproc.core.outcome import Outcome
@@ -21,7 +25,7 @@ from extproc.core.usage import Usage, UsageReader
 class Response:
     """Of one request; to be told when it is `over`."""
 
-    __slots__ = ("_decision", "_prompt_bytes", "_reader", "_router", "retried", "usage")
+    __slots__ = ("_decision", "_names", "_prompt_bytes", "_reader", "_router", "retried", "usage")
 
     def __init__(self, router: Router, decision: Decision, prompt_bytes: int) -> None:
         self._router = router
@@ -29,6 +33,7 @@ class Response:
         self._prompt_bytes = prompt_bytes
         """0: not all of the prompt was seen."""
         self._reader: UsageReader | None = None
+        self._names: AnswerNames | None = None
         self.retried = False
         """Whether another endpoint has answered than the chosen one, which the prediction is of."""
         self.usage: Usage | None = None
@@ -46,9 +51,26 @@ class Response:
             load = load_of(event.load_report)
             if load is not None:
                 router.signals.answered(decision.address, load)
+        if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
+            self._names = AnswerNames(decision.answer_as, events=event.media_type == EVENTS)
+
+    @property
+    def renames(self) -> bool:
+        """Whether the body, if it is shown, gets another name for the model."""
+        return self._names is not None
+
+    def changed(self, event: Event) -> bytes:
+        """A part of the body as the client gets it."""
+        if self._names is None:
+            return event.body
+        return self._names.feed(event.body, end=event.end_of_stream)
+
+    def rest(self) -> bytes:
+        """The end of a body that was held when trailers came in its place."""
+        return b"" if self._names is None else self._names.feed(b"", end=True)
 
     def body(self, event: Event) -> None:
-        """A part of its body."""
+        """Reads a part of the body."""
         if self._decision.prediction is None:
             return
         if event.body:

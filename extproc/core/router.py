@@ -39,6 +39,8 @@ class Placement(NamedTuple):
     """Of a cut body: whether what makes the request stay with a split's target was read whole."""
     requested: str = ""
     """The name by which the request calls the model."""
+    answer_as: str | None = None
+    """The name that the response must carry; None where it keeps the servers'."""
 
 
 class Decision(NamedTuple):
@@ -66,6 +68,8 @@ class Decision(NamedTuple):
     """The chosen endpoint's ejection, if the request is its trial."""
     requested: str
     """The name by which the request calls the model: its own, an alias, an adapter, a split."""
+    answer_as: str | None
+    """The name for the response's `model`; None where it keeps the servers' name."""
     lease: Lease
 
     @property
@@ -136,7 +140,8 @@ class Router:
         split = self.catalog.splits.get(name)
         if split is not None:
             placement = self._place_split(split, document, headers, subset, shown)
-            return placement._replace(requested=name)
+            renames = split.answer_as_requested and placement.rename != name
+            return placement._replace(requested=name, answer_as=name if renames else None)
         model, adapter = self.catalog.resolve(name)
         prefix = prefix_of(document, headers, model.spec.load_balancing.prefix_hash)
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
@@ -145,8 +150,17 @@ class Router:
         prompt = None
         if document is not None and model.strategy.reads_prompts:
             prompt = prompt_of(document, served, shown=shown)
-        key = key_of(adapter, prefix)
-        return Placement(model, adapter, prefix, key, snapshot, rename, prompt, requested=name)
+        return Placement(
+            model,
+            adapter,
+            prefix,
+            key_of(adapter, prefix),
+            snapshot,
+            rename,
+            prompt,
+            requested=name,
+            answer_as=name if rename is not None and model.spec.answer_as_requested else None,
+        )
 
     def _place_split(
         self,
@@ -224,6 +238,7 @@ class Router:
             prediction=prediction,
             ejected=ejected,
             requested=placement.requested,
+            answer_as=placement.answer_as,
             lease=lease,
         )
 

@@ -192,7 +192,7 @@ class Reply:
     @property
     def body(self) -> bytes | None:
         """What replaces the body that was shown."""
-        answer = self.message.request_body
+        answer = self.message.request_body or self.message.response_body
         mutation = answer.response.body_mutation if answer and answer.response else None
         return None if mutation is None else mutation.body
 

@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 import xxhash
 from envoy_data_plane.envoy.config.core.v3 import HeaderMap, HeaderValue
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingModeBodySendMode
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
 from envoy_data_plane.envoy.service.ext_proc.v3 import (
     HttpBody,
     HttpHeaders,
     HttpTrailers,
     ProcessingRequest,
+    ProcessingResponse,
     ProtocolConfiguration,
 )
 from google.protobuf.message import DecodeError
@@ -254,6 +259,23 @@ class TestAMessageOfEnvoy:
         assert decode(response_headers(server=b"uvicorn")).load_report is None
 
     @pytest.mark.parametrize(
+        ("headers", "media_type"),
+        [
+            ({"content_type": b"application/json"}, "application/json"),
+            ({"content_type": b"Text/Event-Stream; charset=utf-8"}, "text/event-stream"),
+            ({"content_type": b"application/json", "content_encoding": b"gzip"}, ""),
+            ({"content_type": b"application/json", "content_encoding": b"identity"}, None),
+            ({"content_type": b"\xff"}, "\xff"),
+            ({}, ""),
+        ],
+    )
+    def test_tells_the_type_of_a_body_that_is_not_compressed(
+        self, headers: dict[str, bytes], media_type: str | None
+    ) -> None:
+        read = decode(response_headers(None, None, **headers)).media_type
+        assert read == ("application/json" if media_type is None else media_type)
+
+    @pytest.mark.parametrize(
         "message",
         [
             pytest.param(b"", id="empty"),
@@ -485,3 +507,30 @@ def test_an_immediate_response_carries_status_headers_body_and_details() -> None
 def test_every_status_we_send_is_one_that_envoy_knows(status: int) -> None:
     reply = Reply(encode(Immediate(status, {}, b'{"error": {"code": "x"}}', "x")))
     assert reply.error == (status, "x")
+
+
+class TestTheAnswerToAResponse:
+    def test_may_ask_for_the_body_of_this_request(self) -> None:
+        answer = Proceed(
+            Kind.RESPONSE_HEADERS, remove_headers=("content-length",), show_response=True
+        )
+        message = ProcessingResponse.parse(encode(answer))
+        assert message.mode_override == ProcessingMode(
+            request_header_mode=ProcessingModeHeaderSendMode.SEND,
+            response_header_mode=ProcessingModeHeaderSendMode.SEND,
+            response_body_mode=Mode.STREAMED,
+            response_trailer_mode=ProcessingModeHeaderSendMode.SEND,
+        )
+        assert Reply(encode(answer)).mutation.remove_headers == ["content-length"]
+
+    def test_leaves_the_modes_as_they_are_otherwise(self) -> None:
+        for answer in (
+            Proceed(Kind.RESPONSE_HEADERS),
+            Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x",)),
+        ):
+            assert ProcessingResponse.parse(encode(answer)).mode_override is None
+
+    def test_may_replace_a_part_of_the_body(self) -> None:
+        reply = Reply(encode(Proceed(Kind.RESPONSE_BODY, body=b"")))
+        assert (reply.kind, reply.body) == ("response_body", b"")
+        assert Reply(encode(Proceed(Kind.RESPONSE_BODY))).body is None

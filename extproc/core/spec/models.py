@@ -33,6 +33,11 @@ class ModelSpec(Spec):
     `name`. Requests that call it otherwise have the body's `model` changed to this, and nothing
     else."""
 
+    answer_as_requested: bool = False
+    """Whether a response names the model as the request did: an alias, `MODEL_ADAPTER` or a
+    split's name, instead of the servers' name. Envoy must show response bodies
+    (docs/envoy.md); those with a `content-encoding` keep the servers' name."""
+
     endpoints: Items[EndpointAddress] | None = None
     """The model's servers as a list. A host name is resolved again when its TTL ends, and each of
     its addresses is an endpoint. An empty list is a model without servers: its requests get 503

@@ -78,6 +78,7 @@ from extproc.core.paths import (
     ANTHROPIC_PATH,
     ANTHROPIC_VERSION,
     BODILESS_METHODS,
+    RESPONSES_PATH,
     Api,
     Route,
     match,
@@ -203,7 +204,13 @@ class Conversation:
         if route.api is Api.MODELS:
             return self._list_models(route, anthropic=ANTHROPIC_VERSION in headers)
         self._anthropic = route.is_anthropic
-        self._request = request = Request(self._router, route.api, headers, event.subset)
+        self._request = request = Request(
+            self._router,
+            route.api,
+            headers,
+            event.subset,
+            creates_response=route.path == RESPONSES_PATH,
+        )
         if route.api is Api.BARE or method in BODILESS_METHODS:
             return self._on_bare_request(event, route, path, method)
         if event.end_of_stream:
@@ -251,7 +258,10 @@ class Conversation:
         """Decide by the headers alone; a body that may come goes on as it is."""
         if route.api is not Api.BARE and method != "OPTIONS":
             raise InvalidRequest(f"{method} is not a method of {route.path}: use POST.")
-        placement = self._request.place_bare(path, method)
+        placement = None
+        if route.stored_id and route.path.startswith(RESPONSES_PATH):
+            placement = self._request.place_stored(route.stored_id)
+        placement = placement or self._request.place_bare(path, method)
         return self._decide(event.kind, placement, self._phase_after_headers(event))
 
     def _on_unknown_path(self, event: Event, path: str, method: str) -> Answers:
@@ -284,10 +294,11 @@ class Conversation:
         (answer,) = self._decide(event.kind, placement)
         if event.end_of_stream:
             self._prompt_bytes = _size(placement)
-        if placement.rename is not None:
-            renamed = request.renamed(body, placement.rename)
-            if renamed != body:
-                answer = _with_body(answer, renamed, complete=event.end_of_stream)
+        decision = answer.decision
+        if decision is not None and decision.changes_body:
+            edited = request.edited(body, decision)
+            if edited != body:
+                answer = _with_body(answer, edited, complete=event.end_of_stream)
         return (answer,)
 
     def _on_request_without_body(self, event: Event) -> Answers:
@@ -311,12 +322,13 @@ class Conversation:
     def _let_on(self, head: Head, placement: Placement, parts: int) -> Answers:
         """The headers' answer, and one for each part of the body that waits for it."""
         self._head = None
-        decided = self._decide(Kind.REQUEST_HEADERS, placement)
-        if placement.rename is None:
-            return decided + _GO_ON * parts
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement)
+        decision = decided.decision
+        if decision is None or not decision.changes_body or not parts:
+            return (decided, *_GO_ON * parts)
         # All goes in place of the first part, and nothing in place of the others.
-        first = Proceed(Kind.REQUEST_BODY, body=head.renamed(placement.rename))
-        return (*decided, first, *_LEAVE_OUT * (parts - 1))
+        first = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
+        return (decided, first, *_LEAVE_OUT * (parts - 1))
 
     def _on_held_body(self, event: Event) -> Answers:
         self._request.allow_only(event.subset)
@@ -400,13 +412,15 @@ class Conversation:
 
     def _let_go(self, head: Head, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""
-        rename = placement.rename
-        held = head.held if rename is None else head.renamed(rename)
         self._head = None
-        decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        decision = decided.decision
+        held = head.held
+        if decision is not None and decision.changes_body:
+            held = head.edited(decision)
         if phase is Phase.PASSED:
             self._prompt_bytes = _size(placement)
-        return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
+        return (decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
     def _decide(
         self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED

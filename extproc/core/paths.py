@@ -37,6 +37,7 @@ class Api(Enum):
 
 
 MODELS_PATH = "/v1/models"
+RESPONSES_PATH = "/v1/responses"
 
 INFERENCE_PATHS: dict[str, Api] = {
     "/v1/chat/completions": Api.GENERATE,

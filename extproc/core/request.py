@@ -21,7 +21,8 @@ from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api, model_in_query, without_query
 from extproc.core.prefix import is_settled
 from extproc.core.rename import renamed_form, renamed_json
-from extproc.core.router import Placement, Router
+from extproc.core.response_ids import PREVIOUS, REQUEST_ID, with_request_id
+from extproc.core.router import Decision, Placement, Router
 from extproc.core.subset import subset_of
 
 PENDING = "pending"
@@ -36,6 +37,7 @@ _HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
 _SHOWN = 128
 """Characters of a path or a method that an error repeats."""
 
+_PREVIOUS = b'"%b"' % PREVIOUS.encode()
 _NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
 
 
@@ -67,7 +69,18 @@ def api_without_path(headers: Mapping[str, bytes]) -> Api:
 class Request:
     """Of its headers only those are kept that an answer can depend on."""
 
-    __slots__ = (*("_api", "_has_prompt", "_headers", "_is_form", "_router", "_subset", "_whole"),)
+    __slots__ = (
+        *(
+            "_api",
+            "_creates_response",
+            "_has_prompt",
+            "_headers",
+            "_is_form",
+            "_router",
+            "_subset",
+            "_whole",
+        ),
+    )
 
     def __init__(
         self,
@@ -75,9 +88,12 @@ class Request:
         api: Api = Api.GENERATE,
         headers: Mapping[str, bytes] = MappingProxyType({}),
         subset: tuple[str, ...] | None = None,
+        *,
+        creates_response: bool = False,
     ) -> None:
         self._router = router
         self._api = api
+        self._creates_response = creates_response
         self._whole = False
         self._headers: dict[str, str] = {}
         self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
@@ -95,7 +111,8 @@ class Request:
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
-        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
+        refers = self._creates_response and _PREVIOUS in head
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt and not refers:
             placed = self._place_by_beginning(head)
             if placed is not None:
                 return placed
@@ -111,7 +128,8 @@ class Request:
 
     def place_early(self, head: bytes) -> Placement | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
-        if not head or head.isspace():
+        # An earlier response may be named after a long prompt.
+        if not head or head.isspace() or self._creates_response:
             return None
         return self._read_early(head)[1]
 
@@ -139,6 +157,16 @@ class Request:
             )
         return self._place(name, None)._replace(rename=None)
 
+    def place_stored(self, response_id: str) -> Placement | None:
+        """Return the place of a request for a stored response; None where no endpoint has it."""
+        for model in self._router.catalog.models.values():
+            endpoints = model.snapshot.endpoints
+            holder = self._router.response_ids.holder(response_id, endpoints)
+            if holder is not None:
+                placement = self._place(model.spec.name, None)
+                return placement._replace(rename=None, holder=holder)
+        return None
+
     def provisional(self, rng: Random) -> Provisional:
         """The model and an endpoint of it, as far as they are certain without the body."""
         catalog = self._router.catalog
@@ -157,14 +185,18 @@ class Request:
         target = rng.choice(eligible).address if eligible else PENDING
         return Provisional(target, requested, name)
 
-    def renamed(self, head: bytes, name: str) -> bytes:
-        """The body or its head with another name for the model; itself where that shows none.
+    def edited(self, head: bytes, decision: Decision) -> bytes:
+        """Return the body or its head with the servers' name for the model and the response's id.
 
-        It must have been read before, to be placed.
+        It must have been read before, to be placed. It comes back as it is where it shows no model
+        and the decision has no id.
         """
-        if self._is_form:
-            return renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
-        return renamed_json(head, name, whole=self._whole)
+        name, response_id = decision.rename, decision.response_id
+        if name is not None and self._is_form:
+            head = renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
+        elif name is not None:
+            head = renamed_json(head, name, whole=self._whole)
+        return head if response_id is None else with_request_id(head, response_id)
 
     @property
     def wants_load_report(self) -> bool:
@@ -176,7 +208,15 @@ class Request:
         return self._headers.get(MODEL_HEADER) or self._router.catalog.default()
 
     def _place(self, name: str, document: Document | None, shown: float = 1.0) -> Placement:
-        return self._router.place(name, document, self._headers, self._subset, shown=shown)
+        placement = self._router.place(name, document, self._headers, self._subset, shown=shown)
+        if not self._creates_response or document is None:
+            return placement
+        ids, model = self._router.response_ids, placement.model
+        stores = document.get("store") is not False and REQUEST_ID not in document
+        return placement._replace(
+            holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),
+            stores=stores and model.spec.response_ids,
+        )
 
     def _place_by_beginning(self, body: bytes) -> Placement | None:
         """Where a large body belongs, if its beginning tells the prefix and the rest is sound.

@@ -47,6 +47,8 @@ class Response:
         if event.served_by not in ("", decision.address):
             decision.lease.move(router.endpoint(decision.model, event.served_by))
             self.retried = True
+            if decision.response_id is not None:
+                router.response_ids.moved(decision.response_id, event.served_by)
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)
             if load is not None:

@@ -15,6 +15,7 @@ from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
 from extproc.core.prefix import is_settled, key_of, prefix_of
+from extproc.core.response_ids import ResponseIds
 from extproc.core.signals import Signals
 from extproc.core.split import Split
 from extproc.core.strategies import Candidate, Prediction, Query, Reason
@@ -41,6 +42,10 @@ class Placement(NamedTuple):
     """The name by which the request calls the model."""
     answer_as: str | None = None
     """The name that the response must carry; None where it keeps the servers'."""
+    holder: str | None = None
+    """The address of the endpoint that has the stored response which the request refers to."""
+    stores: bool = False
+    """Whether the request makes a response that is stored under an id of ours."""
 
 
 class Decision(NamedTuple):
@@ -70,12 +75,19 @@ class Decision(NamedTuple):
     """The name by which the request calls the model: its own, an alias, an adapter, a split."""
     answer_as: str | None
     """The name for the response's `model`; None where it keeps the servers' name."""
+    response_id: str | None
+    """The id that the body must give the response; None where it keeps its own."""
     lease: Lease
 
     @property
     def address(self) -> str:
         """IP:PORT of the chosen endpoint."""
         return self.lease.endpoint.address
+
+    @property
+    def changes_body(self) -> bool:
+        """Whether the servers must get another body than the client sent."""
+        return self.rename is not None or self.response_id is not None
 
     @property
     def destination(self) -> str:
@@ -100,6 +112,7 @@ class Router:
         signals: Signals | None = None,
         rng: Random | None = None,
         fallbacks: bool = True,
+        response_ids: ResponseIds | None = None,
     ) -> None:
         self.ledger = ledger
         self.signals = signals or Signals(lambda: 0.0, ledger)
@@ -113,6 +126,8 @@ class Router:
         self.context_lengths = ContextLengths()
         """How long a context each endpoint takes, as far as endpoints were asked."""
         self._rng = rng or Random(0)
+        self.response_ids = response_ids or ResponseIds(self._rng.randbytes)
+        """Which endpoint has which stored response."""
         self._fallbacks = fallbacks
         self._followers: list[Callable[[Catalog], None]] = []
 
@@ -204,6 +219,8 @@ class Router:
             snapshot = ejection.spare(spec.name, placement.snapshot, placement.adapter)
             spared = placement._replace(snapshot=snapshot)
         order = self.order(spared, query)
+        if placement.holder is not None:
+            order = _holder_first(order, placement.holder)
         best = next(order, None)
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot
@@ -239,9 +256,23 @@ class Router:
             ejected=ejected,
             requested=placement.requested,
             answer_as=placement.answer_as,
+            response_id=self.response_ids.assign(best.endpoint.address)
+            if placement.stores
+            else None,
             lease=lease,
         )
 
     def _query(self, placement: Placement) -> Query:
         per_token = self.token_sizes.of(placement.model.spec.name)
         return Query(placement.adapter, placement.key, placement.prompt, per_token)
+
+
+def _holder_first(order: Iterator[Candidate], address: str) -> Iterator[Candidate]:
+    """The same order, but first the endpoint at this address, if it is among them."""
+    candidates = list(order)
+    for position, candidate in enumerate(candidates):
+        if candidate.endpoint.address == address:
+            del candidates[position]
+            candidates.insert(0, candidate._replace(reason=Reason.RESPONSE_ID, hops=0))
+            break
+    return iter(candidates)

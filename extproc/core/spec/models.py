@@ -15,7 +15,9 @@ from extproc.core.spec.split import SplitSpec
 from extproc.core.spec.values import EndpointAddress, Items, Name, Spec, unique
 
 # What a model says of its servers.
-_OF_SERVERS = frozenset({"served_name", "adapters", "discover_adapters", "load_balancing"})
+_OF_SERVERS = frozenset(
+    {"served_name", "adapters", "discover_adapters", "load_balancing", "response_ids"}
+)
 
 
 class ModelSpec(Spec):
@@ -37,6 +39,11 @@ class ModelSpec(Spec):
     """Whether a response names the model as the request did: an alias, `MODEL_ADAPTER` or a
     split's name, instead of the servers' name. Envoy must show response bodies
     (docs/envoy.md); those with a `content-encoding` keep the servers' name."""
+
+    response_ids: bool = True
+    """Whether the sidecar chooses the ids of `/v1/responses` by setting `request_id` in the body,
+    unless the client sets it or `store` is false. It then finds the server that has a response.
+    vLLM and SGLang use that field; turn this off for servers that refuse it."""
 
     endpoints: Items[EndpointAddress] | None = None
     """The model's servers as a list. A host name is resolved again when its TTL ends, and each of

@@ -173,8 +173,9 @@ class Router:
             snapshot,
             rename,
             prompt,
-            requested=name,
-            answer_as=name if rename is not None and model.spec.answer_as_requested else None,
+            True,
+            name,
+            name if rename is not None and model.spec.answer_as_requested else None,
         )
 
     def _place_split(

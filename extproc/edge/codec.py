@@ -74,7 +74,8 @@ def decode(message: bytes) -> Event:
         return Event(kind, _headers(headers), b"", headers.end_of_stream, modes, _subset(request))
     if kind is Kind.REQUEST_BODY or kind is Kind.RESPONSE_BODY:
         body: HttpBody = getattr(request, _FIELDS[kind])
-        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes, _subset(request))
+        subset = _subset(request) if request.HasField("metadata_context") else None
+        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes, subset)
     if kind is Kind.RESPONSE_HEADERS:
         told = _told(request)
         status, load_report, media_type = _answer(request.response_headers)

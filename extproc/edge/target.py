@@ -36,7 +36,6 @@ the model that serves it where that name is an adapter or an alias. HTTPRoutes m
 _KEPT = 4096
 """Pieces of each kind that are kept: there are a few for each endpoint."""
 
-_LENGTHS = [bytes([length]) for length in range(0x80)]
 _DOUBLE = Packing("<d").pack
 
 
@@ -54,12 +53,16 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
+_KEPT_LENGTHS = 1024
+_LENGTHS = [_varint(length) for length in range(_KEPT_LENGTHS)]
+
+
 def _field(tag: bytes, content: bytes) -> bytes:
     return _opening(tag, len(content)) + content
 
 
 def _opening(tag: bytes, size: int) -> bytes:
-    return tag + (_LENGTHS[size] if size < 0x80 else _varint(size))
+    return tag + (_LENGTHS[size] if size < _KEPT_LENGTHS else _varint(size))
 
 
 def _body_mutation(body: bytes) -> bytes:

@@ -373,6 +373,7 @@ class Conversation:
             return (Proceed(event.kind, remove_headers=removed),)
         shown = self._modes.response is not BodyMode.NONE
         asks = not shown and self._modes.request in _OVERRIDDEN
+        response.keeps_name = not shown and not asks
         if shown or asks:  # then the length changes with the name
             removed += (_LENGTH,)
         return (Proceed(event.kind, remove_headers=removed, show_response=asks),)

@@ -25,7 +25,10 @@ from extproc.core.usage import Usage, UsageReader
 class Response:
     """Of one request; to be told when it is `over`."""
 
-    __slots__ = ("_decision", "_names", "_prompt_bytes", "_reader", "_router", "retried", "usage")
+    __slots__ = (
+        *("_decision", "_names", "_prompt_bytes", "_reader", "_router"),
+        *("keeps_name", "retried", "usage"),
+    )
 
     def __init__(self, router: Router, decision: Decision, prompt_bytes: int) -> None:
         self._router = router
@@ -34,6 +37,8 @@ class Response:
         """0: not all of the prompt was seen."""
         self._reader: UsageReader | None = None
         self._names: AnswerNames | None = None
+        self.keeps_name = False
+        """Whether the servers' name stays although it should not: the body is not shown."""
         self.retried = False
         """Whether another endpoint has answered than the chosen one, which the prediction is of."""
         self.usage: Usage | None = None

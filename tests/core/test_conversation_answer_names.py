@@ -117,8 +117,10 @@ class TestABodyThatIsNotShown:
 
     def test_is_not_asked_for_where_envoy_would_not_listen(self) -> None:
         for mode in (BodyMode.AHEAD, BodyMode.DUPLEX):
-            answer = head(routed(RENAMING, modes=Modes(mode)))
-            assert answer == Proceed(Kind.RESPONSE_HEADERS)
+            peer = routed(RENAMING, modes=Modes(mode))
+            assert head(peer) == Proceed(Kind.RESPONSE_HEADERS)
+            assert peer.conversation.response is not None
+            assert peer.conversation.response.keeps_name
 
     def test_is_not_asked_for_otherwise(self) -> None:
         assert head(routed(LLAMA, modes=Modes())) == Proceed(Kind.RESPONSE_HEADERS)

@@ -126,7 +126,7 @@ async def test_a_response_that_is_not_stored_keeps_its_body(launch: Launch) -> N
 async def test_a_response_is_found_where_a_retry_made_it(launch: Launch, every_envoy: str) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     async with store() as (kept, address):
-        scene = await launch(stored([nobody, address], config="fallback-composite.yaml"))
+        scene = await launch(stored([nobody, address]))
         for number in range(8):
             reply = await scene.send(asking(str(number)), path=RESPONSES)
             assert reply.status == 200

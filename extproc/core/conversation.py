@@ -218,7 +218,7 @@ class Conversation:
         return self._await_body(event.kind)
 
     def _on_headers_without_path(self, event: Event) -> Answers:
-        """The peer is no proxy: it asks for an endpoint, and knows best which paths it serves.
+        """Serve a peer that asks for an endpoint only, and that knows which paths exist.
 
         NGINX Gateway Fabric sends no pseudo headers, no modes, the whole body without waiting for
         an answer, and reads the endpoint from the answer to the headers. So that one waits.
@@ -232,7 +232,7 @@ class Conversation:
         return self._await_body(event.kind)
 
     def _await_body(self, kind: Kind) -> Answers:
-        """The answer to the headers of a request with a body, or none yet."""
+        """Return the answer to the headers of a request with a body, or none yet."""
         request, mode = self._request, self._modes.request
         if mode is BodyMode.BUFFERED:
             self._phase = Phase.READING

@@ -82,8 +82,8 @@ class Event(NamedTuple):
     load_report: bytes | None = None
     """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
     media_type: str = ""
-    """Of RESPONSE_HEADERS: the body's type without parameters, in lower case; empty where the body
-    is compressed."""
+    """In RESPONSE_HEADERS, the body's type without parameters, in lower case. It is empty if the
+    body is compressed."""
 
 
 class Proceed(NamedTuple):
@@ -107,10 +107,10 @@ class Proceed(NamedTuple):
     """Further headers, each overwriting what was there."""
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = None
-    """Of a body: replaces what was shown; None where that passes unchanged."""
+    """In answers to a body, the bytes that replace it. None if it passes unchanged."""
     show_response: bool = False
-    """Of RESPONSE_HEADERS: asks for the response's body in pieces, for this request only. Envoy
-    follows where `allow_mode_override` is set and no body comes ahead of the headers' answer."""
+    """In answers to RESPONSE_HEADERS, asks for the body in pieces, for this request only. Envoy
+    does so if `allow_mode_override` is set and no body comes ahead of the headers' answer."""
 
 
 class Chunk(NamedTuple):

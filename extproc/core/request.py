@@ -58,7 +58,7 @@ class Provisional(NamedTuple):
 
 
 def api_without_path(headers: Mapping[str, bytes]) -> Api:
-    """The API by the form of the body, for gateways that name no path.
+    """Return the API by the form of the body, for gateways that name no path.
 
     Any JSON may have a prompt: prefixes are found by the names of its fields, not by the path.
     """
@@ -104,7 +104,7 @@ class Request:
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 
     def allow_only(self, subset: tuple[str, ...] | None) -> None:
-        """Keeps to a subset that came with the body, unless the headers brought one."""
+        """Keep to a subset that came with the body, unless the headers brought one."""
         if subset is not None and self._subset is None:
             self._subset = subset_of(subset)
 
@@ -168,7 +168,7 @@ class Request:
         return None
 
     def provisional(self, rng: Random) -> Provisional:
-        """The model and an endpoint of it, as far as they are certain without the body."""
+        """Return the model and one of its endpoints, as far as they are certain without the body."""
         catalog = self._router.catalog
         named = self._headers.get(MODEL_HEADER)
         model, adapter = catalog.only(), ""

@@ -14,10 +14,10 @@ A body passes unchanged, unless the operator wants responses to name the model a
 
 from __future__ import annotations
 
-from extproc.core.answer_names import EVENTS, JSON, AnswerNames
 from extproc.core.events import Event
 from extproc.core.orca import load_of
 from extproc.core.outcome import Outcome
+from extproc.core.response_names import EVENTS, JSON, ResponseNames
 from extproc.core.router import Decision, Router
 from extproc.core.usage import Usage, UsageReader
 
@@ -36,9 +36,9 @@ class Response:
         self._prompt_bytes = prompt_bytes
         """0: not all of the prompt was seen."""
         self._reader: UsageReader | None = None
-        self._names: AnswerNames | None = None
+        self._names: ResponseNames | None = None
         self.keeps_name = False
-        """Whether the servers' name stays although it should not: the body is not shown."""
+        """True if the servers' name stays, because Envoy does not show the body."""
         self.retried = False
         """Whether another endpoint has answered than the chosen one, which the prediction is of."""
         self.usage: Usage | None = None
@@ -59,25 +59,25 @@ class Response:
             if load is not None:
                 router.signals.answered(decision.address, load)
         if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
-            self._names = AnswerNames(decision.answer_as, events=event.media_type == EVENTS)
+            self._names = ResponseNames(decision.answer_as, events=event.media_type == EVENTS)
 
     @property
     def renames(self) -> bool:
-        """Whether the body, if it is shown, gets another name for the model."""
+        """True if the body, when it is shown, gets another name for the model."""
         return self._names is not None
 
     def changed(self, event: Event) -> bytes:
-        """A part of the body as the client gets it."""
+        """Return a part of the body as the client gets it."""
         if self._names is None:
             return event.body
         return self._names.feed(event.body, end=event.end_of_stream)
 
     def rest(self) -> bytes:
-        """The end of a body that was held when trailers came in its place."""
+        """Return the bytes that were held when trailers came instead of the body's end."""
         return b"" if self._names is None else self._names.feed(b"", end=True)
 
     def body(self, event: Event) -> None:
-        """Reads a part of the body."""
+        """Read a part of the body."""
         if self._decision.prediction is None:
             return
         if event.body:

@@ -45,7 +45,7 @@ class Placement(NamedTuple):
     holder: str | None = None
     """The address of the endpoint that has the stored response which the request refers to."""
     stores: bool = False
-    """Whether the request makes a response that is stored under an id of ours."""
+    """True if the request makes a response whose id the sidecar chooses."""
 
 
 class Decision(NamedTuple):
@@ -86,7 +86,7 @@ class Decision(NamedTuple):
 
     @property
     def changes_body(self) -> bool:
-        """Whether the servers must get another body than the client sent."""
+        """True if the servers must get another body than the client sent."""
         return self.rename is not None or self.response_id is not None
 
     @property
@@ -127,7 +127,7 @@ class Router:
         """How long a context each endpoint takes, as far as endpoints were asked."""
         self._rng = rng or Random(0)
         self.response_ids = response_ids or ResponseIds(self._rng.randbytes)
-        """Which endpoint has which stored response."""
+        """The endpoints of stored responses."""
         self._fallbacks = fallbacks
         self._followers: list[Callable[[Catalog], None]] = []
 
@@ -269,7 +269,7 @@ class Router:
 
 
 def _holder_first(order: Iterator[Candidate], address: str) -> Iterator[Candidate]:
-    """The same order, but first the endpoint at this address, if it is among them."""
+    """Return the same order, but first the endpoint at this address, if it is among them."""
     candidates = list(order)
     for position, candidate in enumerate(candidates):
         if candidate.endpoint.address == address:

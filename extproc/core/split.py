@@ -26,7 +26,7 @@ class Split:
     def __init__(self, name: str, spec: SplitSpec, *, answer_as_requested: bool = False) -> None:
         self.name = name
         self.answer_as_requested = answer_as_requested
-        """Whether responses carry the split's name."""
+        """True if responses carry the split's name."""
         self.spec = spec
         self.key: PrefixHashSpec = spec.key
         """How to read from a request what makes it stay."""

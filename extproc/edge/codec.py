@@ -143,7 +143,7 @@ def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
 
 
 def _answer(message: HttpHeaders) -> tuple[int, bytes | None, str]:
-    """A response's status, 0 for a malformed one, its load report and its body's media type."""
+    """Return a response's status (0: malformed), its load report and its body's media type."""
     found: dict[str, bytes] = {}
     for header in message.headers.headers:
         if header.key in _READ:

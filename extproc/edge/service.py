@@ -93,7 +93,7 @@ class Session:
 
 @lru_cache(_WARNED_MODELS)
 def _warn_of_kept_name(model: str) -> None:
-    """Say it once for each model."""
+    """Warn once for each model."""
     log.warning(
         "answerAsRequested has no effect: Envoy does not show response bodies",
         extra=fields(model=model),

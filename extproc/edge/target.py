@@ -139,7 +139,7 @@ def _mutation(target: str, fallback: str, destination: str) -> bytes:
 
 @lru_cache(_KEPT)
 def _model_names(requested: str, model: str) -> bytes:
-    """Nothing for a model that is not known yet: a client's own headers stay."""
+    """Return nothing while the model is unknown: a client's own headers stay."""
     named = _set(MODEL_NAME, requested) if requested else b""
     return named + (_set(BASE_MODEL_NAME, model) if model else b"")
 

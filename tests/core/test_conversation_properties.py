@@ -369,7 +369,7 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
 
 
 def edits(body: bytes, decision: Decision) -> set[bytes]:
-    """What the servers may get of this body."""
+    """The bodies that servers may get for this one."""
     names = {body} if decision.rename is None else renamings(body, decision.rename)
     response_id = decision.response_id
     return names if response_id is None else {with_request_id(n, response_id) for n in names}

@@ -296,6 +296,6 @@ async def test_other_requests_are_not_shown_where_bodies_are_asked_for(launch: L
 
 
 async def _messages(scene: Any) -> int:
-    """How many messages Envoy has sent to the sidecar."""
+    """The number of messages that Envoy has sent to the sidecar."""
     stats: dict[str, int] = await scene.envoy.stats("ext_proc")
     return stats["http.llm.ext_proc.stream_msgs_sent"]

@@ -245,7 +245,7 @@ async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Side
 
 
 async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], grpc.StatusCode]:
-    """What NGINX Gateway Fabric does: send all, end our half, then read to the end."""
+    """Do as NGINX Gateway Fabric does: send all, end our half, then read to the end."""
     call = channel.stream_stream(f"/{SERVICE}/Process")()
     for message in messages:
         await call.write(message)

@@ -36,14 +36,14 @@ class ModelSpec(Spec):
     else."""
 
     answer_as_requested: bool = False
-    """Whether a response names the model as the request did: an alias, `MODEL_ADAPTER` or a
-    split's name, instead of the servers' name. Envoy must show response bodies
-    (docs/envoy.md); those with a `content-encoding` keep the servers' name."""
+    """`true`: responses name the model as the request did, by an alias, `MODEL_ADAPTER` or a
+    split's name, instead of by the servers' name. Envoy must show response bodies
+    (docs/responses.md). Compressed ones keep the servers' name."""
 
     response_ids: bool = True
-    """Whether the sidecar chooses the ids of `/v1/responses` by setting `request_id` in the body,
-    unless the client sets it or `store` is false. It then finds the server that has a response.
-    vLLM and SGLang use that field; turn this off for servers that refuse it."""
+    """`true`: the sidecar chooses the ids of `/v1/responses` by setting `request_id` in the body,
+    unless the client sets it or `store` is false. It can then find the server that has a response
+    (docs/responses.md). Set it to `false` for servers that refuse this field."""
 
     endpoints: Items[EndpointAddress] | None = None
     """The model's servers as a list. A host name is resolved again when its TTL ends, and each of

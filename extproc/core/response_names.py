@@ -1,6 +1,6 @@
-r"""Puts the requested name into the `model` of an answer, while the answer passes.
+r"""Puts the requested name into the `model` of a response while its body passes.
 
-An answer is one JSON object, or a stream of server-sent events with an object in each `data`
+A body is one JSON object, or a stream of server-sent events with an object in each `data`
 line. Only the value of a key `model` is replaced: the object's own, and in events also that of
 `response` (OpenAI's Responses) and `message` (Anthropic's Messages).
 
@@ -36,8 +36,8 @@ EVENTS = "text/event-stream"
 JSON = "application/json"
 
 
-class AnswerNames:
-    """Feed it an answer's body in pieces of any size; what comes back goes to the client."""
+class ResponseNames:
+    """A response's body, fed in pieces of any size. The bytes returned go to the client."""
 
     __slots__ = ("_document", "_events", "_held", "_in_data", "_line_begins", "_name")
 
@@ -50,7 +50,7 @@ class AnswerNames:
         self._document = _Document(self._name, _NONE)
 
     def feed(self, part: bytes, *, end: bool = False) -> bytes:
-        """The next bytes of the body, with the name replaced; at the end all that was held."""
+        """Return the next bytes with the name replaced, and at the end also those that were held."""
         data = self._held + part if self._held else part
         self._held = b""
         passed = self._feed_events(data) if self._events else self._feed_document(data)
@@ -95,7 +95,7 @@ class AnswerNames:
 
 
 class _Document:
-    """One JSON object, as far as it came."""
+    """One JSON object, as far as it has arrived."""
 
     __slots__ = ("_deep", "_depth", "_done", "_in_text", "_key", "_name", "_nested", "_wants_key")
 
@@ -103,19 +103,19 @@ class _Document:
         self._name = name
         self._nested = nested
         self._depth = 0
-        """How many brackets are open."""
+        """The number of open brackets."""
         self._deep = 0
-        """The depth of the object within, whose keys are read as the outer one's are; or 0."""
+        """The depth of the nested object whose keys are read too, or 0."""
         self._key = b""
-        """The key, in quotes, whose value is to come or has begun."""
+        """The latest key, in quotes, until its value ends."""
         self._wants_key = False
         self._in_text = False
-        """Whether a text has begun that is of no interest."""
+        """True within a text that is neither a key nor a value of `model`."""
         self._done = False
-        """Whether the rest passes as it is."""
+        """True if the rest passes unchanged."""
 
     def feed(self, data: bytes, start: int, end: int) -> tuple[bytes, int]:
-        """What may pass of these bytes, and where the bytes begin that must come again."""
+        """Return the bytes that may pass, and the position of those that must come again."""
         pieces: list[bytes] = []
         kept = position = start
         while position < end and not self._done:
@@ -162,7 +162,7 @@ class _Document:
         return b"".join((*pieces, data[kept:end])), end
 
     def _on_sign(self, sign: int) -> None:
-        """A bracket or a comma outside of texts."""
+        """Follow a bracket or a comma outside of texts."""
         if sign == _COMMA:
             self._key, self._wants_key = b"", True
         elif sign in _OPENING:

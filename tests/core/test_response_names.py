@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.core.answer_names import LONGEST_HELD, AnswerNames
+from extproc.core.response_names import LONGEST_HELD, ResponseNames
 from tests.core.builders import thorough
 
 NAME = 'the "alias"'
@@ -15,7 +15,7 @@ NAME = 'the "alias"'
 
 def renamed(body: bytes, *cuts: int, events: bool = False) -> bytes:
     """The body, fed in pieces that end at these places."""
-    names = AnswerNames(NAME, events=events)
+    names = ResponseNames(NAME, events=events)
     parts = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     passed = [names.feed(part) for part in parts]
     return b"".join((*passed, names.feed(b"", end=True)))
@@ -77,7 +77,7 @@ class TestAJsonAnswer:
         assert everywhere(body) == body
 
     def test_passes_as_it_comes(self) -> None:
-        names = AnswerNames(NAME, events=False)
+        names = ResponseNames(NAME, events=False)
         assert names.feed(b'{"a": "long te') == b'{"a": "long te'
         assert names.feed(b'xt", "mod') == b'xt", '
         assert names.feed(b'el" : "lla') == b'"model" : '
@@ -85,7 +85,7 @@ class TestAJsonAnswer:
 
     def test_with_an_endless_key_or_value_is_not_held(self) -> None:
         for begun in (b'{"', b'{"model": "'):
-            names = AnswerNames(NAME, events=False)
+            names = ResponseNames(NAME, events=False)
             passed = names.feed(begun)
             for _ in range(LONGEST_HELD // 100 + 2):
                 passed += names.feed(b"x" * 100)
@@ -131,12 +131,12 @@ class TestAStreamOfEvents:
         assert everywhere(body, events=True) == body
 
     def test_passes_each_event_at_once(self) -> None:
-        names = AnswerNames("a", events=True)
+        names = ResponseNames("a", events=True)
         for event in (b'data: {"model":"b"}\n\n', b"data: [DONE]\n\n", b": \n"):
             assert names.feed(event) == event.replace(b'"b"', b'"a"')
 
     def test_is_replaced_in_an_event_of_any_length(self) -> None:
-        names = AnswerNames("a", events=True)
+        names = ResponseNames("a", events=True)
         begun = b'data: {"response": {"instructions": "'
         assert names.feed(begun) == begun
         for _ in range(100):

@@ -41,7 +41,7 @@ def head(peer: Peer, media_type: str = "application/json") -> Proceed:
 
 
 def passed(answers: Answers, part: bytes) -> bytes:
-    """What goes to the client in place of this part."""
+    """The bytes that go to the client in place of this part."""
     if not answers:
         return b""
     (answer,) = answers

@@ -168,7 +168,7 @@ class Request:
         return None
 
     def provisional(self, rng: Random) -> Provisional:
-        """Return the model and one of its endpoints, as far as they are certain without the body."""
+        """Return the model and one of its endpoints, as far as they are certain so early."""
         catalog = self._router.catalog
         named = self._headers.get(MODEL_HEADER)
         model, adapter = catalog.only(), ""

@@ -50,7 +50,7 @@ class ResponseNames:
         self._document = _Document(self._name, _NONE)
 
     def feed(self, part: bytes, *, end: bool = False) -> bytes:
-        """Return the next bytes with the name replaced, and at the end also those that were held."""
+        """Return the next bytes with the name replaced, and at the end those held, too."""
         data = self._held + part if self._held else part
         self._held = b""
         passed = self._feed_events(data) if self._events else self._feed_document(data)

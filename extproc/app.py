@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from secrets import token_bytes
 from time import monotonic
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
 from extproc.core.endpoint import Endpoint
 from extproc.core.ledger import Ledger
+from extproc.core.response_ids import ResponseIds
 from extproc.core.router import Router
 from extproc.core.signals import Signals
 from extproc.core.spec import Source
@@ -153,6 +155,7 @@ class Sidecar:
             signals=Signals(monotonic, ledger),
             rng=rng,
             fallbacks=not settings.single_endpoint,
+            response_ids=ResponseIds(token_bytes),
         )
         self._telemetry = Telemetry(self._router)
         self._router.ejection.observers.append(EjectionReport(self._telemetry))

@@ -83,6 +83,7 @@ def test_there_are_models_documents_to_look_at() -> None:
         "docs/endpoints.md": 1,
         "docs/kubernetes.md": 1,
         "docs/migrating-from-kubeai.md": 1,
+        "docs/responses.md": 1,
         "docs/strategies.md": 1,
     }
 

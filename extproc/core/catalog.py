@@ -183,7 +183,7 @@ def revise(
     splits: dict[str, Split] = {}
     for spec in specs:
         if spec.split is not None:
-            split = Split(spec.name, spec.split)
+            split = Split(spec.name, spec.split, answer_as_requested=spec.answer_as_requested)
             splits.update(dict.fromkeys((spec.name, *spec.aliases), split))
             continue
         before = previous.models.get(spec.name)

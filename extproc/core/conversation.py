@@ -78,12 +78,13 @@ from extproc.core.paths import (
     ANTHROPIC_PATH,
     ANTHROPIC_VERSION,
     BODILESS_METHODS,
+    RESPONSES_PATH,
     Api,
     Route,
     match,
     without_query,
 )
-from extproc.core.request import Request, header_text
+from extproc.core.request import Request, api_without_path, header_text
 from extproc.core.request_id import request_id_of, response_headers
 from extproc.core.response import Response
 from extproc.core.router import Decision, Placement, Router
@@ -93,7 +94,10 @@ __all__ = ["Conversation", "Event", "Kind", "Listed", "Passed", "Verdict"]
 Answers = tuple[Answer, ...]
 
 _UNTOLD = Modes()
+_AHEAD = Modes(BodyMode.AHEAD)
 _LENGTH = "content-length"
+_OVERRIDDEN = (BodyMode.BUFFERED, BodyMode.NONE)
+"""The modes of request bodies with which Envoy lets an answer change the modes."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,8 @@ class Conversation:
     def _on_request_headers(self, event: Event) -> Answers:
         headers = event.headers
         self.request_id = request_id_of(headers)
+        if ":path" not in headers:
+            return self._on_headers_without_path(event)
         path, method = header_text(headers, ":path"), header_text(headers, ":method")
         route = match(path, method)
         if route is None:
@@ -198,27 +204,64 @@ class Conversation:
         if route.api is Api.MODELS:
             return self._list_models(route, anthropic=ANTHROPIC_VERSION in headers)
         self._anthropic = route.is_anthropic
-        self._request = request = Request(self._router, route.api, headers, event.subset)
+        self._request = request = Request(
+            self._router,
+            route.api,
+            headers,
+            event.subset,
+            creates_response=route.path == RESPONSES_PATH,
+        )
         if route.api is Api.BARE or method in BODILESS_METHODS:
             return self._on_bare_request(event, route, path, method)
-        mode = self._modes.request
         if event.end_of_stream:
             return self._decide(event.kind, request.place(b"", complete=True))
+        return self._await_body(event.kind)
+
+    def _on_headers_without_path(self, event: Event) -> Answers:
+        """Serve a peer that asks for an endpoint only, and that knows which paths exist.
+
+        NGINX Gateway Fabric sends no pseudo headers, no modes, the whole body without waiting for
+        an answer, and reads the endpoint from the answer to the headers. So that one waits.
+        """
+        api = api_without_path(event.headers)
+        self._request = request = Request(self._router, api, event.headers, event.subset)
+        if event.end_of_stream:
+            return self._decide(event.kind, request.place_unseen())
+        if self._modes is _UNTOLD:
+            self._modes = _AHEAD
+        return self._await_body(event.kind)
+
+    def _await_body(self, kind: Kind) -> Answers:
+        """Return the answer to the headers of a request with a body, or none yet."""
+        request, mode = self._request, self._modes.request
         if mode is BodyMode.BUFFERED:
             self._phase = Phase.READING
-            return (Proceed(event.kind, request.provisional_target(self._rng), reroute=True),)
+            early = request.provisional(self._rng)
+            return (
+                Proceed(
+                    kind,
+                    early.target,
+                    reroute=True,
+                    destination=early.destination,
+                    requested=early.requested,
+                    model=early.model,
+                ),
+            )
         if mode is BodyMode.AHEAD or mode is BodyMode.DUPLEX:
             self._phase = Phase.WAITING if mode is BodyMode.AHEAD else Phase.HOLDING
             return ()
         if mode is BodyMode.NONE:
-            return self._decide(event.kind, request.place_unseen())
+            return self._decide(kind, request.place_unseen())
         raise UnsupportedBodyMode()
 
     def _on_bare_request(self, event: Event, route: Route, path: str, method: str) -> Answers:
         """Decide by the headers alone; a body that may come goes on as it is."""
         if route.api is not Api.BARE and method != "OPTIONS":
             raise InvalidRequest(f"{method} is not a method of {route.path}: use POST.")
-        placement = self._request.place_bare(path, method)
+        placement = None
+        if route.stored_id and route.path.startswith(RESPONSES_PATH):
+            placement = self._request.place_stored(route.stored_id)
+        placement = placement or self._request.place_bare(path, method)
         return self._decide(event.kind, placement, self._phase_after_headers(event))
 
     def _on_unknown_path(self, event: Event, path: str, method: str) -> Answers:
@@ -246,20 +289,23 @@ class Conversation:
 
     def _on_request_body(self, event: Event) -> Answers:
         request, body = self._request, event.body
+        request.allow_only(event.subset)
         placement = request.place(body, complete=event.end_of_stream)
         (answer,) = self._decide(event.kind, placement)
         if event.end_of_stream:
             self._prompt_bytes = _size(placement)
-        if placement.rename is not None:
-            renamed = request.renamed(body, placement.rename)
-            if renamed != body:
-                answer = _with_body(answer, renamed, complete=event.end_of_stream)
+        decision = answer.decision
+        if decision is not None and decision.changes_body:
+            edited = request.edited(body, decision)
+            if edited != body:
+                answer = _with_body(answer, edited, complete=event.end_of_stream)
         return (answer,)
 
     def _on_request_without_body(self, event: Event) -> Answers:
         return self._decide(event.kind, self._request.place(b"", complete=True))
 
     def _on_awaited_body(self, event: Event) -> Answers:
+        self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
             placement = head.end(event.body)
@@ -276,14 +322,16 @@ class Conversation:
     def _let_on(self, head: Head, placement: Placement, parts: int) -> Answers:
         """The headers' answer, and one for each part of the body that waits for it."""
         self._head = None
-        decided = self._decide(Kind.REQUEST_HEADERS, placement)
-        if placement.rename is None:
-            return decided + _GO_ON * parts
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement)
+        decision = decided.decision
+        if decision is None or not decision.changes_body or not parts:
+            return (decided, *_GO_ON * parts)
         # All goes in place of the first part, and nothing in place of the others.
-        first = Proceed(Kind.REQUEST_BODY, body=head.renamed(placement.rename))
-        return (*decided, first, *_LEAVE_OUT * (parts - 1))
+        first = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
+        return (decided, first, *_LEAVE_OUT * (parts - 1))
 
     def _on_held_body(self, event: Event) -> Answers:
+        self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
             return self._let_go(head, head.end(event.body), Phase.PASSED)
@@ -320,11 +368,28 @@ class Conversation:
             response.headers(event)
         # One that is empty is ours to take away, too.
         ours = event.load_report is not None and self._asked
-        return (Proceed(event.kind, remove_headers=(REPORT_HEADER,) if ours else ()),)
+        removed: tuple[str, ...] = (REPORT_HEADER,) if ours else ()
+        if response is None or not response.renames:
+            return (Proceed(event.kind, remove_headers=removed),)
+        shown = self._modes.response is not BodyMode.NONE
+        asks = not shown and self._modes.request in _OVERRIDDEN
+        response.keeps_name = not shown and not asks
+        if shown or asks:  # then the length changes with the name
+            removed += (_LENGTH,)
+        return (Proceed(event.kind, remove_headers=removed, show_response=asks),)
+
+    def _on_response_trailers(self, event: Event) -> Answers:
+        response = self.response
+        held = b"" if response is None or self._response_passed else response.rest()
+        if self._modes.response is not BodyMode.DUPLEX:
+            return (Proceed(event.kind),)
+        return (*chunks(Kind.RESPONSE_BODY, held, end_of_stream=False), Proceed(event.kind))
 
     def _go_on(self, event: Event) -> Answers:
         if event.kind is Kind.RESPONSE_BODY:
             return self._pass_response(event)
+        if event.kind is Kind.RESPONSE_TRAILERS:
+            return self._on_response_trailers(event)
         return (Proceed(event.kind),)
 
     def _pass_response(self, event: Event) -> Answers:
@@ -332,12 +397,13 @@ class Conversation:
         if self._response_passed:
             return () if duplex else (Proceed(event.kind),)
         self._response_passed = event.end_of_stream
-        response = self._answered()
+        response, body = self._answered(), event.body
         if response is not None:
             response.body(event)
-        if not duplex:
-            return (Proceed(event.kind),)
-        return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
+            body = response.changed(event)
+        if duplex:
+            return chunks(event.kind, body, end_of_stream=event.end_of_stream)
+        return (Proceed(event.kind, body=None if body == event.body else body),)
 
     def _answered(self) -> Response | None:
         """The answer, if it is one to a request that was routed."""
@@ -347,13 +413,15 @@ class Conversation:
 
     def _let_go(self, head: Head, placement: Placement, phase: Phase) -> Answers:
         """The headers' answer, and all of the body that was held."""
-        rename = placement.rename
-        held = head.held if rename is None else head.renamed(rename)
         self._head = None
-        decided = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        decision = decided.decision
+        held = head.held
+        if decision is not None and decision.changes_body:
+            held = head.edited(decision)
         if phase is Phase.PASSED:
             self._prompt_bytes = _size(placement)
-        return (*decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
+        return (decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
     def _decide(
         self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED
@@ -362,9 +430,20 @@ class Conversation:
         self.verdict = decision
         self._phase = phase
         reroute = kind is Kind.REQUEST_HEADERS
-        destination = decision.destination if self._modes.request is BodyMode.DUPLEX else ""
+        # A list only where it is certainly read as one: in the other modes the header chooses the
+        # host of an original-destination cluster, or NGINX's upstream, and both take one address.
+        in_duplex = self._modes.request is BodyMode.DUPLEX
         return (
-            Proceed(kind, decision.address, reroute, decision, destination, self._ask(decision)),
+            Proceed(
+                kind,
+                decision.address,
+                reroute,
+                decision,
+                decision.destination if in_duplex else decision.address,
+                decision.requested,
+                decision.model,
+                self._ask(decision),
+            ),
         )
 
     def _ask(self, decision: Decision) -> tuple[tuple[str, str], ...]:

@@ -70,7 +70,8 @@ class Event(NamedTuple):
     modes: Modes | None = None
     """Told with the first event of a stream."""
     subset: tuple[str, ...] | None = None
-    """Of REQUEST_HEADERS: the only endpoints the gateway allows, as it wrote them; None: all."""
+    """The only endpoints the gateway allows, as it wrote them, in REQUEST_HEADERS or the first
+    REQUEST_BODY; None: all."""
     served_by: str = ""
     """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells. Of Envoy's own
     answers it is the one that was asked last."""
@@ -80,6 +81,9 @@ class Event(NamedTuple):
     """Of RESPONSE_HEADERS: how often upstreams were tried; 0 where Envoy does not tell."""
     load_report: bytes | None = None
     """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
+    media_type: str = ""
+    """In RESPONSE_HEADERS, the body's type without parameters, in lower case. It is empty if the
+    body is compressed."""
 
 
 class Proceed(NamedTuple):
@@ -93,12 +97,20 @@ class Proceed(NamedTuple):
     decision: Decision | None = None
     """Published as metadata, with the fallback candidate's header."""
     destination: str = ""
-    """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target."""
+    """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target: one address,
+    or two with a comma. With a `target` but without a destination that header is removed."""
+    requested: str = ""
+    """Sets `x-gateway-model-name`: the model as the request calls it; empty while unknown."""
+    model: str = ""
+    """Sets `x-gateway-base-model-name`: the configured model's name; empty while unknown."""
     set_headers: tuple[tuple[str, str], ...] = ()
     """Further headers, each overwriting what was there."""
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = None
-    """Of REQUEST_BODY: replaces what was shown; None where that is to go on as it is."""
+    """In answers to a body, the bytes that replace it. None if it passes unchanged."""
+    show_response: bool = False
+    """In answers to RESPONSE_HEADERS, asks for the body in pieces, for this request only. Envoy
+    does so if `allow_mode_override` is set and no body comes ahead of the headers' answer."""
 
 
 class Chunk(NamedTuple):

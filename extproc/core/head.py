@@ -9,7 +9,7 @@ one: it is read when it has doubled, which costs no more than reading it twice.
 from __future__ import annotations
 
 from extproc.core.request import Request
-from extproc.core.router import Placement
+from extproc.core.router import Decision, Placement
 
 HEAD_LIMIT = 65_536
 """Bytes: what is not said by then is not waited for. About what Envoy shows of a
@@ -33,10 +33,10 @@ class Head:
         """All that was fed."""
         return bytes(self._held)
 
-    def renamed(self, name: str) -> bytes:
-        """The same with this name for the model, if as much as was read shows one."""
+    def edited(self, decision: Decision) -> bytes:
+        """Return the same as the servers must get it, as far as that much of it was read."""
         held = self.held
-        return self._request.renamed(held[: self._read], name) + held[self._read :]
+        return self._request.edited(held[: self._read], decision) + held[self._read :]
 
     def add(self, part: bytes) -> Placement | None:
         """The request's place, or None while more of the body is needed. Raises Refusal."""

@@ -37,6 +37,7 @@ class Api(Enum):
 
 
 MODELS_PATH = "/v1/models"
+RESPONSES_PATH = "/v1/responses"
 
 INFERENCE_PATHS: dict[str, Api] = {
     "/v1/chat/completions": Api.GENERATE,
@@ -66,6 +67,7 @@ INFERENCE_PATHS: dict[str, Api] = {
     "/v1/detokenize": Api.MODEL_ONLY,
     "/detokenize": Api.MODEL_ONLY,
     "/v1/messages/count_tokens": Api.MODEL_ONLY,
+    "/v1/responses/input_tokens": Api.MODEL_ONLY,
     "/v1/chat/completions/render": Api.MODEL_ONLY,
     "/v1/chat/completions/derender": Api.MODEL_ONLY,
     "/v1/completions/render": Api.MODEL_ONLY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
+from typing import NamedTuple
 
 from extproc.core.body import (
     MODEL_HEADER,
@@ -20,7 +21,8 @@ from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api, model_in_query, without_query
 from extproc.core.prefix import is_settled, salt_is_settled
 from extproc.core.rename import renamed_form, renamed_json
-from extproc.core.router import Placement, Router
+from extproc.core.response_ids import PREVIOUS, REQUEST_ID, with_request_id
+from extproc.core.router import Decision, Placement, Router
 from extproc.core.subset import subset_of
 
 PENDING = "pending"
@@ -35,13 +37,50 @@ _HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
 _SHOWN = 128
 """Characters of a path or a method that an error repeats."""
 
+_PREVIOUS = b'"%b"' % PREVIOUS.encode()
 _NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
+
+
+class Provisional(NamedTuple):
+    """The answer to headers whose body is still to come."""
+
+    target: str
+    """A ready endpoint where the model is certain, else PENDING."""
+    requested: str = ""
+    """The model's name in the request, as far as it is known."""
+    model: str = ""
+    """The configured model; empty while unknown."""
+
+    @property
+    def destination(self) -> str:
+        """The address for those who know no other header; empty while there is none."""
+        return "" if self.target == PENDING else self.target
+
+
+def api_without_path(headers: Mapping[str, bytes]) -> Api:
+    """Return the API by the form of the body, for gateways that name no path.
+
+    Any JSON may have a prompt: prefixes are found by the names of its fields, not by the path.
+    """
+    is_form = header_text(headers, "content-type").lower().startswith("multipart/")
+    return Api.FORM if is_form else Api.GENERATE
 
 
 class Request:
     """Of its headers only those are kept that an answer can depend on."""
 
-    __slots__ = (*("_api", "_has_prompt", "_headers", "_is_form", "_router", "_subset", "_whole"),)
+    __slots__ = (
+        *(
+            "_api",
+            "_creates_response",
+            "_has_prompt",
+            "_headers",
+            "_is_form",
+            "_router",
+            "_subset",
+            "_whole",
+        ),
+    )
 
     def __init__(
         self,
@@ -49,9 +88,12 @@ class Request:
         api: Api = Api.GENERATE,
         headers: Mapping[str, bytes] = MappingProxyType({}),
         subset: tuple[str, ...] | None = None,
+        *,
+        creates_response: bool = False,
     ) -> None:
         self._router = router
         self._api = api
+        self._creates_response = creates_response
         self._whole = False
         self._headers: dict[str, str] = {}
         self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
@@ -61,10 +103,16 @@ class Request:
         self._subset = None if subset is None else subset_of(subset)
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 
+    def allow_only(self, subset: tuple[str, ...] | None) -> None:
+        """Keep to a subset that came with the body, unless the headers brought one."""
+        if subset is not None and self._subset is None:
+            self._subset = subset_of(subset)
+
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
-        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
+        refers = self._creates_response and _PREVIOUS in head
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt and not refers:
             placed = self._place_by_beginning(head)
             if placed is not None:
                 return placed
@@ -80,7 +128,8 @@ class Request:
 
     def place_early(self, head: bytes) -> Placement | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
-        if not head or head.isspace():
+        # An earlier response may be named after a long prompt.
+        if not head or head.isspace() or self._creates_response:
             return None
         name, document, _ = self._read(head, complete=False)
         return self._place_if_settled(name, document)
@@ -90,7 +139,7 @@ class Request:
         name = self._named_elsewhere()
         if name is None:
             raise InvalidRequest(
-                "The gateway does not show bodies to the router, and more than one model is "
+                "The router sees no body of this request, and more than one model is "
                 f"configured: send the header '{MODEL_HEADER}'. "
                 f"{known_models(self._router.catalog.known())}",
                 param="model",
@@ -109,29 +158,46 @@ class Request:
             )
         return self._place(name, None)._replace(rename=None)
 
-    def provisional_target(self, rng: Random) -> str:
-        """A ready endpoint where the model is certain before its body is read."""
+    def place_stored(self, response_id: str) -> Placement | None:
+        """Return the place of a request for a stored response; None where no endpoint has it."""
+        for model in self._router.catalog.models.values():
+            endpoints = model.snapshot.endpoints
+            holder = self._router.response_ids.holder(response_id, endpoints)
+            if holder is not None:
+                placement = self._place(model.spec.name, None)
+                return placement._replace(rename=None, holder=holder)
+        return None
+
+    def provisional(self, rng: Random) -> Provisional:
+        """Return the model and one of its endpoints, as far as they are certain so early."""
         catalog = self._router.catalog
         named = self._headers.get(MODEL_HEADER)
         model, adapter = catalog.only(), ""
         if named and catalog.names(named):
             model, adapter = catalog.resolve(named)
         if model is None:
-            return PENDING
+            return Provisional(PENDING)
+        name = model.spec.name
+        requested = named if named and catalog.names(named) else name
         snapshot = model.snapshot
         if self._subset is not None:
             snapshot = snapshot.restricted(self._subset)
         eligible = snapshot.eligible(adapter)
-        return rng.choice(eligible).address if eligible else PENDING
+        target = rng.choice(eligible).address if eligible else PENDING
+        return Provisional(target, requested, name)
 
-    def renamed(self, head: bytes, name: str) -> bytes:
-        """The body or its head with another name for the model; itself where that shows none.
+    def edited(self, head: bytes, decision: Decision) -> bytes:
+        """Return the body or its head with the servers' name for the model and the response's id.
 
-        It must have been read before, to be placed.
+        It must have been read before, to be placed. It comes back as it is where it shows no model
+        and the decision has no id.
         """
-        if self._is_form:
-            return renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
-        return renamed_json(head, name, whole=self._whole)
+        name, response_id = decision.rename, decision.response_id
+        if name is not None and self._is_form:
+            head = renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
+        elif name is not None:
+            head = renamed_json(head, name, whole=self._whole)
+        return head if response_id is None else with_request_id(head, response_id)
 
     @property
     def wants_load_report(self) -> bool:
@@ -146,7 +212,15 @@ class Request:
         self, name: str, document: Document | None, shown: float = 1.0, *, cut: bool = False
     ) -> Placement:
         headers, subset = self._headers, self._subset
-        return self._router.place(name, document, headers, subset, shown=shown, cut=cut)
+        placement = self._router.place(name, document, headers, subset, shown=shown, cut=cut)
+        if not self._creates_response or document is None:
+            return placement
+        ids, model = self._router.response_ids, placement.model
+        stores = document.get("store") is not False and REQUEST_ID not in document
+        return placement._replace(
+            holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),
+            stores=stores and model.spec.response_ids,
+        )
 
     def _place_by_beginning(self, body: bytes) -> Placement | None:
         """Where a large body belongs, if its beginning tells the prefix and the rest is sound.

@@ -7,6 +7,9 @@ is as good as a reading of the endpoint's metrics.
 Its body, in any mode, tells when the prompt is computed, by its first bytes, and at its end by
 `usage` how true the prediction was and how long the model's tokens are. It is of interest only
 where there was a prediction.
+
+A body passes unchanged, unless the operator wants responses to name the model as requests did
+(`answerAsRequested`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from extproc.core.events import Event
 from extproc.core.orca import load_of
 from extproc.core.outcome import Outcome
+from extproc.core.response_names import EVENTS, JSON, ResponseNames
 from extproc.core.router import Decision, Router
 from extproc.core.usage import Usage, UsageReader
 
@@ -21,7 +25,10 @@ from extproc.core.usage import Usage, UsageReader
 class Response:
     """Of one request; to be told when it is `over`."""
 
-    __slots__ = ("_decision", "_prompt_bytes", "_reader", "_router", "retried", "usage")
+    __slots__ = (
+        *("_decision", "_names", "_prompt_bytes", "_reader", "_router"),
+        *("keeps_name", "retried", "usage"),
+    )
 
     def __init__(self, router: Router, decision: Decision, prompt_bytes: int) -> None:
         self._router = router
@@ -29,6 +36,9 @@ class Response:
         self._prompt_bytes = prompt_bytes
         """0: not all of the prompt was seen."""
         self._reader: UsageReader | None = None
+        self._names: ResponseNames | None = None
+        self.keeps_name = False
+        """True if the servers' name stays, because Envoy does not show the body."""
         self.retried = False
         """Whether another endpoint has answered than the chosen one, which the prediction is of."""
         self.usage: Usage | None = None
@@ -42,13 +52,32 @@ class Response:
         if event.served_by not in ("", decision.address):
             decision.lease.move(router.endpoint(decision.model, event.served_by))
             self.retried = True
+            if decision.response_id is not None:
+                router.response_ids.moved(decision.response_id, event.served_by)
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)
             if load is not None:
                 router.signals.answered(decision.address, load)
+        if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
+            self._names = ResponseNames(decision.answer_as, events=event.media_type == EVENTS)
+
+    @property
+    def renames(self) -> bool:
+        """True if the body, when it is shown, gets another name for the model."""
+        return self._names is not None
+
+    def changed(self, event: Event) -> bytes:
+        """Return a part of the body as the client gets it."""
+        if self._names is None:
+            return event.body
+        return self._names.feed(event.body, end=event.end_of_stream)
+
+    def rest(self) -> bytes:
+        """Return the bytes that were held when trailers came instead of the body's end."""
+        return b"" if self._names is None else self._names.feed(b"", end=True)
 
     def body(self, event: Event) -> None:
-        """A part of its body."""
+        """Read a part of the body."""
         if self._decision.prediction is None:
             return
         if event.body:

@@ -15,6 +15,7 @@ from extproc.core.endpoint import Endpoint, Snapshot
 from extproc.core.errors import NoEndpoints
 from extproc.core.ledger import Lease, Ledger
 from extproc.core.prefix import is_settled, key_of, read_prefix
+from extproc.core.response_ids import ResponseIds
 from extproc.core.session import salt_of
 from extproc.core.signals import Signals
 from extproc.core.split import Split
@@ -40,6 +41,14 @@ class Placement(NamedTuple):
     """Of a cut body: whether what makes the request stay with a split's target was read whole."""
     session: str = ""
     """The source of the session's id that is the prefix; empty where the prefix is none."""
+    requested: str = ""
+    """The name by which the request calls the model."""
+    answer_as: str | None = None
+    """The name that the response must carry; None where it keeps the servers'."""
+    holder: str | None = None
+    """The address of the endpoint that has the stored response which the request refers to."""
+    stores: bool = False
+    """True if the request makes a response whose id the sidecar chooses."""
 
 
 class Decision(NamedTuple):
@@ -65,12 +74,23 @@ class Decision(NamedTuple):
     """How much of the prompt is probably cached there; None where the strategy does not say."""
     ejected: Ejected | None
     """The chosen endpoint's ejection, if the request is its trial."""
+    requested: str
+    """The name by which the request calls the model: its own, an alias, an adapter, a split."""
+    answer_as: str | None
+    """The name for the response's `model`; None where it keeps the servers' name."""
+    response_id: str | None
+    """The id that the body must give the response; None where it keeps its own."""
     lease: Lease
 
     @property
     def address(self) -> str:
         """IP:PORT of the chosen endpoint."""
         return self.lease.endpoint.address
+
+    @property
+    def changes_body(self) -> bool:
+        """True if the servers must get another body than the client sent."""
+        return self.rename is not None or self.response_id is not None
 
     @property
     def destination(self) -> str:
@@ -95,6 +115,7 @@ class Router:
         signals: Signals | None = None,
         rng: Random | None = None,
         fallbacks: bool = True,
+        response_ids: ResponseIds | None = None,
     ) -> None:
         self.ledger = ledger
         self.signals = signals or Signals(lambda: 0.0, ledger)
@@ -108,6 +129,8 @@ class Router:
         self.context_lengths = ContextLengths()
         """How long a context each endpoint takes, as far as endpoints were asked."""
         self._rng = rng or Random(0)
+        self.response_ids = response_ids or ResponseIds(self._rng.randbytes)
+        """The endpoints of stored responses."""
         self._fallbacks = fallbacks
         self._followers: list[Callable[[Catalog], None]] = []
 
@@ -138,7 +161,9 @@ class Router:
         """
         split = self.catalog.splits.get(name)
         if split is not None:
-            return self._place_split(split, document, headers, subset, shown, cut)
+            placement = self._place_split(split, document, headers, subset, shown, cut)
+            renames = split.answer_as_requested and placement.rename != name
+            return placement._replace(requested=name, answer_as=name if renames else None)
         model, adapter = self.catalog.resolve(name)
         spec = model.spec.load_balancing.prefix_hash
         prefix, source = read_prefix(document, headers, spec, cut=cut)
@@ -149,7 +174,13 @@ class Router:
         if document is not None and model.strategy.reads_prompts:
             prompt = prompt_of(document, served, shown=shown, cut=cut)
         key = key_of(adapter, prefix, "" if source else salt_of(document))
-        return Placement(model, adapter, prefix, key, snapshot, rename, prompt, session=source)
+        answer_as = name if rename is not None and model.spec.answer_as_requested else None
+        return Placement(
+            *(model, adapter, prefix, key, snapshot, rename, prompt),
+            session=source,
+            requested=name,
+            answer_as=answer_as,
+        )
 
     def _place_split(
         self,
@@ -194,6 +225,8 @@ class Router:
             snapshot = ejection.spare(spec.name, placement.snapshot, placement.adapter)
             spared = placement._replace(snapshot=snapshot)
         order = self.order(spared, query)
+        if placement.holder is not None:
+            order = _holder_first(order, placement.holder)
         best = next(order, None)
         if best is None:
             restricted = placement.snapshot is not placement.model.snapshot
@@ -227,6 +260,11 @@ class Router:
             reads_signals=strategy.reads_signals,
             prediction=prediction,
             ejected=ejected,
+            requested=placement.requested,
+            answer_as=placement.answer_as,
+            response_id=self.response_ids.assign(best.endpoint.address)
+            if placement.stores
+            else None,
             lease=lease,
         )
 
@@ -234,3 +272,14 @@ class Router:
         per_token = self.token_sizes.of(placement.model.spec.name)
         by_session = placement.session != ""
         return Query(placement.adapter, placement.key, placement.prompt, per_token, by_session)
+
+
+def _holder_first(order: Iterator[Candidate], address: str) -> Iterator[Candidate]:
+    """Return the same order, but first the endpoint at this address, if it is among them."""
+    candidates = list(order)
+    for position, candidate in enumerate(candidates):
+        if candidate.endpoint.address == address:
+            del candidates[position]
+            candidates.insert(0, candidate._replace(reason=Reason.RESPONSE_ID, hops=0))
+            break
+    return iter(candidates)

@@ -23,8 +23,10 @@ _DRAWS = 2.0**64
 class Split:
     """The targets of one name."""
 
-    def __init__(self, name: str, spec: SplitSpec) -> None:
+    def __init__(self, name: str, spec: SplitSpec, *, answer_as_requested: bool = False) -> None:
         self.name = name
+        self.answer_as_requested = answer_as_requested
+        """True if responses carry the split's name."""
         self.spec = spec
         self.key: PrefixHashSpec = spec.key
         """How to read from a request what makes it stay."""

@@ -1,8 +1,9 @@
 """The subset of a model's endpoints that a gateway allows for a request.
 
 The endpoint picker protocol's hint: entries are IP:PORT, `[IP]:PORT` for IPv6; an
-IP alone means all its ports. What is no such entry allows nothing, and an empty
-subset allows no endpoint: the gateway said where the request may go, and not there.
+IP alone means all its ports. One text may hold several entries with commas between them.
+Any other entry allows nothing, and an empty subset allows no endpoint: the gateway named
+the endpoints that the request may go to, and none of them exists.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Subset(NamedTuple):
 def subset_of(entries: tuple[str, ...]) -> Subset:
     """The subset that a hint's entries allow."""
     addresses, hosts = set(), set()
-    for entry in map(str.strip, entries):
+    for entry in (part.strip() for text in entries for part in text.split(",")):
         host = _canonical_host(entry)
         if host is not None:
             hosts.add(host)

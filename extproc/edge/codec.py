@@ -36,11 +36,22 @@ _ATTEMPTS = "upstream.request_attempt_count"
 _DETAILS = "response.code_details"
 _STATUS = ":status"
 _STATUS_DIGITS = 3
+_TYPE, _ENCODING, _IDENTITY = "content-type", "content-encoding", b"identity"
+_READ = frozenset((_STATUS, REPORT_HEADER, _TYPE, _ENCODING))
 
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
 _FIELDS = {kind: field for field, kind in _KINDS.items()}
+_OF_HEADERS = (Kind.REQUEST_HEADERS, Kind.RESPONSE_HEADERS)
 _UNKNOWN = Event(Kind.UNKNOWN)
 _Mode = ProcessingMode.BodySendMode
+# An override replaces every mode. What is left of the request passes; the trailers keep the
+# stream open to the end of the response.
+_SHOW_RESPONSE = ProcessingMode(
+    request_header_mode=ProcessingMode.SEND,
+    response_header_mode=ProcessingMode.SEND,
+    response_body_mode=ProcessingMode.STREAMED,
+    response_trailer_mode=ProcessingMode.SEND,
+)
 _NO_HEADERS = _UNKNOWN.headers
 _BODY_MODES = {
     ProcessingMode.NONE: BodyMode.NONE,
@@ -63,10 +74,11 @@ def decode(message: bytes) -> Event:
         return Event(kind, _headers(headers), b"", headers.end_of_stream, modes, _subset(request))
     if kind is Kind.REQUEST_BODY or kind is Kind.RESPONSE_BODY:
         body: HttpBody = getattr(request, _FIELDS[kind])
-        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes)
+        subset = _subset(request) if request.HasField("metadata_context") else None
+        return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes, subset)
     if kind is Kind.RESPONSE_HEADERS:
         told = _told(request)
-        status, load_report = _answer(request.response_headers)
+        status, load_report, media_type = _answer(request.response_headers)
         return Event(
             kind,
             load_report=load_report,
@@ -74,6 +86,7 @@ def decode(message: bytes) -> Event:
             served_by=_served_by(request, told),
             outcome=outcome_of(status, _text(told, _DETAILS)),
             attempts=_whole(told, _ATTEMPTS),
+            media_type=media_type,
         )
     return Event(kind, modes=modes) if kind else _UNKNOWN
 
@@ -95,16 +108,18 @@ def _encode_proceed(answer: Proceed) -> bytes:
     kind = answer.kind
     if answer.target and (kind is Kind.REQUEST_HEADERS or kind is Kind.REQUEST_BODY):
         return encode_target(answer)
-    if answer.remove_headers and (kind is Kind.REQUEST_HEADERS or kind is Kind.RESPONSE_HEADERS):
+    if (answer.remove_headers or answer.show_response) and kind in _OF_HEADERS:
         response = ProcessingResponse()
         common = getattr(response, _FIELDS[kind]).response
         common.header_mutation.remove_headers.extend(answer.remove_headers)
         if answer.reroute:
             common.clear_route_cache = True
+        if answer.show_response:
+            response.mode_override.CopyFrom(_SHOW_RESPONSE)
         return response.SerializeToString()
-    if kind is Kind.REQUEST_BODY and answer.body is not None:
+    if answer.body is not None:
         response = ProcessingResponse()
-        response.request_body.response.body_mutation.body = answer.body
+        getattr(response, _FIELDS[kind]).response.body_mutation.body = answer.body
         return response.SerializeToString()
     return _GO_ON[kind]
 
@@ -127,17 +142,22 @@ def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     return headers
 
 
-def _answer(message: HttpHeaders) -> tuple[int, bytes | None]:
-    """An answer's status, 0 for what is none, and its load report."""
-    status, report = b"", None
+def _answer(message: HttpHeaders) -> tuple[int, bytes | None, str]:
+    """Return a response's status (0: malformed), its load report and its body's media type."""
+    found: dict[str, bytes] = {}
     for header in message.headers.headers:
-        name = header.key
-        if name == _STATUS:
-            status = header.raw_value or header.value.encode()
-        elif name == REPORT_HEADER:
-            report = header.raw_value or header.value.encode()
+        if header.key in _READ:
+            found[header.key] = header.raw_value or header.value.encode()
+    status, media_type = found.get(_STATUS, b""), found.get(_TYPE, b"")
     is_status = len(status) == _STATUS_DIGITS and status.isdigit()
-    return int(status) if is_status else 0, report
+    is_plain = found.get(_ENCODING, _IDENTITY) == _IDENTITY
+    plain = _media_type(media_type) if is_plain else ""
+    return int(status) if is_status else 0, found.get(REPORT_HEADER), plain
+
+
+@lru_cache(_KEPT_MODES)
+def _media_type(value: bytes) -> str:
+    return value.decode("latin-1").partition(";")[0].strip().lower()
 
 
 def _modes(request: ProcessingRequest) -> Modes:
@@ -163,7 +183,7 @@ def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
         return None
     if hint.HasField("list_value"):
         return tuple(entry.string_value for entry in hint.list_value.values)
-    return tuple(hint.string_value.split(","))
+    return (hint.string_value,)
 
 
 def _told(request: ProcessingRequest) -> Mapping[str, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from random import Random
 from time import perf_counter
 
@@ -17,6 +18,8 @@ from extproc.core.telling import TellingConversation
 from extproc.edge.codec import decode, encode
 
 log = logging.getLogger("extproc.requests")
+
+_WARNED_MODELS = 1024
 
 
 class ExternalProcessor:
@@ -79,11 +82,22 @@ class Session:
         conversation = self._conversation
         conversation.close()
         verdict, response = conversation.verdict, conversation.response
+        if isinstance(verdict, Decision) and response is not None and response.keeps_name:
+            _warn_of_kept_name(verdict.model)
         if verdict is None:
             self._telemetry.aborted()
         elif isinstance(verdict, Decision) and response is not None and response.usage is not None:
             prediction = None if response.retried else verdict.prediction
             self._telemetry.answered(verdict.model, response.usage, prediction)
+
+
+@lru_cache(_WARNED_MODELS)
+def _warn_of_kept_name(model: str) -> None:
+    """Warn once for each model."""
+    log.warning(
+        "answerAsRequested has no effect: Envoy does not show response bodies",
+        extra=fields(model=model),
+    )
 
 
 def _log(conversation: Conversation, sampler: LogSampler) -> None:

@@ -28,10 +28,14 @@ from extproc.edge.wire.header_pb2 import HeaderValue, HeaderValueOption
 TARGET_NAMESPACE = "envoy.lb"
 NAMESPACE = "extproc"
 
+MODEL_NAME = "x-gateway-model-name"
+BASE_MODEL_NAME = "x-gateway-base-model-name"
+"""The headers of the Gateway API Inference Extension's body-based routing: the body's `model`, and
+the model that serves it where that name is an adapter or an alias. HTTPRoutes match on them."""
+
 _KEPT = 4096
 """Pieces of each kind that are kept: there are a few for each endpoint."""
 
-_LENGTHS = [bytes([length]) for length in range(0x80)]
 _DOUBLE = Packing("<d").pack
 
 
@@ -49,12 +53,16 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
+_KEPT_LENGTHS = 1024
+_LENGTHS = [_varint(length) for length in range(_KEPT_LENGTHS)]
+
+
 def _field(tag: bytes, content: bytes) -> bytes:
     return _opening(tag, len(content)) + content
 
 
 def _opening(tag: bytes, size: int) -> bytes:
-    return tag + (_LENGTHS[size] if size < 0x80 else _varint(size))
+    return tag + (_LENGTHS[size] if size < _KEPT_LENGTHS else _varint(size))
 
 
 def _body_mutation(body: bytes) -> bytes:
@@ -100,7 +108,7 @@ def encode_target(answer: Proceed) -> bytes:
     decision = answer.decision
     fallback = "" if decision is None else decision.fallback or ""
     targets = answer.target, fallback, answer.destination
-    mutation = _mutation(*targets)
+    mutation = _mutation(*targets) + _model_names(answer.requested, answer.model)
     for name, value in answer.set_headers:
         mutation += _set(name, value)
     for name in answer.remove_headers:
@@ -125,7 +133,15 @@ def _mutation(target: str, fallback: str, destination: str) -> bytes:
     mutation = _set(TARGET_HEADER, target)
     # Without a fallback whatever is there came from the client.
     mutation += _set(FALLBACK_HEADER, fallback) if fallback else _remove(FALLBACK_HEADER)
-    return mutation + (_set(DESTINATION, destination) if destination else b"")
+    # While there is no address to name, the same holds here.
+    return mutation + (_set(DESTINATION, destination) if destination else _remove(DESTINATION))
+
+
+@lru_cache(_KEPT)
+def _model_names(requested: str, model: str) -> bytes:
+    """Return nothing while the model is unknown: a client's own headers stay."""
+    named = _set(MODEL_NAME, requested) if requested else b""
+    return named + (_set(BASE_MODEL_NAME, model) if model else b"")
 
 
 @lru_cache(_KEPT)

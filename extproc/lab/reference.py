@@ -155,6 +155,8 @@ def _default(schema: Schema) -> str:
         return "required"
     if isinstance(schema["default"], dict):
         return "those below"
+    if isinstance(schema["default"], bool):
+        return f"`{str(schema['default']).lower()}`"
     return f"`{schema['default']}`" if schema["default"] else "none"
 
 

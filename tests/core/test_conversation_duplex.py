@@ -22,6 +22,7 @@ from extproc.core.events import (
     chunks,
 )
 from extproc.core.head import HEAD_LIMIT
+from extproc.core.request import PENDING
 from extproc.core.spec import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router
 
@@ -129,14 +130,21 @@ class TestTheHeaders:
     def test_carry_one_destination_where_there_is_no_other(self) -> None:
         assert Peer(QWEN).routed(asking("qwen")).destination == "10.0.1.1:8000"
 
-    def test_carry_none_in_the_other_modes(self) -> None:
+    def test_carry_the_target_alone_in_the_other_modes(self) -> None:
         peer = Peer(modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
         (early,) = peer.headers()
         (late,) = peer.body(asking(), end=True)
         (unseen,) = Peer(modes=Modes(BodyMode.NONE, BodyMode.DUPLEX)).headers()
         for answer in (early, late, unseen):
             assert isinstance(answer, Proceed)
-            assert answer.destination == ""
+            assert answer.destination == answer.target
+            assert answer.target in TWO_ADDRESSES
+
+    def test_carry_no_destination_while_the_target_is_pending(self) -> None:
+        peer = Peer(LLAMA, QWEN, modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
+        (early,) = peer.headers()
+        assert isinstance(early, Proceed)
+        assert (early.target, early.destination) == (PENDING, "")
 
     def test_stay_within_the_subset_that_the_gateway_allows(self) -> None:
         for allowed in TWO_ADDRESSES:

@@ -12,7 +12,7 @@ from extproc.core.errors import InvalidRequest, ModelNotFound
 from extproc.core.head import HEAD_LIMIT, Head
 from extproc.core.paths import Api
 from extproc.core.request import Request
-from extproc.core.router import Placement
+from extproc.core.router import Decision, Placement
 from tests.core.builders import model_spec, router
 
 LLAMA = model_spec("llama", prefixCharLength=20)
@@ -186,6 +186,14 @@ class TestAStrategyThatReadsPrompts:
         assert self.head(content_length=length).end(body).prompt == whole
 
 
+def _renamed() -> Decision:
+    serving = router(model_spec("llama"))
+    return serving.decide(serving.place("llama", None, {})._replace(rename="qwen"))
+
+
+RENAMED = _renamed()
+
+
 def test_everything_fed_is_held_also_beyond_what_is_read() -> None:
     held = head()
     body = chat(**TALK)
@@ -198,14 +206,14 @@ def test_what_was_read_of_it_is_given_back_under_another_name() -> None:
     for padding in ("", "x" * HEAD_LIMIT):
         held = head()
         assert held.add(chat(prompt="once upon a time in the west", padding=padding)) is not None
-        assert held.renamed("qwen") == held.held.replace(b"llama", b"qwen")
+        assert held.edited(RENAMED) == held.held.replace(b"llama", b"qwen")
 
 
 def test_what_was_not_read_of_it_keeps_its_name() -> None:
     late = json.dumps({"prompt": "x" * HEAD_LIMIT, "model": "llama"}).encode()
     held = head(x_model="llama")
     assert held.add(late) is not None
-    assert held.renamed("qwen") == late
+    assert held.edited(RENAMED) == late
 
 
 @pytest.mark.skipif(COMPILED, reason="nothing here can stand in for what is compiled")

@@ -95,6 +95,17 @@ def request_body(content: dict[str, Any] | bytes, *, end: bool = True) -> bytes:
     return bytes(ProcessingRequest(request_body=HttpBody(body=raw, end_of_stream=end)))
 
 
+def headers_without_path(*, end: bool = False, **others: str) -> bytes:
+    """The first message of NGINX Gateway Fabric's endpoint picker client: the request's headers
+    in lower case, in `value`, without pseudo headers and without `protocol_config`.
+    """
+    named = {"host": "llm", "content-type": "application/json", "user-agent": "curl/8", **others}
+    headers = HeaderMap(
+        [HeaderValue(key=name.replace("_", "-"), value=value) for name, value in named.items()]
+    )
+    return bytes(ProcessingRequest(request_headers=HttpHeaders(headers, end_of_stream=end)))
+
+
 def request_trailers() -> bytes:
     """The end of a request that has trailers."""
     return bytes(ProcessingRequest(request_trailers=HttpTrailers(trailers=header_map({}))))
@@ -181,7 +192,7 @@ class Reply:
     @property
     def body(self) -> bytes | None:
         """What replaces the body that was shown."""
-        answer = self.message.request_body
+        answer = self.message.request_body or self.message.response_body
         mutation = answer.response.body_mutation if answer and answer.response else None
         return None if mutation is None else mutation.body
 

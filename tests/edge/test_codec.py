@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 import xxhash
 from envoy_data_plane.envoy.config.core.v3 import HeaderMap, HeaderValue
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingModeBodySendMode
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
 from envoy_data_plane.envoy.service.ext_proc.v3 import (
     HttpBody,
     HttpHeaders,
     HttpTrailers,
     ProcessingRequest,
+    ProcessingResponse,
     ProtocolConfiguration,
 )
 from google.protobuf.message import DecodeError
@@ -28,6 +33,7 @@ from tests.core.builders import model_spec, router
 from tests.edge.envoy import (
     Hint,
     Reply,
+    headers_without_path,
     request_body,
     request_headers,
     response_body,
@@ -60,6 +66,17 @@ class TestAMessageOfEnvoy:
         headers = HeaderMap([HeaderValue(key=":path", value="/世"), HeaderValue(key="x")])
         message = ProcessingRequest(request_headers=HttpHeaders(headers=headers))
         assert decode(bytes(message)).headers == {":path": "/世".encode(), "x": b""}
+
+    def test_may_name_no_path_and_no_modes(self) -> None:
+        assert decode(headers_without_path(x_session="7")) == Event(
+            Kind.REQUEST_HEADERS,
+            headers={
+                "host": b"llm",
+                "content-type": b"application/json",
+                "user-agent": b"curl/8",
+                "x-session": b"7",
+            },
+        )
 
     @pytest.mark.parametrize(
         ("mode", "read"),
@@ -107,7 +124,8 @@ class TestAMessageOfEnvoy:
         ("hint", "subset"),
         [
             ("10.0.0.1:8000", ("10.0.0.1:8000",)),
-            ("10.0.0.1:8000,[::1]:8000", ("10.0.0.1:8000", "[::1]:8000")),
+            ("10.0.0.1:8000,[::1]:8000", ("10.0.0.1:8000,[::1]:8000",)),
+            (["10.0.0.1:8000, 10.0.0.2:8000"], ("10.0.0.1:8000, 10.0.0.2:8000",)),
             (["10.0.0.1:8000", "10.0.0.2"], ("10.0.0.1:8000", "10.0.0.2")),
             ([], ()),
             ("", ("",)),
@@ -121,6 +139,14 @@ class TestAMessageOfEnvoy:
         hints = {"x-gateway-destination-endpoint-subset": hint, "other": "x"}
         event = decode(request_headers(metadata={"envoy.lb.subset_hint": hints}))
         assert event.subset == subset
+
+    def test_may_hold_that_hint_with_the_body(self) -> None:
+        hints: dict[str, Hint] = {"x-gateway-destination-endpoint-subset": ["10.0.0.1:8000"]}
+        message = ProcessingRequest.parse(request_body(b"{}"))
+        told = ProcessingRequest.parse(request_headers(metadata={"envoy.lb.subset_hint": hints}))
+        message.metadata_context = told.metadata_context
+        assert decode(bytes(message)).subset == ("10.0.0.1:8000",)
+        assert decode(request_body(b"{}")).subset is None
 
     @pytest.mark.parametrize(
         "metadata",
@@ -233,6 +259,23 @@ class TestAMessageOfEnvoy:
         assert decode(response_headers(server=b"uvicorn")).load_report is None
 
     @pytest.mark.parametrize(
+        ("headers", "media_type"),
+        [
+            ({"content_type": b"application/json"}, "application/json"),
+            ({"content_type": b"Text/Event-Stream; charset=utf-8"}, "text/event-stream"),
+            ({"content_type": b"application/json", "content_encoding": b"gzip"}, ""),
+            ({"content_type": b"application/json", "content_encoding": b"identity"}, None),
+            ({"content_type": b"\xff"}, "\xff"),
+            ({}, ""),
+        ],
+    )
+    def test_tells_the_type_of_a_body_that_is_not_compressed(
+        self, headers: dict[str, bytes], media_type: str | None
+    ) -> None:
+        read = decode(response_headers(None, None, **headers)).media_type
+        assert read == ("application/json" if media_type is None else media_type)
+
+    @pytest.mark.parametrize(
         "message",
         [
             pytest.param(b"", id="empty"),
@@ -270,8 +313,30 @@ class TestTheAnswerToTheHeaders:
         assert self.reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
         assert self.reply.rerouted
 
-    def test_takes_a_fallback_that_a_client_sent_away(self) -> None:
-        assert self.reply.mutation.remove_headers == ["x-target-endpoint-fallback"]
+    def test_removes_a_fallback_and_a_destination_that_a_client_sent(self) -> None:
+        assert self.reply.mutation.remove_headers == [
+            "x-target-endpoint-fallback",
+            "x-gateway-destination-endpoint",
+        ]
+
+    def test_may_name_the_destination_and_the_model(self) -> None:
+        answer = Proceed(
+            Kind.REQUEST_HEADERS,
+            "10.0.0.1:8000",
+            reroute=True,
+            destination="10.0.0.1:8000",
+            requested="sql",
+            model="llama",
+        )
+        assert Reply(encode(answer)).headers == {
+            "x-target-endpoint": "10.0.0.1:8000",
+            "x-gateway-destination-endpoint": "10.0.0.1:8000",
+            "x-gateway-model-name": "sql",
+            "x-gateway-base-model-name": "llama",
+        }
+
+    def test_leaves_a_clients_model_headers_while_the_model_is_unknown(self) -> None:
+        assert b"model-name" not in encode(Proceed(Kind.REQUEST_HEADERS, "pending", reroute=True))
 
     def test_has_the_target_as_metadata_but_no_decision(self) -> None:
         assert self.reply.metadata == {"envoy.lb": {"x-target-endpoint": "10.0.0.1:8000"}}
@@ -279,7 +344,13 @@ class TestTheAnswerToTheHeaders:
 
 class TestTheAnswerWithADecision:
     def reply(self, decision: Decision) -> Reply:
-        return Reply(encode(Proceed(Kind.REQUEST_BODY, decision.address, decision=decision)))
+        answer = Proceed(
+            Kind.REQUEST_BODY,
+            decision.address,
+            decision=decision,
+            destination=decision.address,
+        )
+        return Reply(encode(answer))
 
     def test_sets_the_target_and_the_fallback_in_headers_and_metadata(self) -> None:
         decided = decision()
@@ -287,6 +358,7 @@ class TestTheAnswerWithADecision:
         targets = {
             "x-target-endpoint": decided.address,
             "x-target-endpoint-fallback": str(decided.fallback),
+            "x-gateway-destination-endpoint": decided.address,
         }
         assert reply.kind == "request_body"
         assert reply.headers == targets
@@ -296,9 +368,13 @@ class TestTheAnswerWithADecision:
 
     def test_without_another_endpoint_takes_a_clients_fallback_away(self) -> None:
         reply = self.reply(decision("10.0.0.1:8000"))
-        assert reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
+        targets = {
+            "x-target-endpoint": "10.0.0.1:8000",
+            "x-gateway-destination-endpoint": "10.0.0.1:8000",
+        }
+        assert reply.headers == targets
         assert reply.mutation.remove_headers == ["x-target-endpoint-fallback"]
-        assert reply.metadata["envoy.lb"] == {"x-target-endpoint": "10.0.0.1:8000"}
+        assert reply.metadata["envoy.lb"] == targets
 
     def test_tells_what_was_decided_and_why(self) -> None:
         decided = decision(adapter=True)
@@ -344,7 +420,7 @@ class TestTheAnswerWithADecision:
         assert reply.rerouted
         assert reply.metadata["extproc"]["endpoint"] == decided.address
 
-    def test_has_the_endpoint_picker_protocols_destination_where_it_is_spoken(self) -> None:
+    def test_has_the_endpoint_picker_protocols_list_where_one_is_expected(self) -> None:
         decided = decision()
         answer = Proceed(
             Kind.REQUEST_HEADERS,
@@ -358,11 +434,6 @@ class TestTheAnswerWithADecision:
         assert reply.headers[key] == f"{decided.address},{decided.fallback}"
         assert reply.metadata["envoy.lb"][key] == reply.headers[key]
         assert reply.headers["x-target-endpoint"] == decided.address
-
-    def test_says_nothing_of_that_destination_elsewhere(self) -> None:
-        decided = decision()
-        answer = Proceed(Kind.REQUEST_HEADERS, decided.address, reroute=True, decision=decided)
-        assert b"x-gateway-destination" not in encode(answer)
 
 
 class TestTheAnswerWithAnotherBody:
@@ -436,3 +507,30 @@ def test_an_immediate_response_carries_status_headers_body_and_details() -> None
 def test_every_status_we_send_is_one_that_envoy_knows(status: int) -> None:
     reply = Reply(encode(Immediate(status, {}, b'{"error": {"code": "x"}}', "x")))
     assert reply.error == (status, "x")
+
+
+class TestTheAnswerToAResponse:
+    def test_may_ask_for_the_body_of_this_request(self) -> None:
+        answer = Proceed(
+            Kind.RESPONSE_HEADERS, remove_headers=("content-length",), show_response=True
+        )
+        message = ProcessingResponse.parse(encode(answer))
+        assert message.mode_override == ProcessingMode(
+            request_header_mode=ProcessingModeHeaderSendMode.SEND,
+            response_header_mode=ProcessingModeHeaderSendMode.SEND,
+            response_body_mode=Mode.STREAMED,
+            response_trailer_mode=ProcessingModeHeaderSendMode.SEND,
+        )
+        assert Reply(encode(answer)).mutation.remove_headers == ["content-length"]
+
+    def test_leaves_the_modes_as_they_are_otherwise(self) -> None:
+        for answer in (
+            Proceed(Kind.RESPONSE_HEADERS),
+            Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x",)),
+        ):
+            assert ProcessingResponse.parse(encode(answer)).mode_override is None
+
+    def test_may_replace_a_part_of_the_body(self) -> None:
+        reply = Reply(encode(Proceed(Kind.RESPONSE_BODY, body=b"")))
+        assert (reply.kind, reply.body) == ("response_body", b"")
+        assert Reply(encode(Proceed(Kind.RESPONSE_BODY))).body is None

@@ -25,6 +25,7 @@ from tests.edge.envoy import (
     DUPLEX,
     Reply,
     asking,
+    headers_without_path,
     request_body,
     request_headers,
     response_body,
@@ -241,6 +242,39 @@ async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Side
     assert (await stream.send(response_body(b"", end=True))).streamed.end_of_stream
     assert await stream.end() is grpc.StatusCode.OK
     await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], grpc.StatusCode]:
+    """Do as NGINX Gateway Fabric does: send all, end our half, then read to the end."""
+    call = channel.stream_stream(f"/{SERVICE}/Process")()
+    for message in messages:
+        await call.write(message)
+    await call.done_writing()
+    async with asyncio.timeout(10):
+        replies = [Reply(answer) async for answer in call]
+        return replies, await call.code()
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 5_000_000])
+async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_the_end(
+    channel: Any, sidecar: Sidecar, size: int
+) -> None:
+    body = request_body(asking("llama", "x" * size))
+    replies, code = await asked_at_once(channel, headers_without_path(), body)
+    assert code is grpc.StatusCode.OK
+    assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
+    assert replies[0].headers["x-gateway-destination-endpoint"] in TWO_ADDRESSES
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_peer_that_ends_its_half_before_it_reads_gets_a_refusal_too(channel: Any) -> None:
+    body = request_body(asking("gpt", "hello"))
+    (reply,), code = await asked_at_once(channel, headers_without_path(), body)
+    assert reply.error == (404, "model_not_found")
+    assert code is grpc.StatusCode.OK
+    (reply,), code = await asked_at_once(channel, headers_without_path(end=True))
+    assert reply.headers["x-gateway-destination-endpoint"] in TWO_ADDRESSES
+    assert code is grpc.StatusCode.OK
 
 
 async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:

@@ -273,3 +273,21 @@ def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
             Sidecar().serve(request_headers(), request_body(broken.encode()))
     assert len(caplog.records) == 4
     assert all(secret not in str(record.__dict__) for record in caplog.records)
+
+
+def test_an_operator_learns_once_that_responses_keep_the_servers_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec = model_spec("kept-name", aliases=["llama"])
+    sidecar = Sidecar(spec.model_copy(update={"answer_as_requested": True}))
+    with caplog.at_level(logging.WARNING, "extproc.requests"):
+        for _ in range(3):
+            sidecar.serve(
+                request_headers(mode=BodyMode.STREAMED, ahead=True),
+                request_body(asking("llama")),
+                response_headers(None, None, content_type=b"application/json"),
+                response_trailers(),
+            )
+    (record,) = caplog.records
+    assert record.message.startswith("answerAsRequested has no effect")
+    assert record.__dict__["fields"] == {"model": "kept-name"}

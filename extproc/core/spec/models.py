@@ -15,7 +15,9 @@ from extproc.core.spec.split import SplitSpec
 from extproc.core.spec.values import EndpointAddress, Items, Name, Spec, unique
 
 # What a model says of its servers.
-_OF_SERVERS = frozenset({"served_name", "adapters", "discover_adapters", "load_balancing"})
+_OF_SERVERS = frozenset(
+    {"served_name", "adapters", "discover_adapters", "load_balancing", "response_ids"}
+)
 
 
 class ModelSpec(Spec):
@@ -32,6 +34,16 @@ class ModelSpec(Spec):
     """The name by which the servers know the model (vLLM: `--served-model-name`), if it is not
     `name`. Requests that call it otherwise have the body's `model` changed to this, and nothing
     else."""
+
+    answer_as_requested: bool = False
+    """`true`: responses name the model as the request did, by an alias, `MODEL_ADAPTER` or a
+    split's name, instead of by the servers' name. Envoy must show response bodies
+    (docs/responses.md). Compressed ones keep the servers' name."""
+
+    response_ids: bool = True
+    """`true`: the sidecar chooses the ids of `/v1/responses` by setting `request_id` in the body,
+    unless the client sets it or `store` is false. It can then find the server that has a response
+    (docs/responses.md). Set it to `false` for servers that refuse this field."""
 
     endpoints: Items[EndpointAddress] | None = None
     """The model's servers as a list. A host name is resolved again when its TTL ends, and each of

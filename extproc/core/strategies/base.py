@@ -66,6 +66,9 @@ class Reason(StrEnum):
     """No cache is known to have any of the prompt: of those with the least to do the first on the
     ring, which is where other sidecars have probably sent it."""
 
+    RESPONSE_ID = "response_id"
+    """It made the stored response that the request refers to."""
+
     ONLY_ONE = "only_one"
     """There was no other."""
 

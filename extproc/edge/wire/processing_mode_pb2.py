@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'extproc/edge/wire/processing_mode.proto\x12)envoy.extensions.filters.http.ext_proc.v3\"\x80\x01\n\x0eProcessingMode\"n\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\x12\x08\n\x04GRPC\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'extproc/edge/wire/processing_mode.proto\x12)envoy.extensions.filters.http.ext_proc.v3\"\x9a\x06\n\x0eProcessingMode\x12\x65\n\x13request_header_mode\x18\x01 \x01(\x0e\x32H.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.HeaderSendMode\x12\x66\n\x14response_header_mode\x18\x02 \x01(\x0e\x32H.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.HeaderSendMode\x12\x61\n\x11request_body_mode\x18\x03 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x62\n\x12response_body_mode\x18\x04 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x66\n\x14request_trailer_mode\x18\x05 \x01(\x0e\x32H.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.HeaderSendMode\x12g\n\x15response_trailer_mode\x18\x06 \x01(\x0e\x32H.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.HeaderSendMode\"1\n\x0eHeaderSendMode\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x08\n\x04SEND\x10\x01\x12\x08\n\x04SKIP\x10\x02\"n\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\x12\x08\n\x04GRPC\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'extproc.edge.wire.processin
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROCESSINGMODE']._serialized_start=87
-  _globals['_PROCESSINGMODE']._serialized_end=215
-  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_start=105
-  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_end=215
+  _globals['_PROCESSINGMODE']._serialized_end=881
+  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_start=720
+  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_end=769
+  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_start=771
+  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_end=881
 # @@protoc_insertion_point(module_scope)

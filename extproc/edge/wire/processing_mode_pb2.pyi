@@ -1,12 +1,20 @@
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProcessingMode(_message.Message):
-    __slots__ = ()
+    __slots__ = ("request_header_mode", "response_header_mode", "request_body_mode", "response_body_mode", "request_trailer_mode", "response_trailer_mode")
+    class HeaderSendMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DEFAULT: _ClassVar[ProcessingMode.HeaderSendMode]
+        SEND: _ClassVar[ProcessingMode.HeaderSendMode]
+        SKIP: _ClassVar[ProcessingMode.HeaderSendMode]
+    DEFAULT: ProcessingMode.HeaderSendMode
+    SEND: ProcessingMode.HeaderSendMode
+    SKIP: ProcessingMode.HeaderSendMode
     class BodySendMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[ProcessingMode.BodySendMode]
@@ -21,4 +29,16 @@ class ProcessingMode(_message.Message):
     BUFFERED_PARTIAL: ProcessingMode.BodySendMode
     FULL_DUPLEX_STREAMED: ProcessingMode.BodySendMode
     GRPC: ProcessingMode.BodySendMode
-    def __init__(self) -> None: ...
+    REQUEST_HEADER_MODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_HEADER_MODE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_BODY_MODE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TRAILER_MODE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_TRAILER_MODE_FIELD_NUMBER: _ClassVar[int]
+    request_header_mode: ProcessingMode.HeaderSendMode
+    response_header_mode: ProcessingMode.HeaderSendMode
+    request_body_mode: ProcessingMode.BodySendMode
+    response_body_mode: ProcessingMode.BodySendMode
+    request_trailer_mode: ProcessingMode.HeaderSendMode
+    response_trailer_mode: ProcessingMode.HeaderSendMode
+    def __init__(self, request_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., response_header_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., request_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ..., response_body_mode: _Optional[_Union[ProcessingMode.BodySendMode, str]] = ..., request_trailer_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ..., response_trailer_mode: _Optional[_Union[ProcessingMode.HeaderSendMode, str]] = ...) -> None: ...

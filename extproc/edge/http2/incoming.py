@@ -56,6 +56,7 @@ class Incoming(Outgoing):
         state.receive_window -= size
         if state.receive_window < 0:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the stream's window")
+        state.held += size
         if state.ending:
             self.consumed(stream, size)
         else:

@@ -19,7 +19,7 @@ class Limits:
     concurrent_streams: int = 20_000
     """Streams at once; further ones are refused, and clients try them elsewhere. Envoy
     opens a connection for each of its worker threads."""
-    stream_window: int = 262_144
+    stream_window: int = 65_536
     """Bytes of one stream that may lie unconsumed. Not less than a new connection's 65,535,
     which a peer may use before it has heard of anything else."""
     connection_window: int = 16_777_216

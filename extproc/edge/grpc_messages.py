@@ -10,8 +10,8 @@ from enum import IntEnum
 
 _PREFIX = 5
 
-MOST_BYTES = 1 << 24
-"""Bytes of one message: 16 MiB, twice the largest body that our Envoy configurations show."""
+MOST_BYTES = 1 << 25
+"""Bytes of one message: 32 MiB, four times the largest body that our Envoy configurations show."""
 
 
 class Status(IntEnum):

@@ -1,0 +1,186 @@
+"""One connection of the fast transport: between a socket and `GrpcConnection`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Protocol, cast
+
+from extproc.adapters.logs import fields
+from extproc.edge.grpc_connection import GrpcConnection, Method
+
+log = logging.getLogger("extproc.grpc")
+
+READ_BYTES = 32_768
+"""Bytes that are read from a connection before the others have their turn."""
+
+GREETING_SECONDS = 10.0
+"""Time that a peer has for its TLS handshake, its preface and its first SETTINGS."""
+
+_UNSENT = 1 << 20
+"""Bytes that may wait for a peer that does not read; until it does, it is not read either."""
+
+_SILENCE_SECONDS = 60
+"""Silence after which the kernel checks that a peer is still there: its leases would stay."""
+
+
+class Owner(Protocol):
+    """The server to which a connection belongs."""
+
+    methods: Mapping[bytes, Method]
+    buffer: memoryview
+    """Read by one connection at a time, within one call of the event loop."""
+    tls: Callable[[], ssl.SSLContext] | None
+    """The context for a new connection; None for plain text."""
+
+    def admit(self, peer: Peer) -> bool:
+        """Return whether there is room for one more connection."""
+
+    def forget(self, peer: Peer) -> None:
+        """The connection is over."""
+
+
+class Peer(asyncio.BufferedProtocol):
+    """One connection, from its acceptance to its end."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._grpc = GrpcConnection(owner.methods, self._flush)
+        self._transport: asyncio.Transport | None = None
+        self._accepted: asyncio.Transport | None = None
+        """The socket's own transport, below TLS."""
+        self._handshake: asyncio.Task[None] | None = None
+        self._greeting: asyncio.TimerHandle | None = None
+        self._may_read = True
+        self.heard_at = monotonic()
+        """When it was last heard from."""
+
+    @property
+    def greeted(self) -> bool:
+        """Whether it has begun to speak HTTP/2."""
+        return self._grpc.greeted
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no call open."""
+        return not self._grpc.calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's are not derived from it.
+        accepted = cast("asyncio.Transport", transport)
+        self._accepted = accepted
+        if not self._owner.admit(self):
+            self.abort()
+            return
+        _check_after_silence(accepted.get_extra_info("socket"))
+        loop = asyncio.get_running_loop()
+        self._greeting = loop.call_later(GREETING_SECONDS, self.abort)
+        if self._owner.tls is None:
+            self._begin(accepted)
+        else:
+            accepted.pause_reading()
+            self._handshake = loop.create_task(self._shake_hands(accepted, self._owner.tls()))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._owner.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        buffer = self._owner.buffer
+        self.heard_at = now = monotonic()
+        self._grpc.receive(bytes(buffer[:nbytes]), now)
+        self._flush()
+        if self._greeting is not None and self._grpc.greeted:
+            self._greeting.cancel()
+            self._greeting = None
+        transport = self._transport
+        if nbytes == len(buffer) and transport is not None and not transport.is_closing():
+            # There is more. uvloop would read it all before it turned to another connection.
+            transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._may_read = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._may_read = True
+        self._read_on()
+
+    def drain(self) -> None:
+        """Lets the peer open no new streams."""
+        self._grpc.drain()
+        self._flush()
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        if self._accepted is not None:
+            self._accepted.abort()
+        self._end()
+
+    async def _shake_hands(self, accepted: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            transport = await loop.start_tls(
+                accepted,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=GREETING_SECONDS,
+            )
+        except OSError as error:  # TLS errors among them
+            log.debug("TLS handshake failed", extra=fields(why=error))
+            self.abort()
+            return
+        finally:
+            self._handshake = None
+        if transport is None or self._accepted is None:
+            self.abort()
+            return
+        self._begin(transport)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(_UNSENT)
+        self._flush()
+
+    def _read_on(self) -> None:
+        transport = self._transport
+        if transport is not None and self._may_read and not transport.is_closing():
+            transport.resume_reading()
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if data := self._grpc.take():
+            transport.write(data)
+        if self._grpc.over:
+            transport.close()
+
+    def _end(self) -> None:
+        """Leaves no reference behind that leads back here: nothing waits for the collector."""
+        if self._accepted is None:
+            return
+        self._accepted = self._transport = None
+        if self._greeting is not None:
+            self._greeting.cancel()
+            self._greeting = None
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self._grpc.lost()
+        self._owner.forget(self)
+
+
+def _check_after_silence(connection: socket.socket) -> None:
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # not on macOS
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_SECONDS)

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import ssl
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Mapping
 
 from extproc.edge.grpc_connection import Method, Send
 from extproc.edge.grpc_messages import CallError, Status
 from extproc.edge.health import SERVICE, Health
+from extproc.edge.listening import Listener
 from extproc.edge.peer import READ_BYTES, Peer
-from extproc.edge.server import UNIX, check_free
 from extproc.edge.service import ExternalProcessor, Session
 from extproc.edge.tls import Certificates, KeyPair
-
-_BACKLOG = 1024
-"""Connections that may wait to be accepted: an Envoy has one for each of its threads."""
 
 MOST_CONNECTIONS = 2_048
 """Connections at once: an Envoy has one for each of its threads."""
@@ -40,9 +37,9 @@ class FastServer:
             **self._health.methods(),
         }
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.tls: Callable[[], ssl.SSLContext] | None = None
+        self._certificates: Certificates | None = None
         self._peers: dict[Peer, None] = {}
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._serving = False
         self._no_peers = asyncio.Event()
 
@@ -52,21 +49,8 @@ class FastServer:
         Until `set_serving(True)`, a stream of the service ends at once with UNAVAILABLE.
         """
         if self._key_pair is not None:
-            self.tls = Certificates(self._key_pair)
-        loop = asyncio.get_running_loop()
-        try:
-            if address.startswith(UNIX):
-                path = address.removeprefix(UNIX)
-                check_free(path)
-                server = await loop.create_unix_server(self._peer, path, backlog=_BACKLOG)
-            else:
-                host, _, port = address.rpartition(":")
-                server = await loop.create_server(
-                    self._peer, host.strip("[]"), int(port), backlog=_BACKLOG
-                )
-        except OSError:
-            raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
-        self._server = server
+            self._certificates = Certificates(self._key_pair)
+        self._listener = Listener(address, self._accepted)
 
     async def set_serving(self, serving: bool) -> None:
         """What gRPC health says, for the server as a whole and for the service; we live anyway."""
@@ -75,9 +59,9 @@ class FastServer:
 
     async def stop(self, grace: float) -> None:
         """Takes no new streams; those that run have `grace` seconds to end."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
         for peer in list(self._peers):
             peer.drain()
         if self._peers:
@@ -89,28 +73,30 @@ class FastServer:
                 for peer in list(self._peers):
                     peer.abort()
 
-    def admit(self, peer: Peer) -> bool:
-        """Return whether there is room for one more connection.
-
-        If there is none, the connection that was idle for the longest time ends, those that
-        never began to speak first. The newcomer is refused if all have calls.
-        """
-        if len(self._peers) >= _most_connections():
-            idle = [known for known in self._peers if known.idle]
-            if not idle:
-                return False
-            min(idle, key=lambda known: (known.greeted, known.heard_at)).abort()
-        self._peers[peer] = None
-        return True
-
     def forget(self, peer: Peer) -> None:
         """The connection is over."""
         self._peers.pop(peer, None)
         if not self._peers:
             self._no_peers.set()
 
-    def _peer(self) -> Peer:
-        return Peer(self)
+    def _accepted(self, connection: socket.socket) -> None:
+        if len(self._peers) >= _most_connections() and not self._make_room():
+            connection.close()
+            return
+        peer = Peer(self)
+        self._peers[peer] = None
+        peer.open(connection, None if self._certificates is None else self._certificates.context())
+
+    def _make_room(self) -> bool:
+        """Ends the connection that was idle for the longest time; those that never spoke first.
+
+        Returns False if all connections have calls.
+        """
+        idle = [peer for peer in self._peers if peer.idle]
+        if not idle:
+            return False
+        min(idle, key=lambda peer: (peer.greeted, peer.heard_at)).abort()
+        return True
 
     def _open(self, _: Send) -> Session:
         if not self._serving:

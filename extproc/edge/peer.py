@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol, cast
 
@@ -33,12 +33,7 @@ class Owner(Protocol):
 
     methods: Mapping[bytes, Method]
     buffer: memoryview
-    """Read by one connection at a time, within one call of the event loop."""
-    tls: Callable[[], ssl.SSLContext] | None
-    """The context for a new connection; None for plain text."""
-
-    def admit(self, peer: Peer) -> bool:
-        """Return whether there is room for one more connection."""
+    """Filled and emptied by one connection at a time, within one call of the event loop."""
 
     def forget(self, peer: Peer) -> None:
         """The connection is over."""
@@ -51,11 +46,11 @@ class Peer(asyncio.BufferedProtocol):
         self._owner = owner
         self._grpc = GrpcConnection(owner.methods, self._flush)
         self._transport: asyncio.Transport | None = None
-        self._accepted: asyncio.Transport | None = None
-        """The socket's own transport, below TLS."""
-        self._handshake: asyncio.Task[None] | None = None
-        self._greeting: asyncio.TimerHandle | None = None
+        self._opening: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._greeting: asyncio.TimerHandle | None = loop.call_later(GREETING_SECONDS, self.abort)
         self._may_read = True
+        self._over = False
         self.heard_at = monotonic()
         """When it was last heard from."""
 
@@ -69,21 +64,16 @@ class Peer(asyncio.BufferedProtocol):
         """Whether it has no call open."""
         return not self._grpc.calls
 
+    def open(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Begins to speak over a socket, by TLS if there is a context."""
+        _check_after_silence(accepted)
+        self._opening = asyncio.get_running_loop().create_task(self._open(accepted, tls))
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, since uvloop's are not derived from it.
-        accepted = cast("asyncio.Transport", transport)
-        self._accepted = accepted
-        if not self._owner.admit(self):
-            self.abort()
-            return
-        _check_after_silence(accepted.get_extra_info("socket"))
-        loop = asyncio.get_running_loop()
-        self._greeting = loop.call_later(GREETING_SECONDS, self.abort)
-        if self._owner.tls is None:
-            self._begin(accepted)
-        else:
-            accepted.pause_reading()
-            self._handshake = loop.create_task(self._shake_hands(accepted, self._owner.tls()))
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_UNSENT)
+        self._flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._owner.buffer
@@ -121,35 +111,28 @@ class Peer(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Ends the connection at once."""
-        if self._accepted is not None:
-            self._accepted.abort()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._transport is not None:
+            self._transport.abort()
         self._end()
 
-    async def _shake_hands(self, accepted: asyncio.Transport, context: ssl.SSLContext) -> None:
+    async def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         try:
-            transport = await loop.start_tls(
+            await loop.connect_accepted_socket(
+                lambda: self,
                 accepted,
-                self,
-                context,
-                server_side=True,
-                ssl_handshake_timeout=GREETING_SECONDS,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else GREETING_SECONDS,
             )
-        except OSError as error:  # TLS errors among them
-            log.debug("TLS handshake failed", extra=fields(why=error))
-            self.abort()
-            return
+        except OSError as error:  # those of TLS among them
+            log.debug("connection not opened", extra=fields(why=error))
+            self._end()
         finally:
-            self._handshake = None
-        if transport is None or self._accepted is None:
-            self.abort()
-            return
-        self._begin(transport)
-
-    def _begin(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        transport.set_write_buffer_limits(_UNSENT)
-        self._flush()
+            self._opening = None
+            if self._over:
+                accepted.close()
 
     def _read_on(self) -> None:
         transport = self._transport
@@ -166,15 +149,14 @@ class Peer(asyncio.BufferedProtocol):
             transport.close()
 
     def _end(self) -> None:
-        """Leaves no reference behind that leads back here: nothing waits for the collector."""
-        if self._accepted is None:
+        """Leaves no reference that leads back here: nothing waits for the collector."""
+        if self._over:
             return
-        self._accepted = self._transport = None
+        self._over = True
+        self._transport = None
         if self._greeting is not None:
             self._greeting.cancel()
             self._greeting = None
-        if self._handshake is not None:
-            self._handshake.cancel()
         self._grpc.lost()
         self._owner.forget(self)
 

@@ -71,7 +71,7 @@ class Certificates:
         self._content = pair.content()
         self._context = pair.context()
 
-    def __call__(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext:
         """Return the context for one more connection. Never raises."""
         try:
             latest = self._pair.content()

@@ -231,8 +231,6 @@ async def test_a_stream_ends_at_once_with_unavailable_while_we_do_not_serve(
     running = await routed(channel)
     await server.set_serving(False)
     early = Stream(channel)
-    with suppress(grpc.aio.AioRpcError):
-        await early.call.write(request_headers())
     async with asyncio.timeout(10):
         assert await early.call.code() is grpc.StatusCode.UNAVAILABLE
     assert sidecar.in_flight == 1

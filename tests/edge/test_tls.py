@@ -172,7 +172,7 @@ class TestTheFastTransport:
         found = writer.get_extra_info("ssl_object")
         assert found.selected_alpn_protocol() == "h2"
         writer.close()
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             context.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises((ssl.SSLError, OSError)):
             await asyncio.open_connection(host, int(port), ssl=context)

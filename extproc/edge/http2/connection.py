@@ -38,9 +38,11 @@ Flow control
 ------------
 What the peer may send is opened again by `consumed`, which the server calls for each Data
 once its answers do not wait in `queued`; until then, and until what an ended stream has queued
-is gone, it counts as held. Data that the server has to keep, since a message is not complete, it
-accounts for itself: `keep` opens the connection's window for it, `let_go` the stream's. So a peer that does not read its answers can have us hold
+is gone, it counts as held. So a peer that does not read its answers can have us hold
 no more of requests than a window for each stream, and the connection's for all of them.
+
+The server accounts for the data of incomplete messages itself: `keep` opens the connection's
+window for them and `let_go` the stream's.
 
 This cannot lock up: what is held waits for the peer to read answers, which it can do whatever
 we let it send, and all of it is consumed then; so a window that is shut has been consumed by

@@ -63,8 +63,9 @@ class Budget:
     Each of these takes a token: a PING, SETTINGS, PRIORITY, GOAWAY or unknown frame; a DATA
     frame that carries nothing; a frame on a stream that is closed; a stream that is
     broken off before we have answered, refused, or malformed; a WINDOW_UPDATE that lets
-    next to nothing go; each `FIELDS_PER_TOKEN` fields that must be decoded. Whatever we send in earnest earns two, as a peer may say of each
-    DATA frame that it has read it, for the stream and for the connection.
+    next to nothing go; each `FIELDS_PER_TOKEN` fields that must be decoded. Whatever we send in
+    earnest earns two, as a peer may say of each DATA frame that it has read it, for the stream
+    and for the connection.
     """
 
     __slots__ = ("_capacity", "_per_second", "_since", "left")

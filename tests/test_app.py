@@ -97,7 +97,7 @@ class Scene:
                 for name in ("liveness", "readiness", SERVICE, "")
             }
             call = channel.stream_stream(f"/{SERVICE}/Process")()
-            answer = None
+            answer = b""
             with suppress(grpc.aio.AioRpcError):
                 await call.write(request_headers("/nowhere"))
                 answer = await call.read()

@@ -194,7 +194,7 @@ def test_a_message_in_tiny_pieces_takes_no_more_memory_than_its_bytes(size: int)
     for _ in range(400):
         client._write(3, bytes(size))
     assert call.messages.unfinished == FRAME + 400 * size
-    assert call.messages._buffer.__alloc__() < 2 * call.messages.unfinished  # type: ignore[attr-defined]
+    assert call.messages._buffer.__alloc__() < 2 * call.messages.unfinished
 
 
 def test_a_message_that_is_cut_off_by_the_end_of_its_stream_is_an_error() -> None:

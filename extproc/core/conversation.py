@@ -133,6 +133,9 @@ class Conversation:
         except Refusal as refusal:
             self._phase = Phase.CLOSED
             self.verdict = refusal
+            # The traceback leads to this conversation and to the body, which would stay in memory
+            # until the collector finds the cycle.
+            refusal.__traceback__ = refusal.__cause__ = refusal.__context__ = None
             return (Immediate(refusal.status, refusal.headers, refusal.body(), refusal.code),)
 
     def close(self) -> None:

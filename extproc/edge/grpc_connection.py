@@ -5,7 +5,7 @@ answers that the peer does not read: while many of those wait on a stream the pe
 it may send more of it. The other is messages that are not complete. Beyond `_UNFINISHED` bytes of
 them, only the stream whose message began first may send more than its window, so one message after
 the other becomes complete; the connection's window stays open, so that stream can always proceed.
-Beyond `_MOST_UNFINISHED`, which takes some six hundred streams, the last one to begin is refused.
+Beyond `_MOST_UNFINISHED`, which takes some four hundred streams, the last one to begin is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _UNREAD = 262_144
 _UNFINISHED = 8 << 20
 """Bytes of incomplete messages beyond which they are completed one after the other."""
 
-_MOST_UNFINISHED = 48 << 20
+_LITTLE = 1 << 20
+"""Bytes of incomplete messages up to which streams get a wider window."""
+
+_MOST_UNFINISHED = 64 << 20
 """Bytes of incomplete messages, at the most."""
 
 _CONTENT_TYPE = b"application/grpc"
@@ -226,7 +229,10 @@ class GrpcConnection:
             self._http2.consumed(call.stream, size)
             return
         self._http2.keep(call.stream, size)
-        if self._unfinished_bytes <= self._enough or call is self._first():
+        first = call is self._first()
+        if first or self._unfinished_bytes <= _LITTLE:
+            self._http2.widen(call.stream)
+        if first or self._unfinished_bytes <= self._enough:
             self._http2.let_go(call.stream)
 
     def _account(self, call: _Call, unfinished: int) -> None:

@@ -10,8 +10,11 @@ from enum import IntEnum
 
 _PREFIX = 5
 
-MOST_BYTES = 1 << 25
-"""Bytes of one message: 32 MiB, four times the largest body that our Envoy configurations show."""
+_CRUMB = 1_024
+"""Bytes of a piece that is too small to be kept by itself."""
+
+MOST_BYTES = 1 << 24
+"""Bytes of one message: 16 MiB, twice the largest body that our Envoy configurations show."""
 
 
 class Status(IntEnum):
@@ -42,46 +45,72 @@ def framed(message: bytes) -> bytes:
 class Messages:
     """Finds the messages in the bytes of one stream, however they are cut."""
 
-    __slots__ = ("_buffer", "_missing")
+    __slots__ = ("_crumbs", "_missing", "_pieces", "unfinished")
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        """One buffer, not a list of pieces: a piece of two bytes would take sixty."""
-        self._missing = 0
-        """Bytes until the buffer must be read again."""
-
-    @property
-    def unfinished(self) -> int:
+        self._pieces: list[bytes] = []
+        self._crumbs = bytearray()
+        """Small pieces at the end: an object for each would take twenty times their bytes."""
+        self.unfinished = 0
         """Bytes that wait for the rest of their message."""
-        return len(self._buffer)
+        self._missing = 0
+        """Bytes until the pieces must be read again."""
 
     def feed(self, data: bytes) -> Sequence[bytes]:
         """Return the messages that are complete now. Raises CallError for malformed ones."""
         # Nearly always a frame of HTTP/2 carries one message.
-        if not self._buffer and len(data) >= _PREFIX and len(data) == _PREFIX + _length(data):
+        if not self.unfinished and len(data) >= _PREFIX and len(data) == _PREFIX + _length(data):
             return (data[_PREFIX:],)
-        self._buffer += data
+        self.unfinished += len(data)
         self._missing -= len(data)
+        if len(data) < _CRUMB:
+            self._crumbs += data
+        else:
+            self._gather_crumbs()
+            self._pieces.append(data)
         return self._complete() if self._missing <= 0 else ()
 
-    def _complete(self) -> list[bytes]:
-        buffer = self._buffer
+    def _gather_crumbs(self) -> None:
+        if self._crumbs:
+            self._pieces.append(bytes(self._crumbs))
+            self._crumbs = bytearray()
+
+    def _complete(self) -> Sequence[bytes]:
+        self._gather_crumbs()
+        pieces = self._pieces
+        self._pieces = []
+        whole = self._one_message(pieces)
+        if whole is not None:
+            return (whole,)
+        data = b"".join(pieces)
         messages, start = [], 0
         self._missing = _PREFIX
-        with memoryview(buffer) as view:
-            while len(buffer) - start >= _PREFIX:
-                end = start + _PREFIX + _length(buffer, start)
-                if end > len(buffer):
-                    self._missing = end - start
-                    break
-                messages.append(bytes(view[start + _PREFIX : end]))
-                start = end
-        del buffer[:start]
-        self._missing -= len(buffer)
+        while len(data) - start >= _PREFIX:
+            end = start + _PREFIX + _length(data, start)
+            if end > len(data):
+                self._missing = end - start
+                break
+            messages.append(data[start + _PREFIX : end])
+            start = end
+        left = data[start:]
+        self.unfinished = len(left)
+        self._missing -= len(left)
+        if left:
+            self._pieces.append(left)
         return messages
 
+    def _one_message(self, pieces: list[bytes]) -> bytes | None:
+        """Joins pieces that are one message and nothing else; None for any others."""
+        first = pieces[0] if pieces else b""
+        if len(first) < _PREFIX or self.unfinished != _PREFIX + _length(first):
+            return None
+        # Megabytes are copied once and not twice.
+        pieces[0] = first[_PREFIX:]
+        self.unfinished = self._missing = 0
+        return b"".join(pieces)
 
-def _length(data: bytes | bytearray, start: int = 0) -> int:
+
+def _length(data: bytes, start: int = 0) -> int:
     """Of the message whose prefix begins there."""
     if data[start]:
         raise CallError(Status.UNIMPLEMENTED, "compressed messages are not understood")

@@ -15,8 +15,16 @@ from extproc.edge.grpc_connection import GrpcConnection, Method
 
 log = logging.getLogger("extproc.grpc")
 
-READ_BYTES = 32_768
+READ_BYTES = 262_144
 """Bytes that are read from a connection before the others have their turn."""
+
+TURN_BYTES = 65_536
+"""Bytes after which the time of a turn is checked; fewer where bytes take much time."""
+
+TURN_SECONDS = 0.005
+"""Time that a connection may take before the others have their turn: requests take 50 us each."""
+
+_FEWEST_TURN_BYTES = 2_048
 
 GREETING_SECONDS = 10.0
 """Time that a peer has for its TLS handshake, its preface and its first SETTINGS."""
@@ -50,6 +58,9 @@ class Peer(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._greeting: asyncio.TimerHandle | None = loop.call_later(GREETING_SECONDS, self.abort)
         self._may_read = True
+        self._step = _FEWEST_TURN_BYTES
+        self._unread = b""
+        """Bytes that were read and did not fit into the last turn."""
         self._over = False
         self.heard_at = monotonic()
         """When it was last heard from."""
@@ -80,15 +91,33 @@ class Peer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         buffer = self._owner.buffer
-        self.heard_at = now = monotonic()
-        self._grpc.receive(bytes(buffer[:nbytes]), now)
-        self._flush()
+        self._take_turn(buffer[:nbytes])
         if self._greeting is not None and self._grpc.greeted:
             self._greeting.cancel()
             self._greeting = None
-        transport = self._transport
-        if nbytes == len(buffer) and transport is not None and not transport.is_closing():
+        if self._unread or nbytes == len(buffer):
             # There is more. uvloop would read it all before it turned to another connection.
+            self._pause()
+
+    def _take_turn(self, data: memoryview) -> None:
+        self.heard_at = began = now = monotonic()
+        start, size = 0, len(data)
+        while start < size:
+            stop = start + self._step
+            self._grpc.receive(bytes(data[start:stop]), now)
+            start = stop
+            if self._step < TURN_BYTES or start < size:
+                before, now = now, monotonic()
+                self._step = _next_step(self._step, now - before)
+                if now - began > TURN_SECONDS:
+                    break
+        self._unread = bytes(data[start:])
+        self._flush()
+
+    def _pause(self) -> None:
+        """Lets the other connections have their turn before the next one of this."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
             transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -136,7 +165,13 @@ class Peer(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         transport = self._transport
-        if transport is not None and self._may_read and not transport.is_closing():
+        if transport is None or not self._may_read or transport.is_closing():
+            return
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            self._take_turn(memoryview(unread))
+            self._pause()
+        else:
             transport.resume_reading()
 
     def _flush(self) -> None:
@@ -159,6 +194,13 @@ class Peer(asyncio.BufferedProtocol):
             self._greeting = None
         self._grpc.lost()
         self._owner.forget(self)
+
+
+def _next_step(step: int, seconds: float) -> int:
+    """Return how many bytes to handle at once, after so many took so long."""
+    if seconds > TURN_SECONDS:
+        return max(step // 2, _FEWEST_TURN_BYTES)
+    return step if seconds > TURN_SECONDS / 4 else min(2 * step, TURN_BYTES)
 
 
 def _check_after_silence(connection: socket.socket) -> None:

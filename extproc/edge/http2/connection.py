@@ -47,7 +47,7 @@ window for them and `let_go` the stream's.
 This cannot lock up: what is held waits for the peer to read answers, which it can do whatever
 we let it send, and all of it is consumed then; so a window that is shut has been consumed by
 more than half in the end, and half is when it is opened again. One stream can keep others
-waiting only if each of some 256 (16 MiB by 64 KiB) holds all that it may, as nobody reads
+waiting only if each of some 128 (16 MiB by 128 KiB) holds all that it may, as nobody reads
 its answers. It gives that back with its end, which whoever lets a stream lie has to see to.
 
 What is left to the server: to stop reading from a peer that does not read what `take` gives,

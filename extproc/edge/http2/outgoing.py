@@ -146,11 +146,19 @@ class Outgoing:
             state.kept = 0
             self._reopen(state, size)
 
+    def widen(self, stream: int) -> None:
+        """Gives a stream a window of `wide_window`, so that it waits for us less often."""
+        state = self._streams.get(stream)
+        more = 0 if state is None else self._limits.wide_window - state.window
+        if state is not None and more > 0:
+            state.window += more
+            self._reopen(state, more)
+
     def _reopen(self, state: Stream, size: int) -> None:
         """Opens a stream's window again, by halves."""
         state.consumed += size
         open_ = not (state.peer_ended or state.ending)
-        if open_ and state.consumed * 2 >= self._limits.stream_window:
+        if open_ and state.consumed * 2 >= state.window:
             self._output.append(frames.window_update(state.id, state.consumed))
             state.receive_window += state.consumed
             state.consumed = 0

@@ -92,7 +92,7 @@ class Settings:
     """Whether lines of requests, at level debug, show the text that the decision hangs on."""
 
     transport: Transport = "fast"
-    """What carries gRPC on the port where Envoy connects; TLS is for `grpcio` only."""
+    """What carries gRPC on the port where Envoy connects."""
 
     tls: KeyPair | None = None
     """For the port where Envoy connects; None for plain text."""
@@ -181,19 +181,19 @@ class Sidecar:
         self._draining = False
 
     async def start(self) -> None:
-        """Loads the configuration, finds the endpoints, then lets Envoy in. Raises StartError.
+        """Listens, loads the configuration and finds the endpoints. Raises StartError.
 
-        Until then nobody listens where Envoy connects, so that it takes its fallback
-        instead of hearing from us that there is no endpoint.
+        Until all of that is done, each stream that Envoy opens ends at once with UNAVAILABLE, so
+        that Envoy takes its fallback and no client is refused because endpoints are unknown.
         """
         try:
             await self._admin.start(self._settings.admin)
+            await self._grpc.start(self._settings.listen)
             await self._models.load()
             self._following = asyncio.create_task(self._models.follow())
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
             await self._scraper.settle(_SETTLE_SECONDS)
-            await self._grpc.start(self._settings.listen)
         except DocumentError as error:
             raise StartError(self._first_problem(error)) from None
         except KubernetesError as error:
@@ -224,6 +224,7 @@ class Sidecar:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
+        await self._grpc.stop(0)
         await self._models.close()
         await self._discovery.keep_only(())
         await self._scraper.close()
@@ -274,8 +275,8 @@ def spare_the_collector() -> None:
 
 def _server(settings: Settings, processor: ExternalProcessor) -> Server:
     if settings.transport == "fast":
-        return FastServer(processor)
-    # Whoever does without it is spared its memory and its threads.
+        return FastServer(processor, settings.tls)
+    # An optional dependency, with threads and memory of its own.
     from extproc.edge.grpcio_server import GrpcioServer
 
     return GrpcioServer(processor, settings.tls)

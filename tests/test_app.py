@@ -6,16 +6,24 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.edge.health import SERVICE
 from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice
 from extproc.lab.processes import until
 from extproc.lab.stack import SidecarProcess
+from tests.edge.envoy import Reply, request_headers
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 READY = {"ready": True, "serving": True, "terminating": False}
 STATIC = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
@@ -81,14 +89,25 @@ class Scene:
         await until(self.sidecar.is_ready, SOON, "the sidecar to be ready")
 
     async def lets_envoy_in(self) -> bool:
-        host, _, port = self.sidecar.listen.rpartition(":")
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except ConnectionRefusedError:
-            return False
-        writer.close()
-        await writer.wait_closed()
-        return True
+        """Whether it serves streams, as gRPC health says; it reports itself alive in any case."""
+        async with grpc.aio.insecure_channel(self.sidecar.listen) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            healths = {
+                name: (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status
+                for name in ("liveness", "readiness", SERVICE, "")
+            }
+            call = channel.stream_stream(f"/{SERVICE}/Process")()
+            answer = b""
+            with suppress(grpc.aio.AioRpcError):
+                await call.write(request_headers("/nowhere"))
+                answer = await call.read()
+                await call.done_writing()
+            let_in = await call.code() is grpc.StatusCode.OK
+            if let_in:
+                assert Reply(answer).error == (404, "unknown_path")
+        assert healths.pop("liveness") == SERVING
+        assert set(healths.values()) == {SERVING if let_in else NOT_SERVING}
+        return let_in
 
     async def endpoints(self) -> dict[str, str]:
         """The addresses that it routes to, by name."""
@@ -132,7 +151,7 @@ async def scene(api: StandInApiServer, tmp_path: Path) -> AsyncIterator[Scene]:
 
 class TestTheStart:
     async def test_is_over_when_all_endpoints_are_known(self, scene: Scene) -> None:
-        """Until then nobody listens where Envoy connects, so that it takes its fallback."""
+        """Until then streams end with UNAVAILABLE, so that Envoy takes its fallback."""
         await scene.api.faults(forbidden=["endpointslices"])
         scene.sidecar.spawn()
         await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: not found")

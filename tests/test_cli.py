@@ -322,7 +322,7 @@ class TestServe:
         pair = ["--tls-cert", "tls.crt", "--tls-key", "tls.key"]
         assert main(["serve", "--models", "m.yaml", *pair]) == 0
         assert settings[0].tls == KeyPair(Path("tls.crt"), Path("tls.key"))
-        assert settings[0].transport == "grpcio"
+        assert settings[0].transport == "fast"
 
     def test_takes_a_ca_for_the_certificates_of_clients(self, settings: list[Settings]) -> None:
         files = ["--tls-cert", "a", "--tls-key", "b", "--tls-client-ca", "c"]
@@ -333,10 +333,6 @@ class TestServe:
         ("wrong", "told"),
         [
             (["--tls-client-ca", "c"], "--tls-client-ca needs --tls-cert and --tls-key"),
-            (
-                ["--tls-cert", "a", "--tls-key", "b", "--transport", "fast"],
-                "for TLS there is --transport grpcio",
-            ),
             (["--transport", "slow"], "'slow' is not one of fast, grpcio"),
         ],
     )

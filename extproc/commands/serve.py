@@ -76,8 +76,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "--transport",
         one_of("fast", "grpcio"),
         "NAME",
-        "what carries gRPC: fast, our own, in plain text; or grpcio, which knows TLS (default: "
-        "fast, with a certificate grpcio)",
+        "what carries gRPC: fast, our own; or grpcio, which needs the extra of that name (default: "
+        "fast)",
     )
     optional(
         parser,
@@ -126,8 +126,10 @@ def run(arguments: argparse.Namespace) -> int:
     tls = None
     if arguments.tls_cert is not None:
         tls = KeyPair(arguments.tls_cert, arguments.tls_key, arguments.tls_client_ca)
-    if tls is not None and arguments.transport == "fast":
-        return complain("extproc serve: for TLS there is --transport grpcio")
+    if arguments.transport == "grpcio" and not _has_grpcio():
+        return complain(
+            "extproc serve: --transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"
+        )
     logs.configure(arguments.log_level, arguments.log_format)
     settings = Settings(
         listen=arguments.listen,
@@ -140,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         single_endpoint=arguments.single_endpoint,
         pass_unknown=arguments.unknown_paths == "pass",
         log_prompts=arguments.log_prompts,
-        transport=arguments.transport or ("fast" if tls is None else "grpcio"),
+        transport=arguments.transport or "fast",
         tls=tls,
     )
     try:
@@ -150,6 +152,10 @@ def run(arguments: argparse.Namespace) -> int:
         logs.flush()
         return complain(str(error))
     return OK
+
+
+def _has_grpcio() -> bool:
+    return all(find_spec(package) is not None for package in ("grpc", "grpc_health"))
 
 
 def _event_loop(transport: Transport) -> Callable[[], asyncio.AbstractEventLoop] | None:

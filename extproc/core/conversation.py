@@ -180,6 +180,9 @@ class Conversation:
         except Refusal as refusal:
             self._phase = Phase.CLOSED
             self.verdict = refusal
+            # The traceback leads to this conversation and to the body, which would stay in memory
+            # until the collector finds the cycle.
+            refusal.__traceback__ = refusal.__cause__ = refusal.__context__ = None
             body = refusal.body(self.request_id, anthropic=self._anthropic)
             headers = {**refusal.headers, **self._id_headers()}
             return (Immediate(refusal.status, headers, body, refusal.code),)

@@ -1,21 +1,25 @@
 """One peer's gRPC calls, over one HTTP/2 connection: bytes in, bytes out.
 
-A call is answered as its messages come, in the same turn: nothing waits, so nothing piles up
-but answers that the peer does not read. While many of those wait on a stream the peer is not
-told that it may send more of it.
+A call is answered as its messages come, in the same turn, so only two things can pile up. One is
+answers that the peer does not read: while many of those wait on a stream the peer is not told that
+it may send more of it. The other is messages that are not complete. Beyond `_UNFINISHED` bytes of
+them, only the stream whose message began first may send more than its window, so one message after
+the other becomes complete; the connection's window stays open, so that stream can always proceed.
+Beyond `_MOST_UNFINISHED`, which takes some four hundred streams, the last one to begin is refused.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
 
 from extproc.edge.grpc_messages import CallError, Messages, Status, framed
-from extproc.edge.http2 import Connection, Data, Ended, Opened, Reset
+from extproc.edge.http2 import LIMITS, Connection, Data, Ended, Opened, Reset
 from extproc.edge.http2 import encode_headers as block
 
 log = logging.getLogger("extproc.grpc")
@@ -23,9 +27,22 @@ log = logging.getLogger("extproc.grpc")
 _UNREAD = 262_144
 """Bytes of answers that may wait on a stream while the peer may still send on it."""
 
+_UNFINISHED = 8 << 20
+"""Bytes of incomplete messages beyond which they are completed one after the other."""
+
+_LITTLE = 1 << 20
+"""Bytes of incomplete messages up to which streams get a wider window."""
+
+_MOST_UNFINISHED = 64 << 20
+"""Bytes of incomplete messages, at the most."""
+
+_CONTENT_TYPE = b"application/grpc"
+_CONTENT_TYPES = (b"application/grpc+", b"application/grpc;")
+
 _HEADERS = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _BEGIN = block(_HEADERS)
 _NO_GRPC = block([(b":status", b"415")])
+_NO_POST = block([(b":status", b"405"), (b"allow", b"POST")])
 
 
 class Handler(Protocol):
@@ -46,12 +63,13 @@ class Method(NamedTuple):
     """What a path of HTTP/2 calls."""
 
     handler: Callable[[Send], Handler]
+    """Opens a call. Raises CallError if there can be none now."""
     ends_with_peer: bool = True
     """Whether the call is over when the peer has sent its last message."""
 
 
 class _Call:
-    __slots__ = ("answered", "handler", "messages", "method", "stream", "withheld")
+    __slots__ = ("answered", "handler", "messages", "method", "stream", "unfinished", "withheld")
 
     def __init__(self, stream: int, method: Method, handler: Handler) -> None:
         self.stream = stream
@@ -59,19 +77,45 @@ class _Call:
         self.handler = handler
         self.messages = Messages()
         self.answered = False
+        self.unfinished = 0
+        """Bytes of a message that is not complete, as far as they are accounted for."""
         self.withheld = 0
         """Bytes that the peer may send in place of those that came, and does not know of yet."""
 
 
 class GrpcConnection:
-    """`flush` is called when there is something to `take` although nothing was received."""
+    """`flush` is called when there is something to `take` although nothing was received.
 
-    def __init__(self, methods: Mapping[bytes, Method], flush: Callable[[], None]) -> None:
+    `unfinished` and `most_unfinished` are bytes of incomplete messages; see above.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[bytes, Method],
+        flush: Callable[[], None],
+        unfinished: int = _UNFINISHED,
+        most_unfinished: int = _MOST_UNFINISHED,
+    ) -> None:
         self._methods = methods
         self._flush = flush
+        self._enough = unfinished
+        self._most = most_unfinished
         self._http2 = Connection()
         self._calls: dict[int, _Call] = {}
         self._stalled: dict[int, _Call] = {}
+        self._unfinished: dict[int, _Call] = {}
+        """Calls with an incomplete message, in the order in which these began."""
+        self._unfinished_bytes = 0
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer has sent its preface and its first SETTINGS."""
+        return self._http2.greeted
+
+    @property
+    def calls(self) -> int:
+        """Calls that are not over."""
+        return len(self._calls)
 
     @property
     def over(self) -> bool:
@@ -100,22 +144,34 @@ class GrpcConnection:
         """The peer is gone, and all its calls are over."""
         for event in self._http2.lost():
             _STEPS[type(event)](self, event)
+        # It leads back to the owner: without it, both are freed when they are dropped.
+        self._flush = _nothing
 
     def _on_opened(self, event: Opened) -> None:
-        if not event.headers.get(b"content-type", b"").startswith(b"application/grpc"):
+        kind = event.headers.get(b"content-type", b"")
+        if kind != _CONTENT_TYPE and not kind.startswith(_CONTENT_TYPES):
             self._http2.end(event.stream, _NO_GRPC)
+            return
+        if event.headers[b":method"] != b"POST":
+            self._http2.end(event.stream, _NO_POST)
             return
         method = self._methods.get(event.headers.get(b":path", b""))
         if method is None:
             self._http2.end(event.stream, _ending(Status.UNIMPLEMENTED, "no such method", False))
             return
+        try:
+            handler = method.handler(partial(self._say, event.stream))
+        except CallError as error:
+            self._http2.end(event.stream, _ending(error.status, str(error), False))
+            return
+        self._calls[event.stream] = _Call(event.stream, method, handler)
 
-        def send(message: bytes) -> None:
+    def _say(self, stream: int, message: bytes) -> None:
+        """Sends a message that answers none."""
+        call = self._calls.get(stream)
+        if call is not None:
             self._send(call, (message,))
             self._flush()
-
-        call = _Call(event.stream, method, method.handler(send))
-        self._calls[event.stream] = call
 
     def _on_data(self, event: Data) -> None:
         call = self._calls.get(event.stream)
@@ -133,11 +189,17 @@ class GrpcConnection:
             self._end(call, Status.INTERNAL, "internal error")
         else:
             call.withheld += len(event.data)
+            if call.unfinished or call.messages.unfinished:
+                self._account(call, call.messages.unfinished)
             self._admit(call)
 
     def _on_ended(self, event: Ended) -> None:
         call = self._calls.get(event.stream)
-        if call is not None and call.method.ends_with_peer:
+        if call is None:
+            return
+        if call.unfinished:
+            self._end(call, Status.INTERNAL, "the last message is cut off")
+        elif call.method.ends_with_peer:
             self._end(call, Status.OK)
 
     def _on_reset(self, event: Reset) -> None:
@@ -161,8 +223,46 @@ class GrpcConnection:
             self._stalled[call.stream] = call
             return
         self._stalled.pop(call.stream, None)
-        self._http2.consumed(call.stream, call.withheld)
+        size = call.withheld
         call.withheld = 0
+        if not call.unfinished:
+            self._http2.consumed(call.stream, size)
+            return
+        self._http2.keep(call.stream, size)
+        first = call is self._first()
+        if first or self._unfinished_bytes <= _LITTLE:
+            self._http2.widen(call.stream)
+        if first or self._unfinished_bytes <= self._enough:
+            self._http2.let_go(call.stream)
+
+    def _account(self, call: _Call, unfinished: int) -> None:
+        """Notes how many bytes of a call wait for the rest of their message."""
+        change = unfinished - call.unfinished
+        call.unfinished = unfinished
+        self._unfinished_bytes += change
+        if unfinished:
+            self._unfinished[call.stream] = call
+        else:
+            self._unfinished.pop(call.stream, None)
+            self._http2.let_go(call.stream)
+        if change < 0:
+            self._resume()
+        while self._unfinished_bytes > self._most:
+            last = next(reversed(self._unfinished.values()))
+            self._end(last, Status.RESOURCE_EXHAUSTED, "too many incomplete messages at once")
+
+    def _first(self) -> _Call | None:
+        """The call whose incomplete message began first."""
+        return next(iter(self._unfinished.values()), None)
+
+    def _resume(self) -> None:
+        """Lets those send whose messages began first: one at least, and more if there is room."""
+        room = self._enough - self._unfinished_bytes
+        for call in self._unfinished.values():
+            self._http2.let_go(call.stream)
+            room -= LIMITS.stream_window
+            if room <= 0:
+                return
 
     def _end(self, call: _Call, status: Status, message: str = "") -> None:
         self._close(call)
@@ -175,10 +275,16 @@ class GrpcConnection:
     def _close(self, call: _Call) -> None:
         del self._calls[call.stream]
         self._stalled.pop(call.stream, None)
+        if call.unfinished:
+            self._account(call, 0)
         try:
             call.handler.close()
         except Exception:
             log.exception("the end of a call broke off")
+
+
+def _nothing() -> None:
+    """What is left to do for a connection that is lost."""
 
 
 def _ending(status: Status, message: str, answered: bool) -> bytes:

@@ -45,6 +45,7 @@ class GrpcioServer:
     def __init__(self, processor: ExternalProcessor, key_pair: KeyPair | None = None) -> None:
         self._processor = processor
         self._key_pair = key_pair
+        self._serving = False
         self._server = grpc.aio.server(options=_OPTIONS)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -53,7 +54,10 @@ class GrpcioServer:
         self._server.add_generic_rpc_handlers((handler,))
 
     async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
+        """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or the key pair is bad.
+
+        Until `set_serving(True)`, a stream of the service ends at once with UNAVAILABLE.
+        """
         try:
             if address.startswith(UNIX):
                 check_free(address.removeprefix(UNIX))
@@ -69,6 +73,7 @@ class GrpcioServer:
 
     async def set_serving(self, serving: bool) -> None:
         """What gRPC health says, for the server as a whole and for the service; we live anyway."""
+        self._serving = serving
         for service, status in statuses(serving=serving).items():
             await self._health.set(service, status)
 
@@ -79,6 +84,8 @@ class GrpcioServer:
     async def _process(
         self, _: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
+        if not self._serving:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready, or draining")
         # Reader and writer, not an async generator: a cancelled generator waits for
         # the garbage collector before its `finally` runs, and the lease with it.
         session = self._processor.open()

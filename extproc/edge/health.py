@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-
 from extproc.edge.grpc_connection import Method, Send
 from extproc.edge.grpc_messages import CallError, Status
+from extproc.edge.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
@@ -52,8 +51,7 @@ class Health:
 
     def _answer(self, service: str) -> bytes:
         status = self._statuses.get(service, HealthCheckResponse.SERVICE_UNKNOWN)
-        answer: bytes = HealthCheckResponse(status=status).SerializeToString()
-        return answer
+        return HealthCheckResponse(status=status).SerializeToString()
 
     def _watch(self, send: Send) -> _Watch:
         return _Watch(send, self._watches, self._answer)
@@ -86,3 +84,9 @@ class _Watch:
 
     def close(self) -> None:
         self._watches.discard(self)
+        # It leads back to the connection, which would wait for the collector.
+        self.send = _say_nothing
+
+
+def _say_nothing(message: bytes) -> None:
+    """Sends to a watch that is over."""

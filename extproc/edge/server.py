@@ -16,13 +16,22 @@ class Server(Protocol):
     """Where Envoy connects."""
 
     async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH and serves. Raises OSError where that fails."""
+        """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or TLS files are bad.
+
+        gRPC health answers from now on. Streams of the service end with UNAVAILABLE.
+        """
 
     async def set_serving(self, serving: bool) -> None:
-        """What gRPC health says."""
+        """Serves streams of the service, or ends each new one with UNAVAILABLE.
+
+        gRPC health reports it: only `liveness` is SERVING in both cases.
+        """
 
     async def stop(self, grace: float) -> None:
-        """Takes no new streams; those that run have `grace` seconds to end."""
+        """Takes no new streams; those that run have `grace` seconds to end.
+
+        A second call, or one without a start, does nothing.
+        """
 
 
 def check_free(path: str) -> None:

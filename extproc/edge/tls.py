@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from extproc.adapters.logs import fields
+
+log = logging.getLogger("extproc.tls")
+
 
 class Pem(NamedTuple):
-    """What is in the files of a `KeyPair`."""
+    """The content of the files of a `KeyPair`."""
 
     key: bytes
     certificate: bytes
@@ -20,30 +25,79 @@ class Pem(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A certificate chain and its private key, in PEM files that somebody may renew."""
+    """A certificate chain and its private key, in PEM files that may be renewed."""
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """Who must have signed the certificates that clients show; None where they need none."""
+    """CA of the certificates that clients must show; None where they need none."""
 
     def read(self) -> Pem:
-        """What they hold. Raises OSError where they cannot be read or do not fit."""
+        """Return the files' content. Raises OSError if a file is missing or they do not fit."""
+        pem = self.content()
+        self.context()  # gRPC would take anything, and fail at each handshake.
+        return pem
+
+    def content(self) -> Pem:
+        """Return the files' content as it is. Raises OSError if one cannot be read."""
         client_ca = None if self.client_ca is None else self.client_ca.read_bytes()
-        pem = Pem(self.key.read_bytes(), self.certificate.read_bytes(), client_ca)
-        # gRPC would take anything, and fail at each handshake.
+        return Pem(self.key.read_bytes(), self.certificate.read_bytes(), client_ca)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context for connections that speak HTTP/2 (ALPN `h2`). Raises OSError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
         with _named(f"{self.certificate} and {self.key}"):
             context.load_cert_chain(self.certificate, self.key)
-        with _named(str(self.client_ca)):
-            if client_ca is not None:
+        if self.client_ca is not None:
+            with _named(str(self.client_ca)):
                 context.load_verify_locations(self.client_ca)
-        return pem
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class Certificates:
+    """The context for each new connection, which follows the files of a key pair.
+
+    Raises OSError if they are bad at the start; later the last good pair stays in force.
+    """
+
+    def __init__(self, pair: KeyPair) -> None:
+        self._pair = pair
+        self._refused: Pem | str | None = None
+        """The content, or the error, that was logged last."""
+        # Before the context: a pair that is renewed meanwhile is then read once more.
+        self._content = pair.content()
+        self._context = pair.context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for one more connection. Never raises."""
+        try:
+            latest = self._pair.content()
+        except OSError as error:
+            self._refuse(str(error), error)
+            return self._context
+        if latest not in (self._content, self._refused):
+            try:
+                self._context = self._pair.context()
+            except OSError as error:
+                self._refuse(latest, error)
+            else:
+                self._content, self._refused = latest, None
+                log.info("certificate renewed", extra=fields(file=self._pair.certificate))
+        return self._context
+
+    def _refuse(self, what: Pem | str, why: OSError) -> None:
+        """Logs one line for one bad renewal, however many connections come meanwhile."""
+        if what != self._refused:
+            self._refused = what
+            log.error("certificate refused, the last good stays", extra=fields(why=why))
 
 
 @contextmanager
 def _named(files: str) -> Iterator[None]:
-    """Says which files OpenSSL does not like."""
+    """Names the files that OpenSSL refuses."""
     try:
         yield
     except ssl.SSLError as error:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -518,3 +520,19 @@ class TestTheEnd:
         peer.conversation.close()
         assert peer.body(asking()) is None
         assert peer.in_flight == 0
+
+
+@pytest.mark.parametrize("body", [b"{" * 999, b'{"model": "nobody", "messages": []}', b"{}"])
+def test_a_refused_body_is_freed_without_the_collector(body: bytes) -> None:
+    body = body.ljust(5_000)  # an object of its own, which nothing else refers to
+    peer = Peer(LLAMA, QWEN)
+    peer.headers()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(body)
+        assert refusal(peer.body(body))[0] in (400, 404)
+        del peer
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()

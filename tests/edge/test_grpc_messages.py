@@ -45,7 +45,7 @@ def test_a_long_message_is_put_together_once_and_not_with_each_piece() -> None:
     for start in range(0, len(whole) - 1, 100):
         # Were all pieces joined each time, this would be 5 GB of copies.
         assert not messages.feed(whole[start : min(start + 100, len(whole) - 1)])
-    assert messages.feed(whole[-1:]) == [bytes(1 << 20)]
+    assert list(messages.feed(whole[-1:])) == [bytes(1 << 20)]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ async def test_many_streams_run_side_by_side(channel: Any, sidecar: Sidecar) -> 
 async def test_a_body_may_be_large(channel: Any) -> None:
     stream = Stream(channel)
     await stream.send(request_headers())
-    reply = await stream.send(request_body(asking("llama", "x" * 20_000_000)))
+    reply = await stream.send(request_body(asking("llama", "x" * 16_000_000)))
     assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
 
 
@@ -224,6 +224,26 @@ async def test_health_says_that_we_live_whether_we_serve_or_not(
         await server.set_serving(serving)
         answer = await health.Check(health_pb2.HealthCheckRequest(service="liveness"))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_stream_ends_at_once_with_unavailable_while_we_do_not_serve(
+    channel: Any, server: Server, sidecar: Sidecar
+) -> None:
+    running = await routed(channel)
+    await server.set_serving(False)
+    early = Stream(channel)
+    async with asyncio.timeout(10):
+        assert await early.call.code() is grpc.StatusCode.UNAVAILABLE
+    assert sidecar.in_flight == 1
+    await server.set_serving(True)
+    await (await routed(channel)).end()
+    assert (await running.send(response_trailers())).kind == "response_trailers"
+    assert await running.end() is grpc.StatusCode.OK
+
+
+async def test_a_server_that_never_started_stops(sidecar: Sidecar, transport: Transport) -> None:
+    async with asyncio.timeout(10):
+        await transport(sidecar.processor).stop(0)
 
 
 async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Sidecar) -> None:

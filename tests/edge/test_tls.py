@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,10 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.edge.fast_server import FastServer
 from extproc.edge.grpcio_server import GrpcioServer
+from extproc.edge.server import Server
+from extproc.edge.service import ExternalProcessor
 from extproc.edge.tls import KeyPair
 from extproc.lab.processes import free_port
 from tests.edge.streams import Sidecar
@@ -32,11 +38,20 @@ def pair(tmp_path: Path) -> KeyPair:
     return pair
 
 
+Transport = Callable[[ExternalProcessor, KeyPair], Server]
+
+
+@pytest.fixture(params=[FastServer, GrpcioServer])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    kind: Transport = request.param
+    return kind
+
+
 @pytest.fixture
-async def address(pair: KeyPair) -> AsyncIterator[str]:
-    """Where a server with that pair listens."""
+async def address(pair: KeyPair, transport: Transport) -> AsyncIterator[str]:
+    """The address of a server with that pair."""
     address = f"127.0.0.1:{free_port()}"
-    server = GrpcioServer(Sidecar().processor, pair)
+    server = transport(Sidecar().processor, pair)
     await server.start(address)
     await server.set_serving(True)
     yield address
@@ -134,3 +149,67 @@ class TestClientsThatMustShowACertificate:
         pair.client_ca.write_text("nothing")
         with pytest.raises(OSError, match=r"clients\.crt: "):
             pair.read()
+
+
+class Lines(logging.Handler):
+    """The lines that were logged, of the level of errors at least."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record)
+
+
+@pytest.mark.parametrize("transport", [FastServer])
+class TestTheFastTransport:
+    async def test_offers_http2_and_no_tls_older_than_1_2(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        context = ssl.create_default_context(cadata=CA.cert_pem.bytes().decode())
+        context.set_alpn_protocols(["http/1.1", "h2"])
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        found = writer.get_extra_info("ssl_object")
+        assert found.selected_alpn_protocol() == "h2"
+        writer.close()
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.open_connection(host, int(port), ssl=context)
+
+    async def test_logs_a_bad_renewal_once_however_many_connections_come(
+        self, address: str, pair: KeyPair
+    ) -> None:
+        lines = Lines()
+        logging.getLogger("extproc.tls").addHandler(lines)
+        try:
+            good = pair.certificate.read_text()
+            for bad in ("no PEM at all", "nor this"):
+                pair.certificate.write_text(bad)
+                for _ in range(3):
+                    assert await is_serving(address)
+            pair.certificate.write_text(good)
+            assert await is_serving(address)
+            pair.key.unlink()
+            for _ in range(3):
+                assert await is_serving(address)
+        finally:
+            logging.getLogger("extproc.tls").removeHandler(lines)
+        assert len(lines.lines) == 3
+
+    async def test_ends_a_connection_that_speaks_no_tls(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100))
+        async with asyncio.timeout(10):
+            assert b"HTTP" not in await reader.read()
+        writer.close()
+        assert await is_serving(address)
+
+    async def test_refuses_a_bad_pair_at_the_start(
+        self, pair: KeyPair, transport: Transport
+    ) -> None:
+        pair.key.write_text("no key")
+        server = transport(Sidecar().processor, pair)
+        with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key: "):
+            await server.start(f"127.0.0.1:{free_port()}")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor import (
@@ -26,11 +27,13 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2 as official_health_pb2
 
 from extproc.edge.health import SERVICE
 from extproc.edge.wire import (
     external_processor_pb2,
     header_pb2,
+    health_pb2,
     http_status_pb2,
     metadata_pb2,
     processing_mode_pb2,
@@ -250,8 +253,18 @@ def test_the_compiled_modules_are_those_of_the_protos(tmp_path: Path) -> None:
         module.DESCRIPTOR.name: bare(
             FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
         )
-        for module in MODULES
+        for module in (*MODULES, health_pb2)
     }
+
+
+@pytest.mark.parametrize("name", ["HealthCheckRequest", "HealthCheckResponse"])
+def test_the_messages_of_health_are_those_of_grpc(name: str) -> None:
+    def described(module: Any) -> str:
+        copy = DescriptorProto()
+        module.DESCRIPTOR.message_types_by_name[name].CopyToProto(copy)
+        return str(copy).replace(module.DESCRIPTOR.package, "")
+
+    assert described(health_pb2) == described(official_health_pb2)
 
 
 def bare(file: FileDescriptorProto) -> bytes:

@@ -36,15 +36,18 @@ header blocks, and within one.
 
 Flow control
 ------------
-What the peer may send is opened again by `consumed` only, which the server calls for each Data
+What the peer may send is opened again by `consumed`, which the server calls for each Data
 once its answers do not wait in `queued`; until then, and until what an ended stream has queued
 is gone, it counts as held. So a peer that does not read its answers can have us hold
 no more of requests than a window for each stream, and the connection's for all of them.
 
+The server accounts for the data of incomplete messages itself: `keep` opens the connection's
+window for them and `let_go` the stream's.
+
 This cannot lock up: what is held waits for the peer to read answers, which it can do whatever
 we let it send, and all of it is consumed then; so a window that is shut has been consumed by
 more than half in the end, and half is when it is opened again. One stream can keep others
-waiting only if each of some 64 (16 MiB by 256 KiB) holds all that it may, as nobody reads
+waiting only if each of some 128 (16 MiB by 128 KiB) holds all that it may, as nobody reads
 its answers. It gives that back with its end, which whoever lets a stream lie has to see to.
 
 What is left to the server: to stop reading from a peer that does not read what `take` gives,
@@ -106,6 +109,11 @@ class Connection(Incoming):
         self._promised = LARGEST_STREAM
         """The last stream that our GOAWAY has named."""
         self._announced = self._concluded = self._failed = self._peer_leaves = False
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer's preface has come, its first SETTINGS included."""
+        return self._handlers is not _FIRST
 
     @property
     def closed(self) -> bool:

@@ -11,6 +11,7 @@ real decoder.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
@@ -18,7 +19,7 @@ from extproc.edge.http2 import fields
 from extproc.edge.http2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from extproc.edge.http2.events import Headers
 from extproc.edge.http2.limits import Limits
-from extproc.edge.http2.splitting import split
+from extproc.edge.http2.splitting import after_updates, split
 
 _KEPT = 64
 """Blocks that are kept. A peer that never repeats itself only has them thrown away each time."""
@@ -27,6 +28,10 @@ _KEPT_SIZE = 4_096
 _KEPT_FIELDS = 256
 _KEPT_FIELD_SIZE = 256
 """Bytes of the longest one."""
+
+_EXPANSION = 8_192
+"""Bytes that a decoded block may have beyond twice its encoded size. Huffman's code is at most that
+dense; the rest is for references: a hundred to the static table, and a whole dynamic one."""
 
 Field = tuple[bytes, bytes]
 
@@ -39,6 +44,9 @@ class HeaderDecoder:
         self._decoder = Decoder(max_header_list_size=limits.header_list)
         self._fields: dict[bytes, Field] = {}
         self._list_limit = limits.header_list
+        self._most_fields = limits.header_fields
+        self.fields = 0
+        """Fields of the last block that had to be decoded."""
         self.kept: dict[bytes, Headers] = {}
         """Requests by their blocks: the caller looks here first, and saves a call."""
 
@@ -68,16 +76,27 @@ class HeaderDecoder:
         if len(block) > self._longest:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "header block too long")
         try:
+            # Counted first: the decoder takes microseconds for each field, which may be one byte.
+            self._pieces(block, after_updates(block))
+            self._decoder.max_header_list_size = min(self._list_limit, 2 * len(block) + _EXPANSION)
             return self._decoder.decode(block, raw=True)
         except OversizedHeaderListError:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "header list too large") from None
-        except HPACKError:
+        except (ValueError, HPACKError):
             raise ConnectionFault(COMPRESSION_ERROR, "header block not decodable") from None
+
+    def _pieces(self, block: bytes, at: int) -> list[bytes]:
+        """The encoded fields. Raises ConnectionFault if there are too many, or ValueError."""
+        pieces = list(islice(split(block, at), self._most_fields + 1))
+        self.fields = len(pieces)
+        if self.fields > self._most_fields:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many header fields")
+        return pieces
 
     def _by_field(self, block: bytes) -> list[Field] | None:
         """The fields of a block that will always mean the same; None if it is not sound."""
         try:
-            found = [self._field(piece) for piece in split(block)]
+            found = [self._field(piece) for piece in self._pieces(block, 0)]
         except (ValueError, HPACKError):
             return None
         size = sum(len(name) + len(value) + 32 for name, value in found)
@@ -86,6 +105,7 @@ class HeaderDecoder:
     def _field(self, piece: bytes) -> Field:
         field = self._fields.get(piece)
         if field is None:
+            self._decoder.max_header_list_size = self._list_limit
             ((name, value),) = self._decoder.decode(piece, raw=True)
             field = name, value
             if len(piece) <= _KEPT_FIELD_SIZE:

@@ -19,7 +19,7 @@ from extproc.edge.http2.errors import (
 )
 from extproc.edge.http2.events import Data, Ended, Event, Opened, Reset
 from extproc.edge.http2.frames import END_STREAM, LARGEST_WINDOW, PADDED
-from extproc.edge.http2.limits import Limits
+from extproc.edge.http2.limits import FIELDS_PER_TOKEN, Limits
 from extproc.edge.http2.outgoing import WORTHWHILE, Outgoing
 from extproc.edge.http2.payload import check_size, unpadded
 from extproc.edge.http2.stream import Stream
@@ -56,6 +56,7 @@ class Incoming(Outgoing):
         state.receive_window -= size
         if state.receive_window < 0:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "more data than the stream's window")
+        state.held += size
         if state.ending:
             self.consumed(stream, size)
         else:
@@ -98,6 +99,7 @@ class Incoming(Outgoing):
         headers = self._kept.get(block)
         if headers is None:
             headers = self._decoder.request(block)
+            self._pay_for_fields()
         self._last_stream = stream
         if headers is None:
             self._turn_away(stream, PROTOCOL_ERROR)
@@ -118,6 +120,7 @@ class Incoming(Outgoing):
 
     def _on_trailers(self, state: Stream, block: bytes, flags: int) -> None:
         well_formed = self._decoder.trailers(block)
+        self._pay_for_fields()
         if state.peer_ended:
             self._stream_error(state.id, STREAM_CLOSED)
         elif not well_formed or not flags & END_STREAM:
@@ -129,6 +132,7 @@ class Incoming(Outgoing):
         if stream not in self._recent:
             raise ConnectionFault(PROTOCOL_ERROR, "HEADERS of a stream that cannot be opened")
         self._decoder.trailers(block)
+        self._pay_for_fields()
         if flags & END_STREAM:
             del self._recent[stream]
         else:
@@ -172,6 +176,11 @@ class Incoming(Outgoing):
     def _spend(self, tokens: int = 1) -> None:
         if not self._budget.spend(self._now, tokens):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames of no use")
+
+    def _pay_for_fields(self) -> None:
+        tokens = self._decoder.fields // FIELDS_PER_TOKEN
+        if tokens:
+            self._spend(tokens)
 
     def _stream_error(self, stream: int, code: int) -> None:
         """The peer broke a rule of one stream, which ends there."""

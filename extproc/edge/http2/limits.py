@@ -19,9 +19,11 @@ class Limits:
     concurrent_streams: int = 20_000
     """Streams at once; further ones are refused, and clients try them elsewhere. Envoy
     opens a connection for each of its worker threads."""
-    stream_window: int = 262_144
+    stream_window: int = 131_072
     """Bytes of one stream that may lie unconsumed. Not less than a new connection's 65,535,
     which a peer may use before it has heard of anything else."""
+    wide_window: int = 262_144
+    """The same for streams that send much while few do: see `widen`."""
     connection_window: int = 16_777_216
     """Bytes of all streams together that may lie unconsumed: the memory a peer can take."""
     frame_size: int = SMALLEST_MAX_FRAME
@@ -30,6 +32,8 @@ class Limits:
     """Bytes of an encoded header block, over all its frames."""
     header_list: int = 65_536
     """Bytes of a decoded one, with 32 more for each field."""
+    header_fields: int = 100
+    """Fields of a header block. Envoy sends some fifteen."""
     continuations: int = 16
     """Frames after the first that a header block may take, empty ones included."""
     remembered: int = 4_096
@@ -50,6 +54,10 @@ class Limits:
 
 LIMITS = Limits()
 
+FIELDS_PER_TOKEN = 16
+"""Fields to decode for which a block costs a token, see `Budget`. A block that was seen before
+costs none."""
+
 
 class Budget:
     """A bucket of tokens for what costs a peer little, and us something.
@@ -57,8 +65,9 @@ class Budget:
     Each of these takes a token: a PING, SETTINGS, PRIORITY, GOAWAY or unknown frame; a DATA
     frame that carries nothing; a frame on a stream that is closed; a stream that is
     broken off before we have answered, refused, or malformed; a WINDOW_UPDATE that lets
-    next to nothing go. Whatever we send in earnest earns two, as a peer may say of each
-    DATA frame that it has read it, for the stream and for the connection.
+    next to nothing go; each `FIELDS_PER_TOKEN` fields that must be decoded. Whatever we send in
+    earnest earns two, as a peer may say of each DATA frame that it has read it, for the stream
+    and for the connection.
     """
 
     __slots__ = ("_capacity", "_per_second", "_since", "left")

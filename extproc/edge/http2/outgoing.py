@@ -118,16 +118,50 @@ class Outgoing:
         state = self._streams.get(stream)
         if state is None:
             return
-        window = self._limits.stream_window
-        held = window - state.receive_window - state.consumed
-        if size > held:
-            size = held
+        if size > state.held:
+            size = state.held
+        state.held -= size
+        self._reopen(state, size)
+        self._credit(size)
+
+    def keep(self, stream: int, size: int) -> None:
+        """So many bytes stay in memory, on the caller's account: others may use the connection.
+
+        The stream's own window stays shut by them, until `let_go`.
+        """
+        state = self._streams.get(stream)
+        if state is None:
+            return
+        if size > state.held:
+            size = state.held
+        state.held -= size
+        state.kept += size
+        self._credit(size)
+
+    def let_go(self, stream: int) -> None:
+        """The peer may send on the stream in place of all that was kept of it."""
+        state = self._streams.get(stream)
+        if state is not None and state.kept:
+            size = state.kept
+            state.kept = 0
+            self._reopen(state, size)
+
+    def widen(self, stream: int) -> None:
+        """Gives a stream a window of `wide_window`, so that it waits for us less often."""
+        state = self._streams.get(stream)
+        more = 0 if state is None else self._limits.wide_window - state.window
+        if state is not None and more > 0:
+            state.window += more
+            self._reopen(state, more)
+
+    def _reopen(self, state: Stream, size: int) -> None:
+        """Opens a stream's window again, by halves."""
         state.consumed += size
-        if state.consumed * 2 >= window and not (state.peer_ended or state.ending):
-            self._output.append(frames.window_update(stream, state.consumed))
+        open_ = not (state.peer_ended or state.ending)
+        if open_ and state.consumed * 2 >= state.window:
+            self._output.append(frames.window_update(state.id, state.consumed))
             state.receive_window += state.consumed
             state.consumed = 0
-        self._credit(size)
 
     def _credit(self, size: int) -> None:
         """Gives the connection's window back what a stream had of it."""
@@ -157,9 +191,8 @@ class Outgoing:
 
     def _drop(self, state: Stream) -> None:
         del self._streams[state.id]
-        held = self._limits.stream_window - state.receive_window - state.consumed
-        if held:
-            self._credit(held)
+        if state.held:
+            self._credit(state.held)
         if state.queue:
             self._waiting.pop(state.id, None)
 

@@ -1,4 +1,4 @@
-"""Where the fields of a header block begin and end, without a look at what they say.
+"""Where the fields of a header block begin and end, without decoding them.
 
 RFC 7541, section 6: a field is a number, then up to two strings, each with its length before it.
 """
@@ -6,14 +6,31 @@ RFC 7541, section 6: a field is a number, then up to two strings, each with its 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
+
+MOST_UPDATES: Final = 2
+"""Changes of the table's size that a block may begin with (RFC 7541, section 4.2)."""
 
 _MOST_DIGITS = 4
 """Bytes of a number after its first: 28 bits, more than any block is long."""
 
 
-def split(block: bytes) -> Iterator[bytes]:
-    """The fields, one after the other. Raises ValueError for a block that has none such."""
-    at = 0
+def after_updates(block: bytes) -> int:
+    """Return the position of the first field, after the changes of the table's size.
+
+    Raises ValueError if there are more changes than a block may have.
+    """
+    at = updates = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        updates += 1
+        if updates > MOST_UPDATES:
+            raise ValueError("too many changes of the table's size")
+        _, at = _number(block, at, 5)
+    return at
+
+
+def split(block: bytes, at: int = 0) -> Iterator[bytes]:
+    """The fields from `at` on, one after the other. Raises ValueError if the block is malformed."""
     while at < len(block):
         start = at
         first = block[at]

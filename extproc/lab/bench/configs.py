@@ -25,6 +25,17 @@ def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
     return adapted(envoy_configuration(), EnvoyPlaces(sidecar, upstreams))
 
 
+def add_tls(config: Config) -> None:
+    """Has Envoy call the sidecar with TLS, and take any certificate."""
+    _cluster(config, "extproc")["transport_socket"] = {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/"
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+        },
+    }
+
+
 def alone(upstreams: Sequence[str]) -> Config:
     """The same without the filter: all requests go round the upstreams."""
     config = with_sidecar("127.0.0.1:1", upstreams)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from extproc.edge.tls import KeyPair
 from extproc.lab.bench import configs, peers
 from extproc.lab.bench.wire import MODEL
 from extproc.lab.processes import Process, until
@@ -60,6 +61,19 @@ def of_transport(transport: str) -> str:
     return f"Envoy + extproc {transport}"
 
 
+def with_tls(pair: KeyPair) -> list[Way]:
+    """The sidecar on each transport, with TLS between Envoy and it."""
+    told = "`PrefixHash` in `extproc serve --transport {} --tls-cert ...`; Envoy with one worker"
+    return [
+        Way(
+            f"{of_transport(transport)}, TLS",
+            told.format(transport),
+            partial(_start_extproc, transport, tls=pair),
+        )
+        for transport in TRANSPORTS
+    ]
+
+
 def ways(with_peers: bool) -> list[Way]:
     """Those that can be run here, in the order of the tables."""
     found = [
@@ -99,15 +113,23 @@ async def _start_lua(upstreams: Sequence[str], directory: Path, cleanup: AsyncEx
 
 
 async def _start_extproc(
-    transport: str, upstreams: Sequence[str], directory: Path, cleanup: AsyncExitStack
+    transport: str,
+    upstreams: Sequence[str],
+    directory: Path,
+    cleanup: AsyncExitStack,
+    tls: KeyPair | None = None,
 ) -> Running:
     balancing = {"strategy": "PrefixHash"}
     model = {"name": MODEL, "endpoints": list(upstreams), "loadBalancing": balancing}
     arguments = ["--transport", transport]
+    if tls is not None:
+        arguments += [f"--tls-cert={tls.certificate}", f"--tls-key={tls.key}"]
     sidecar = FileSidecar({"models": [model]}, directory, arguments=arguments)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     config = configs.with_sidecar(sidecar.listen, upstreams)
+    if tls is not None:
+        configs.add_tls(config)
     return await _start_envoy(config, directory, cleanup, sidecar)
 
 

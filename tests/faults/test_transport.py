@@ -1,0 +1,121 @@
+"""Peers that attack the port where Envoy connects, beside one that behaves well."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from extproc.lab.processes import Process, until
+from extproc.lab.stack import FileSidecar
+from tests.core.builders import TWO_ADDRESSES
+from tests.edge.http2 import wire
+from tests.faults.extent import FULL, extent
+from tests.faults.http2_attacks import ATTACKS, GREETING, REQUEST, UPDATE, headers
+from tests.faults.report import Report
+
+STATIC = {"models": [{"name": "llama", "endpoints": list(TWO_ADDRESSES)}]}
+SECONDS = extent(2, 10)
+PAUSE_SECONDS = 0.005
+MOST_P99_MS = 100
+MOST_MEMORY_MB = 150
+
+
+class WellBehaved:
+    """A client with one connection and one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._stream = 1
+        self.seconds: list[float] = []
+
+    @classmethod
+    async def to(cls, address: str) -> WellBehaved:
+        host, _, port = address.rpartition(":")
+        client = cls(*await asyncio.open_connection(host, int(port)))
+        client._writer.write(GREETING)
+        await client.ask(UPDATE)
+        return client
+
+    async def ask(self, begin: bytes = b"") -> None:
+        """One request, decided. Raises AssertionError for any other answer."""
+        began = time.monotonic()
+        stream = self._stream
+        self._stream += 2
+        self._writer.write(headers(stream, begin + wire.block()))
+        self._writer.write(wire.data(stream, REQUEST, end=True))
+        answer = b""
+        async with asyncio.timeout(60):
+            while True:
+                head = await self._reader.readexactly(9)
+                payload = await self._reader.readexactly(int.from_bytes(head[:3]))
+                if int.from_bytes(head[5:]) != stream:
+                    continue
+                if head[3] == wire.DATA:
+                    answer += payload
+                elif head[3] == wire.HEADERS and head[4] & 1:
+                    break
+        assert b"x-target-endpoint" in answer
+        self.seconds.append(time.monotonic() - began)
+
+    async def ask_for(self, seconds: float) -> None:
+        """Asks again and again, with pauses, for so long, and fifty times at least."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or len(self.seconds) < 50:
+            await self.ask()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def p99_ms(self) -> float:
+        return sorted(self.seconds)[int(len(self.seconds) * 0.99)] * 1e3
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def largest_memory(sidecar: FileSidecar, until_done: asyncio.Task[None]) -> float:
+    """The most megabytes that the sidecar has in use meanwhile."""
+    most = 0
+    while not until_done.done():
+        most = max(most, sidecar.resident_bytes())
+        await asyncio.sleep(0.02)
+    return most / 1e6
+
+
+@pytest.fixture
+async def sidecar(tmp_path: Path) -> AsyncIterator[FileSidecar]:
+    sidecar = FileSidecar(STATIC, tmp_path)
+    await sidecar.start()
+    yield sidecar
+    await sidecar.kill()
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_path: Path) -> None:
+    """Another connection is served all the time, in 100 ms for 99 of 100 requests, in 150 MB."""
+    what = (ATTACKS[attack].__doc__ or "").rstrip(".")
+    report.tried(f"{what[0].lower()}{what[1:]}, for {SECONDS} s on one connection after the other")
+    client = await WellBehaved.to(sidecar.listen)
+    client.seconds.clear()
+    port = sidecar.listen.rpartition(":")[2]
+    command = [sys.executable, "-m", "tests.faults.http2_attacks", attack, port]
+    attacker = Process("attacker", command, tmp_path)
+    attacker.spawn()
+    try:
+        await asyncio.sleep(0.5)
+        asking = asyncio.create_task(client.ask_for(SECONDS))
+        memory = await largest_memory(sidecar, asking)
+        await asking
+        assert attacker.returncode() is None, attacker.complaint()
+    finally:
+        await attacker.kill()
+    client.close()
+    report.lost(f"p99 {client.p99_ms():.1f} ms of {len(client.seconds)} requests; {memory:.0f} MB")
+    assert "Traceback" not in sidecar.complaint()
+    await until(sidecar.is_ready, 10, "the admin port to answer")
+    if FULL:
+        assert client.p99_ms() < MOST_P99_MS
+        assert memory < MOST_MEMORY_MB

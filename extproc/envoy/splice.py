@@ -7,11 +7,14 @@ entries with their key. Inside brackets the same values are written as JSON, wit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from extproc.envoy.tree import Alias, Mapping, Node, Sequence, parse, walk
 
+_ANCHOR = re.compile(r"(?<![^\s\[{,])&([A-Za-z0-9_-]+)")
 _OPENING = {"]": "[", "}": "{"}
 
 
@@ -52,7 +55,7 @@ def replace_items(text: str, sequence: Sequence, indices: Iterable[int], block: 
     for index in reversed(gone):
         start = _above_comments(text, _dash(text, sequence, index), column)
         end = _next_line(text, sequence.items[index].end)
-        text = text[:start] + text[end:]
+        text = text[:start] + text[_below_comments(text, end, column) :]
         if index == gone[0] and block:
             text = _insert_lines(text, start, block, column)
     return text
@@ -95,7 +98,22 @@ def indented(block: str, column: int) -> str:
     return "".join(f"{' ' * column}{line}".rstrip() + "\n" for line in lines)
 
 
+def with_fresh_anchors(block: str, text: str) -> str:
+    """Return `block` with anchors that `text` does not have: many readers refuse the same twice."""
+    taken = set(_ANCHOR.findall(text))
+    for name in dict.fromkeys(_ANCHOR.findall(block)):
+        fresh = next(one for one in _numbered(name) if one not in taken)
+        block = re.sub(rf"([&*]){name}\b", rf"\1{fresh}", block)
+    return block
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
 def _insert_lines(text: str, at: int, block: str, column: int) -> str:
+    block = with_fresh_anchors(block, text)
     before = text[:at]
     if before and not before.endswith("\n"):
         before += "\n"
@@ -174,3 +192,11 @@ def lines_of_entry(text: str, mapping: Mapping, key: str) -> str:
     place, value = next((k, v) for k, v in mapping.entries if k is mapping.key(key))
     start = _above_comments(text, place.start, _column(text, place.start))
     return text[start : _next_line(text, value.end)]
+
+
+def _below_comments(text: str, at: int, column: int) -> int:
+    """Return the offset after the comments at `at` that are indented deeper than `column`."""
+    deeper = re.compile(rf"(?:[ ]*\n)*[ ]{{{column + 1}}}[ ]*#.*\n?")
+    while found := deeper.match(text, at):
+        at = found.end()
+    return at

@@ -10,7 +10,7 @@ from extproc.envoy.merge.mounted import mounted, with_extras
 from extproc.envoy.merge.paths import is_catch_all, is_conditional, takes_llm_paths
 from extproc.envoy.merge.plan import Plan, covers, manager_in
 from extproc.envoy.names import Names
-from extproc.envoy.splice import add_entries, insert_items, replace_items
+from extproc.envoy.splice import add_entries, insert_items, replace_items, with_fresh_anchors
 from extproc.envoy.tree import Mapping, Node, Sequence, parse
 
 _INHERITED = (
@@ -89,8 +89,11 @@ def _hiding(users: Seq[Node], plan: Plan) -> list[Node]:
 
 
 def _wanted(extras: dict[str, Any], plan: Plan) -> str:
-    blocks = [mounted(plan.pieces.routes, prefix) for prefix in plan.prefixes]
-    return "".join(with_extras(one, extras) for one in blocks)
+    block = ""
+    for prefix in plan.prefixes:
+        one = with_extras(mounted(plan.pieces.routes, prefix), extras)
+        block += with_fresh_anchors(one, block)
+    return block
 
 
 def _extras(sources: Seq[Node], plan: Plan) -> dict[str, Any]:

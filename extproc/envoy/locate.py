@@ -100,8 +100,18 @@ def sidecar_filter(manager: Manager) -> Node | None:
 
 def reads_target(route: Node) -> bool:
     """Tell whether a route is for requests that have a decision."""
-    headers = route.list("match.headers")
-    return any(header.text("name").lower() == ROUTING_HEADERS[0] for header in headers)
+    return ROUTING_HEADERS[0] in _matched_headers(route)
+
+
+def names_second(route: Node) -> bool:
+    """Tell whether a route is for requests that have a second candidate, by header or metadata."""
+    metadata = [key for one in route.list("match.dynamic_metadata") for key in one.list("path")]
+    keys = {key.text("key") for key in metadata}
+    return ROUTING_HEADERS[1] in _matched_headers(route) | keys
+
+
+def _matched_headers(route: Node) -> set[str]:
+    return {header.text("name").lower() for header in route.list("match.headers")}
 
 
 def cluster_of(route: Node) -> str:

@@ -136,6 +136,7 @@ class Alias(Node):
         return self.to.data()
 
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.resolver.Resolver()
 
 
@@ -178,7 +179,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 class _Builder:
     def __init__(self, text: str) -> None:
-        self._events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._anchors: dict[str, Node] = {}
 
     def document(self) -> Node:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from extproc.envoy.lint.finding import Finding, error, hint, warning
 from extproc.envoy.lint.subject import Route, Subject, seconds
+from extproc.envoy.locate import names_second
 from extproc.envoy.merge.paths import is_catch_all
 
 _LONG = 600.0
@@ -54,6 +55,8 @@ def route_hidden(subject: Subject) -> Iterator[Finding]:
 
 def no_second_candidate(subject: Subject) -> Iterator[Finding]:
     for route in subject.targets:
+        if not _needs_second(subject, route):
+            continue
         policy = route.node.at("route.retry_policy") or route.host.get("retry_policy")
         retried = policy.text("retry_on") if policy is not None else ""
         if "connect-failure" not in retried:
@@ -113,6 +116,15 @@ def idle_timeout_short(subject: Subject) -> Iterator[Finding]:
                 "a request that waits longer in the engine's queue, or a slow first token, is cut",
                 "idle_timeout: 3600s on the route",
             )
+
+
+def _needs_second(subject: Subject, route: Route) -> bool:
+    """Tell whether a route is for requests with a second candidate: those without one may have a
+    route of their own after it.
+    """
+    if names_second(route.node):
+        return True
+    return not any(names_second(one.node) for one in subject.targets if one.host is route.host)
 
 
 def _has_second(subject: Subject, route: Route) -> bool:

@@ -16,7 +16,7 @@ from extproc import __version__
 from extproc.commands.console import OK, Parser
 from extproc.compiled import COMPILED
 
-COMMANDS = ("serve", "check", "explain")
+COMMANDS = ("serve", "check", "explain", "envoy-config")
 """Commands that need no extra. Each has a module in extproc/commands, `-` written as `_`."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import re
 from collections.abc import Callable
 
 from extproc.adapters.dns.resolver import NameServer
@@ -80,3 +81,15 @@ def load(text: str) -> tuple[str, int]:
     if not address or not count.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT=N")
     return address, int(count)
+
+
+def host_port(text: str) -> str:
+    if text.startswith("unix:"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return address(text)
+
+
+def path_prefix(text: str) -> str:
+    if not re.fullmatch(r"/|(/[A-Za-z0-9._~-]+)+/?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no path such as /team")
+    return text

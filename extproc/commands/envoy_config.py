@@ -1,0 +1,183 @@
+"""`extproc envoy-config`: prints, writes and checks Envoy's part of the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from extproc.adapters.models_document import DocumentError, parse
+from extproc.commands.console import BAD_INPUT, OK, Parser, complain
+from extproc.commands.values import address, host_port, path_prefix
+from extproc.envoy.files import diff, read, replace
+from extproc.envoy.lint import Severity, lint
+from extproc.envoy.merge import merge
+from extproc.envoy.print import recommended
+from extproc.envoy.problems import ConfigurationError
+from extproc.envoy.tree import YamlError
+
+
+def add(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = commands.add_parser(
+        "envoy-config",
+        help="print, write or check Envoy's configuration",
+        description="Prints the recommended Envoy configuration. --into writes its pieces into "
+        "a configuration that you have and shows the difference; what is there already stays as "
+        "it is, so a second run changes nothing. --check looks for settings that lose requests or "
+        "decisions: a line for each, FILE: where: what is wrong: why; fix: what to do.",
+        epilog="Exit code 0; 2 if nothing could be written, or if --check finds an error. "
+        "Warnings and hints of --check leave it 0.",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--into", type=Path, metavar="FILE", help="write the pieces into this file")
+    mode.add_argument("--check", type=Path, metavar="FILE", help="check this file")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --into: show the difference, write nothing"
+    )
+    addresses = parser.add_argument_group("addresses")
+    addresses.add_argument(
+        "--endpoint",
+        action="append",
+        default=[],
+        type=host_port,
+        metavar="HOST:PORT",
+        help="a model server, for requests while the sidecar is down; may be repeated",
+    )
+    addresses.add_argument(
+        "--models", type=Path, metavar="FILE", help="or the models document that lists them"
+    )
+    addresses.add_argument(
+        "--sidecar",
+        type=address,
+        metavar="ADDR",
+        help="where 'extproc serve' listens: HOST:PORT or unix:PATH (default: as in the file, "
+        "else 127.0.0.1:9002)",
+    )
+    addresses.add_argument(
+        "--listen",
+        type=host_port,
+        metavar="HOST:PORT",
+        help="where the printed configuration listens (default: 0.0.0.0:8080)",
+    )
+    places = parser.add_argument_group("places, for --into")
+    places.add_argument(
+        "--prefix",
+        action="append",
+        default=[],
+        type=path_prefix,
+        metavar="PATH",
+        help="serve the LLM paths below this path, as /team/v1/chat/completions; the servers "
+        "do not see it; may be repeated, and / is the root (default: /)",
+    )
+    places.add_argument(
+        "--listener",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the listener; may be repeated (default: all that share the virtual host)",
+    )
+    places.add_argument(
+        "--virtual-host",
+        default="",
+        metavar="NAME",
+        help="the virtual host (default: the only one that forwards requests)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    misplaced = _misplaced(arguments)
+    if misplaced:
+        return complain(f"extproc envoy-config: {misplaced} (see extproc envoy-config --help)")
+    try:
+        if arguments.check is not None:
+            return _check(arguments.check)
+        endpoints = [*arguments.endpoint, *_endpoints_of(arguments.models)]
+        if arguments.into is None:
+            print(recommended(endpoints, arguments.sidecar or "", arguments.listen or ""), end="")
+            return OK
+        return _into(arguments, endpoints)
+    except DocumentError as error:
+        return complain(*(f"{arguments.models}: {problem}" for problem in error.problems))
+    except (ConfigurationError, YamlError) as error:
+        return complain(f"{arguments.into or arguments.check}: {error}")
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}")
+
+
+def _misplaced(arguments: argparse.Namespace) -> str:
+    """Return a complaint about flags that do not go together; "" without one."""
+    of_into = {
+        "--dry-run": arguments.dry_run,
+        "--prefix": arguments.prefix,
+        "--listener": arguments.listener,
+        "--virtual-host": arguments.virtual_host,
+    }
+    given = [flag for flag, value in of_into.items() if value]
+    if given and arguments.into is None:
+        return f"{given[0]} goes with --into FILE"
+    if arguments.listen and arguments.into is not None:
+        return "--listen is for the printed configuration: --into changes no listener's address"
+    if arguments.check is not None and (arguments.endpoint or arguments.models):
+        return "--check takes no addresses"
+    return ""
+
+
+def _endpoints_of(models: Path | None) -> list[str]:
+    """Return the static endpoints of a models document. Raises DocumentError, OSError."""
+    if models is None:
+        return []
+    spec = parse(models.read_bytes())
+    served = [model for model in spec.models if model.split is None]
+    found = list(dict.fromkeys(str(one) for model in served for one in model.endpoints or ()))
+    if not found:
+        raise DocumentError(
+            [
+                "lists no static endpoints: name the servers with --endpoint HOST:PORT, for "
+                "example the DNS name of a headless Service"
+            ]
+        )
+    if len(served) > 1:
+        _note(
+            f"{models}: {len(served)} models share one fallback. While the sidecar is down, a "
+            "request may reach a server that does not have its model: give each model a route and "
+            "a fallback of its own"
+        )
+    return found
+
+
+def _into(arguments: argparse.Namespace, endpoints: Sequence[str]) -> int:
+    path: Path = arguments.into
+    before = read(path)
+    merged = merge(
+        before,
+        endpoints=endpoints,
+        sidecar=arguments.sidecar or "",
+        prefixes=arguments.prefix,
+        listeners=arguments.listener,
+        virtual_host=arguments.virtual_host,
+    )
+    if merged.text == before:
+        _note(f"{path}: has all the pieces: nothing changed")
+        return OK
+    for note in merged.notes:
+        _note(f"{path}: {note}")
+    print(diff(path, before, merged.text), end="", flush=True)
+    if arguments.dry_run:
+        _note(f"{path}: not written (--dry-run)")
+        return OK
+    replace(path, merged.text)
+    _note(f"{path}: written. Next: envoy --mode validate -c {path}")
+    return OK
+
+
+def _check(path: Path) -> int:
+    findings = lint(read(path))
+    for finding in findings:
+        print(f"{path}: {finding}")
+    return BAD_INPUT if any(one.severity is Severity.ERROR for one in findings) else OK
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,72 @@
+"""Looks for settings of a configuration that lose requests or decisions.
+
+A rule is a function from one listener that asks the sidecar to findings, which say why and what
+to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from extproc.envoy.lint import bodies, clusters, filters, routes
+from extproc.envoy.lint.finding import Finding, Severity, error
+from extproc.envoy.lint.subject import Subject, subjects
+from extproc.envoy.tree import parse
+
+__all__ = ["RULES", "Finding", "Severity", "lint"]
+
+Rule = Callable[[Subject], Iterator[Finding]]
+
+RULES: tuple[Rule, ...] = (
+    filters.routing_headers_stay,
+    filters.several_ext_procs,
+    filters.headers_not_sent,
+    filters.response_headers_not_shown,
+    filters.response_attributes_missing,
+    filters.response_trailers_not_sent,
+    filters.metadata_dropped,
+    filters.message_timeout_short,
+    filters.stream_limited,
+    filters.fails_closed,
+    filters.mode_override_refused,
+    filters.route_not_selected_again,
+    filters.buffer_small,
+    bodies.body_hidden,
+    bodies.body_streamed_after_headers,
+    bodies.body_streamed_in_pieces,
+    bodies.body_refused,
+    bodies.body_end_lost,
+    bodies.body_garbled,
+    bodies.large_bodies_refused,
+    bodies.body_not_kept,
+    routes.foreign_routes_asked,
+    routes.nothing_asked,
+    routes.route_hidden,
+    routes.no_second_candidate,
+    routes.timeout_short,
+    routes.idle_timeout_short,
+    clusters.cluster_missing,
+    clusters.fallback_empty,
+    clusters.sidecar_without_http2,
+    clusters.breakers_at_defaults,
+    clusters.connect_timeout_short,
+)
+
+
+def lint(text: str) -> list[Finding]:
+    """Return the findings, in the order of the lines. Raises YamlError."""
+    root = parse(text)
+    asking = subjects(root)
+    if not asking:
+        return [
+            error(
+                root,
+                "listeners",
+                "no static listener has an ext_proc filter",
+                "nothing is decided",
+                filters.INTO,
+            )
+        ]
+    found = [finding for subject in asking for rule in RULES for finding in rule(subject)]
+    # Listeners may share clusters.
+    return sorted(dict.fromkeys(found), key=lambda one: one.line)

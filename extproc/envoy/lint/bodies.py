@@ -1,0 +1,156 @@
+"""Rules for request bodies: modes that hide the model, lose an end or garble a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extproc.envoy.lint.finding import Finding, error, warning
+from extproc.envoy.lint.subject import MOST_BODY, Route, Subject, number
+from extproc.envoy.tree import Node
+
+_TIMES = 4
+"""Bodies that overflow a buffer must be this many times its size (docs/envoy.md)."""
+
+
+def body_hidden(subject: Subject) -> Iterator[Finding]:
+    for route in _shown(subject, "NONE"):
+        yield warning(
+            route.node,
+            _where(subject, route),
+            "request_body_mode is NONE",
+            "the sidecar sees neither model nor prompt: it decides only where one model is "
+            "configured or x-model names it, and without the prefix",
+            _STREAMED,
+        )
+
+
+def body_streamed_after_headers(subject: Subject) -> Iterator[Finding]:
+    early = subject.config.text("send_body_without_waiting_for_header_response") == "true"
+    for route in _shown(subject, "STREAMED"):
+        if not early:
+            yield error(
+                route.node,
+                _where(subject, route),
+                "request_body_mode is STREAMED without "
+                "send_body_without_waiting_for_header_response",
+                "the body comes once the headers are gone, when nothing can be decided: the "
+                "sidecar answers 500",
+                "send_body_without_waiting_for_header_response: true",
+            )
+            return
+
+
+def body_streamed_in_pieces(subject: Subject) -> Iterator[Finding]:
+    """Without the buffer filter, the wait for a slow client counts as the sidecar's."""
+    unbuffered = [r for r in _shown(subject, "STREAMED") if not subject.buffers(r)]
+    for route in unbuffered:
+        if _least_length(route.node) <= 0:
+            yield warning(
+                route.node,
+                _where(subject, route),
+                "bodies reach the sidecar in pieces: no buffer filter before ext_proc is on",
+                "message_timeout begins with the headers, so requests of slow clients lose their "
+                "decision",
+                f"a buffer filter before ext_proc, with max_request_bytes: {MOST_BODY}",
+            )
+            return
+
+
+def body_refused(subject: Subject) -> Iterator[Finding]:
+    """With BUFFERED the limit of the listener or the route is the largest body."""
+    for route in _shown(subject, "BUFFERED"):
+        if subject.held(route) < MOST_BODY:
+            yield error(
+                route.node,
+                _where(subject, route),
+                f"request_body_mode is BUFFERED with a limit of {subject.held(route):,} bytes",
+                "Envoy answers 413 to larger bodies: prompts with images or documents have more",
+                f"request_body_buffer_limit: {MOST_BODY} on the route, or {_STREAMED}",
+            )
+
+
+def body_end_lost(subject: Subject) -> Iterator[Finding]:
+    for route in _shown(subject, "BUFFERED_PARTIAL"):
+        least = _TIMES * subject.held(route)
+        if _least_length(route.node) < least:
+            yield error(
+                route.node,
+                _where(subject, route),
+                f"request_body_mode is BUFFERED_PARTIAL for bodies that may overflow a buffer of "
+                f"{subject.held(route):,} bytes by little",
+                "Envoy 1.38 to 1.40 lose the end of such a body, and the request hangs",
+                f"a match on content-length from {least}, or {_STREAMED}",
+            )
+
+
+def body_garbled(subject: Subject) -> Iterator[Finding]:
+    for route in _shown(subject, "BUFFERED_PARTIAL"):
+        retries = route.node.at("route.retry_policy") or route.host.get("retry_policy")
+        if retries is not None:
+            yield error(
+                retries,
+                _where(subject, route),
+                "retries on a route whose bodies are shown in part (BUFFERED_PARTIAL)",
+                "a retry sends the part that was shown twice",
+                f"no retry_policy here, or {_STREAMED}",
+            )
+
+
+def large_bodies_refused(subject: Subject) -> Iterator[Finding]:
+    """Bodies beyond the buffer filter's limit need a route without it."""
+    routes = subject.fallbacks or subject.targets
+    refusing = [one for one in routes if subject.buffers(one)]
+    passing = [one for one in routes if not subject.buffers(one)]
+    if refusing and not passing:
+        yield warning(
+            refusing[0].node,
+            _where(subject, refusing[0]),
+            f"no route for bodies larger than {subject.buffers(refusing[0]):,} bytes",
+            "the buffer filter answers them 413",
+            "a route before it that matches a larger content-length and leaves the buffer off",
+        )
+
+
+def body_not_kept(subject: Subject) -> Iterator[Finding]:
+    """A body that Envoy no longer has cannot be sent again."""
+    for route in subject.llm_routes:
+        limit = number(route.node, "request_body_buffer_limit", 0)
+        large = _least_length(route.node) > MOST_BODY
+        if limit < MOST_BODY and not large and _retries(route):
+            yield warning(
+                route.node,
+                _where(subject, route),
+                f"request_body_buffer_limit is {limit:,}"
+                if limit
+                else "no request_body_buffer_limit",
+                "Envoy does not repeat a request whose body is larger than the listener's buffer",
+                f"request_body_buffer_limit: {MOST_BODY}",
+            )
+
+
+_STREAMED = (
+    "request_body_mode: STREAMED with send_body_without_waiting_for_header_response: true after "
+    "a buffer filter"
+)
+
+
+def _shown(subject: Subject, mode: str) -> list[Route]:
+    """Return the routes at which the sidecar is asked with this body mode."""
+    routes = subject.fallbacks or subject.targets
+    return [one for one in routes if subject.asks(one) and subject.body_mode(one) == mode]
+
+
+def _least_length(route: Node) -> int:
+    """Return the least content-length that a route takes; -1 where it takes any."""
+    for header in route.list("match.headers"):
+        if header.text("name").lower() == "content-length":
+            return number(header, "range_match.start", -1)
+    return -1
+
+
+def _retries(route: Route) -> bool:
+    return (route.node.at("route.retry_policy") or route.host.get("retry_policy")) is not None
+
+
+def _where(subject: Subject, route: Route) -> str:
+    return f"{subject.where}, {route.label}"

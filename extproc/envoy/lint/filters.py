@@ -1,0 +1,214 @@
+"""Rules for the filters of a listener: the early removal, ext_proc, the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extproc.envoy.lint.finding import Finding, error, hint, warning
+from extproc.envoy.lint.subject import MOST_BODY, Subject, headers_read, seconds
+from extproc.envoy.locate import EXT_PROC, ROUTING_HEADERS, of_kind, reads_target
+from extproc.envoy.merge.early_removal import removed_early
+
+INTO = "run `extproc envoy-config --into` on this file"
+_MESSAGE_TIMEOUT = 1.0
+_FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
+
+
+def routing_headers_stay(subject: Subject) -> Iterator[Finding]:
+    """A client that sends a routing header chooses an address inside the network."""
+    read = {
+        name for one in subject.root.list("static_resources.clusters") for name in headers_read(one)
+    }
+    if any(reads_target(route.node) for route in subject.routes):
+        read.add(ROUTING_HEADERS[0])
+    missing = sorted(read - removed_early(subject.manager.node))
+    if missing:
+        yield error(
+            subject.manager.node,
+            subject.where,
+            f"early_header_mutation_extensions do not remove {', '.join(missing)}",
+            "a client that sends it has Envoy connect to an address of the client's choice "
+            "(server-side request forgery) while the sidecar is down",
+            f"`- remove: {missing[0]}` there; a header_mutation filter would be too late",
+        )
+
+
+def several_ext_procs(subject: Subject) -> Iterator[Finding]:
+    found = of_kind(subject.manager.filters(), EXT_PROC)
+    if len(found) > 1:
+        yield error(
+            found[1],
+            subject.where,
+            f"http_filters have {len(found)} ext_proc filters",
+            "two of them in one chain corrupt bodies",
+            "give LLM requests a listener of their own",
+        )
+
+
+def headers_not_sent(subject: Subject) -> Iterator[Finding]:
+    if _mode(subject, "request_header_mode") == "SKIP":
+        yield error(
+            subject.config,
+            _filter(subject),
+            "request_header_mode is SKIP",
+            "Envoy selects the endpoint before the sidecar has seen anything of the request",
+            "request_header_mode: SEND",
+        )
+
+
+def response_headers_not_shown(subject: Subject) -> Iterator[Finding]:
+    if _mode(subject, "response_header_mode") == "SKIP":
+        yield warning(
+            subject.config,
+            _filter(subject),
+            "response_header_mode is SKIP",
+            "the sidecar does not learn which endpoints fail, so it keeps choosing dead ones",
+            "response_header_mode: SEND",
+        )
+
+
+def response_attributes_missing(subject: Subject) -> Iterator[Finding]:
+    found = subject.config.get("response_attributes")
+    names = found.data() if found is not None else []
+    wanted = ("upstream.address", "upstream.request_attempt_count", "response.code_details")
+    missing = [one for one in wanted if one not in names]
+    if missing:
+        yield warning(
+            found or subject.config,
+            _filter(subject),
+            f"response_attributes lack {', '.join(missing)}",
+            "the sidecar cannot tell which endpoint failed, or served a retry: dead endpoints are "
+            "not avoided and in-flight counts drift",
+            f"response_attributes: [{', '.join(wanted)}]",
+        )
+
+
+def response_trailers_not_sent(subject: Subject) -> Iterator[Finding]:
+    if _mode(subject, "response_trailer_mode") != "SEND":
+        yield warning(
+            subject.config,
+            _filter(subject),
+            "response_trailer_mode is not SEND",
+            "Envoy 1.37 and 1.38 end the gRPC stream with the response's headers, so in-flight "
+            "counts are too low",
+            "response_trailer_mode: SEND",
+        )
+
+
+def metadata_dropped(subject: Subject) -> Iterator[Finding]:
+    found = subject.config.at("metadata_options.receiving_namespaces.untyped")
+    names = found.data() if found is not None else []
+    missing = [one for one in ("envoy.lb", "extproc") if one not in names]
+    if missing:
+        by_metadata = "envoy.lb" in missing and subject.target_clusters and not _by_header(subject)
+        yield (error if by_metadata else warning)(
+            found or subject.config,
+            _filter(subject),
+            f"metadata_options do not receive {', '.join(missing)}",
+            "Envoy drops the decision's metadata: the access log has none, and clusters that take "
+            "their host from metadata find no host",
+            "metadata_options: {receiving_namespaces: {untyped: [envoy.lb, extproc]}}",
+        )
+
+
+def message_timeout_short(subject: Subject) -> Iterator[Finding]:
+    text = subject.config.text("message_timeout")
+    value = seconds(text) if text else 0.2
+    if value is not None and value < _MESSAGE_TIMEOUT:
+        yield warning(
+            subject.config.get("message_timeout") or subject.config,
+            _filter(subject),
+            f"message_timeout is {text or '200ms, the default'}",
+            "in a burst the sidecar's queue alone takes longer, and these requests lose their "
+            "decision",
+            "message_timeout: 2s",
+        )
+
+
+def stream_limited(subject: Subject) -> Iterator[Finding]:
+    found = subject.config.at("grpc_service.timeout")
+    if found is not None and seconds(subject.config.text("grpc_service.timeout")) != 0:
+        yield error(
+            found,
+            _filter(subject),
+            "grpc_service has a timeout",
+            "the gRPC stream lives as long as the request, so longer responses lose their count, "
+            "and are cut where failure_mode_allow is false",
+            "remove it; message_timeout bounds the wait for the sidecar",
+        )
+
+
+def fails_closed(subject: Subject) -> Iterator[Finding]:
+    found = subject.config.get("failure_mode_allow")
+    if found is None:
+        yield warning(
+            subject.config,
+            _filter(subject),
+            "failure_mode_allow is not set, which means false",
+            _CLOSED,
+            "failure_mode_allow: true, or false if that is what you want",
+        )
+    elif subject.config.text("failure_mode_allow") == "false":
+        yield hint(
+            found,
+            _filter(subject),
+            "failure_mode_allow is false",
+            _CLOSED,
+            "true, unless you want that",
+        )
+
+
+_CLOSED = "a sidecar that dies cuts running streams, and requests fail until it is back"
+
+
+def mode_override_refused(subject: Subject) -> Iterator[Finding]:
+    full_duplex = _mode(subject, "request_body_mode") == _FULL_DUPLEX
+    if subject.config.text("allow_mode_override") != "true" and not full_duplex:
+        yield hint(
+            subject.config,
+            _filter(subject),
+            "allow_mode_override is not set",
+            "the sidecar cannot ask for the body of a response where it needs it",
+            "allow_mode_override: true",
+        )
+
+
+def route_not_selected_again(subject: Subject) -> Iterator[Finding]:
+    retained = subject.config.text("route_cache_action") == "RETAIN"
+    retained = retained or subject.config.text("disable_clear_route_cache") == "true"
+    by_header = any(reads_target(route.node) for route in subject.routes)
+    if retained and by_header:
+        yield error(
+            subject.config,
+            _filter(subject),
+            "the route is not selected again after the decision",
+            "the route for requests with x-target-endpoint is never taken",
+            "remove route_cache_action and disable_clear_route_cache",
+        )
+
+
+def buffer_small(subject: Subject) -> Iterator[Finding]:
+    """Bodies that the buffer filter refuses."""
+    for route in subject.fallbacks or subject.targets:
+        limit = subject.buffers(route)
+        if 0 < limit < MOST_BODY:
+            yield warning(
+                subject.buffer or route.node,
+                f"{subject.where}, {route.label}",
+                f"the buffer filter takes {limit:,} bytes",
+                "Envoy answers 413 to larger bodies: prompts with images or documents have more",
+                f"max_request_bytes: {MOST_BODY}",
+            )
+            return
+
+
+def _by_header(subject: Subject) -> bool:
+    return any(headers_read(one) for one in subject.root.list("static_resources.clusters"))
+
+
+def _mode(subject: Subject, name: str) -> str:
+    return subject.config.text(f"processing_mode.{name}")
+
+
+def _filter(subject: Subject) -> str:
+    return f"{subject.where}, {subject.ext_proc.text('name')}"

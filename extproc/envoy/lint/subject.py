@@ -1,0 +1,231 @@
+"""The parts of a configuration that the rules look at: a listener that asks the sidecar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from extproc.envoy.locate import (
+    BUFFER,
+    EXT_PROC,
+    ROUTING_HEADERS,
+    Manager,
+    cluster,
+    cluster_of,
+    is_ours,
+    managers,
+    of_kind,
+    reads_target,
+)
+from extproc.envoy.merge.paths import is_catch_all, takes_llm_paths
+from extproc.envoy.tree import Node, Scalar, Sequence, walk
+
+MOST_BODY = 8388608
+"""Bytes of a body that the recommended configuration shows whole."""
+
+DEFAULT_BUFFER = 1048576
+"""Envoy's per_connection_buffer_limit_bytes."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route with the settings of filters that hold for it."""
+
+    node: Node
+    host: Node
+    config: Node
+    """The route configuration."""
+
+    @property
+    def label(self) -> str:
+        name = self.node.text("name")
+        return f"route {name}" if name else "route"
+
+    def setting(self, name: str) -> Node | None:
+        """Return the most specific setting of a filter: of route, virtual host or all routes."""
+        for level in (self.node, self.host, self.config):
+            found = level.entries_at("typed_per_filter_config").get(name)
+            if found is not None:
+                return found
+        return None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One connection manager with an ext_proc filter for the sidecar."""
+
+    root: Node
+    manager: Manager
+    ext_proc: Node
+
+    @property
+    def where(self) -> str:
+        return f"listener {self.manager.listener}"
+
+    @property
+    def config(self) -> Node:
+        found = self.ext_proc.get("typed_config")
+        assert found is not None
+        return found
+
+    @cached_property
+    def buffer(self) -> Node | None:
+        """The buffer filter nearest before ext_proc."""
+        filters = self.manager.filters()
+        before = filters[: filters.index(self.ext_proc)]
+        return next(iter(reversed(of_kind(before, BUFFER))), None)
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        config = self.manager.node.get("route_config")
+        return [
+            Route(node, host, config)
+            for host in self.manager.virtual_hosts()
+            for node in host.list("routes")
+            if config is not None
+        ]
+
+    @cached_property
+    def asking(self) -> list[Route]:
+        """Routes whose requests the sidecar sees."""
+        return [one for one in self.routes if self.asks(one)]
+
+    @cached_property
+    def foreign(self) -> list[Route]:
+        """Routes of other services whose requests the sidecar sees."""
+        llm = [one for one in self.asking if takes_llm_paths(one.node, _PREFIXES)]
+        own = [one for one in llm if not is_catch_all(one.node)]
+        models = {cluster_of(one.node) for one in (own or llm)} | set(self.target_clusters)
+        return [
+            one
+            for one in self.asking
+            if not self.leads_to_target(one)
+            and (one not in llm or (bool(own) and cluster_of(one.node) not in models))
+            and _serves_requests(one.node)
+            and not _is_llm_pattern(one.node)
+        ]
+
+    @cached_property
+    def fallbacks(self) -> list[Route]:
+        """Routes of LLM requests before or without a decision."""
+        return [
+            one for one in self.asking if one not in self.foreign and not self.leads_to_target(one)
+        ]
+
+    @cached_property
+    def targets(self) -> list[Route]:
+        """Routes of LLM requests that have a decision."""
+        return [one for one in self.routes if self.leads_to_target(one)]
+
+    @cached_property
+    def llm_routes(self) -> list[Route]:
+        return [*self.targets, *self.fallbacks]
+
+    @cached_property
+    def target_clusters(self) -> dict[str, Node]:
+        """Clusters that read the decision, by name; a composite cluster reads it by its members."""
+        found: dict[str, Node] = {}
+        for one in self.root.list("static_resources.clusters"):
+            if reads_decision(one) or any(
+                (member := cluster(self.root, name.text("name"))) is not None
+                and reads_decision(member)
+                for name in one.list("cluster_type.typed_config.clusters")
+            ):
+                found[one.text("name")] = one
+        return found
+
+    def asks(self, route: Route) -> bool:
+        """Tell whether the filter is on for a route."""
+        setting = route.setting(self.ext_proc.text("name"))
+        if setting is not None:
+            return setting.text("disabled") != "true"
+        return self.ext_proc.text("disabled") != "true"
+
+    def leads_to_target(self, route: Route) -> bool:
+        return reads_target(route.node) or cluster_of(route.node) in self.target_clusters
+
+    def modes(self, route: Route) -> Node | None:
+        """Return the processing mode that holds for a route."""
+        setting = route.setting(self.ext_proc.text("name"))
+        own = setting.at("overrides.processing_mode") if setting is not None else None
+        return own or self.config.get("processing_mode")
+
+    def body_mode(self, route: Route) -> str:
+        modes = self.modes(route)
+        return (modes.text("request_body_mode") if modes else "") or "NONE"
+
+    def buffers(self, route: Route) -> int:
+        """Return the bytes up to which the buffer filter waits for a body; 0 where it is off."""
+        if self.buffer is None:
+            return 0
+        setting = route.setting(self.buffer.text("name"))
+        if setting is not None:
+            own = number(setting, "buffer.max_request_bytes", 0)
+            return 0 if setting.text("disabled") == "true" else own
+        if self.buffer.text("disabled") == "true":
+            return 0
+        return number(self.buffer, "typed_config.max_request_bytes", 0)
+
+    def held(self, route: Route) -> int:
+        """Return the bytes of a body that Envoy holds on a route."""
+        listener = number(self.manager.place, "per_connection_buffer_limit_bytes", DEFAULT_BUFFER)
+        return number(route.node, "request_body_buffer_limit", listener)
+
+    @property
+    def sidecar_cluster(self) -> str:
+        return self.config.text("grpc_service.envoy_grpc.cluster_name")
+
+
+_PREFIXES = ("",)
+
+
+def subjects(root: Node) -> list[Subject]:
+    """Return the connection managers that ask the sidecar."""
+    found = []
+    for manager in managers(root):
+        asked = of_kind(manager.filters(), EXT_PROC)
+        ours = [one for one in asked if is_ours(one)] or asked
+        found += [Subject(root, manager, ours[0])] if ours else []
+    return found
+
+
+def reads_decision(one: Node) -> bool:
+    """Tell whether a cluster takes its host from a header or metadata of the decision."""
+    config = one.get("original_dst_lb_config")
+    policies = one.get("load_balancing_policy")
+    names = [node.value for part in (config, policies) if part is not None for node in _texts(part)]
+    return any(name in ROUTING_HEADERS for name in names)
+
+
+def headers_read(one: Node) -> set[str]:
+    """Return the routing headers from which a cluster takes its host."""
+    found = {one.text("original_dst_lb_config.http_header_name").lower()}
+    sources = [node for node in walk(one) if isinstance(node, Sequence)]
+    found |= {item.text("header").lower() for source in sources for item in source.items}
+    return found & set(ROUTING_HEADERS)
+
+
+def number(node: Node, path: str, default: int) -> int:
+    text = node.text(path)
+    return int(text) if text.isdecimal() else default
+
+
+def seconds(text: str) -> float | None:
+    """Return a duration in seconds; None where the text is none."""
+    try:
+        return float(text.removesuffix("s")) if text.endswith("s") else None
+    except ValueError:
+        return None
+
+
+def _texts(node: Node) -> list[Scalar]:
+    return [one for one in walk(node) if isinstance(one, Scalar)]
+
+
+def _serves_requests(route: Node) -> bool:
+    return route.get("match") is not None
+
+
+def _is_llm_pattern(route: Node) -> bool:
+    """Tell whether the path condition is one of this project's own patterns."""
+    return "tokenize" in route.text("match.safe_regex.regex")

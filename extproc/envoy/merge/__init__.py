@@ -1,0 +1,87 @@
+"""Writes the pieces of the recommended configuration into one that a user has.
+
+Every step takes the text and returns it with one piece added or brought up to date. A piece that
+is there already changes nothing, so the tool can run any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from extproc.envoy.locate import Manager
+from extproc.envoy.merge.access_log import add_log_fields
+from extproc.envoy.merge.clusters import add_clusters
+from extproc.envoy.merge.early_removal import add_early_removal
+from extproc.envoy.merge.filters import add_filters
+from extproc.envoy.merge.local_replies import add_local_replies
+from extproc.envoy.merge.mounted import mounts_of
+from extproc.envoy.merge.plan import Plan
+from extproc.envoy.merge.routes import add_routes, is_our_route, virtual_host
+from extproc.envoy.merge.targets import targets
+from extproc.envoy.names import Names, names_in
+from extproc.envoy.problems import ConfigurationError
+from extproc.envoy.template import pieces
+from extproc.envoy.tree import YamlError, parse
+
+__all__ = ["ConfigurationError", "Merged", "merge"]
+
+_STEPS = (add_early_removal, add_local_replies, add_filters, add_routes, add_log_fields)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A configuration with the pieces in it."""
+
+    text: str
+    notes: tuple[str, ...]
+    """Remarks for the user: what stays to be done by hand, a line each."""
+
+
+def merge(
+    text: str,
+    *,
+    endpoints: Sequence[str] = (),
+    sidecar: str = "",
+    prefixes: Sequence[str] = (),
+    listeners: Sequence[str] = (),
+    virtual_host: str = "",
+) -> Merged:
+    """Return the configuration with all pieces. Raises ConfigurationError, YamlError."""
+    # Windows line ends are put back; the steps know one kind only.
+    windows = "\r\n" in text
+    text = text.replace("\r\n", "\n") if windows else text
+    root = parse(text)
+    names = names_in(root)
+    chosen, host = targets(root, names, listeners, virtual_host)
+    plan = Plan(
+        managers=tuple(one.number for one in chosen),
+        virtual_host=host,
+        names=names,
+        pieces=pieces(names),
+        prefixes=tuple(dict.fromkeys(map(_mount, prefixes))) or _mounts(chosen[0], host, names),
+        endpoints=tuple(endpoints),
+        sidecar=sidecar,
+    )
+    try:
+        for number in plan.managers:
+            for step in _STEPS:
+                text = step(text, number, plan)
+        text = add_clusters(text, plan)
+        parse(text)
+    except YamlError as error:
+        raise ConfigurationError(
+            f"the pieces do not fit into this file's layout ({error}): write its lists in block "
+            "style, with a `-` for each item"
+        ) from None
+    return Merged(text.replace("\n", "\r\n") if windows else text, tuple(plan.notes))
+
+
+def _mounts(manager: Manager, host: str, names: Names) -> tuple[str, ...]:
+    routes = virtual_host(manager, host).list("routes")
+    return mounts_of(one for one in routes if is_our_route(one, names))
+
+
+def _mount(prefix: str) -> str:
+    """Return a prefix without a slash at its end, and without the `/v1` that clients' URLs have."""
+    return prefix.rstrip("/").removesuffix("/v1").rstrip("/")

@@ -1,0 +1,7 @@
+"""Errors in a user's Envoy configuration or request to change it."""
+
+from __future__ import annotations
+
+
+class ConfigurationError(ValueError):
+    """The pieces cannot be written. The message is one line and says what to do."""

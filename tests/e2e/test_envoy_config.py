@@ -1,0 +1,205 @@
+"""A gateway with services of its own, after `extproc envoy-config --into`."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+import yaml
+from aiohttp import web
+
+from extproc.cli import main
+from extproc.lab.processes import free_port, until
+from extproc.lab.stack import Envoy, FileSidecar, StandInFleet
+from tests.e2e.forked import ForkedFleet
+from tests.e2e.http3 import http3
+from tests.e2e.scene import CHAT, MODEL, chat
+
+SHOP = Path(__file__).parents[1] / "envoy" / "examples" / "shop.yaml"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The shop's Envoy, its sidecar and the model servers."""
+
+    envoy: Envoy
+    sidecar: FileSidecar
+    replicas: StandInFleet
+    ca: Path
+
+    def client(self, *, http2: bool = False) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=f"https://localhost:{self.envoy.ports['tls']}",
+            http1=not http2,
+            http2=http2,
+            verify=ssl.create_default_context(cafile=str(self.ca)),
+            timeout=30,
+        )
+
+    async def decided(self, lines: int) -> list[dict[str, object]]:
+        """Return the lines of the access log with a decision, once there are so many."""
+
+        def found() -> list[dict[str, object]]:
+            return [line for line in self.envoy.access_log() if line["endpoint"]]
+
+        await until(lambda: len(found()) >= lines, 10, f"{lines} decisions in the access log")
+        return found()
+
+
+def token() -> str:
+    """A token that the shop's JWT filter takes."""
+
+    def part(text: bytes) -> bytes:
+        return base64.urlsafe_b64encode(text).rstrip(b"=")
+
+    head = part(b'{"alg": "HS256", "kid": "1"}')
+    claims = part(json.dumps({"iss": "shop", "exp": int(time.time()) + 3600}).encode())
+    signature = hmac.digest(b"shop-shop-shop-shop-shop-shop-sh", head + b"." + claims, "sha256")
+    return b".".join([head, claims, part(signature)]).decode()
+
+
+AUTHORIZED = {"authorization": f"Bearer {token()}"}
+
+
+async def shop_server(cleanup: AsyncExitStack) -> int:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=f"shop {request.path}")
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    cleanup.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port: int = runner.addresses[0][1]
+    return port
+
+
+def certificates(directory: Path) -> Path:
+    ca = trustme.CA()
+    issued = ca.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(directory / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+    ca.cert_pem.write_to_path(str(directory / "ca.pem"))
+    return directory / "ca.pem"
+
+
+def shop_config(directory: Path, shop_port: int) -> Path:
+    """The shop's configuration on free ports."""
+    text = SHOP.read_text().replace("/etc/shop/", f"{directory}/")
+    text = text.replace("port_value: 7000", f"port_value: {shop_port}")
+    for taken in ("9901", "8080", "8443"):
+        text = text.replace(f"port_value: {taken}", "port_value: 0")
+    path = directory / "shop.yaml"
+    path.write_text(text)
+    return path
+
+
+async def gateway_with(
+    tmp_path: Path, cleanup: AsyncExitStack, more_endpoints: Sequence[str] = ()
+) -> Gateway:
+    replicas = ForkedFleet(2, tmp_path, ("--time-scale", "50"))
+    cleanup.push_async_callback(replicas.kill)
+    await replicas.start()
+    endpoints = [*replicas.addresses, *more_endpoints]
+    sidecar = FileSidecar({"models": [{"name": MODEL, "endpoints": endpoints}]}, tmp_path)
+    cleanup.push_async_callback(sidecar.kill)
+    await sidecar.start()
+    ca = certificates(tmp_path)
+    config = shop_config(tmp_path, await shop_server(cleanup))
+    command = ["envoy-config", "--into", str(config), "--sidecar", sidecar.listen]
+    assert main([*command, "--models", str(sidecar.models)]) == 0
+    envoy = Envoy(yaml.safe_load(config.read_text()), tmp_path)
+    cleanup.push_async_callback(envoy.kill)
+    await envoy.start()
+    return Gateway(envoy, sidecar, replicas, ca)
+
+
+@pytest.fixture
+async def cleanup() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def assert_shop_answers(client: httpx.AsyncClient) -> None:
+    for path, text in {"/app": "shop /app", "/healthz": "fine", "/cart": "shop /cart"}.items():
+        answer = await client.get(path)
+        assert (answer.status_code, answer.text) == (200, text)
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
+async def test_llm_requests_are_decided_and_the_shops_are_left_alone(
+    tmp_path: Path, cleanup: AsyncExitStack, http2: bool
+) -> None:
+    gateway = await gateway_with(tmp_path, cleanup)
+    async with gateway.client(http2=http2) as client:
+        await assert_shop_answers(client)
+        for number in range(4):
+            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert answer.status_code == 200, answer.text
+            assert answer.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
+        decided = await gateway.decided(4)
+        assert {line["endpoint"] for line in decided} <= set(gateway.replicas.addresses)
+        assert {line["route"] for line in decided} == {"chosen"}
+        assert len(decided) == 4  # none of the shop's
+
+
+async def test_a_token_is_still_asked_for(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+    gateway = await gateway_with(tmp_path, cleanup)
+    async with gateway.client() as client:
+        assert (await client.post(CHAT, json=chat("hello"))).status_code == 401
+        assert (await client.get("/v1/models")).status_code == 401
+        forged = {"x-target-endpoint": gateway.replicas.addresses[0]}
+        assert (await client.post(CHAT, json=chat("hello"), headers=forged)).status_code == 401
+
+
+async def test_a_dead_sidecar_costs_neither_the_shop_nor_llm_requests(
+    tmp_path: Path, cleanup: AsyncExitStack
+) -> None:
+    gateway = await gateway_with(tmp_path, cleanup)
+    await gateway.sidecar.kill()
+    async with gateway.client() as client:
+        await assert_shop_answers(client)
+        for number in range(4):
+            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert answer.status_code == 200, answer.text
+    await until(lambda: len(gateway.envoy.access_log()) >= 7, 10, "7 log lines")
+    routes = [line["route"] for line in gateway.envoy.access_log() if line["path"] == CHAT]
+    assert routes == ["fallback"] * 4
+
+
+async def test_a_dead_endpoint_costs_no_request(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    gateway = await gateway_with(tmp_path, cleanup, [dead])
+    async with gateway.client() as client:
+        for number in range(24):
+            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert answer.status_code == 200, answer.text
+    assert dead in {line["endpoint"] for line in await gateway.decided(24)}
+
+
+async def test_requests_over_http3_are_decided(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+    gateway = await gateway_with(tmp_path, cleanup)
+    port = gateway.envoy.ports["quic"]
+    healthy = await http3(port, gateway.ca, "GET", "/healthz", b"", {})
+    assert (healthy.status, healthy.body) == (200, b"fine")
+    body = json.dumps(chat("hello")).encode()
+    refused = await http3(port, gateway.ca, "POST", CHAT, body, {})
+    assert refused.status == 401
+    headers = {**AUTHORIZED, "content-type": "application/json"}
+    answer = await http3(port, gateway.ca, "POST", CHAT, body, headers)
+    assert answer.status == 200, answer.body
+    assert json.loads(answer.body)["choices"]
+    _, metrics = await gateway.sidecar.get("/metrics")
+    assert f'extproc_requests_total{{model="{MODEL}",outcome="routed"' in metrics, metrics

@@ -185,7 +185,12 @@ class TestPrefixCache:
         assert again.prediction == (1000, 1000 // 64 * 64)
 
     @pytest.mark.parametrize(
-        ("shown", "cached"), [(SHIPPED, 65_536 // 4), (EVERYTHING, 100_000 // 64 * 64)]
+        ("shown", "cached"),
+        [
+            (Shown(131_072, 65_536), 65_536 // 4),
+            (SHIPPED, 100_000 // 64 * 64),
+            (EVERYTHING, 100_000 // 64 * 64),
+        ],
     )
     def test_sees_no_more_of_a_prompt_than_envoy_shows(self, shown: Shown, cached: int) -> None:
         timeline = Timeline()

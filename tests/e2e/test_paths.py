@@ -40,7 +40,8 @@ async def test_every_path_of_the_inference_servers_reaches_one(launch: Launch) -
         body = b"" if api is Api.BARE else json.dumps(chat("hello", prompt="hello")).encode()
         headers = {"content-type": "application/json"}
         reply = await scene.send(body, path=path.replace("*", "id_1"), headers=headers)
-        if reply.status != 200 or reply.replica != replica:
+        # What the replica says of such a body is not the point.
+        if reply.headers.get("x-stand-in-port") != replica.rpartition(":")[2]:
             unreached.append((path, reply.status, reply.body))
     assert unreached == []
     lines = await scene.access_log(len(paths))

@@ -134,7 +134,7 @@ class Conversation:
     __slots__ = (
         *("_anthropic", "_asked", "_head", "_modes", "_pass_unknown", "_phase", "_prompt_bytes"),
         *("_request", "_response_passed", "_rng", "_router", "_shown"),
-        *("request_id", "response", "verdict"),
+        *("refused_earlier", "request_id", "response", "verdict"),
     )
 
     _request: Request
@@ -161,6 +161,8 @@ class Conversation:
         self._prompt_bytes = 0
         self._head: Head | None = None
         """While we wait only: a stream may live for hours, and nobody needs the head then."""
+        self.refused_earlier = False
+        """True if only the response is shown: an earlier filter of Envoy refused the request."""
         self.request_id = ""
         """The id that Envoy gave the request; empty where there is none."""
         self.verdict: Verdict | None = None
@@ -388,6 +390,10 @@ class Conversation:
             return (Proceed(event.kind),)
         return (*chunks(Kind.RESPONSE_BODY, held, end_of_stream=False), Proceed(event.kind))
 
+    def _on_response_alone(self, event: Event) -> Answers:
+        self.refused_earlier = True
+        return (Proceed(event.kind),)
+
     def _go_on(self, event: Event) -> Answers:
         if event.kind is Kind.RESPONSE_BODY:
             return self._pass_response(event)
@@ -504,6 +510,7 @@ _LEAVE_OUT = (Proceed(Kind.REQUEST_BODY, body=b""),)
 _STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answers]] = {
     (Phase.OPENING, Kind.REQUEST_HEADERS): Conversation._on_request_headers,
     (Phase.OPENING, Kind.REQUEST_BODY): Conversation._on_body_alone,
+    (Phase.OPENING, Kind.RESPONSE_HEADERS): Conversation._on_response_alone,
     (Phase.READING, Kind.REQUEST_BODY): Conversation._on_request_body,
     # Trailers in place of a body: it was empty.
     (Phase.READING, Kind.REQUEST_TRAILERS): Conversation._on_request_without_body,

@@ -85,7 +85,8 @@ class Session:
         if isinstance(verdict, Decision) and response is not None and response.keeps_name:
             _warn_of_kept_name(verdict.model)
         if verdict is None:
-            self._telemetry.aborted()
+            if not conversation.refused_earlier:
+                self._telemetry.aborted()
         elif isinstance(verdict, Decision) and response is not None and response.usage is not None:
             prediction = None if response.retried else verdict.prediction
             self._telemetry.answered(verdict.model, response.usage, prediction)

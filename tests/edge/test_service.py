@@ -37,6 +37,15 @@ def test_a_request_is_served_from_its_headers_to_its_end() -> None:
     assert sidecar.in_flight == 0
 
 
+def test_a_request_that_an_earlier_filter_refused_counts_for_nothing() -> None:
+    """Envoy shows the sidecar its response only."""
+    sidecar = Sidecar()
+    (reply,) = sidecar.serve(response_headers())
+    assert reply.kind == "response_headers"
+    labels = {"model": "unknown", "outcome": "aborted", "strategy": "none"}
+    assert not sample(sidecar.telemetry, OUTCOMES, **labels)
+
+
 def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -> None:
     sidecar = Sidecar()
     body = json.dumps(asking()).encode()

@@ -2,10 +2,11 @@
 
 A call is answered as its messages come, in the same turn, so only two things can pile up. One is
 answers that the peer does not read: while many of those wait on a stream the peer is not told that
-it may send more of it. The other is messages that are not complete. Beyond `_UNFINISHED` bytes of
-them, only the stream whose message began first may send more than its window, so one message after
-the other becomes complete; the connection's window stays open, so that stream can always proceed.
-Beyond `_MOST_UNFINISHED`, which takes some four hundred streams, the last one to begin is refused.
+it may send more of it. The other is messages that are not complete. From `_MUCH` bytes of them on,
+the peer is asked to keep to small windows. Beyond `_UNFINISHED`, only the streams whose messages
+began first may send more than their windows, so one message after the other becomes complete; the
+connection's window stays open, so those streams can always proceed. Beyond `_MOST_UNFINISHED`,
+which takes some five hundred streams, the last one to begin is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -27,13 +29,22 @@ log = logging.getLogger("extproc.grpc")
 _UNREAD = 262_144
 """Bytes of answers that may wait on a stream while the peer may still send on it."""
 
-_UNFINISHED = 8 << 20
+_UNFINISHED = 32 << 20
 """Bytes of incomplete messages beyond which they are completed one after the other."""
 
-_LITTLE = 1 << 20
-"""Bytes of incomplete messages up to which streams get a wider window."""
+_MUCH = 24 << 20
+"""Bytes of incomplete messages beyond which streams get narrow windows."""
 
-_MOST_UNFINISHED = 64 << 20
+_LITTLE = 1 << 20
+"""Bytes of incomplete messages below which streams get their usual windows again."""
+
+_NARROW = 32_768
+"""Bytes of a narrow window."""
+
+_FIRST = 2
+"""Calls that may always proceed: with one alone, its peer and we would wait for each other."""
+
+_MOST_UNFINISHED = 72 << 20
 """Bytes of incomplete messages, at the most."""
 
 _CONTENT_TYPE = b"application/grpc"
@@ -106,6 +117,7 @@ class GrpcConnection:
         self._unfinished: dict[int, _Call] = {}
         """Calls with an incomplete message, in the order in which these began."""
         self._unfinished_bytes = 0
+        self._narrow = False
 
     @property
     def greeted(self) -> bool:
@@ -229,8 +241,8 @@ class GrpcConnection:
             self._http2.consumed(call.stream, size)
             return
         self._http2.keep(call.stream, size)
-        first = call is self._first()
-        if first or self._unfinished_bytes <= _LITTLE:
+        first = self._is_first(call)
+        if first:
             self._http2.widen(call.stream)
         if first or self._unfinished_bytes <= self._enough:
             self._http2.let_go(call.stream)
@@ -247,22 +259,32 @@ class GrpcConnection:
             self._http2.let_go(call.stream)
         if change < 0:
             self._resume()
+        self._set_windows()
         while self._unfinished_bytes > self._most:
             last = next(reversed(self._unfinished.values()))
             self._end(last, Status.RESOURCE_EXHAUSTED, "too many incomplete messages at once")
 
-    def _first(self) -> _Call | None:
-        """The call whose incomplete message began first."""
-        return next(iter(self._unfinished.values()), None)
+    def _set_windows(self) -> None:
+        """Narrows the windows of all streams under pressure, and widens them after it."""
+        if self._narrow and self._unfinished_bytes < _LITTLE:
+            self._narrow = False
+            self._http2.set_stream_window(LIMITS.stream_window)
+        elif not self._narrow and self._unfinished_bytes > _MUCH:
+            self._narrow = True
+            self._http2.set_stream_window(_NARROW)
+
+    def _is_first(self, call: _Call) -> bool:
+        """Whether its incomplete message is one of those that began first."""
+        return any(one is call for one in islice(self._unfinished.values(), _FIRST))
 
     def _resume(self) -> None:
-        """Lets those send whose messages began first: one at least, and more if there is room."""
+        """Lets those send whose messages began first, and more if there is room."""
         room = self._enough - self._unfinished_bytes
-        for call in self._unfinished.values():
+        for number, call in enumerate(self._unfinished.values()):
+            if number >= _FIRST and room <= 0:
+                return
             self._http2.let_go(call.stream)
             room -= LIMITS.stream_window
-            if room <= 0:
-                return
 
     def _end(self, call: _Call, status: Status, message: str = "") -> None:
         self._close(call)

@@ -57,6 +57,7 @@ write without reading is bounded by the budget, see `Budget`, and by the windows
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from extproc.edge.http2 import frames, settings
@@ -106,6 +107,8 @@ class Connection(Incoming):
         """Bytes of it that are worth another look."""
         self._handlers = _FIRST
         self._block: Block | None = None
+        self._windows_to_come = deque([limits.stream_window])
+        """Sizes of streams' windows that we have sent and the peer has not acknowledged."""
         self._promised = LARGEST_STREAM
         """The last stream that our GOAWAY has named."""
         self._announced = self._concluded = self._failed = self._peer_leaves = False
@@ -168,6 +171,22 @@ class Connection(Incoming):
         else:
             self._announced = True
             self._output += (frames.goaway(LARGEST_STREAM, NO_ERROR), frames.ping(_DRAINING))
+
+    def set_stream_window(self, size: int) -> None:
+        """Gives streams, open ones too, windows of this size once the peer has acknowledged it."""
+        if not self._failed:
+            self._output.append(frames.settings({settings.INITIAL_WINDOW_SIZE: size}))
+            self._windows_to_come.append(size)
+
+    def _resize_windows(self, size: int) -> None:
+        more = size - self._stream_window
+        if more:
+            self._stream_window = size
+            for state in self._streams.values():
+                state.window += more
+                state.receive_window += more
+                # A peer that may send nothing now would never have us open the window otherwise.
+                self._reopen(state, 0)
 
     def _conclude(self) -> None:
         self._concluded = True
@@ -237,6 +256,8 @@ class Connection(Incoming):
                 raise ConnectionFault(PROTOCOL_ERROR, "no SETTINGS at first")
             self._spend()
             self._decoder.acknowledged()
+            if self._windows_to_come:
+                self._resize_windows(self._windows_to_come.popleft())
             return
         self._handlers = _BETWEEN
         self._spend()

@@ -106,7 +106,7 @@ class Incoming(Outgoing):
         elif len(self._streams) >= self._room:
             self._turn_away(stream, REFUSED_STREAM)
         else:
-            window = self._limits.stream_window
+            window = self._stream_window
             state = self._streams[stream] = Stream(stream, self._initial_send_window, window)
             ends = flags & END_STREAM != 0
             self._events.append(_new(Opened, (stream, headers, ends)))
@@ -116,7 +116,7 @@ class Incoming(Outgoing):
     def _turn_away(self, stream: int, code: int) -> None:
         """A stream that never was: its body may be on its way, though."""
         self._stream_error(stream, code)
-        self._remember(stream, self._limits.stream_window)
+        self._remember(stream, self._stream_window)
 
     def _on_trailers(self, state: Stream, block: bytes, flags: int) -> None:
         well_formed = self._decoder.trailers(block)

@@ -19,11 +19,11 @@ class Limits:
     concurrent_streams: int = 20_000
     """Streams at once; further ones are refused, and clients try them elsewhere. Envoy
     opens a connection for each of its worker threads."""
-    stream_window: int = 131_072
+    stream_window: int = 262_144
     """Bytes of one stream that may lie unconsumed. Not less than a new connection's 65,535,
     which a peer may use before it has heard of anything else."""
-    wide_window: int = 262_144
-    """The same for streams that send much while few do: see `widen`."""
+    wide_window: int = 1_048_576
+    """The same for a stream that `widen` was called for."""
     connection_window: int = 16_777_216
     """Bytes of all streams together that may lie unconsumed: the memory a peer can take."""
     frame_size: int = SMALLEST_MAX_FRAME

@@ -41,6 +41,8 @@ class Outgoing:
         self._frame_limit = SMALLEST_MAX_FRAME
         self._waiting: OrderedDict[int, Stream] = OrderedDict()
         """The line. Whoever is closed leaves it at once: a peer could fill it, otherwise."""
+        self._stream_window = limits.stream_window
+        """Bytes that we let the peer send on a new stream."""
         self._receive_window = limits.connection_window
         """Bytes that we let the peer send on all streams together."""
         self._consumed = 0

@@ -15,7 +15,7 @@ class TestTheBeginning:
     def test_is_our_settings_and_a_large_window_before_the_peer_says_anything(self) -> None:
         settings, update = Peer(greet=False).heard()
         assert isinstance(settings, SettingsFrame)
-        assert settings.settings == {1: 0, 3: 20_000, 4: 131_072, 5: 16_384, 6: 65_536}
+        assert settings.settings == {1: 0, 3: 20_000, 4: 262_144, 5: 16_384, 6: 65_536}
         assert updates_of([update]) == [(0, 16_777_216 - 65_535)]
 
     @pytest.mark.parametrize("size", [1, 5, 100])

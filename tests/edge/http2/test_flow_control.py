@@ -238,6 +238,56 @@ class TestWhatThePeerMaySend:
         assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
 
 
+class TestASmallerWindow:
+    def test_holds_for_open_streams_once_the_peer_has_acknowledged_it(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.connection.set_stream_window(30_000)
+        (settings,) = peer.heard()
+        assert settings.settings == {INITIAL_WINDOW: 30_000}  # type: ignore[attr-defined]
+        peer.say(*[wire.data(3, bytes(10_000))] * 5)
+        assert not peer.connection.closed
+        peer.say(wire.SETTINGS_ACK)
+        assert not peer.connection.closed
+        peer.say(wire.data(3, b"x"))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+    def test_is_opened_again_as_far_as_it_goes(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(10_000))] * 5)
+        peer.connection.set_stream_window(30_000)
+        peer.say(wire.SETTINGS_ACK)
+        peer.heard()
+        peer.connection.consumed(3, 50_000)
+        assert (3, 50_000) in updates_of(peer.heard())
+        peer.say(*[wire.data(3, bytes(10_000))] * 3)
+        assert not peer.connection.closed
+        peer.say(wire.data(3, b"x"))
+        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+
+    def test_is_opened_for_data_that_was_consumed_before(self) -> None:
+        peer = Peer(SMALL)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(10_000))] * 4)
+        peer.connection.consumed(3, 40_000)
+        peer.connection.set_stream_window(30_000)
+        peer.heard()
+        peer.say(wire.SETTINGS_ACK)
+        assert updates_of(peer.heard()) == [(3, 40_000)]
+
+    def test_holds_for_new_streams_and_may_be_taken_back(self) -> None:
+        peer = Peer(SMALL)
+        peer.connection.set_stream_window(30_000)
+        peer.connection.set_stream_window(100_000)
+        peer.say(wire.SETTINGS_ACK)
+        peer.opens(3)
+        peer.say(*[wire.data(3, bytes(10_000))] * 3)
+        peer.say(wire.SETTINGS_ACK)
+        peer.say(*[wire.data(3, bytes(10_000))] * 7)
+        assert not peer.connection.closed
+
+
 class TestAWindowUpdate:
     def test_by_nothing_is_an_error(self) -> None:
         peer = Peer()

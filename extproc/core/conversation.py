@@ -219,7 +219,8 @@ class Conversation:
         if route.api is Api.BARE or method in BODILESS_METHODS:
             return self._on_bare_request(event, route, path, method)
         if event.end_of_stream:
-            return self._decide(event.kind, request.place(b"", complete=True))
+            placement = request.place(b"", complete=True)
+            return self._decide(event.kind, placement, self._phase_after_headers(event))
         return self._await_body(event.kind)
 
     def _on_headers_without_path(self, event: Event) -> Answers:
@@ -231,7 +232,8 @@ class Conversation:
         api = api_without_path(event.headers)
         self._request = request = Request(self._router, api, event.headers, event.subset)
         if event.end_of_stream:
-            return self._decide(event.kind, request.place_unseen())
+            placement = request.place_unseen()
+            return self._decide(event.kind, placement, self._phase_after_headers(event))
         if self._modes is _UNTOLD:
             self._modes = _AHEAD
         return self._await_body(event.kind)

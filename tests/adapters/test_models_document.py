@@ -16,7 +16,8 @@ from extproc.core.spec import InferencePoolSpec, NamedEndpoints, ServiceSpec, St
 LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
 MODEL_KEYS = (
-    "known are name, aliases, servedName, endpoints, service, inferencePool, split, adapters, "
+    "known are name, aliases, servedName, answerAsRequested, responseIds, endpoints, service, "
+    "inferencePool, split, adapters, "
     "discoverAdapters, loadBalancing"
 )
 NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"

@@ -63,7 +63,8 @@ async def begun_body(scene: Scene, length: int) -> AsyncIterator[None]:
     """Begins a request with a body of `length` bytes, and disconnects at the end of the context."""
     _, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n"
-    writer.write(head.encode() + json.dumps(chat("hello")).encode())
+    # More than the sidecar reads of a body that it does not see whole.
+    writer.write(head.encode() + json.dumps(chat("x" * 70_000)).encode()[:length])
     await writer.drain()
     yield
     writer.close()
@@ -74,7 +75,7 @@ async def test_when_a_client_aborts_before_its_body_is_complete(
 ) -> None:
     """Then the sidecar was never asked."""
     scene = await launch(Options(replica_arguments=SLOW))
-    async with begun_body(scene, 1_000):
+    async with begun_body(scene, 100_000):
         await asyncio.sleep(0.2)
         assert await scene.sidecar.inflight() == {}
 

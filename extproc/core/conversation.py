@@ -231,7 +231,8 @@ class Conversation:
         api = api_without_path(event.headers)
         self._request = request = Request(self._router, api, event.headers, event.subset)
         if event.end_of_stream:
-            return self._decide(event.kind, request.place_unseen())
+            after = self._phase_after_headers(event)
+            return self._decide(event.kind, request.place_unseen(), after)
         if self._modes is _UNTOLD:
             self._modes = _AHEAD
         return self._await_body(event.kind)

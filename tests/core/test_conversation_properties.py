@@ -347,7 +347,8 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
         for answer in conversation.receive(event):
             if isinstance(answer, Immediate):
                 return
-            kinds.append(answer.kind)
+            if open_:  # nothing of a request comes before its headers
+                kinds.append(answer.kind)
             if isinstance(answer, Chunk) and answer.kind is Kind.REQUEST_BODY:
                 assert len(answer.body) <= CHUNK_LIMIT
                 back += answer.body

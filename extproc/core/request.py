@@ -21,7 +21,7 @@ from extproc.core.orca import FORMAT_HEADER, is_format
 from extproc.core.paths import Api, model_in_query, without_query
 from extproc.core.prefix import is_settled, salt_is_settled
 from extproc.core.rename import renamed_form, renamed_json
-from extproc.core.response_ids import PREVIOUS, REQUEST_ID, with_request_id
+from extproc.core.response_ids import FIELDS, PREVIOUS, REQUEST_ID, STORE, with_request_id
 from extproc.core.router import Decision, Placement, Router
 from extproc.core.subset import subset_of
 
@@ -37,7 +37,6 @@ _HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
 _SHOWN = 128
 """Characters of a path or a method that an error repeats."""
 
-_PREVIOUS = b'"%b"' % PREVIOUS.encode()
 _NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
 
 
@@ -111,8 +110,7 @@ class Request:
     def place(self, head: bytes, *, complete: bool) -> Placement:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
-        refers = self._creates_response and _PREVIOUS in head
-        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt and not refers:
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
             placed = self._place_by_beginning(head)
             if placed is not None:
                 return placed
@@ -204,6 +202,11 @@ class Request:
         """Whether the client itself asks for a report that upstreams know to give."""
         return is_format(self._headers.get(FORMAT_HEADER, ""))
 
+    def _wanted(self) -> frozenset[str]:
+        """Return the fields that are read wherever they stand in a large body."""
+        fields = self._router.catalog.key_fields
+        return fields | FIELDS if self._creates_response else fields
+
     def _named_elsewhere(self) -> str | None:
         """Return the model that the header names, else the only one that is configured."""
         return self._headers.get(MODEL_HEADER) or self._router.catalog.default()
@@ -216,7 +219,7 @@ class Request:
         if not self._creates_response or document is None:
             return placement
         ids, model = self._router.response_ids, placement.model
-        stores = document.get("store") is not False and REQUEST_ID not in document
+        stores = document.get(STORE) is not False and document.get(REQUEST_ID) is None
         return placement._replace(
             holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),
             stores=stores and model.spec.response_ids,
@@ -232,7 +235,7 @@ class Request:
             name, document, _ = self._read(body[:_BEGINNING], complete=False)
             if document is None or name is None or self._reads_prompts(name):
                 return None
-            model, known = skimmed(body, self._router.catalog.key_fields)
+            model, known = skimmed(body, self._wanted())
             return (
                 self._place_if_settled(name, completed(document, known)) if model == name else None
             )
@@ -271,8 +274,7 @@ class Request:
         if self._is_form:
             return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
         if len(head) > WHOLE:
-            fields = self._router.catalog.key_fields
-            name, document, read = read_large(head, complete=complete, fields=fields)
+            name, document, read = read_large(head, complete=complete, fields=self._wanted())
         else:
             document = read_json(head, complete=complete)
             name, read = model_in_json(head, document, complete=complete), len(head)

@@ -26,6 +26,9 @@ REQUEST_ID = "request_id"
 """The body's field."""
 PREVIOUS = "previous_response_id"
 """The body's field that refers to an earlier response."""
+STORE = "store"
+"""The body's field that turns storing off."""
+FIELDS = frozenset((REQUEST_ID, PREVIOUS, STORE))
 
 MOST_MOVED = 10_000
 """Responses remembered because another endpoint made them than the chosen one."""

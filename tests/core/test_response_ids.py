@@ -139,10 +139,11 @@ class TestAStoredResponse:
 
     @pytest.mark.parametrize("address", TWO_ADDRESSES)
     @pytest.mark.parametrize("modes", MODES)
-    def test_is_gone_on_with_where_it_is(self, modes: Modes, address: str) -> None:
+    @pytest.mark.parametrize("size", [10, 200_000, 1_500_000])
+    def test_is_gone_on_with_where_it_is(self, modes: Modes, address: str, size: int) -> None:
         peer = Peer(LLAMA, modes=modes)
         previous = peer.router.response_ids.assign(address)
-        body = asking(input="x" * 200_000, previous_response_id=previous)
+        body = asking(input="x" * size, previous_response_id=previous)
         decided, _ = created(peer, body)
         assert decided.decision is not None
         assert (decided.target, decided.decision.reason) == (address, Reason.RESPONSE_ID)

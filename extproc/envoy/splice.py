@@ -80,7 +80,11 @@ def _with_anchors_kept(text: str, sequence: Sequence, gone: list[int]) -> tuple[
 
 
 def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> str:
-    """Add entries to a mapping: before the key named, where it has one, else at its end."""
+    """Add entries to a mapping: before the key named, where it has one, else at its end.
+
+    An entry that is there without a value gives way.
+    """
+    text, mapping = _without_empty(text, mapping, list(parse(block).data()))
     if mapping.flow:
         pairs = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in parse(block).data().items()]
         places = [(key.start, value.end) for key, value in mapping.entries]
@@ -90,6 +94,24 @@ def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> st
     if key is None or not _begins_its_line(text, key.start):
         return _insert_lines(text, _next_line(text, mapping.end), block, column)
     return _insert_lines(text, _above_comments(text, key.start, column), block, column)
+
+
+def _without_empty(text: str, mapping: Mapping, names: list[str]) -> tuple[str, Mapping]:
+    for name in names:
+        key = mapping.key(name)
+        value = next((v for k, v in mapping.entries if k is key), None)
+        if key is None or value is None or value.data() is not None or len(mapping.entries) < 2:
+            continue
+        if mapping.flow:
+            after = re.match(r"\s*,?\s*", text[value.end :])
+            text = text[: key.start] + text[value.end + (after.end() if after else 0) :]
+        else:
+            lines = lines_of_entry(text, mapping, name)
+            at = text.rindex(lines, 0, _next_line(text, value.end))
+            text = text[:at] + text[at + len(lines) :]
+        same = (n for n in walk(parse(text)) if isinstance(n, Mapping) and n.start == mapping.start)
+        mapping = next(same)
+    return text, mapping
 
 
 def indented(block: str, column: int) -> str:

@@ -356,3 +356,8 @@ class TestLayouts:
         text = text.replace("use_http_header: true, ", "")
         after = yaml.safe_load(merged(text))["static_resources"]["clusters"]
         assert after == yaml.safe_load(merged(configuration()))["static_resources"]["clusters"]
+
+    @pytest.mark.parametrize("empty", ["routes:", "routes: ~", "routes: []", "routes: # none"])
+    def test_an_empty_list_of_routes_gives_way(self, empty: str) -> None:
+        text = configuration([listener("")]).replace("routes:", empty)
+        assert names(routes(merged(text))) == NEW

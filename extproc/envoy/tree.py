@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -151,8 +152,9 @@ def _camel(key: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
+@lru_cache(maxsize=8)
 def parse(text: str) -> Node:
-    """Return the document's root. Raises YamlError."""
+    """Return the document's root, which must not be changed. Raises YamlError."""
     try:
         return _Builder(text).document()
     except yaml.MarkedYAMLError as error:

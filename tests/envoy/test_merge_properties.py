@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from extproc.envoy.lint import Severity, lint
 from extproc.envoy.locate import ROUTING_HEADERS
+from extproc.envoy.tree import parse
 from tests.envoy.texts import CLUSTER, CORS, JSON_LOG, ROUTER, listener, merged
 
 PATHS = ("/app", "/v1/", "/v1/models", "/api/v1", "/rerank", "/")
@@ -65,21 +66,21 @@ LAYOUTS = st.sampled_from(
 PREFIXES = st.sampled_from([[], ["/team"], ["/", "/a/b"]])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(configurations(), LAYOUTS, PREFIXES)
 def test_nothing_of_the_user_changes_and_a_second_run_changes_nothing(
     data: Any, layout: Any, prefixes: list[str]
 ) -> None:
     text = layout(data)
     once = merged(text, prefixes=prefixes)
-    assert without_pieces(yaml.safe_load(once), data) == data
+    assert without_pieces(parse(once).data(), data) == data
     assert merged(once, prefixes=prefixes) == once
     assert merged(once) == once
     errors = [one for one in lint(once) if one.severity is Severity.ERROR]
     assert errors == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(configurations(), st.lists(WORD, min_size=1, max_size=6))
 def test_every_line_and_comment_stays_in_its_order(data: Any, comments: list[str]) -> None:
     lines = yaml.safe_dump(data, sort_keys=False).splitlines()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.tree import Alias, Mapping, Node, Sequence, parse, walk
 
 _ANCHOR = re.compile(r"(?<![^\s\[{,])&([A-Za-z0-9_-]+)")
@@ -82,7 +83,7 @@ def _with_anchors_kept(text: str, sequence: Sequence, gone: list[int]) -> tuple[
 def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> str:
     """Add entries to a mapping: before the key named, where it has one, else at its end.
 
-    An entry that is there without a value gives way.
+    An entry that is there without a value gives way. Raises ConfigurationError where it has one.
     """
     text, mapping = _without_empty(text, mapping, list(parse(block).data()))
     if mapping.flow:
@@ -100,8 +101,10 @@ def _without_empty(text: str, mapping: Mapping, names: list[str]) -> tuple[str, 
     for name in names:
         key = mapping.key(name)
         value = next((v for k, v in mapping.entries if k is key), None)
-        if key is None or value is None or value.data() is not None or len(mapping.entries) < 2:
+        if key is None or value is None:
             continue
+        if value.data() is not None or len(mapping.entries) < 2:
+            raise ConfigurationError(f"line {key.line}: {name} is not what Envoy expects there")
         if mapping.flow:
             after = re.match(r"\s*,?\s*", text[value.end :])
             text = text[: key.start] + text[value.end + (after.end() if after else 0) :]

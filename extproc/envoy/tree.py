@@ -7,6 +7,8 @@ value ends.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -165,6 +167,12 @@ def parse(text: str) -> Node:
         raise YamlError(" ".join(str(error).split())) from None
     except RecursionError:
         raise YamlError("the document is nested too deeply") from None
+
+
+def scalar(text: str) -> str:
+    """Return a text as a YAML value on one line, with quotes where it needs them."""
+    plain = re.fullmatch(r"[\w./][\w./-]*", text, re.ASCII) is not None
+    return text if plain and parse(text).data() == text else json.dumps(text)
 
 
 def walk(node: Node) -> Iterator[Node]:

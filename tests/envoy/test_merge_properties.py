@@ -5,6 +5,8 @@ changes nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from extproc.envoy.lint import Severity, lint
 from extproc.envoy.locate import ROUTING_HEADERS
+from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.tree import parse
 from tests.envoy.texts import CLUSTER, CORS, JSON_LOG, ROUTER, listener, merged
 
@@ -114,3 +117,36 @@ def without_pieces(data: Any, before: Any) -> Any:
             for key in [key for key, value in fields.items() if "(extproc:" in value]:
                 del fields[key]
     return found
+
+
+JUNK = st.sampled_from([None, "x", 5, True, [], {}, ["x"], {"a": "b"}, [{}], [None], ""])
+
+
+@settings(deadline=None, max_examples=20)
+@given(configurations(), LAYOUTS, st.lists(st.tuples(st.integers(0), JUNK), max_size=3))
+def test_a_configuration_that_makes_no_sense_is_refused_or_taken(
+    data: Any, layout: Any, changes: list[tuple[int, Any]]
+) -> None:
+    """Values of any kind may stand anywhere: Envoy refuses them, the tool never breaks."""
+    whole = parse(merged(layout(data))).data()
+    for text in (layout(with_junk(deepcopy(data), changes)), layout(with_junk(whole, changes))):
+        lint(text)
+        with suppress(ConfigurationError):
+            merged(text)
+
+
+def with_junk(data: Any, changes: list[tuple[int, Any]]) -> Any:
+    """Put a value at a place, counted through the document."""
+    for number, value in changes:
+        places = list(places_in(data))
+        container, key = places[number % len(places)]
+        container[key] = deepcopy(value)
+    return data
+
+
+def places_in(data: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = list(data.items() if isinstance(data, dict) else enumerate(data))
+    for key, value in pairs:
+        yield data, key
+        if isinstance(value, dict | list):
+            yield from places_in(value)

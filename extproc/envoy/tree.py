@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 _MERGE = "<<"
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 class YamlError(ValueError):
@@ -169,10 +170,16 @@ def parse(text: str) -> Node:
         raise YamlError("the document is nested too deeply") from None
 
 
+def inline(value: Any) -> str:
+    """Return a value as JSON on one line, which is YAML too."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def scalar(text: str) -> str:
     """Return a text as a YAML value on one line, with quotes where it needs them."""
     plain = re.fullmatch(r"[\w./][\w./-]*", text, re.ASCII) is not None
-    return text if plain and parse(text).data() == text else json.dumps(text)
+    return text if plain and parse(text).data() == text else inline(text)
 
 
 def walk(node: Node) -> Iterator[Node]:

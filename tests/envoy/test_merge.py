@@ -381,5 +381,5 @@ class TestLayouts:
     @pytest.mark.parametrize("wrong", ["routes: x", "routes: {a: b}"])
     def test_a_list_that_is_none_is_refused(self, wrong: str) -> None:
         text = configuration([listener("")]).replace("routes:", wrong)
-        with pytest.raises(ConfigurationError, match="line 15: routes is not what Envoy expects"):
+        with pytest.raises(ConfigurationError, match="routes is not what Envoy expects"):
             merged(text)

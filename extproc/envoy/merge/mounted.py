@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping as Map
 from typing import Any
 
 from extproc.envoy.splice import add_entries, insert_items, replace_value
-from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, parse, walk
+from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, inline, parse, walk
 
 ANYWHERE = "*"
 """The prefix of the recommended configuration: LLM paths behind any prefix."""
@@ -64,14 +63,14 @@ def _anchored(routes: str) -> str:
     spelled = [node for node in walk(parse(routes)) if isinstance(node, Mapping)]
     for node in reversed([found for one in spelled if (found := one.get("regex")) is not None]):
         assert isinstance(node, Scalar)
-        routes = replace_value(routes, node, json.dumps(node.value.removeprefix(ANYWHERE_REGEX)))
+        routes = replace_value(routes, node, inline(node.value.removeprefix(ANYWHERE_REGEX)))
     return routes
 
 
 def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
     match = _items(routes)[index].get("match")
     assert isinstance(match, Mapping)
-    condition = f'- {{name: ":path", string_match: {{prefix: {json.dumps(prefix + "/")}}}}}\n'
+    condition = f'- {{name: ":path", string_match: {{prefix: {inline(prefix + "/")}}}}}\n'
     headers = next((v for k, v in match.entries if k is match.key("headers")), None)
     if headers is None:
         return add_entries(routes, match, f"headers:\n{condition}")
@@ -82,7 +81,7 @@ def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
 
 def _removes_prefix(routes: str, index: int, prefix: str) -> str:
     action = _own(_items(routes)[index], "route")
-    pattern = json.dumps(f"^{re.escape(prefix)}/")
+    pattern = inline(f"^{re.escape(prefix)}/")
     rewrite = f"regex_rewrite: {{pattern: {{regex: {pattern}}}, substitution: /}}\n"
     return add_entries(routes, action, rewrite) if action is not None else routes
 
@@ -115,7 +114,7 @@ def _own(route: Node, key: str) -> Mapping | None:
 
 def _entry(key: str, value: Any) -> str:
     # JSON is YAML, and keeps types that YAML would guess from plain text.
-    return f"{json.dumps(key)}: {json.dumps(value)}\n"
+    return f"{inline(key)}: {inline(value)}\n"
 
 
 def _items(routes: str) -> list[Node]:

@@ -102,6 +102,7 @@ class TestRoutes:
         limited = (
             "- match: {prefix: /}\n  route: {cluster: app, rate_limits: [{actions: []}]}\n"
             "  request_headers_to_add: [{header: {key: x-tier, value: gold}}]\n"
+            "  response_headers_to_add: [{header: {key: x-shop, value: café 🛒}}]\n"
         )
         found = [
             one for one in routes(merged(configuration([listener(limited)]))) if one.get("name")
@@ -109,6 +110,11 @@ class TestRoutes:
         for one in found:
             assert one["route"]["rate_limits"] == [{"actions": []}]
             assert one["request_headers_to_add"][0]["header"]["key"] == "x-tier"
+            added = {entry["header"]["key"]: entry for entry in one["response_headers_to_add"]}
+            assert added["x-shop"]["header"]["value"] == "café 🛒"
+            assert len(added) == len(one["response_headers_to_add"])
+        text = merged(configuration([listener(limited)]))
+        assert merged(text) == text
 
     def test_below_a_prefix_ask_for_it_and_remove_it(self) -> None:
         found = routes(merged(configuration(), prefixes=["/team/v1/"]))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from extproc.envoy.tree import Node
+from extproc.envoy.tree import Node, scalar
 
 
 def socket_address(address: str) -> str:
     """Return the value of `address` for HOST:PORT or unix:PATH, on one line."""
     if address.startswith("unix:"):
-        return f"{{pipe: {{path: {_quoted(address.removeprefix('unix:'))}}}}}"
+        return f"{{pipe: {{path: {scalar(address.removeprefix('unix:'))}}}}}"
     host, _, port = address.rpartition(":")
-    host = _quoted(host.strip("[]"))
+    host = scalar(host.strip("[]"))
     return f"{{socket_address: {{address: {host}, port_value: {port}}}}}"
 
 
@@ -50,8 +50,3 @@ def _is_literal(address: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _quoted(text: str) -> str:
-    plain = all(one.isalnum() or one in "./_-" for one in text) and not text.isdigit()
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -55,6 +55,7 @@ def names_in(root: Node) -> Names:
     for manager in managers(root):
         found = {**_of_routes(manager, found.get("ext_proc", Names.ext_proc)), **found}
     found = {**_of_candidates(root, found.get("chosen", Names.chosen)), **found}
+    found = {key: name for key, name in found.items() if name}
     names = replace(Names(), **found)
     for key, taken in (*_taken_clusters(root), *_taken_filters(root)):
         if key not in found:

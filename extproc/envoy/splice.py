@@ -6,13 +6,13 @@ entries with their key. Inside brackets the same values are written as JSON, wit
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
-from extproc.envoy.tree import Alias, Mapping, Node, Sequence, parse, walk
+from extproc.envoy.problems import ConfigurationError
+from extproc.envoy.tree import Alias, Mapping, Node, Sequence, inline, parse, walk
 
 _ANCHOR = re.compile(r"(?<![^\s\[{,])&([A-Za-z0-9_-]+)")
 _OPENING = {"]": "[", "}": "{"}
@@ -28,7 +28,7 @@ def insert_items(text: str, sequence: Sequence, index: int, block: str) -> str:
     """Insert the items of `block` before the item at `index`, or after the last one."""
     if sequence.flow:
         places = [(item.start, item.end) for item in sequence.items]
-        written = [json.dumps(item) for item in parse(block).data()]
+        written = [inline(item) for item in parse(block).data()]
         return _insert_in_brackets(text, sequence, places, index, written)
     column = _column(text, _first_dash(text, sequence))
     if index < len(sequence.items):
@@ -49,7 +49,7 @@ def replace_items(text: str, sequence: Sequence, indices: Iterable[int], block: 
         extra = len(parse(block).data()) - 1
         for index in reversed(gone[1:]):
             del kept[index + extra]
-        return replace_value(text, sequence, json.dumps(kept))
+        return replace_value(text, sequence, inline(kept))
     text, sequence = _with_anchors_kept(text, sequence, gone)
     column = _column(text, _first_dash(text, sequence))
     for index in reversed(gone):
@@ -73,16 +73,20 @@ def _with_anchors_kept(text: str, sequence: Sequence, gone: list[int]) -> tuple[
         if isinstance(node, Alias) and not goes(node.start) and goes(node.to.start):
             first_use.setdefault(node.to.start, node)
     for alias in sorted(first_use.values(), key=lambda one: -one.start):
-        value = f"&{alias.to.anchor} {json.dumps(alias.data())}"
+        value = f"&{alias.to.anchor} {inline(alias.data())}"
         text = text[: alias.start] + value + text[alias.end :]
     same = (n for n in walk(parse(text)) if isinstance(n, Sequence) and n.start == sequence.start)
     return text, next(same)
 
 
 def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> str:
-    """Add entries to a mapping: before the key named, where it has one, else at its end."""
+    """Add entries to a mapping: before the key named, where it has one, else at its end.
+
+    An entry that is there without a value gives way. Raises ConfigurationError where it has one.
+    """
+    text, mapping = _without_empty(text, mapping, list(parse(block).data()))
     if mapping.flow:
-        pairs = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in parse(block).data().items()]
+        pairs = [f"{inline(k)}: {inline(v)}" for k, v in parse(block).data().items()]
         places = [(key.start, value.end) for key, value in mapping.entries]
         return _insert_in_brackets(text, mapping, places, len(places), pairs)
     column = _column(text, mapping.entries[0][0].start)
@@ -90,6 +94,26 @@ def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> st
     if key is None or not _begins_its_line(text, key.start):
         return _insert_lines(text, _next_line(text, mapping.end), block, column)
     return _insert_lines(text, _above_comments(text, key.start, column), block, column)
+
+
+def _without_empty(text: str, mapping: Mapping, names: list[str]) -> tuple[str, Mapping]:
+    for name in names:
+        key = mapping.key(name)
+        value = next((v for k, v in mapping.entries if k is key), None)
+        if key is None or value is None:
+            continue
+        if value.data() is not None or len(mapping.entries) < 2:
+            raise ConfigurationError(f"line {key.line}: {name} is not what Envoy expects there")
+        if mapping.flow:
+            after = re.match(r"\s*,?\s*", text[value.end :])
+            text = text[: key.start] + text[value.end + (after.end() if after else 0) :]
+        else:
+            lines = lines_of_entry(text, mapping, name)
+            at = text.rindex(lines, 0, _next_line(text, value.end))
+            text = text[:at] + text[at + len(lines) :]
+        same = (n for n in walk(parse(text)) if isinstance(n, Mapping) and n.start == mapping.start)
+        mapping = next(same)
+    return text, mapping
 
 
 def indented(block: str, column: int) -> str:

@@ -14,7 +14,7 @@ from extproc.envoy import envoy_configuration
 from extproc.envoy.locate import ROUTER, is_a, managers
 from extproc.envoy.names import Names
 from extproc.envoy.splice import lines_of_entry, lines_of_item, replace_value
-from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, parse, walk
+from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, parse, scalar, walk
 
 ANCHOR_PREFIX = "extproc_"
 """Anchors in the pieces get this prefix, so that they never hide an anchor of the user."""
@@ -73,7 +73,7 @@ def renamed(block: str, names: dict[str, str]) -> str:
         if isinstance(node, Scalar) and node.value in names
     ]
     for node, name in sorted(places, key=lambda place: -place[0].start):
-        block = replace_value(block, node, name)
+        block = replace_value(block, node, scalar(name))
     return block
 
 

@@ -7,13 +7,17 @@ value ends.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
 
 _MERGE = "<<"
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 class YamlError(ValueError):
@@ -151,8 +155,9 @@ def _camel(key: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
+@lru_cache(maxsize=8)
 def parse(text: str) -> Node:
-    """Return the document's root. Raises YamlError."""
+    """Return the document's root, which must not be changed. Raises YamlError."""
     try:
         return _Builder(text).document()
     except yaml.MarkedYAMLError as error:
@@ -163,6 +168,18 @@ def parse(text: str) -> Node:
         raise YamlError(" ".join(str(error).split())) from None
     except RecursionError:
         raise YamlError("the document is nested too deeply") from None
+
+
+def inline(value: Any) -> str:
+    """Return a value as JSON on one line, which is YAML too."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def scalar(text: str) -> str:
+    """Return a text as a YAML value on one line, with quotes where it needs them."""
+    plain = re.fullmatch(r"[\w./][\w./-]*", text, re.ASCII) is not None
+    return text if plain and parse(text).data() == text else inline(text)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from extproc.envoy import envoy_configuration
+from extproc.envoy.lint import lint
 from extproc.envoy.merge import ConfigurationError, merge
 from extproc.envoy.names import Names
 from extproc.envoy.template import pieces
@@ -28,6 +30,7 @@ from tests.envoy.texts import (
 from tests.manifests.test_envoy import assert_valid
 
 NEW = [one["name"] for one in yaml.safe_load(pieces(Names()).routes)]
+EXAMPLES = Path(__file__).parent / "examples"
 LLM = "- match: {prefix: /v1/}\n  route: {cluster: app}\n"
 
 
@@ -99,6 +102,7 @@ class TestRoutes:
         limited = (
             "- match: {prefix: /}\n  route: {cluster: app, rate_limits: [{actions: []}]}\n"
             "  request_headers_to_add: [{header: {key: x-tier, value: gold}}]\n"
+            "  response_headers_to_add: [{header: {key: x-shop, value: café 🛒}}]\n"
         )
         found = [
             one for one in routes(merged(configuration([listener(limited)]))) if one.get("name")
@@ -106,6 +110,11 @@ class TestRoutes:
         for one in found:
             assert one["route"]["rate_limits"] == [{"actions": []}]
             assert one["request_headers_to_add"][0]["header"]["key"] == "x-tier"
+            added = {entry["header"]["key"]: entry for entry in one["response_headers_to_add"]}
+            assert added["x-shop"]["header"]["value"] == "café 🛒"
+            assert len(added) == len(one["response_headers_to_add"])
+        text = merged(configuration([listener(limited)]))
+        assert merged(text) == text
 
     def test_below_a_prefix_ask_for_it_and_remove_it(self) -> None:
         found = routes(merged(configuration(), prefixes=["/team/v1/"]))
@@ -271,6 +280,21 @@ class TestUpdates:
         text = envoy_configuration().read_text()
         assert merge(text).text == text
 
+    def test_the_configuration_of_version_0_1_0_becomes_the_recommended_one(
+        self, tmp_path: Path
+    ) -> None:
+        text = (EXAMPLES / "version-0.1.0.yaml").read_text()
+        found = {one.problem for one in lint(text)}
+        assert "no retry on connect-failure" in found
+        assert "response_header_mode is SKIP" in found
+        after = merge(text).text
+        assert lint(after) == []
+        assert_valid(yaml.safe_load(after), tmp_path)
+        assert names(routes(after)) == NEW
+        fallback = cluster(after, "fallback")
+        assert fallback["load_assignment"] == cluster(text, "fallback")["load_assignment"]
+        assert merge(after).text == after
+
     def test_values_that_were_tuned_stay(self) -> None:
         text = merged(configuration()).replace("num_retries: 2", "num_retries: 5")
         text = text.replace("message_timeout: 2s", "message_timeout: 3s")
@@ -333,8 +357,6 @@ class TestListeners:
 
 class TestLayouts:
     def test_json_stays_json(self) -> None:
-        import json
-
         text = json.dumps(yaml.safe_load(configuration([listener(log=JSON_LOG)])), indent=2)
         after = merged(text)
         assert names(json.loads(after) and routes(after)) == ["/app", *NEW, "/"]
@@ -356,3 +378,14 @@ class TestLayouts:
         text = text.replace("use_http_header: true, ", "")
         after = yaml.safe_load(merged(text))["static_resources"]["clusters"]
         assert after == yaml.safe_load(merged(configuration()))["static_resources"]["clusters"]
+
+    @pytest.mark.parametrize("empty", ["routes:", "routes: ~", "routes: []", "routes: # none"])
+    def test_an_empty_list_of_routes_gives_way(self, empty: str) -> None:
+        text = configuration([listener("")]).replace("routes:", empty)
+        assert names(routes(merged(text))) == NEW
+
+    @pytest.mark.parametrize("wrong", ["routes: x", "routes: {a: b}"])
+    def test_a_list_that_is_none_is_refused(self, wrong: str) -> None:
+        text = configuration([listener("")]).replace("routes:", wrong)
+        with pytest.raises(ConfigurationError, match="routes is not what Envoy expects"):
+            merged(text)

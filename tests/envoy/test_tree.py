@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.envoy import envoy_configurations
-from extproc.envoy.tree import Mapping, Scalar, YamlError, parse, walk
+from extproc.envoy.tree import Mapping, Scalar, YamlError, parse, scalar, walk
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12)),
@@ -85,3 +85,15 @@ def test_a_text_that_is_no_document_is_refused_with_its_line(text: str, message:
     with pytest.raises(YamlError) as refused:
         parse(text)
     assert message in str(refused.value)
+
+
+@given(st.text(max_size=20))
+def test_a_text_is_written_so_that_it_stays_a_text(text: str) -> None:
+    assert parse(f"a: {scalar(text)}\n").data() == {"a": text}
+
+
+def test_names_and_addresses_need_no_quotes() -> None:
+    for text in ("extproc", "127.0.0.1", "/run/extproc.sock", "vllm.inference"):
+        assert scalar(text) == text
+    assert scalar("true") == '"true"'
+    assert scalar("::1") == '"::1"'

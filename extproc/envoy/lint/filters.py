@@ -11,6 +11,7 @@ from extproc.envoy.merge.early_removal import removed_early
 
 INTO = "run `extproc envoy-config --into` on this file"
 _MESSAGE_TIMEOUT = 1.0
+_RECEIVED = "metadata_options.receiving_namespaces.untyped"
 _FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
 
 
@@ -69,7 +70,7 @@ def response_headers_not_shown(subject: Subject) -> Iterator[Finding]:
 
 def response_attributes_missing(subject: Subject) -> Iterator[Finding]:
     found = subject.config.get("response_attributes")
-    names = found.data() if found is not None else []
+    names = [one.data() for one in subject.config.list("response_attributes")]
     wanted = ("upstream.address", "upstream.request_attempt_count", "response.code_details")
     missing = [one for one in wanted if one not in names]
     if missing:
@@ -96,8 +97,8 @@ def response_trailers_not_sent(subject: Subject) -> Iterator[Finding]:
 
 
 def metadata_dropped(subject: Subject) -> Iterator[Finding]:
-    found = subject.config.at("metadata_options.receiving_namespaces.untyped")
-    names = found.data() if found is not None else []
+    found = subject.config.at(_RECEIVED)
+    names = [one.data() for one in subject.config.list(_RECEIVED)]
     missing = [one for one in ("envoy.lb", "extproc") if one not in names]
     if missing:
         by_metadata = "envoy.lb" in missing and subject.target_clusters and not _by_header(subject)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from extproc.envoy.merge.mounted import ANYWHERE
 from extproc.envoy.merge.paths import v1_regex
 from extproc.envoy.merge.plan import Plan, covers, manager_in
 from extproc.envoy.splice import add_entries, indented, insert_items, replace_items, replace_value
-from extproc.envoy.tree import Mapping, Node, Sequence, parse, walk
+from extproc.envoy.tree import Mapping, Node, Sequence, inline, parse, walk
 
 _CODES = frozenset(
     {"unknown_path", "request_too_large", "upstream_timeout", "upstream_unavailable"}
@@ -64,4 +63,4 @@ def _for_llm_paths(block: str, plan: Plan) -> str:
         node.get("string_match") for node in walk(parse(block)) if node.get("string_match")
     )
     assert match is not None
-    return replace_value(block, match, f"{{safe_regex: {{regex: {json.dumps(regex)}}}}}")
+    return replace_value(block, match, f"{{safe_regex: {{regex: {inline(regex)}}}}}")

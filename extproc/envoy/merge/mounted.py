@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping as Map
 from typing import Any
 
 from extproc.envoy.splice import add_entries, insert_items, replace_value
-from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, parse, walk
+from extproc.envoy.tree import Mapping, Node, Scalar, Sequence, inline, parse, walk
 
 ANYWHERE = "*"
 """The prefix of the recommended configuration: LLM paths behind any prefix."""
@@ -64,15 +63,15 @@ def _anchored(routes: str) -> str:
     spelled = [node for node in walk(parse(routes)) if isinstance(node, Mapping)]
     for node in reversed([found for one in spelled if (found := one.get("regex")) is not None]):
         assert isinstance(node, Scalar)
-        routes = replace_value(routes, node, json.dumps(node.value.removeprefix(ANYWHERE_REGEX)))
+        routes = replace_value(routes, node, inline(node.value.removeprefix(ANYWHERE_REGEX)))
     return routes
 
 
 def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
     match = _items(routes)[index].get("match")
     assert isinstance(match, Mapping)
-    condition = f'- {{name: ":path", string_match: {{prefix: {json.dumps(prefix + "/")}}}}}\n'
-    headers = next((v for k, v in match.entries if k is match.key("headers")), None)
+    condition = f'- {{name: ":path", string_match: {{prefix: {inline(prefix + "/")}}}}}\n'
+    headers = _own(match, "headers")
     if headers is None:
         return add_entries(routes, match, f"headers:\n{condition}")
     if isinstance(headers, Sequence):
@@ -81,41 +80,42 @@ def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
 
 
 def _removes_prefix(routes: str, index: int, prefix: str) -> str:
-    action = _own(_items(routes)[index], "route")
-    pattern = json.dumps(f"^{re.escape(prefix)}/")
+    route = _items(routes)[index]
+    assert isinstance(route, Mapping)
+    action = _own(route, "route")
+    pattern = inline(f"^{re.escape(prefix)}/")
     rewrite = f"regex_rewrite: {{pattern: {{regex: {pattern}}}, substitution: /}}\n"
-    return add_entries(routes, action, rewrite) if action is not None else routes
+    return add_entries(routes, action, rewrite) if isinstance(action, Mapping) else routes
 
 
 def _with_extra(routes: str, index: int, key: str, value: Any) -> str:
     route = _items(routes)[index]
-    if key == "rate_limits":
-        action = _own(route, "route")
-        return add_entries(routes, action, _entry(key, value)) if action is not None else routes
-    if key != "typed_per_filter_config":
-        assert isinstance(route, Mapping)
-        return add_entries(routes, route, _entry(key, value))
-    if route.get(key) is None:
-        assert isinstance(route, Mapping)
-        return add_entries(routes, route, _entry(key, value))
-    config = _own(route, key)
-    if config is None:
-        return routes
-    block = "".join(_entry(name, one) for name, one in value.items())
-    return add_entries(routes, config, block)
-
-
-def _own(route: Node, key: str) -> Mapping | None:
-    """Return a mapping that the route spells out; None where it is an alias of another's."""
     assert isinstance(route, Mapping)
-    found = next(value for name, value in route.entries if name is route.key(key))
-    assert isinstance(found, Mapping | Alias)
-    return found if isinstance(found, Mapping) else None
+    place: Node | None = _own(route, "route") if key == "rate_limits" else route
+    if not isinstance(place, Mapping):
+        return routes  # an alias of an action that has it
+    existing = _own(place, key)
+    if existing is None:
+        return add_entries(routes, place, _entry(key, value))
+    if isinstance(existing, Sequence):
+        block = "".join(f"- {inline(one)}\n" for one in value if one not in existing.data())
+        return insert_items(routes, existing, len(existing.items), block) if block else routes
+    if isinstance(existing, Mapping):
+        there = existing.values()
+        block = "".join(_entry(name, one) for name, one in value.items() if name not in there)
+        return add_entries(routes, existing, block) if block else routes
+    return routes  # an alias of a value that has it
+
+
+def _own(place: Mapping, key: str) -> Node | None:
+    """Return the value of a key as it is written, which may be an alias."""
+    found = place.key(key)
+    return next((value for name, value in place.entries if name is found), None)
 
 
 def _entry(key: str, value: Any) -> str:
     # JSON is YAML, and keeps types that YAML would guess from plain text.
-    return f"{json.dumps(key)}: {json.dumps(value)}\n"
+    return f"{inline(key)}: {inline(value)}\n"
 
 
 def _items(routes: str) -> list[Node]:

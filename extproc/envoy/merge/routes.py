@@ -10,6 +10,7 @@ from extproc.envoy.merge.mounted import mounted, with_extras
 from extproc.envoy.merge.paths import is_catch_all, is_conditional, takes_llm_paths
 from extproc.envoy.merge.plan import Plan, covers, manager_in
 from extproc.envoy.names import Names
+from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.splice import add_entries, insert_items, replace_items, with_fresh_anchors
 from extproc.envoy.tree import Mapping, Node, Sequence, parse
 
@@ -42,8 +43,9 @@ def add_routes(text: str, number: int, plan: Plan) -> str:
     hidden_by = _hiding(users, plan)
     block = _wanted(_extras([items[i] for i in ours] or hidden_by, plan), plan)
     _remark(users, hidden_by, plan)
+    if not isinstance(host, Mapping):
+        raise ConfigurationError(f"line {host.line}: a virtual host is no mapping")
     if not isinstance(routes, Sequence):
-        assert isinstance(host, Mapping)
         return add_entries(text, host, f"routes:\n{block}")
     first_hiding = items.index(hidden_by[0]) if hidden_by else len(items)
     if ours and ours[-1] < first_hiding:
@@ -106,8 +108,11 @@ def _extras(sources: Seq[Node], plan: Plan) -> dict[str, Any]:
     for route in sources:
         settings = route.entries_at("typed_per_filter_config")
         kept = {key: value.data() for key, value in settings.items() if key not in ours}
+        so_far = found.get("typed_per_filter_config", {})
+        for key in [key for key in kept if key in so_far and kept[key] != so_far[key]]:
+            plan.note(f"{label(route)}: its {key} is not that of the new routes, check them")
         if kept:
-            found["typed_per_filter_config"] = {**kept, **found.get("typed_per_filter_config", {})}
+            found["typed_per_filter_config"] = {**kept, **so_far}
         for key in _INHERITED:
             if (value := route.get(key)) is not None:
                 found.setdefault(key, value.data())

@@ -1,0 +1,216 @@
+"""The command `extproc envoy-config`."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extproc.cli import main
+from extproc.envoy import envoy_configuration
+from tests.envoy.texts import APP, configuration, listener, merged
+from tests.manifests.test_envoy import assert_valid
+
+MODELS = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def yours(tmp_path: Path) -> Path:
+    path = tmp_path / "your.yaml"
+    path.write_text(configuration())
+    return path
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    path = tmp_path / "models.yaml"
+    path.write_text(MODELS)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main(["envoy-config", *map(str, arguments)])
+
+
+def refused(capsys: Capture, *arguments: object) -> str:
+    """Run a command that must fail; return its one line."""
+    code: object = 0
+    try:
+        code = run(*arguments)
+    except SystemExit as exit_:
+        code = exit_.code
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    (line,) = captured.err.splitlines()
+    return line
+
+
+class TestPrint:
+    def test_without_addresses_the_shipped_file_is_printed(self, capsys: Capture) -> None:
+        assert run() == 0
+        assert capsys.readouterr().out == envoy_configuration().read_text()
+
+    def test_the_given_addresses_are_in_it(
+        self, capsys: Capture, models: Path, tmp_path: Path
+    ) -> None:
+        assert run("--models", models, "--sidecar", "unix:/run/e.sock", "--listen", "[::1]:81") == 0
+        text = capsys.readouterr().out
+        assert "# 4. The target header selects the route." in text
+        found = yaml.safe_load(text)
+        assert_valid(found, tmp_path)
+        address = found["static_resources"]["listeners"][0]["address"]["socket_address"]
+        assert address == {"address": "::1", "port_value": 81}
+        clusters = {one["name"]: one for one in found["static_resources"]["clusters"]}
+        assert clusters["fallback"]["type"] == "STATIC"
+        assert "10.0.0.2" in str(clusters["fallback"]["load_assignment"])
+        assert "{'path': '/run/e.sock'}" in str(clusters["extproc"]["load_assignment"])
+
+    def test_host_names_are_resolved_by_envoy(self, capsys: Capture, tmp_path: Path) -> None:
+        assert run("--endpoint", "vllm.inference:8000", "--sidecar", "extproc:9002") == 0
+        found = yaml.safe_load(capsys.readouterr().out)
+        assert_valid(found, tmp_path)
+        clusters = {one["name"]: one for one in found["static_resources"]["clusters"]}
+        assert clusters["fallback"]["type"] == clusters["extproc"]["type"] == "STRICT_DNS"
+
+
+class TestInto:
+    def test_writes_the_pieces_and_shows_the_difference(
+        self, capsys: Capture, yours: Path, models: Path
+    ) -> None:
+        before = yours.read_text()
+        assert run("--into", yours, "--models", models) == 0
+        captured = capsys.readouterr()
+        assert yours.read_text() == merged(before)
+        added = [line for line in captured.out.splitlines()[2:] if line.startswith("+")]
+        assert len(added) == len(yours.read_text().splitlines()) - len(before.splitlines())
+        assert f"Next: envoy --mode validate -c {yours}" in captured.err
+
+    def test_a_second_run_changes_nothing(self, capsys: Capture, yours: Path, models: Path) -> None:
+        run("--into", yours, "--models", models)
+        capsys.readouterr()
+        status = yours.stat()
+        assert run("--into", yours, "--models", models) == 0
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == f"{yours}: has all the pieces: nothing changed\n"
+        assert yours.stat() == status
+
+    def test_a_dry_run_writes_nothing(self, capsys: Capture, yours: Path) -> None:
+        before = yours.read_text()
+        assert run("--into", yours, "--endpoint", "10.0.0.1:8000", "--dry-run") == 0
+        assert "+  - name: chosen" in capsys.readouterr().out
+        assert yours.read_text() == before
+
+    def test_the_mode_of_the_file_and_a_link_to_it_stay(
+        self, yours: Path, models: Path, tmp_path: Path
+    ) -> None:
+        yours.chmod(0o640)
+        link = tmp_path / "link.yaml"
+        link.symlink_to(yours)
+        assert run("--into", link, "--models", models) == 0
+        assert link.is_symlink()
+        assert stat.S_IMODE(yours.stat().st_mode) == 0o640
+        assert "ext_proc" in yours.read_text()
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "link.yaml",
+            "models.yaml",
+            "your.yaml",
+        ]
+
+    def test_a_write_that_fails_leaves_the_file_as_it_was(
+        self, capsys: Capture, yours: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = yours.read_text()
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device", str(yours))
+
+        monkeypatch.setattr("os.replace", full)
+        assert run("--into", yours, "--models", models) == 2
+        assert capsys.readouterr().err.endswith(f"{yours}: No space left on device\n")
+        assert yours.read_text() == before
+        assert not list(yours.parent.glob(".your.yaml*"))
+
+    def test_several_models_share_one_fallback_which_is_said(
+        self, capsys: Capture, yours: Path, models: Path
+    ) -> None:
+        models.write_text(MODELS + "- name: other\n  endpoints: [10.0.0.3:8000]\n")
+        assert run("--into", yours, "--models", models) == 0
+        assert "2 models share one fallback" in capsys.readouterr().err
+        assert "10.0.0.3" in yours.read_text()
+
+
+class TestMistakes:
+    def test_no_address_of_a_server(self, capsys: Capture, yours: Path) -> None:
+        before = yours.read_text()
+        assert "give --endpoint HOST:PORT, or --models FILE" in refused(capsys, "--into", yours)
+        assert yours.read_text() == before
+
+    def test_a_models_document_without_static_endpoints(
+        self, capsys: Capture, yours: Path, models: Path
+    ) -> None:
+        models.write_text("models: [{name: a, service: {namespace: n, name: s, port: http}}]\n")
+        line = refused(capsys, "--into", yours, "--models", models)
+        assert line.startswith(f"{models}: lists no static endpoints: name the servers with")
+
+    def test_a_bad_models_document(self, capsys: Capture, yours: Path, models: Path) -> None:
+        models.write_text("models: 5\n")
+        assert str(models) in refused(capsys, "--into", yours, "--models", models)
+
+    def test_a_file_that_is_not_there(self, capsys: Capture, tmp_path: Path) -> None:
+        line = refused(capsys, "--into", tmp_path / "no.yaml", "--endpoint", "a:1")
+        assert line == f"{tmp_path / 'no.yaml'}: No such file or directory"
+
+    def test_a_file_that_is_no_yaml(self, capsys: Capture, yours: Path) -> None:
+        yours.write_text("a: [1\nb: 2\n")
+        assert refused(capsys, "--check", yours).startswith(f"{yours}: line 2, column 2: ")
+        yours.write_bytes(b"a: \xff\n")
+        assert refused(capsys, "--check", yours) == f"{yours}: byte 3 is not UTF-8"
+
+    def test_an_ambiguous_listener(self, capsys: Capture, yours: Path) -> None:
+        yours.write_text(configuration([listener(name="a"), listener(APP, name="b")]))
+        line = refused(capsys, "--into", yours, "--endpoint", "a:1")
+        assert "more than one virtual host may be meant: a/site, b/site" in line
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            (["--dry-run"], "--dry-run goes with --into FILE"),
+            (["--prefix", "/a"], "--prefix goes with --into FILE"),
+            (["--into", "a", "--listen", "a:1"], "--into changes no listener's address"),
+            (["--check", "a", "--endpoint", "a:1"], "--check takes no addresses"),
+            (["--check", "a", "--into", "b"], "not allowed with argument"),
+            (["--endpoint", "10.0.0.1"], "'10.0.0.1' is neither HOST:PORT"),
+            (["--endpoint", "unix:/a"], "'unix:/a' is not HOST:PORT"),
+            (["--into", "a", "--prefix", "team"], "'team' is no path such as /team"),
+        ],
+    )
+    def test_flags_that_make_no_sense(
+        self, capsys: Capture, arguments: list[str], complaint: str
+    ) -> None:
+        assert complaint in refused(capsys, *arguments)
+
+
+class TestCheck:
+    def test_a_good_file_has_no_line(self, capsys: Capture) -> None:
+        assert run("--check", envoy_configuration()) == 0
+        assert capsys.readouterr().out == ""
+
+    def test_hints_and_warnings_leave_the_exit_code(self, capsys: Capture) -> None:
+        path = envoy_configuration("fail-closed.yaml")
+        assert run("--check", path) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"{path}: line ")
+        assert ": hint: listener llm, envoy.filters.http.ext_proc: failure_mode_allow" in line
+
+    def test_an_error_makes_it_2(self, capsys: Capture, yours: Path) -> None:
+        assert run("--check", yours) == 2
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line == (
+            f"{yours}: line 2: error: listeners: no static listener has an ext_proc filter: "
+            "nothing is decided; fix: run `extproc envoy-config --into` on this file"
+        )

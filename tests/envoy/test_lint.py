@@ -204,7 +204,6 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     (changed("grpc_service", "timeout", to="30s"), ERROR, "grpc_service has a timeout"),
     (changed("failure_mode_allow"), WARNING, "failure_mode_allow is not set"),
     (changed("failure_mode_allow", to=False), HINT, "failure_mode_allow is false"),
-    (changed("allow_mode_override"), HINT, "allow_mode_override is not set"),
     (changed("route_cache_action", to="RETAIN"), ERROR, "the route is not selected again"),
     (small_buffer, WARNING, "the buffer filter takes 65,536 bytes"),
     (changed(MODE, "request_body_mode"), WARNING, "request_body_mode is NONE"),

@@ -215,12 +215,7 @@ class TestThePatchesForIstio:
         filters = manager_of(variant)["http_filters"]
         theirs = named(filters, "envoy.filters.http.ext_proc")["typed_config"]
         ours = values["HTTP_FILTER"]["typed_config"]
-        for key in (
-            "response_attributes",
-            "route_cache_action",
-            "failure_mode_allow",
-            "allow_mode_override",
-        ):
+        for key in ("response_attributes", "route_cache_action", "failure_mode_allow"):
             assert ours[key] == theirs[key]
         assert ours["metadata_options"] == theirs["metadata_options"]
         # Bodies are never shown in part, because Istio's routes have retries.

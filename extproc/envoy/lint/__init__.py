@@ -28,7 +28,6 @@ RULES: tuple[Rule, ...] = (
     filters.message_timeout_short,
     filters.stream_limited,
     filters.fails_closed,
-    filters.mode_override_refused,
     filters.route_not_selected_again,
     filters.buffer_small,
     bodies.body_hidden,

@@ -162,18 +162,6 @@ def fails_closed(subject: Subject) -> Iterator[Finding]:
 _CLOSED = "a sidecar that dies cuts running streams, and requests fail until it is back"
 
 
-def mode_override_refused(subject: Subject) -> Iterator[Finding]:
-    full_duplex = _mode(subject, "request_body_mode") == _FULL_DUPLEX
-    if subject.config.text("allow_mode_override") != "true" and not full_duplex:
-        yield hint(
-            subject.config,
-            _filter(subject),
-            "allow_mode_override is not set",
-            "the sidecar cannot ask for the body of a response where it needs it",
-            "allow_mode_override: true",
-        )
-
-
 def route_not_selected_again(subject: Subject) -> Iterator[Finding]:
     retained = subject.config.text("route_cache_action") == "RETAIN"
     retained = retained or subject.config.text("disable_clear_route_cache") == "true"

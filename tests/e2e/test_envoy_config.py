@@ -107,7 +107,10 @@ def shop_config(directory: Path, shop_port: int) -> Path:
 
 
 async def gateway_with(
-    tmp_path: Path, cleanup: AsyncExitStack, more_endpoints: Sequence[str] = ()
+    tmp_path: Path,
+    cleanup: AsyncExitStack,
+    more_endpoints: Sequence[str] = (),
+    flags: Sequence[str] = (),
 ) -> Gateway:
     replicas = ForkedFleet(2, tmp_path, ("--time-scale", "50"))
     cleanup.push_async_callback(replicas.kill)
@@ -119,7 +122,7 @@ async def gateway_with(
     ca = certificates(tmp_path)
     config = shop_config(tmp_path, await shop_server(cleanup))
     command = ["envoy-config", "--into", str(config), "--sidecar", sidecar.listen]
-    assert main([*command, "--models", str(sidecar.models)]) == 0
+    assert main([*command, "--models", str(sidecar.models), *flags]) == 0
     envoy = Envoy(yaml.safe_load(config.read_text()), tmp_path)
     cleanup.push_async_callback(envoy.kill)
     await envoy.start()
@@ -187,6 +190,23 @@ async def test_a_dead_endpoint_costs_no_request(tmp_path: Path, cleanup: AsyncEx
             answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
             assert answer.status_code == 200, answer.text
     assert dead in {line["endpoint"] for line in await gateway.decided(24)}
+
+
+async def test_llm_paths_below_a_prefix_are_decided_and_the_root_stays_the_shops(
+    tmp_path: Path, cleanup: AsyncExitStack
+) -> None:
+    gateway = await gateway_with(tmp_path, cleanup, flags=["--prefix", "/team"])
+    async with gateway.client() as client:
+        answer = await client.post(f"/team{CHAT}", json=chat("hello"))
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"]
+        shop = await client.post(CHAT, json=chat("hello"), headers=AUTHORIZED)
+        assert shop.text == f"shop {CHAT}"
+        (line,) = await gateway.decided(1)
+        assert line["endpoint"] in gateway.replicas.addresses
+        await gateway.sidecar.kill()
+        answer = await client.post(f"/team{CHAT}", json=chat("hello"))
+        assert answer.status_code == 200, answer.text
 
 
 async def test_requests_over_http3_are_decided(tmp_path: Path, cleanup: AsyncExitStack) -> None:

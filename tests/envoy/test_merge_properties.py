@@ -119,7 +119,9 @@ def without_pieces(data: Any, before: Any) -> Any:
     return found
 
 
-JUNK: st.SearchStrategy[object] = st.sampled_from([None, "x", 5, True, [], {}, ["x"], {"a": "b"}, [{}], [None], ""])
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, "x", 5, True, [], {}, ["x"], {"a": "b"}, [{}], [None], ""]
+)
 
 
 @settings(deadline=None, max_examples=20)

@@ -68,7 +68,8 @@ messages = st.one_of(
     st.builds(lambda body, end: response_body(body, end=end), bodies, st.booleans()),
     st.sampled_from([request_trailers(), response_headers(), response_trailers(), b""]),
 )
-opened = st.sampled_from(["/v1/chat/completions", "/v1/responses"])
+# Not /v1/responses: the sidecar puts an id into its bodies.
+opened = st.sampled_from(["/v1/chat/completions", "/v1/completions"])
 
 
 class Streams(RuleBasedStateMachine):

@@ -125,7 +125,7 @@ protos: $(INSTALLED)  ## compiles protos/ into the package
 
 .PHONY: reference
 reference: $(INSTALLED)  ## writes docs/reference.md from the code
-	$(BIN)/python -m extproc.lab.reference > docs/reference.md
+	$(BIN)/python -m extproc.lab.pages.reference > docs/reference.md
 
 # uv solves for the image's Python, whatever runs here. It is no dependency of anything else.
 LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \

@@ -15,29 +15,29 @@ from time import monotonic
 from typing import Protocol
 
 from extproc.adapters.allocator import keep_freed_memory
-from extproc.adapters.configuration import Configuration
+from extproc.adapters.configuration.config_map import ModelsConfigMap
+from extproc.adapters.configuration.configuration import Configuration
+from extproc.adapters.configuration.document import DocumentError
+from extproc.adapters.configuration.file import ModelsFile
+from extproc.adapters.discovery import Discovery
 from extproc.adapters.dns.resolver import NameServer, Resolver
-from extproc.adapters.ejections import EjectionReport
 from extproc.adapters.kubernetes.cluster import Cluster
-from extproc.adapters.kubernetes.discovery import Discovery
 from extproc.adapters.kubernetes.errors import KubernetesError
-from extproc.adapters.kubernetes.models_configmap import ModelsConfigMap
-from extproc.adapters.logs import fields
-from extproc.adapters.models_document import DocumentError
-from extproc.adapters.models_file import ModelsFile
-from extproc.adapters.telemetry import Telemetry
+from extproc.adapters.observability.ejections import EjectionReport
+from extproc.adapters.observability.logs import fields
+from extproc.adapters.observability.telemetry import Telemetry
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
-from extproc.core.endpoint import Endpoint
-from extproc.core.ledger import Ledger
-from extproc.core.response_ids import ResponseIds
-from extproc.core.router import Router
-from extproc.core.signals import Signals
-from extproc.core.spec import Source
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.response_ids import ResponseIds
+from extproc.core.routing.router import Router
+from extproc.core.schema import Source
 from extproc.edge.admin import AdminServer, admin_app
-from extproc.edge.fast_server import FastServer
-from extproc.edge.server import Server, Transport
-from extproc.edge.service import ExternalProcessor
+from extproc.edge.ext_proc.service import ExternalProcessor
+from extproc.edge.grpc.fast_server import FastServer
+from extproc.edge.grpc.server import Server, Transport
 from extproc.edge.tls import KeyPair
 
 log = logging.getLogger("extproc")
@@ -277,6 +277,6 @@ def _server(settings: Settings, processor: ExternalProcessor) -> Server:
     if settings.transport == "fast":
         return FastServer(processor, settings.tls)
     # An optional dependency, with threads and memory of its own.
-    from extproc.edge.grpcio_server import GrpcioServer
+    from extproc.edge.grpc.grpcio_server import GrpcioServer
 
     return GrpcioServer(processor, settings.tls)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 
-from extproc.core.blocks import BLOCK_BYTES
-from extproc.core.catalog import Catalog, revise
-from extproc.core.conversation import Conversation, Event, Kind
-from extproc.core.endpoint import Endpoint
-from extproc.core.errors import Refusal
-from extproc.core.head import HEAD_LIMIT
-from extproc.core.ledger import Ledger
-from extproc.core.router import Decision, Placement, Router
-from extproc.core.spec import ModelsSpec
+from extproc.core.conversation.head import HEAD_LIMIT
+from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.request.blocks import BLOCK_BYTES
+from extproc.core.request.refusals import Refusal
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Decision, Placement, Router
+from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
 

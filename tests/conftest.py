@@ -44,15 +44,15 @@ SENSITIVE_TO_TIMING = (
     "tests/faults/test_truth.py",
     "tests/lab/load/test_load.py",
     "tests/lab/test_programs.py",
-    "tests/lab/test_stand_in_api_server.py",
+    "tests/lab/stand_ins/test_api_server.py",
     "tests/manifests/test_gateway.py",
 )
 
 # Their tests share what takes long to make, so no process shall make it a second time.
 MADE_ONCE = (
     "tests/clients/",
-    "tests/lab/fleet/test_published_lora.py",
-    "tests/lab/test_stand_in_sdks.py",
+    "tests/lab/simulation/test_published_lora.py",
+    "tests/lab/stand_ins/test_sdks.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",
     "tests/lab/workloads/test_threads.py",

@@ -16,10 +16,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.edge.health import SERVICE
-from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice
-from extproc.lab.processes import until
-from extproc.lab.stack import SidecarProcess
+from extproc.edge.grpc.health import SERVICE
+from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import SidecarProcess
 from tests.edge.envoy import Reply, request_headers
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -22,7 +22,7 @@ from extproc import __version__
 from extproc.adapters.dns.resolver import NameServer
 from extproc.app import ConfigMapName, Settings, StartError
 from extproc.cli import main
-from extproc.core.spec import StrategyName
+from extproc.core.schema import StrategyName
 from extproc.edge.tls import KeyPair
 
 GOOD = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
@@ -112,7 +112,7 @@ class TestTheCommandLine:
 
     def test_tells_its_version_without_importing_the_application(self) -> None:
         slow = {
-            *("extproc.app", "extproc.commands.serve", "extproc.core.conversation"),
+            *("extproc.app", "extproc.commands.serve", "extproc.core.conversation.state_machine"),
             *("aiohttp", "asyncio", "google.protobuf", "grpc", "importlib.metadata"),
             *("kubernetes", "pydantic", "yaml"),
         }

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.cli import main
-from extproc.core.conversation import Conversation, Event, Kind
-from extproc.core.head import HEAD_LIMIT
-from extproc.core.router import Decision
-from extproc.core.spec import ModelSpec, ModelsSpec
+from extproc.core.conversation.head import HEAD_LIMIT
+from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.routing.router import Decision
+from extproc.core.schema import ModelSpec, ModelsSpec
 from extproc.explain import WHOLE_BYTES, Explanation, explain, shown
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
 

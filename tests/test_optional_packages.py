@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from extproc.edge.health import SERVICE
-from extproc.lab.processes import until
-from extproc.lab.stack import FileSidecar, SidecarProcess
+from extproc.edge.grpc.health import SERVICE
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import FileSidecar, SidecarProcess
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import Reply, asking, request_body, request_headers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from extproc.adapters.models_document import DocumentError, parse
+from extproc.adapters.configuration.document import DocumentError, parse
 from extproc.commands.console import OK, Parser, complain
 
 

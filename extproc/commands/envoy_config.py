@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from extproc.adapters.models_document import DocumentError, parse
+from extproc.adapters.configuration.document import DocumentError, parse
 from extproc.commands.console import BAD_INPUT, OK, Parser, complain
 from extproc.commands.values import address, host_port, path_prefix
 from extproc.envoy.files import diff, read, replace

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from extproc.adapters.dns.document import resolved
+from extproc.adapters.configuration.document import DocumentError, parse
+from extproc.adapters.configuration.host_names import resolved
 from extproc.adapters.dns.resolver import Resolver
-from extproc.adapters.models_document import DocumentError, parse
 from extproc.commands.console import OK, REFUSED, Parser, complain, flag, optional
 from extproc.commands.values import byte_count, header, load, name_server
-from extproc.core.spec import ModelsSpec, NamedEndpoints, endpoint_address
+from extproc.core.schema import ModelsSpec, NamedEndpoints, endpoint_address
 from extproc.explain import explain, shown
 
 _SHOWN = 20

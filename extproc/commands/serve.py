@@ -9,11 +9,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from extproc.adapters import logs
+from extproc.adapters.observability import logs
 from extproc.app import Settings, StartError, serve
 from extproc.commands.console import OK, Parser, complain, flag, optional, switch
 from extproc.commands.values import address, config_map, name_server, one_of, seconds
-from extproc.edge.server import Transport
+from extproc.edge.grpc.server import Transport
 from extproc.edge.tls import KeyPair
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from extproc.adapters.dns.resolver import NameServer
 from extproc.app import ConfigMapName
-from extproc.core.spec import kubernetes_name
+from extproc.core.schema import kubernetes_name
 
 
 def address(text: str) -> str:

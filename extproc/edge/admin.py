@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from extproc.adapters.state import model_states
-from extproc.adapters.telemetry import Telemetry
-from extproc.core.router import Router
+from extproc.adapters.observability.state import model_states
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.routing.router import Router
 
 Ready = Callable[[], str | None]
 """Why the sidecar is not ready; None when it is."""

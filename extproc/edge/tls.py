@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.tls")
 

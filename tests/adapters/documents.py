@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
-from extproc.adapters.configuration import Configuration
+from extproc.adapters.configuration.configuration import Configuration
+from extproc.adapters.discovery import Discovery
 from extproc.adapters.dns.resolver import Resolve
 from extproc.adapters.kubernetes.cluster import Cluster
-from extproc.adapters.kubernetes.discovery import Discovery
-from extproc.adapters.telemetry import Telemetry
-from extproc.core.endpoint import Endpoint
-from extproc.core.ledger import Ledger
-from extproc.core.router import Router
-from extproc.core.spec import Source
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.routing.router import Router
+from extproc.core.schema import Source
 
 LLAMA = b"models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
 QWEN = b"models:\n- name: qwen\n  endpoints: [10.0.0.3:8000]\n"

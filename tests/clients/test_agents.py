@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import anthropic
 import openai
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.clients.sdk import ARTICLE, FAST, asked, port_of, run, user, with_image
 from tests.e2e.scene import MODEL, Json, Options, Scene
 

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from tests.clients.sdk import FAST, asked, client, run, user
 from tests.e2e.scene import Json, Options, Scene
 

@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from extproc.lab.processes import free_port, until
+from extproc.lab.stack.processes import free_port, until
 from tests.clients.sdk import FAST, asked, run, user
 from tests.e2e.scene import Options, Scene
 

@@ -6,8 +6,8 @@ import anthropic
 import openai
 import pytest
 
-from extproc.core.errors import NoEndpoints
-from extproc.lab.processes import until
+from extproc.core.request.refusals import NoEndpoints
+from extproc.lab.stack.processes import until
 from tests.clients.sdk import FAST, asked, claude, client, run
 from tests.e2e.scene import Options, Scene
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import settings
 
-from extproc.core.catalog import Catalog, Model, revise
-from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.ledger import Lease, Ledger
-from extproc.core.router import Router
-from extproc.core.signals import Signals
-from extproc.core.spec import LoadBalancingSpec, ModelSpec
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.ledger import Lease, Ledger
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.catalog import Catalog, Model, revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Candidate, Query, Strategy, build
 
 # No deadlines: machines differ, and no test here asserts a time.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.signals import Load, Report, Signals
+from extproc.core.fleet.signals import Load, Report, Signals
 
 
 class Clock:

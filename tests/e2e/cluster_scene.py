@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice
-from extproc.lab.processes import until
+from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, Options, Reply, Scene, chat
 
 NAMESPACE = "inference"

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
 
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 
 Manner = Literal["resets", "hangs", 200, 404, 422, 429, 500, 503]
 """What becomes of a request: a reset connection, nothing, or an answer with that status."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
-from extproc.lab.processes import until
-from extproc.lab.stack import Envoy, SidecarProcess, StandInFleet, envoy_binary
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import Envoy, SidecarProcess, StandInFleet, envoy_binary
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"

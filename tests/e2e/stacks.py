@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.stack import (
+from extproc.lab.stack.stack import (
     Envoy,
     EnvoyPlaces,
     FileSidecar,

@@ -6,8 +6,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.edge.health import SERVICE
-from extproc.lab.processes import until
+from extproc.edge.grpc.health import SERVICE
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
 

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from extproc.core.spec import StrategyName
-from extproc.lab.processes import free_port
+from extproc.core.schema import StrategyName
+from extproc.lab.stack.processes import free_port
 from tests.e2e.failing_endpoint import Manner, failing_endpoint
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat, chosen_endpoint
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import Launch, Options, Scene, chat
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import trustme
 
-from extproc.lab.processes import free_port, until
+from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import (
     CHAT,
     Json,

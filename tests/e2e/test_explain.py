@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extproc.adapters.models_document import parse
+from extproc.adapters.configuration.document import parse
 from extproc.explain import WHOLE_BYTES, explain, shown
 from tests.e2e.scene import CHAT, Launch, Options
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from tests.e2e.scene import Launch, Options, chat, chosen_endpoint
 
 QUICK = ("--time-scale", "50")

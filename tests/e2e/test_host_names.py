@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from extproc.lab.processes import until
-from extproc.lab.stack import FileSidecar, StandInFleet
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import FileSidecar, StandInFleet
 from tests.adapters.dns.server import DnsServer, a
 from tests.e2e.scene import Launch, Options, Scene, chat
 

@@ -11,7 +11,7 @@ import aiohttp
 import httpx
 import pytest
 
-from extproc.lab.processes import free_port, until
+from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
 
 # Real speed: a token takes 41 ms, so that requests last long enough to be looked at.

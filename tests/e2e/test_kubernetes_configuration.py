@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from extproc.lab.cluster import config_map, inference_pool, pod
-from extproc.lab.processes import until
+from extproc.lab.stack.cluster import config_map, inference_pool, pod
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     CONFIG_MAP,
     FROM_SERVICE,

@@ -7,8 +7,8 @@ import time
 from contextlib import AsyncExitStack
 from functools import partial
 
-from extproc.lab.cluster import endpoint_slice
-from extproc.lab.processes import until
+from extproc.lab.stack.cluster import endpoint_slice
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     FROM_SERVICE,
     NAMESPACE,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extproc.core.paths import INFERENCE_PATHS, Api
+from extproc.core.request.paths import INFERENCE_PATHS, Api
 from tests.e2e.scene import (
     CHAT,
     EXT_PROC,

@@ -21,8 +21,8 @@ import pytest
 from aiohttp import web
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.processes import free_port, until
-from extproc.lab.stack import (
+from extproc.lab.stack.processes import free_port, until
+from extproc.lab.stack.stack import (
     Envoy,
     EnvoyPlaces,
     FileSidecar,

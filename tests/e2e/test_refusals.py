@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import CHAT, Launch, Options, Reply, chat
 
 INVALID_BODIES = {

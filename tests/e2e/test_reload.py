@@ -7,8 +7,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-from extproc.lab.processes import until
-from extproc.lab.stack import FileSidecar
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import FileSidecar
 from tests.e2e.scene import Launch, Options, Scene, chat
 
 SLOW = ("--time-scale", "1")

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from tests.e2e.scene import (
     Json,
     Launch,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from tests.e2e.scene import Json, Launch, Options, Scene, show_bodies
 from tests.e2e.test_gateways import as_envoy_ai_gateway
 

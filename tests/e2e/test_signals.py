@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, Launch, Options, Scene, chat
 
 QUICK = ("--time-scale", "50")

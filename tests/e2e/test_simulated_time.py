@@ -12,14 +12,14 @@ from random import Random
 
 import pytest
 
-from extproc.core.spec import LoadBalancingSpec
-from extproc.lab.fleet.sidecars import Routing
-from extproc.lab.fleet.simulation import Scenario, simulate
+from extproc.core.schema import LoadBalancingSpec
+from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.load import figures, parent, target
 from extproc.lab.load.bodies import Style
 from extproc.lab.load.shares import Asking, plan
 from extproc.lab.measures.serving import Summary, summarize
-from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8
+from extproc.lab.simulation.sidecars import Routing
+from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 from tests.e2e.scene import MODEL, Launch, Options, Scene
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import FROM_SERVICE, ClusterOptions, Deploy
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import Json, Launch, Options, Reply, Scene, chat

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from extproc.core.spec import StrategyName
-from extproc.lab.processes import until
-from extproc.lab.stack import FileSidecar
+from extproc.core.schema import StrategyName
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import FileSidecar
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
 
 QUICK = ("--time-scale", "50", "--model", MODEL)

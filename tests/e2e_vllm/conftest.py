@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.real_vllm import VLLM_PYTHON, RealFleet, RealVllm, build_model
-from extproc.lab.stack import Envoy, EnvoyPlaces, FileSidecar, adapted
+from extproc.lab.real_vllm.engines import VLLM_PYTHON, RealFleet, RealVllm, build_model
+from extproc.lab.stack.stack import Envoy, EnvoyPlaces, FileSidecar, adapted
 from tests.e2e.scene import MODEL, ext_proc_filter
 from tests.e2e_vllm.scene import ENGINES, LOADED_LATER, RESIDENT, Launch, Options, Tell, VllmScene
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, chat
 from tests.e2e_vllm.scene import AGREEMENT_SECONDS, LOADED_LATER, RESIDENT, Launch, Options
 

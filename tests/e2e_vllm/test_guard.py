@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from extproc.lab.processes import Process, until
-from extproc.lab.real_vllm import RealVllm
-from extproc.lab.real_vllm_guard import session_members
+from extproc.lab.real_vllm.engines import RealVllm
+from extproc.lab.real_vllm.guard import session_members
+from extproc.lab.stack.processes import Process, until
 from tests.e2e.scene import MODEL
 
-GUARD = (sys.executable, "-m", "extproc.lab.real_vllm_guard")
+GUARD = (sys.executable, "-m", "extproc.lab.real_vllm.guard")
 # What an API server that dies leaves behind: a child that ends neither with it nor when asked.
 WITH_CHILD = "sh -c \"trap '' TERM; echo ready; while :; do sleep 1; done\" & "
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from extproc.lab.processes import until
-from extproc.lab.real_vllm import BLOCK_SIZE, BLOCKS, MAX_LORAS
-from extproc.lab.real_vllm_metrics import Metrics
+from extproc.lab.real_vllm.engines import BLOCK_SIZE, BLOCKS, MAX_LORAS
+from extproc.lab.real_vllm.metrics import Metrics
+from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, chat, processing_modes
 from tests.e2e_vllm.scene import (
     AGREEMENT_SECONDS,

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from extproc.adapters.log_sampler import LogSampler
-from extproc.adapters.telemetry import Telemetry
-from extproc.core.router import Router
-from extproc.core.spec import ModelSpec
-from extproc.edge.service import ExternalProcessor
+from extproc.adapters.observability.log_sampler import LogSampler
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelSpec
+from extproc.edge.ext_proc.service import ExternalProcessor
 from tests.core.builders import router
 from tests.edge.envoy import Reply
 

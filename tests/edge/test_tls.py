@@ -14,12 +14,12 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from extproc.edge.fast_server import FastServer
-from extproc.edge.grpcio_server import GrpcioServer
-from extproc.edge.server import Server
-from extproc.edge.service import ExternalProcessor
+from extproc.edge.ext_proc.service import ExternalProcessor
+from extproc.edge.grpc.fast_server import FastServer
+from extproc.edge.grpc.grpcio_server import GrpcioServer
+from extproc.edge.grpc.server import Server
 from extproc.edge.tls import KeyPair
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from tests.edge.streams import Sidecar
 
 CA = trustme.CA()

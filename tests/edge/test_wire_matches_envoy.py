@@ -29,7 +29,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2 as official_health_pb2
 
-from extproc.edge.health import SERVICE
+from extproc.edge.grpc.health import SERVICE
 from extproc.edge.wire import (
     external_processor_pb2,
     header_pb2,

@@ -16,7 +16,7 @@ from itertools import count
 
 from hpack import Encoder
 
-from extproc.edge.grpc_messages import MOST_BYTES, framed
+from extproc.edge.grpc.messages import MOST_BYTES, framed
 from extproc.edge.http2 import LIMITS
 from tests.edge.envoy import asking, request_body, request_headers
 from tests.edge.http2 import wire

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from extproc.lab.processes import until
-from extproc.lab.stack import SidecarProcess
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import SidecarProcess
 
 _INSIDE = Path(__file__).with_name("inside")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from extproc.lab.reliability import Outcome, Verdict, update
+from extproc.lab.pages.reliability import Outcome, Verdict, update
 
 DIRECTORY = "tests/faults/"
 DOCS = os.environ.get("EXTPROC_RELIABILITY")

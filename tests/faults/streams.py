@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from extproc.lab import openai_shapes, tokens
-from extproc.lab.openai_requests import chat_request
+from extproc.lab.stand_ins import openai_shapes, tokens
+from extproc.lab.stand_ins.openai_requests import chat_request
 from tests.e2e.scene import CHAT, MODEL, Json, Scene, chat
 
 CLIENTS = 200

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from extproc.lab.cluster import config_map
-from extproc.lab.processes import until
+from extproc.lab.stack.cluster import config_map
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
 from tests.faults.extent import extent

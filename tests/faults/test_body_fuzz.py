@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from extproc.core import large
-from extproc.core.blocks import BLOCK_BYTES, MOST_BLOCKS
+from extproc.core.request import large
+from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.e2e.scene import CHAT, Launch, Options, Reply

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from extproc.adapters.models_document import MAX_BYTES
-from extproc.lab.processes import until
-from extproc.lab.stack import FileSidecar
+from extproc.adapters.configuration.document import MAX_BYTES
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import FileSidecar
 from tests.e2e.scene import Json, Launch, Options, Scene, chat
 from tests.faults.extent import extent
 from tests.faults.report import Report

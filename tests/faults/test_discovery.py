@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from extproc.lab.cluster import config_map, endpoint_slice
-from extproc.lab.processes import until
+from extproc.lab.stack.cluster import config_map, endpoint_slice
+from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     NAMESPACE,
     READY,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from extproc.lab.processes import free_port, until
+from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CONFIGS, MODEL, Json, Launch, Options, Scene, chat, chosen_endpoint
 from tests.faults.engines import Engine
 from tests.faults.extent import FULL

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from extproc.edge.grpc_connection import Method
-from extproc.edge.grpc_messages import Status
-from extproc.edge.health import SERVICE
+from extproc.edge.grpc.connection import Method
+from extproc.edge.grpc.health import SERVICE
+from extproc.edge.grpc.messages import Status
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from tests.core.builders import model_spec
 from tests.edge.envoy import (

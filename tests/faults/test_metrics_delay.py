@@ -12,8 +12,8 @@ from time import perf_counter
 
 import pytest
 
-from extproc.lab import stand_in_endpoints
-from extproc.lab.processes import Process
+from extproc.lab.stack.processes import Process
+from extproc.lab.stand_ins import endpoints as stand_in_endpoints
 from tests.e2e.scene import Json, Launch, Options, Scene, chat, manager_of
 from tests.faults import bad_metrics
 from tests.faults.report import Report

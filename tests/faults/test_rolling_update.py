@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from extproc.lab.processes import free_port
-from extproc.lab.stack import FileSidecar, SidecarProcess
+from extproc.lab.stack.processes import free_port
+from extproc.lab.stack.stack import FileSidecar, SidecarProcess
 from tests.e2e.scene import Json, Launch, Options
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming

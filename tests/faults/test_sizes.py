@@ -7,8 +7,8 @@ import hashlib
 import json
 from collections import Counter
 
-from extproc.edge.grpc_connection import Method
-from extproc.edge.health import SERVICE
+from extproc.edge.grpc.connection import Method
+from extproc.edge.grpc.health import SERVICE
 from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
 from tests.core.builders import model_spec
 from tests.e2e.scene import Launch, Options, Reply, Scene

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from extproc.lab.processes import Process, until
-from extproc.lab.stack import FileSidecar
+from extproc.lab.stack.processes import Process, until
+from extproc.lab.stack.stack import FileSidecar
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.http2 import wire
 from tests.faults.extent import FULL, extent

@@ -9,7 +9,7 @@ import h2.connection
 import h2.events
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from extproc.edge.grpc_messages import Messages, framed
+from extproc.edge.grpc.messages import Messages, framed
 
 GOAWAY = "GOAWAY"
 _HEAD = 9

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import xxhash
 
-from extproc.core import large
+from extproc.core.request import large
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extproc.lab.processes import Process, until
+from extproc.lab.stack.processes import Process, until
 
 
 @pytest.mark.parametrize(

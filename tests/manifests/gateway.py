@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from extproc.lab.processes import free_port
-from extproc.lab.stack import Envoy, FileSidecar, StandInFleet
+from extproc.lab.stack.processes import free_port
+from extproc.lab.stack.stack import Envoy, FileSidecar, StandInFleet
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, chat
 from tests.manifests.builds import MANIFESTS, built

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from extproc.lab.processes import until
+from extproc.lab.stack.processes import until
 from tests.manifests.gateway import RunningGateway
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from extproc.adapters.models_document import parse
+from extproc.adapters.configuration.document import parse
 from tests.manifests.builds import Object, built
 
 SERVICES = [

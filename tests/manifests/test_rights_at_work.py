@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from extproc.lab.cluster import StandInApiServer, config_map, endpoint_slice, pod
-from extproc.lab.processes import until
-from extproc.lab.stack import SidecarProcess
+from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice, pod
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import SidecarProcess
 from tests.manifests.builds import Build, Object, built
 
 NAMESPACE = "inference"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from extproc import __version__
-from extproc.lab.processes import until
-from extproc.lab.stack import compiled_package
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import compiled_package
 from tests.e2e.scene import Launch, Options, chat
 
 ROOT = Path(__file__).parents[2]
@@ -25,16 +25,16 @@ COMPILED = [
     *("core/signals", "core/strategies/prefix_cache", "core/strategies/prefix_hash", "edge/codec"),
     *("edge/grpc_connection", "edge/http2/connection", "edge/http2/frames", "edge/service"),
 ]
-_CONVERSATION = "tests/core/test_conversation_properties.py"
+_CONVERSATION = "tests/core/conversation/test_properties.py"
 WITH_IT = [
     f"{_CONVERSATION}::test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole",
     f"{_CONVERSATION}::test_a_body_to_be_streamed_back_comes_back_once_and_in_order",
     f"{_CONVERSATION}::test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one",
     # What clients send has types that nobody has promised.
-    "tests/core/test_orca.py",
-    "tests/core/test_prefix.py",
-    "tests/core/test_prompt.py",
-    "tests/core/test_usage.py",
+    "tests/core/fleet/test_load_report.py",
+    "tests/core/request/test_routing_key.py",
+    "tests/core/request/test_prompt.py",
+    "tests/core/conversation/test_usage.py",
     "tests/edge/http2/test_properties.py",
     "tests/faults/test_message_fuzz.py",
 ]

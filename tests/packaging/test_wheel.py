@@ -15,7 +15,7 @@ import pytest
 
 from extproc import __version__
 from extproc.envoy import envoy_configurations
-from extproc.lab.processes import Process, until
+from extproc.lab.stack.processes import Process, until
 
 ROOT = Path(__file__).parents[2]
 

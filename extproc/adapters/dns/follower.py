@@ -9,7 +9,7 @@ from extproc.adapters.dns.names import Names
 from extproc.adapters.kubernetes.endpoint_slices import Rejected
 from extproc.adapters.kubernetes.screening import Screen
 from extproc.adapters.kubernetes.selection import Found, State
-from extproc.core.spec import NamedEndpoints, has_host_name, split_address
+from extproc.core.schema import NamedEndpoints, has_host_name, split_address
 
 Changed = Callable[[Iterable[Found | Rejected]], None]
 

@@ -18,6 +18,7 @@ from random import Random
 from time import monotonic
 from typing import Literal, Protocol
 
+from extproc.adapters.backoff import Backoff
 from extproc.adapters.dns.resolver import (
     LookupFailed,
     NoAddresses,
@@ -25,8 +26,7 @@ from extproc.adapters.dns.resolver import (
     Resolved,
     Unanswered,
 )
-from extproc.adapters.kubernetes.backoff import Backoff
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.discovery")
 

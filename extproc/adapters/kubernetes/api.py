@@ -24,7 +24,7 @@ from extproc.adapters.kubernetes.cluster import OPENED
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import Json
 from extproc.adapters.kubernetes.screening import IPAddress, parse
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
 

@@ -14,7 +14,7 @@ from extproc.adapters.kubernetes.inference_pool import read_pods, selector
 from extproc.adapters.kubernetes.objects import EndpointSlice, InferencePool, Pod
 from extproc.adapters.kubernetes.reflector import Observer, Reflector, Resource
 from extproc.adapters.kubernetes.selection import Found
-from extproc.core.spec import InferencePoolSpec, KubernetesSource, ServiceSpec
+from extproc.core.schema import InferencePoolSpec, KubernetesSource, ServiceSpec
 
 Changed = Callable[[Iterable[Found | Rejected]], None]
 

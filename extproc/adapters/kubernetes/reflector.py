@@ -30,11 +30,11 @@ from typing import Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from extproc.adapters.kubernetes.backoff import Backoff
+from extproc.adapters.backoff import Backoff
 from extproc.adapters.kubernetes.cluster import OPENED, Api
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal
 from extproc.adapters.kubernetes.objects import Json, KubernetesObject
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from extproc.adapters.kubernetes.screening import parse
-from extproc.core.endpoint import Endpoint
+from extproc.core.fleet.endpoint import Endpoint
 
 
 class State(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 from extproc.adapters.vllm.readings import Failure, Result
 
 log = logging.getLogger("extproc.signals")

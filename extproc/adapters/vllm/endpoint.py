@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 from extproc.adapters.vllm.client import Client, Text
 from extproc.adapters.vllm.complaints import Complaints
 from extproc.adapters.vllm.exposition import read_report
@@ -17,8 +17,8 @@ from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.models_list import read_models
 from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Observer, Result
 from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm
-from extproc.core.context_lengths import ContextLengths
-from extproc.core.signals import Signals
+from extproc.core.fleet.context_lengths import ContextLengths
+from extproc.core.fleet.signals import Signals
 
 log = logging.getLogger("extproc.signals")
 

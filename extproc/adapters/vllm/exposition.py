@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.signals import MOST_REQUESTS, Report, sound_load
+from extproc.core.fleet.signals import MOST_REQUESTS, Report, sound_load
 
 WAITING = b"vllm:num_requests_waiting"
 RUNNING = b"vllm:num_requests_running"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from itertools import islice
 
 from extproc.adapters.vllm.names import MOST_ADAPTERS
-from extproc.core.catalog import Adapters
+from extproc.core.routing.catalog import Adapters
 
 # Endpoints come, and are told to load adapters, many at a time.
 GATHER_SECONDS = 0.02

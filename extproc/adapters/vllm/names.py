@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeGuard
 
-from extproc.core.spec import LONGEST_NAME
+from extproc.core.schema import LONGEST_NAME
 
 MOST_ADAPTERS = 1000
 """Of one endpoint; further ones are passed over."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
-from extproc.core.catalog import Catalog
+from extproc.core.routing.catalog import Catalog
 
 LONGEST_BACKOFF = 10.0
 """Between two readings of an endpoint that fails, unless it is asked less often anyway."""

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from random import Random
 
-from extproc.adapters.logs import fields
+from extproc.adapters.observability.logs import fields
 from extproc.adapters.vllm.client import Client
 from extproc.adapters.vllm.complaints import Complaints
 from extproc.adapters.vllm.endpoint import FollowedEndpoint, Surroundings
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.readings import Observer
 from extproc.adapters.vllm.schedule import Pacer, Plan, plans
-from extproc.core.catalog import Adapters, Catalog
-from extproc.core.router import Router
+from extproc.core.routing.catalog import Adapters, Catalog
+from extproc.core.routing.router import Router
 
 log = logging.getLogger("extproc.signals")
 

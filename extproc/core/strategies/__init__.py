@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from extproc.core.signals import Signals
-from extproc.core.spec import LoadBalancingSpec
+from extproc.core.fleet.signals import Signals
+from extproc.core.schema import LoadBalancingSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
 from extproc.core.strategies.least_load import LeastLoad
 from extproc.core.strategies.least_request import LeastRequest

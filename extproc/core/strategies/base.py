@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol
 
-from extproc.core.blocks import BYTES_PER_TOKEN, Prompt
-from extproc.core.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.request.blocks import BYTES_PER_TOKEN, Prompt
 
 
 class Reason(StrEnum):

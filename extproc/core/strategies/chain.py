@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.estimate import Estimate, estimates
-from extproc.core.signals import Signals
-from extproc.core.spec import SignalsSpec
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.estimate import Estimate, estimates
+from extproc.core.fleet.signals import Signals
+from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 from extproc.core.strategies.filters import Filter
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from extproc.core.endpoint import Snapshot
-from extproc.core.estimate import Estimate
-from extproc.core.residency import Residency
+from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.estimate import Estimate
+from extproc.core.fleet.residency import Residency
 from extproc.core.strategies.base import Query, Reason
 from extproc.core.strategies.prefix_hash import PrefixHash
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from extproc.core.endpoint import Snapshot
+from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 

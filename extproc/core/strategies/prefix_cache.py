@@ -15,7 +15,8 @@ tell how large caches are, whose answers have begun, and what others do there.
     choose, of those whose cost is within a quarter of the least, the first on the ring
 
 Backlog and requests are this sidecar's own, as it sees them come and go, and what engines say of
-others' (`extproc.core.pressure`): there a queue and a full memory weigh more than they number.
+others' (`extproc.core.fleet.pressure`): there a queue and a full memory weigh more than they
+number.
 
 The product is weighted workload routing: a task goes where the workload, times the time that it
 takes there, is least. That is stable under every load that any rule can bear, and optimal in heavy
@@ -40,12 +41,12 @@ from math import inf
 from operator import itemgetter
 from random import Random
 
-from extproc.core.blocks import BLOCK_BYTES, Prompt
-from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.signals import Signals
-from extproc.core.spec import SignalsSpec
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.weights import WEIGHTS, Weights
+from extproc.core.request.blocks import BLOCK_BYTES, Prompt
+from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
-from extproc.core.weights import WEIGHTS, Weights
 
 _NO_PROMPT = Prompt((), 0)
 

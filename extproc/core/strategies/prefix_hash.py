@@ -19,7 +19,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from extproc.core.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 from extproc.core.strategies.least_load import LeastLoad
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from extproc.core.signals import Signals
-from extproc.core.spec import FilterSpec, LoadBalancingSpec, StrategyName
+from extproc.core.fleet.signals import Signals
+from extproc.core.schema import FilterSpec, LoadBalancingSpec, StrategyName
 from extproc.core.strategies.chain import Chain
 from extproc.core.strategies.filters import (
     DEFAULT_MAX_QUEUE,

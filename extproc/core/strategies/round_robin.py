@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from extproc.core.endpoint import Snapshot
+from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 

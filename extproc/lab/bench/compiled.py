@@ -13,7 +13,7 @@ from extproc.app import spare_the_collector
 from extproc.compiled import COMPILED
 from extproc.lab.bench import decision, prefix_cache
 from extproc.lab.bench.grid import Grid
-from extproc.lab.stack import compiled_package
+from extproc.lab.stack.stack import compiled_package
 
 _ADAPTER = TypeAdapter(dict[str, Grid])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.stack import EnvoyPlaces, adapted
+from extproc.lab.stack.stack import EnvoyPlaces, adapted
 
 Config = dict[str, Any]
 

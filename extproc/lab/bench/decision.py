@@ -10,13 +10,13 @@ from random import Random
 from statistics import median
 from time import perf_counter, process_time
 
-from extproc.core.catalog import Catalog, revise
-from extproc.core.conversation import Conversation
-from extproc.core.ledger import Ledger
-from extproc.core.router import Router
-from extproc.core.spec import ModelsSpec
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
-from extproc.edge.codec import decode, encode
+from extproc.edge.ext_proc.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
 from extproc.edge.wire.processing_mode_pb2 import ProcessingMode
 from extproc.lab.bench.grid import Grid

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from extproc.lab.processes import Process, free_port
+from extproc.lab.stack.processes import Process, free_port
 
 ENVIRONMENT = Path(__file__).parents[3] / ".routers"
 PEERS = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}

@@ -18,10 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from extproc.core.blocks import BLOCK_BYTES, Prompt
-from extproc.core.body import Document, read_json
-from extproc.core.prefix_index import RUN_BLOCKS, PrefixIndex
-from extproc.core.router import Placement
+from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
+from extproc.core.request.blocks import BLOCK_BYTES, Prompt
+from extproc.core.request.body import Document, read_json
+from extproc.core.routing.router import Placement
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.routers import BLOCKS, ROUNDS, Fleet, best, bodies, documents, random_blocks
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.rows import Figures, Row
 from extproc.lab.bench.sse import Held
-from extproc.lab.stack import compiled_package, envoy_binary
+from extproc.lab.stack.stack import compiled_package, envoy_binary
 
 
 @dataclass(frozen=True)

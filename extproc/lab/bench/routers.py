@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from random import Random
 from time import process_time
 
-from extproc.core.blocks import BLOCK_BYTES
-from extproc.core.body import Document, read_json
-from extproc.core.catalog import Catalog, revise
-from extproc.core.ledger import Lease, Ledger
-from extproc.core.router import Placement, Router
-from extproc.core.signals import Load, Report, Signals
-from extproc.core.spec import ModelsSpec
+from extproc.core.fleet.ledger import Lease, Ledger
+from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.request.blocks import BLOCK_BYTES
+from extproc.core.request.body import Document, read_json
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Placement, Router
+from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
 
 BLOCKS = 256

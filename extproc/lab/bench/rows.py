@@ -21,7 +21,7 @@ from typing import Any
 
 from extproc.lab.bench.load import Load, drive
 from extproc.lab.bench.ways import Running, Way, start_upstreams
-from extproc.lab.processes import Process
+from extproc.lab.stack.processes import Process
 
 SIZES = {"1 kB": 1_000, "32 kB": 32_000, "400 kB": 400_000, "2 MB": 2_000_000}
 CONNECTIONS = (1, 32, 256)

@@ -15,8 +15,8 @@ from typing import Any
 
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.wire import MODEL
-from extproc.lab.processes import Process, until
-from extproc.lab.stand_in_endpoints import Manner
+from extproc.lab.stack.processes import Process, until
+from extproc.lab.stand_ins.endpoints import Manner
 
 ENDPOINTS = 200
 

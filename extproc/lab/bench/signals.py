@@ -24,14 +24,14 @@ from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time, sleep
 
 from extproc.adapters.vllm.scraper import Scraper
-from extproc.core.catalog import Catalog, revise
-from extproc.core.conversation import Conversation
-from extproc.core.ledger import Ledger
-from extproc.core.router import Router
-from extproc.core.signals import Signals
-from extproc.core.spec import ModelsSpec
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
-from extproc.edge.codec import decode, encode
+from extproc.edge.ext_proc.codec import decode, encode
 from extproc.lab.bench.signal_ways import Way, fleets_of, spawn, ways
 
 _REQUESTS_PER_SECOND = 1000.0

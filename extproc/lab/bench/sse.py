@@ -16,7 +16,7 @@ from pathlib import Path
 
 from extproc.lab.bench.ways import Running, Way, start_upstreams
 from extproc.lab.load import limits
-from extproc.lab.processes import Process
+from extproc.lab.stack.processes import Process
 
 CHUNKS = 100
 _SETTLE_SECONDS = 1.0

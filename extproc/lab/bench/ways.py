@@ -13,8 +13,8 @@ from pathlib import Path
 from extproc.edge.tls import KeyPair
 from extproc.lab.bench import configs, peers
 from extproc.lab.bench.wire import MODEL
-from extproc.lab.processes import Process, until
-from extproc.lab.stack import Envoy, FileSidecar
+from extproc.lab.stack.processes import Process, until
+from extproc.lab.stack.stack import Envoy, FileSidecar
 
 TRANSPORTS = ("grpcio", "fast")
 """Of `extproc serve`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from extproc.commands.console import Parser, complain
 from extproc.lab.demo.stack import MODEL, Stack, start
-from extproc.lab.processes import NotReadyError
+from extproc.lab.stack.processes import NotReadyError
 
 BODY = (
     f'{{"model": "{MODEL}", "stream": true, "max_tokens": 20, '

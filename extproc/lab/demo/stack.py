@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.processes import until
-from extproc.lab.stack import Envoy, EnvoyPlaces, FileSidecar, StandInFleet, adapted
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.stack import Envoy, EnvoyPlaces, FileSidecar, StandInFleet, adapted
 
 MODEL = "llama-3.1-8b-instruct-fp8-l4"
 REPLICAS = 8

@@ -26,7 +26,7 @@ from pydantic import (
 from rich import box
 from rich.table import Table
 
-from extproc.core.spec import LoadBalancingSpec
+from extproc.core.schema import LoadBalancingSpec
 from extproc.lab.measures.names import ENGINE_METRICS, is_count, is_share, label
 from extproc.lab.measures.serving import Summary
 from extproc.lab.measures.times import ratio

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
-from extproc.core.signals import Signals
-from extproc.core.spec import LoadBalancingSpec
+from extproc.core.fleet.signals import Signals
+from extproc.core.schema import LoadBalancingSpec
 from extproc.core.strategies import Strategy
 from extproc.lab.rivals.aibrix import AIBrix
 from extproc.lab.rivals.cache_aware import CacheAware

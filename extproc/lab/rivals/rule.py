@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from extproc.core.blocks import BLOCK_BYTES, Prompt
-from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.signals import Signals
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.signals import Signals
+from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.strategies import Candidate, Prediction, Query, Reason, Strategy
 
 Cost = tuple[float, ...]

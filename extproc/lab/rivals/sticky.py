@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from extproc.core.signals import Signals
+from extproc.core.fleet.signals import Signals
 from extproc.lab.rivals.rule import Cost, Rule, Seen
 
 _WARM = 0.80

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from extproc.lab.fleet.block_ids import BlockIds
+from extproc.lab.simulation.block_ids import BlockIds
 from extproc.lab.workloads.workload import Turn, Workload
 
 

@@ -10,12 +10,12 @@ from statistics import fmean
 
 from rich.progress import track
 
-from extproc.core.spec import LoadBalancingSpec
-from extproc.lab import profile
-from extproc.lab.fleet.simulation import Scenario, simulate
-from extproc.lab.fleet.workers import workers
+from extproc.core.schema import LoadBalancingSpec
+from extproc.lab.engine import profile
 from extproc.lab.measures.published import PublishedRow, row_of, table_of
 from extproc.lab.measures.serving import Summary, summarize
+from extproc.lab.simulation.simulation import Scenario, simulate
+from extproc.lab.simulation.workers import workers
 from extproc.lab.workloads import Options, named
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from extproc.core.spec import LoadBalancingSpec
+from extproc.core.schema import LoadBalancingSpec
 from extproc.lab import rivals
-from extproc.lab.fleet.sidecars import SESSION_HEADER
+from extproc.lab.simulation.sidecars import SESSION_HEADER
 
 CHARACTERS = 4_000
 """Of those that hash more than the first message of the user: a thousand tokens."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
-from extproc.lab import profile
-from extproc.lab.fleet.client import SINGLE_THREADED
+from extproc.lab.engine import profile
+from extproc.lab.simulation.client import SINGLE_THREADED
 from extproc.lab.tables import blog, chat, lora, threads
 from extproc.lab.tables.beside import draw
 from extproc.lab.tables.cells import Figures

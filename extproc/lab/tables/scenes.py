@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from extproc.lab.fleet.events import Event, Join, Leave
+from extproc.lab.simulation.events import Event, Join, Leave
 
 
 class Scene(NamedTuple):

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from rich.progress import track
 
-from extproc.core.weights import WEIGHTS
-from extproc.lab import profile
-from extproc.lab.fleet.prompts import Shown
-from extproc.lab.fleet.scenario import Scenario
-from extproc.lab.fleet.simulation import simulate
-from extproc.lab.fleet.workers import workers
+from extproc.core.fleet.weights import WEIGHTS
+from extproc.lab.engine import profile
 from extproc.lab.measures.serving import summarize
+from extproc.lab.simulation.prompts import Shown
+from extproc.lab.simulation.scenario import Scenario
+from extproc.lab.simulation.simulation import simulate
+from extproc.lab.simulation.workers import workers
 from extproc.lab.tables.ceiling import ceiling
 from extproc.lab.tables.contenders import CONTENDERS
 from extproc.lab.tables.scenes import SCENES

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from extproc.core.paths import Api as Generating
-from extproc.core.paths import match
+from extproc.core.request.paths import Api as Generating
+from extproc.core.request.paths import match
 from extproc.lab.workloads.recorded import Recorded, Seconds, prompt_of
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
 from extproc.lab.workloads.workload import Api, Segment, Turn

@@ -11,7 +11,7 @@ from extproc.adapters.dns.names import Names
 from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
 from extproc.adapters.kubernetes.endpoint_slices import Rejected
 from extproc.adapters.kubernetes.selection import Found, choose
-from extproc.core.spec import NamedEndpoints
+from extproc.core.schema import NamedEndpoints
 from tests.adapters.dns.server import FakeTime, settle
 
 Results = dict[str, Resolved | LookupFailed]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from extproc.adapters.discovery import SETTLE_SECONDS
 from extproc.adapters.dns.resolver import (
     HOSTS_SECONDS,
     LOOKUP_SECONDS,
@@ -14,7 +15,6 @@ from extproc.adapters.dns.resolver import (
     Resolver,
     Unanswered,
 )
-from extproc.adapters.kubernetes.discovery import SETTLE_SECONDS
 from tests.adapters.dns.server import DnsServer, a
 
 

@@ -17,7 +17,7 @@ from extproc.adapters.kubernetes.api import KubernetesApi
 from extproc.adapters.kubernetes.cluster import OPENED
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import Json
-from extproc.lab.cluster import StandInApiServer, config_map
+from extproc.lab.stack.cluster import StandInApiServer, config_map
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answering = Callable[[Handler], Awaitable[KubernetesApi]]

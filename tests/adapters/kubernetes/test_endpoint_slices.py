@@ -13,8 +13,8 @@ from extproc.adapters.kubernetes.endpoint_slices import Rejected, read_slices
 from extproc.adapters.kubernetes.objects import EndpointSlice
 from extproc.adapters.kubernetes.screening import Refused, Screen
 from extproc.adapters.kubernetes.selection import Found, State, choose
-from extproc.core.endpoint import Endpoint
-from extproc.lab.cluster import endpoint_slice
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.lab.stack.cluster import endpoint_slice
 from tests.core.builders import brief, thorough
 
 Json = dict[str, Any]

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from extproc.adapters import backoff
 from extproc.adapters.kubernetes import api as kubernetes_api
-from extproc.adapters.kubernetes import backoff, reflector
+from extproc.adapters.kubernetes import reflector
 from extproc.adapters.kubernetes.api import KubernetesApi
 from extproc.adapters.kubernetes.cluster import Api
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import ConfigMap
 from extproc.adapters.kubernetes.reflector import Reflector, Resource
-from extproc.lab.cluster import StandInApiServer, config_map
+from extproc.lab.stack.cluster import StandInApiServer, config_map
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.scripted import (
     Answer,

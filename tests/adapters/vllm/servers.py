@@ -12,11 +12,11 @@ from time import monotonic
 
 from extproc.adapters.vllm.readings import METRICS, MODELS
 from extproc.adapters.vllm.scraper import Scraper
-from extproc.core.catalog import revise
-from extproc.core.ledger import Ledger
-from extproc.core.router import Router
-from extproc.core.signals import Reading, Signals
-from extproc.core.spec import ModelsSpec
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Reading, Signals
+from extproc.core.routing.catalog import revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
 from tests.adapters.vllm.expositions import BASE
 

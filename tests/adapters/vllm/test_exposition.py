@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.signals import Load, Report
-from extproc.core.spec import LONGEST_NAME
+from extproc.core.fleet.signals import Load, Report
+from extproc.core.schema import LONGEST_NAME
 from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD, PREAMBLE
 from tests.core.builders import brief, thorough
 

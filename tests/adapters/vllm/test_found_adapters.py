@@ -4,7 +4,7 @@ import asyncio
 
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.names import MOST_ADAPTERS
-from extproc.core.catalog import Adapters
+from extproc.core.routing.catalog import Adapters
 from tests.adapters.documents import eventually
 
 SQL, LAW, BOTH = frozenset({"sql"}), frozenset({"law"}), frozenset({"sql", "law"})

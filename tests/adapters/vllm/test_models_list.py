@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extproc.adapters.vllm.models_list import ModelsList, read_models
 from extproc.adapters.vllm.names import MOST_ADAPTERS
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.spec import LONGEST_NAME
+from extproc.core.schema import LONGEST_NAME
 from tests.core.builders import thorough
 
 PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}

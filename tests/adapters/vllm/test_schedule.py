@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.vllm import schedule
 from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm, plans
-from extproc.core.spec import ModelSpec
+from extproc.core.schema import ModelSpec
 from tests.adapters.vllm.servers import model
 from tests.core.builders import brief, catalog
 

@@ -14,9 +14,9 @@ import pytest
 
 from extproc.adapters.vllm import endpoint
 from extproc.adapters.vllm.readings import METRICS, MODELS, Result
-from extproc.core.catalog import Catalog
-from extproc.core.endpoint import Endpoint
-from extproc.core.errors import ModelNotFound
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.request.refusals import ModelNotFound
+from extproc.core.routing.catalog import Catalog
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.expositions import BASE
 from tests.adapters.vllm.servers import Behave, Scene, Server, answer, in_use, model, model_list

@@ -10,7 +10,7 @@ from pathlib import Path
 from extproc.lab.bench.load import drive
 from extproc.lab.bench.sse import CHUNKS, Crowd, measure
 from extproc.lab.bench.ways import Running, Way, start_upstreams
-from extproc.lab.processes import Process
+from extproc.lab.stack.processes import Process
 
 
 async def test_every_connection_is_answered(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from extproc.lab.demo import command, run
-from extproc.lab.processes import Process, until
+from extproc.lab.stack.processes import Process, until
 
 
 @pytest.mark.parametrize(

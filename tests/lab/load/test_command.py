@@ -18,7 +18,7 @@ from extproc.lab.load.parent import Collected
 from extproc.lab.load.records import Records
 from extproc.lab.load.shares import Plan
 from extproc.lab.load.watch import Watched
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 from extproc.lab.workloads.workload import Segment, Turn
 
 SERVER = ("--url", "http://127.0.0.1:8000", "--model", "llama", "--processes", "3")

@@ -20,8 +20,8 @@ from extproc.lab.load.messages import Progress
 from extproc.lab.load.shares import Asking, plan
 from extproc.lab.load.target import Target
 from extproc.lab.measures.run import Run
-from extproc.lab.processes import Process, until
-from extproc.lab.stack import StandInFleet
+from extproc.lab.stack.processes import Process, until
+from extproc.lab.stack.stack import StandInFleet
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from extproc.lab.load.http_stream import Connection
 from extproc.lab.load.pool import Pool, tls_context
 from extproc.lab.load.shares import Asking
 from extproc.lab.load.target import Target, TargetError, found
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 
 if TYPE_CHECKING:
     from tests.lab.load.conftest import Serve

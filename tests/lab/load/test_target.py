@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from extproc.lab.load.target import Target, TargetError, found, parse
-from extproc.lab.processes import free_port
+from extproc.lab.stack.processes import free_port
 
 
 @pytest.mark.parametrize(

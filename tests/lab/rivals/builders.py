@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from extproc.core.signals import Signals
+from extproc.core.fleet.signals import Signals
 from extproc.lab.rivals.rule import Rule
 
 AnyRule = TypeVar("AnyRule", bound=Rule)

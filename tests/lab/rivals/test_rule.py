@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from extproc.core.blocks import Prompt
-from extproc.core.endpoint import Endpoint, Snapshot
-from extproc.core.signals import Signals
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.signals import Signals
+from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Candidate, Query, Reason
 from extproc.lab.rivals.lmetric import LMetric
 from extproc.lab.rivals.rule import Cost, Rule, Seen

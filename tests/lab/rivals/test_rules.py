@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from extproc.core.signals import Signals
-from extproc.core.spec import LoadBalancingSpec
+from extproc.core.fleet.signals import Signals
+from extproc.core.schema import LoadBalancingSpec
 from extproc.core.strategies import Strategy
 from extproc.lab import rivals
 from extproc.lab.rivals.aibrix import AIBrix

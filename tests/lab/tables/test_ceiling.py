@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.lab.fleet.simulation import simulate
 from extproc.lab.measures.serving import summarize
+from extproc.lab.simulation.simulation import simulate
 from extproc.lab.tables.ceiling import ceiling
 from extproc.lab.workloads import Options, named
 from extproc.lab.workloads.workload import Segment
-from tests.lab.fleet.builders import BLOCK, fast, scenario, session, talk, turn, workload
+from tests.lab.simulation.builders import BLOCK, fast, scenario, session, talk, turn, workload
 
 SYSTEM = Segment("system", 4 * BLOCK, "system")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from extproc.lab.profile import L4_LLAMA_3_1_8B_FP8
+from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.workloads.adversaries import (
     REQUESTS,
     all_distinct,

@@ -1,0 +1,1 @@
+"""The models document: read, compared, put in force; from a file or a ConfigMap."""

@@ -1,0 +1,143 @@
+"""The models document as a key of a ConfigMap, watched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+from typing import Literal
+
+from extproc.adapters.configuration.configuration import Configuration
+from extproc.adapters.configuration.document import DocumentError, parse
+from extproc.adapters.kubernetes.cluster import Cluster
+from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.kubernetes.events import event
+from extproc.adapters.kubernetes.objects import ConfigMap
+from extproc.adapters.kubernetes.reflector import Observer, Reflector, Resource
+from extproc.adapters.observability.logs import fields
+
+log = logging.getLogger("extproc.configuration")
+
+KEY = "models.yaml"
+
+
+class ModelsConfigMap:
+    """Applies each new document; a ConfigMap that is deleted leaves the last one in force.
+
+    A refused document is also told to whoever looks at the ConfigMap, as an Event,
+    and so is the first good one after it.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        cluster: Cluster,
+        configuration: Configuration,
+        observer: Observer,
+        rng: Random,
+    ) -> None:
+        self._namespace = namespace
+        self._name = name
+        self._cluster = cluster
+        self._configuration = configuration
+        self._observer = observer
+        self._rng = rng
+        self._latest: ConfigMap | None = None
+        self._changed = asyncio.Event()
+        self._offered: tuple[str | None] | None = None
+        """The document applied last, good or not, in a box: it may be missing, or not be yet."""
+        self._refused = False
+        self._reflector: Reflector[ConfigMap] | None = None
+        self._reflecting: asyncio.Task[None] | None = None
+
+    def __str__(self) -> str:
+        return f"ConfigMap {self._namespace}/{self._name}"
+
+    @property
+    def trouble(self) -> str:
+        """Why the document is not there yet."""
+        if self._reflector is None or not self._reflector.attempted.is_set():
+            return "waiting for the API server"
+        return self._reflector.trouble or ("being read" if self._latest else "not found")
+
+    async def load(self) -> None:
+        """Waits for the first document, however long that takes, and applies it.
+
+        Raises DocumentError if it is a bad one, KubernetesError without credentials.
+        """
+        connection = await self._cluster.connection()
+        resource = Resource(
+            "configmaps",
+            f"/api/v1/namespaces/{self._namespace}/configmaps",
+            ConfigMap,
+            field_selector=f"metadata.name={self._name}",
+        )
+        self._reflector = Reflector(connection.api, resource, self._take, self._observer, self._rng)
+        self._reflecting = asyncio.create_task(self._reflector.run())
+        await self._apply_next()
+
+    async def follow(self) -> None:
+        """Applies each change for ever; whatever the ConfigMap holds, it does not stop."""
+        while True:
+            # A refusal is told, in the log and as an Event, where it happens.
+            with suppress(DocumentError):
+                await self._apply_next()
+
+    async def close(self) -> None:
+        """Stops watching."""
+        if self._reflecting is not None:
+            self._reflecting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reflecting
+
+    def _take(self, config_maps: Mapping[str, ConfigMap]) -> None:
+        latest = config_maps.get(self._name)
+        if latest is None:
+            if self._latest is not None:
+                log.warning("deleted, the last good models stay", extra=fields(source=self))
+        elif _document(latest) != self._offered:
+            self._changed.set()
+        self._latest = latest
+
+    async def _apply_next(self) -> None:
+        """Waits for a document that is another one than the last, and applies it."""
+        config_map = None
+        while config_map is None:
+            await self._changed.wait()
+            self._changed.clear()
+            config_map = self._latest
+        self._offered = _document(config_map)
+        try:
+            await self._apply(*self._offered)
+        except DocumentError as problem:
+            self._refused = True
+            self._configuration.refuse(problem, str(self))
+            await self._tell(config_map, "Warning", "ModelsRefused", str(problem))
+            raise
+        if self._refused:
+            self._refused = False
+            await self._tell(config_map, "Normal", "ModelsAccepted", "the models are in force")
+
+    async def _apply(self, text: str | None) -> None:
+        if text is None:
+            raise DocumentError([f"there is no key {KEY!r}"])
+        # Off the loop: a large document takes longer to parse than a request may wait.
+        # What is no text is refused there, too.
+        encoded = text.encode(errors="surrogatepass")
+        await self._configuration.apply(await asyncio.to_thread(parse, encoded))
+
+    async def _tell(
+        self, about: ConfigMap, kind: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
+        path, body = event(about, kind, reason, message)
+        try:
+            await (await self._cluster.connection()).api.create(path, body)
+        except KubernetesError as error:
+            log.warning("no Event on the ConfigMap", extra=fields(source=self, why=error))
+
+
+def _document(config_map: ConfigMap) -> tuple[str | None]:
+    return (config_map.data.get(KEY),)

@@ -1,0 +1,174 @@
+"""Reads the models document: YAML text in, a validated ModelsSpec or a list of problems out."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from extproc.core.schema import ModelsSpec
+from extproc.core.schema.values import suggestion
+
+# What a ConfigMap can hold.
+MAX_BYTES = 1024 * 1024
+# The schema has six levels; YAML's loader recurses, and in C it crashes at some 10,000.
+MAX_DEPTH = 32
+
+Location = tuple[int | str, ...]
+
+
+class DocumentError(Exception):
+    """A models document that cannot be used; `problems` has a line for each fault."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse(text: bytes) -> ModelsSpec:
+    """The document's models. Raises DocumentError with every problem found."""
+    if len(text) > MAX_BYTES:
+        raise DocumentError([f"the document has {len(text)} bytes; {MAX_BYTES} are allowed"])
+    content = _load(text)
+    if not isinstance(content, dict):
+        raise DocumentError(["the document must be a mapping with the key 'models'"])
+    try:
+        spec = ModelsSpec.model_validate(content)
+    except ValidationError as invalid:
+        problems = [_problem(error) for error in invalid.errors(include_url=False)]
+        raise DocumentError(problems) from None
+    contradictions = [*_name_clashes(spec), *_dangling_targets(spec)]
+    if contradictions:
+        raise DocumentError(contradictions)
+    return spec
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML's safe loader, less its silence about keys that come twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _load(text: bytes) -> object:
+    try:
+        _check_depth(text)
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise DocumentError([f"{where}{error.problem or error.context}"]) from None
+    except Exception as error:
+        # YAML's constructors let out whatever a value's conversion raises.
+        why = str(error).splitlines() or [type(error).__name__]
+        raise DocumentError([f"not readable as YAML: {why[0]}"]) from None
+
+
+def _check_depth(text: bytes) -> None:
+    """Raises MarkedYAMLError for nesting that would end libyaml's loader, and us with it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            mark = event.start_mark
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)  # type: ignore[arg-type]
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "dict_type": "a mapping",
+    "int_type": "a whole number",
+    "model_type": "a mapping",
+    "string_type": "a string",
+    "tuple_type": "a list",
+}
+
+
+def _problem(error: ErrorDetails) -> str:
+    location = error["loc"]
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        known = _keys(location[:-1])
+        message = f"unknown key{suggestion(location[-1], known)}; known are {_list(known)}"
+    elif error["type"] == "missing":
+        message = "is required"
+    elif error["type"] == "literal_error":
+        options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        close = suggestion(error["input"], options)
+        message = f"{_shown(error['input'])} is not one of {_list(options)}{close}"
+    elif error["type"] in _EXPECTED:
+        message = f"must be {_EXPECTED[error['type']]}, not {_shown(error['input'])}"
+    return f"{_path(location)}: {message}"
+
+
+def _path(location: Location) -> str:
+    """`models[1].loadBalancing.strategy`."""
+    path = ""
+    for step in location:
+        name = step if isinstance(step, str) and step.isprintable() else repr(step)
+        path += f"[{step}]" if isinstance(step, int) else f".{name}"
+    return path.removeprefix(".") or "the document"
+
+
+def _keys(location: Location) -> list[str]:
+    """The keys allowed at a place of the document."""
+    model: type[BaseModel] = ModelsSpec
+    for step in location:
+        field = next((f for f in model.model_fields.values() if f.alias == step), None)
+        inner = _model_within(field.annotation) if field else None
+        model = inner or model
+    return [str(field.alias) for field in model.model_fields.values()]
+
+
+def _model_within(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_within, get_args(annotation))), None)
+
+
+def _list(options: Sequence[str]) -> str:
+    return ", ".join(options)
+
+
+def _shown(value: object) -> str:
+    # Abridged on the way down: a few YAML aliases can unfold to more than fits in memory.
+    return "nothing" if value is None else reprlib.repr(value)
+
+
+def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
+    """A name that two models use, or one model twice: requests could not tell them apart."""
+    first: dict[str, str] = {}
+    for position, model in enumerate(spec.models):
+        for key, name in model.names():
+            path = f"models[{position}].{key}"
+            if name in first:
+                yield f"{path}: the name {name!r} is already taken by {first[name]}"
+            else:
+                first[name] = path
+
+
+def _dangling_targets(spec: ModelsSpec) -> Iterator[str]:
+    """A split's target that is no model with servers."""
+    known = spec.served_names()
+    for position, model in enumerate(spec.models):
+        for place, target in enumerate(model.split.targets if model.split else ()):
+            if target.model not in known:
+                path = f"models[{position}].split.targets[{place}].model"
+                close = suggestion(target.model, known)
+                yield f"{path}: {target.model!r} is no model or adapter of this document{close}"

@@ -1,0 +1,34 @@
+"""Tells people of endpoints that are avoided because they failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from extproc.adapters.observability.logs import fields
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.outcome import Outcome
+
+log = logging.getLogger("extproc.ejections")
+
+
+class EjectionReport:
+    """A line for each ejection and each return, and a count of the ejections."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
+        """An endpoint is avoided from now on, or for longer."""
+        log.warning(
+            "endpoint ejected",
+            extra=fields(endpoint=address, models=",".join(models), reason=why, seconds=seconds),
+        )
+        for model in models:
+            self._telemetry.ejected(model, why)
+
+    def returned(self, models: Collection[str], address: str) -> None:
+        """It is in service again."""
+        log.info(
+            "endpoint in service again", extra=fields(endpoint=address, models=",".join(models))
+        )

@@ -1,0 +1,130 @@
+"""What the sidecar holds at this moment, for people and for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypedDict
+
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.router import Router
+
+Readiness = Literal["ready", "ejected", "draining"]
+"""`ejected` has failed: it is avoided, or has yet to show that it serves again. `draining` has
+left but still finishes requests."""
+
+
+class Standing(NamedTuple):
+    """One endpoint of a model, and how many requests it has."""
+
+    model: str
+    endpoint: Endpoint
+    inflight: int
+    readiness: Readiness
+
+
+class SignalsState(TypedDict):
+    """What an endpoint said of itself; None for what it did not say."""
+
+    waiting: float
+    running: float | None
+    kv_usage: float
+    max_loras: int | None
+    running_adapters: list[str]
+    waiting_adapters: list[str]
+    loaded_adapters: list[str]
+    """Those that are probably in its memory, the least recently used first."""
+    block_size: int | None
+    blocks: int | None
+    prompt_tokens: float | None
+    cached_tokens: float | None
+    first_tokens: float | None
+    age_seconds: float
+    """Since it said what waits and how full its cache is."""
+    reported_age_seconds: float | None
+    """Since it said the rest."""
+
+
+class EndpointState(TypedDict):
+    """One endpoint of a model."""
+
+    address: str
+    name: str
+    inflight: int
+    state: Readiness
+    adapters: list[str]
+    signals: SignalsState | None
+
+
+class ModelState(TypedDict):
+    """One model; `strategy` is None once it has left the configuration."""
+
+    strategy: str | None
+    adapters: list[str]
+    endpoints: list[EndpointState]
+
+
+def standings(router: Router) -> Iterator[Standing]:
+    """The endpoints of every model: the present ones, then those that left and hold requests."""
+    loads, ejected = router.ledger.loads, router.ejection.ejected
+    present: set[tuple[str, str]] = set()
+    for name, model in router.catalog.models.items():
+        for endpoint in model.snapshot.endpoints:
+            present.add((name, endpoint.address))
+            readiness: Readiness = "ejected" if endpoint.address in ejected else "ready"
+            yield Standing(name, endpoint, loads.get(endpoint.address, 0), readiness)
+    for name, endpoint, inflight in router.ledger.held():
+        if (name, endpoint.address) not in present:
+            yield Standing(name, endpoint, inflight, "draining")
+
+
+def model_states(router: Router) -> dict[str, ModelState]:
+    """Every configured model, and those that left but still hold requests."""
+    states: dict[str, ModelState] = {
+        name: {
+            "strategy": model.spec.load_balancing.strategy,
+            "adapters": sorted({*model.spec.adapters, *model.snapshot.adapters}),
+            "endpoints": [],
+        }
+        for name, model in router.catalog.models.items()
+    }
+    for standing in standings(router):
+        left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
+        state = states.setdefault(standing.model, left)
+        state["endpoints"].append(_endpoint(standing, router.signals))
+    return states
+
+
+def _endpoint(standing: Standing, signals: Signals) -> EndpointState:
+    endpoint = standing.endpoint
+    return {
+        "address": endpoint.address,
+        "name": endpoint.name,
+        "inflight": standing.inflight,
+        "state": standing.readiness,
+        "adapters": sorted(endpoint.adapters),
+        "signals": _signals(endpoint.address, signals),
+    }
+
+
+def _signals(address: str, signals: Signals) -> SignalsState | None:
+    reading, now = signals.latest(address), signals.clock()
+    if reading is None:
+        return None
+    report = reading.report
+    return {
+        "waiting": reading.load.waiting,
+        "running": report.running if report else None,
+        "kv_usage": reading.load.kv_usage,
+        "max_loras": report.max_loras if report else None,
+        "running_adapters": sorted(report.running_adapters) if report else [],
+        "waiting_adapters": sorted(report.waiting_adapters) if report else [],
+        "loaded_adapters": list(signals.residency.loaded(address)),
+        "block_size": report.block_size if report else None,
+        "blocks": report.blocks if report else None,
+        "prompt_tokens": report.prompt_tokens if report else None,
+        "cached_tokens": report.cached_tokens if report else None,
+        "first_tokens": report.first_tokens if report else None,
+        "age_seconds": round(now - reading.at, 3),
+        "reported_age_seconds": round(now - reading.reported_at, 3) if report else None,
+    }

@@ -1,0 +1,307 @@
+"""What one HTTP request asks for: read from its headers and as much of its body as is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from types import MappingProxyType
+from typing import NamedTuple
+
+from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
+from extproc.core.fleet.subset import subset_of
+from extproc.core.request.body import (
+    MODEL_HEADER,
+    Document,
+    missing_model,
+    model_in_form,
+    model_in_json,
+    read_json,
+)
+from extproc.core.request.large import MOST_BYTES, WHOLE, completed, read_large, skimmed
+from extproc.core.request.paths import Api, model_in_query, without_query
+from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
+from extproc.core.request.rename import renamed_form, renamed_json
+from extproc.core.request.routing_key import is_settled, salt_is_settled
+from extproc.core.routing.response_ids import FIELDS, PREVIOUS, REQUEST_ID, STORE, with_request_id
+from extproc.core.routing.router import Decision, Placement, Router
+
+PENDING = "pending"
+"""The provisional target where the model is not yet known: no address, so that
+should we die before the body's answer, Envoy answers 503 instead of guessing."""
+
+_BEGINNING = 65_536  # bytes
+_LENGTH = "content-length"
+_LONGEST_LENGTH = 12  # digits: a terabyte
+_CONTENT_TYPE = "content-type"
+_HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
+_SHOWN = 128
+"""Characters of a path or a method that an error repeats."""
+
+_NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
+
+
+class Provisional(NamedTuple):
+    """The answer to headers whose body is still to come."""
+
+    target: str
+    """A ready endpoint where the model is certain, else PENDING."""
+    requested: str = ""
+    """The model's name in the request, as far as it is known."""
+    model: str = ""
+    """The configured model; empty while unknown."""
+
+    @property
+    def destination(self) -> str:
+        """The address for those who know no other header; empty while there is none."""
+        return "" if self.target == PENDING else self.target
+
+
+def api_without_path(headers: Mapping[str, bytes]) -> Api:
+    """Return the API by the form of the body, for gateways that name no path.
+
+    Any JSON may have a prompt: prefixes are found by the names of its fields, not by the path.
+    """
+    is_form = header_text(headers, "content-type").lower().startswith("multipart/")
+    return Api.FORM if is_form else Api.GENERATE
+
+
+class Request:
+    """Of its headers only those are kept that an answer can depend on."""
+
+    __slots__ = (
+        *(
+            "_api",
+            "_creates_response",
+            "_has_prompt",
+            "_headers",
+            "_is_form",
+            "_router",
+            "_subset",
+            "_whole",
+        ),
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        api: Api = Api.GENERATE,
+        headers: Mapping[str, bytes] = MappingProxyType({}),
+        subset: tuple[str, ...] | None = None,
+        *,
+        creates_response: bool = False,
+    ) -> None:
+        self._router = router
+        self._api = api
+        self._creates_response = creates_response
+        self._whole = False
+        self._headers: dict[str, str] = {}
+        self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
+        for name in (*_HEADERS, *router.catalog.key_headers):
+            if name in headers:
+                self._headers[name] = header_text(headers, name)
+        self._subset = None if subset is None else subset_of(subset)
+        self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
+
+    def allow_only(self, subset: tuple[str, ...] | None) -> None:
+        """Keep to a subset that came with the body, unless the headers brought one."""
+        if subset is not None and self._subset is None:
+            self._subset = subset_of(subset)
+
+    def place(self, head: bytes, *, complete: bool) -> Placement:
+        """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
+        self._whole = complete
+        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
+            placed = self._place_by_beginning(head)
+            if placed is not None:
+                return placed
+        name, document, read = self._read(head, complete=complete)
+        name = name or self._named_elsewhere()
+        if name is None:
+            known = self._router.catalog.known()
+            raise missing_model(self._api, known, None if complete else read)
+        shown = 1.0 if complete else self._shown(head)
+        if read < len(head):
+            shown *= read / len(head)
+        return self._place(name, document, shown, cut=not complete or read < len(head))
+
+    def place_early(self, head: bytes) -> Placement | None:
+        """The same by the beginning of a body that goes on; None while more may change it."""
+        # An earlier response may be named after a long prompt.
+        if not head or head.isspace() or self._creates_response:
+            return None
+        name, document, _ = self._read(head, complete=False)
+        return self._place_if_settled(name, document)
+
+    def place_unseen(self) -> Placement:
+        """Return the place of a request whose body is not shown. Raises Refusal."""
+        name = self._named_elsewhere()
+        if name is None:
+            raise InvalidRequest(
+                "The router sees no body of this request, and more than one model is "
+                f"configured: send the header '{MODEL_HEADER}'. "
+                f"{known_models(self._router.catalog.known())}",
+                param="model",
+            )
+        return self._place(name, None)
+
+    def place_bare(self, path: str, method: str) -> Placement:
+        """Return the place of a request that has no body to name a model. Raises Refusal."""
+        name = self._headers.get(MODEL_HEADER) or model_in_query(path) or self._named_elsewhere()
+        if name is None:
+            raise InvalidRequest(
+                f"{method[:_SHOWN]} {without_query(path)[:_SHOWN]} does not name a model, and "
+                f"more than one is configured: send the header '{MODEL_HEADER}', or add "
+                f"'?model=' to the path. {known_models(self._router.catalog.known())}",
+                param="model",
+            )
+        return self._place(name, None)._replace(rename=None)
+
+    def place_stored(self, response_id: str) -> Placement | None:
+        """Return the place of a request for a stored response; None where no endpoint has it."""
+        for model in self._router.catalog.models.values():
+            endpoints = model.snapshot.endpoints
+            holder = self._router.response_ids.holder(response_id, endpoints)
+            if holder is not None:
+                placement = self._place(model.spec.name, None)
+                return placement._replace(rename=None, holder=holder)
+        return None
+
+    def provisional(self, rng: Random) -> Provisional:
+        """Return the model and one of its endpoints, as far as they are certain so early."""
+        catalog = self._router.catalog
+        named = self._headers.get(MODEL_HEADER)
+        model, adapter = catalog.only(), ""
+        if named and catalog.names(named):
+            model, adapter = catalog.resolve(named)
+        if model is None:
+            return Provisional(PENDING)
+        name = model.spec.name
+        requested = named if named and catalog.names(named) else name
+        snapshot = model.snapshot
+        if self._subset is not None:
+            snapshot = snapshot.restricted(self._subset)
+        eligible = snapshot.eligible(adapter)
+        target = rng.choice(eligible).address if eligible else PENDING
+        return Provisional(target, requested, name)
+
+    def edited(self, head: bytes, decision: Decision) -> bytes:
+        """Return the body or its head with the servers' name for the model and the response's id.
+
+        It must have been read before, to be placed. It comes back as it is where it shows no model
+        and the decision has no id.
+        """
+        name, response_id = decision.rename, decision.response_id
+        if name is not None and self._is_form:
+            head = renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)
+        elif name is not None:
+            head = renamed_json(head, name, whole=self._whole)
+        return head if response_id is None else with_request_id(head, response_id)
+
+    @property
+    def wants_load_report(self) -> bool:
+        """Whether the client itself asks for a report that upstreams know to give."""
+        return is_format(self._headers.get(FORMAT_HEADER, ""))
+
+    def _wanted(self) -> frozenset[str]:
+        """Return the fields that are read wherever they stand in a large body."""
+        fields = self._router.catalog.key_fields
+        return fields | FIELDS if self._creates_response else fields
+
+    def _named_elsewhere(self) -> str | None:
+        """Return the model that the header names, else the only one that is configured."""
+        return self._headers.get(MODEL_HEADER) or self._router.catalog.default()
+
+    def _place(
+        self, name: str, document: Document | None, shown: float = 1.0, *, cut: bool = False
+    ) -> Placement:
+        headers, subset = self._headers, self._subset
+        placement = self._router.place(name, document, headers, subset, shown=shown, cut=cut)
+        if not self._creates_response or document is None:
+            return placement
+        ids, model = self._router.response_ids, placement.model
+        stores = document.get(STORE) is not False and document.get(REQUEST_ID) is None
+        return placement._replace(
+            holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),
+            stores=stores and model.spec.response_ids,
+        )
+
+    def _place_by_beginning(self, body: bytes) -> Placement | None:
+        """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
+
+        To check the rest takes no longer than to read it value by value, where it holds few, and
+        they need not be counted. Of a field that stands twice, the first may then make the prefix.
+        """
+        try:
+            name, document, _ = self._read(body[:_BEGINNING], complete=False)
+            if document is None or name is None or self._reads_prompts(name):
+                return None
+            model, known = skimmed(body, self._wanted())
+            return (
+                self._place_if_settled(name, completed(document, known)) if model == name else None
+            )
+        except Refusal:
+            return None  # one who reads all of it knows better why
+
+    def _place_if_settled(self, name: str | None, document: Document | None) -> Placement | None:
+        """The place by the beginning of a body, if no more of the body may change it."""
+        if name is None or self._reads_prompts(name):
+            return None  # more of the prompt may tell more
+        placed = self._place(name, document, cut=True)
+        if placed.model.strategy.reads_prompts:
+            return None
+        if not placed.session and not salt_is_settled(document):
+            return None
+        spec = placed.model.spec.load_balancing.prefix_hash
+        settled = is_settled(placed.prefix, document, spec, placed.session)
+        return placed if settled and placed.settled else None
+
+    def _reads_prompts(self, name: str) -> bool:
+        """Whether the model's strategy does; of a split's targets it shows with the choice."""
+        catalog = self._router.catalog
+        return name not in catalog.splits and catalog.resolve(name)[0].strategy.reads_prompts
+
+    def _shown(self, head: bytes) -> float:
+        """The share of a body that its head is, where the client says how long the body is."""
+        length = self._headers.get(_LENGTH, "")
+        if not (length.isascii() and length.isdigit()) or len(length) > _LONGEST_LENGTH:
+            return 1.0
+        return len(head) / max(len(head), int(length))
+
+    def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None, int]:
+        """The model that the body names, the document where it may hold a prompt, and the bytes
+        of the head that the document was read from.
+        """
+        if self._is_form:
+            return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
+        if len(head) > WHOLE:
+            name, document, read = read_large(head, complete=complete, fields=self._wanted())
+        else:
+            document = read_json(head, complete=complete)
+            name, read = model_in_json(head, document, complete=complete), len(head)
+        if self._api is Api.NATIVE:
+            document = with_prompt(document)
+        return name, document if self._has_prompt else None, read
+
+
+def header_text(headers: Mapping[str, bytes], name: str) -> str:
+    """A header's value; octets that are no UTF-8 show as replacement characters."""
+    return headers.get(name, b"").decode("utf-8", "replace")
+
+
+def with_prompt(document: Document) -> Document:
+    """Return a document of SGLang's or vLLM's native API with its prompt under the key `prompt`.
+
+    The order of the keys stays, because the last one of a cut body may be cut itself.
+    """
+    name = next((key for key in _NATIVE_PROMPTS if document.get(key) is not None), None)
+    if name is None or document.get("prompt") is not None:
+        return document
+    return {
+        "prompt" if key == name else key: value
+        for key, value in document.items()
+        if key != "prompt"
+    }
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.lower().startswith("application/json")

@@ -1,0 +1,1 @@
+"""The endpoints and their state: ring, in-flight requests, metrics, caches."""

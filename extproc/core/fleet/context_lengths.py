@@ -1,0 +1,34 @@
+"""The longest context of each endpoint, as its own list of models says (`max_model_len`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from extproc.core.fleet.endpoint import Snapshot
+
+
+class ContextLengths:
+    """Tokens of prompt and response together, by the endpoint's address."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, int] = {}
+
+    def learn(self, address: str, tokens: int | None) -> None:
+        """Take what the endpoint says; None where it does not say."""
+        if tokens is None:
+            self._by_address.pop(address, None)
+        else:
+            self._by_address[address] = tokens
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Forget all other endpoints."""
+        for address in self._by_address.keys() - set(addresses):
+            del self._by_address[address]
+
+    def of(self, snapshot: Snapshot) -> int | None:
+        """Return the shortest of these endpoints' lengths: a request may go to any of them.
+
+        It is None where no endpoint says.
+        """
+        lengths = map(self._by_address.get, (e.address for e in snapshot.endpoints))
+        return min((length for length in lengths if length is not None), default=None)

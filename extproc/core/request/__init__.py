@@ -1,0 +1,1 @@
+"""One request, read: its path, body, prompt, blocks and routing key, or the reason to refuse it."""

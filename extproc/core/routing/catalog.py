@@ -1,0 +1,241 @@
+"""The catalog: every configured model with its strategy and its endpoints, immutable.
+
+Configuration and discovery publish a new catalog by swapping one reference, so
+a decision never sees half of a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.request.refusals import ModelNotFound
+from extproc.core.routing.split import Split
+from extproc.core.schema import LONGEST_NAME, LoadBalancingSpec, ModelSpec, Source
+from extproc.core.strategies import Strategy
+
+Adapters = Mapping[str, frozenset[str]]
+"""LoRA adapters by the address of an endpoint that has them."""
+
+# KubeAI joins model and adapter with this in one name.
+_ADAPTER_SEPARATOR = "_"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as it is served now."""
+
+    spec: ModelSpec
+    strategy: Strategy
+    snapshot: Snapshot
+
+    @property
+    def discovers_adapters(self) -> bool:
+        """Whether its endpoints are asked for their adapters."""
+        wanted = self.spec.discover_adapters
+        return self.strategy.reads_signals if wanted is None else wanted
+
+    def has(self, adapter: str) -> bool:
+        """Whether this is one of its adapters, configured or found."""
+        return adapter in self.spec.adapters or adapter in self.snapshot.adapters
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its endpoints are asked for anything."""
+        return self.strategy.reads_signals or self.discovers_adapters
+
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        strategy: Strategy,
+        endpoints: Iterable[Endpoint],
+        previous: Model | None = None,
+    ) -> Model:
+        """The model with these ready endpoints; `previous` is what it replaces."""
+        replication = spec.load_balancing.prefix_hash.replication
+        snapshot = Snapshot.of(endpoints, replication, previous.snapshot if previous else None)
+        return cls(spec, strategy, snapshot)
+
+    def at(self, endpoints: Iterable[Endpoint], found: Adapters) -> Model:
+        """The same model with other ready endpoints, or other adapters found on them."""
+        extra = found if self.discovers_adapters else {}
+        serving = _serving(self.spec.adapters, endpoints, extra)
+        return Model.of(self.spec, self.strategy, serving, self)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All models, and the names by which requests may call them."""
+
+    models: Mapping[str, Model] = field(default_factory=dict)
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """By each name that requests may call them."""
+    found: Adapters = field(default_factory=dict)
+    """The adapters that endpoints said they have."""
+    _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    """The model and adapter of each configured name."""
+    _found_names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    """Those of further names, by which endpoints call their adapters."""
+    key_headers: frozenset[str] = frozenset()
+    """The request headers that some model or split reads its key from."""
+    key_fields: frozenset[str] = frozenset()
+    """The fields of bodies, beside prompts, that some model or split reads its key from."""
+
+    @classmethod
+    def of(
+        cls,
+        models: Iterable[Model],
+        splits: Mapping[str, Split] = MappingProxyType({}),
+        found: Adapters = MappingProxyType({}),
+    ) -> Catalog:
+        """The catalog of these models and splits, whose names must be distinct."""
+        by_name = {model.spec.name: model for model in models}
+        keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
+        keys += [split.key for split in splits.values()]
+        headers = frozenset(header for key in keys for header in key.headers)
+        fields = frozenset(field for key in keys for field in key.fields)
+        names = _names(by_name)
+        found_names = _found_names(by_name, {*names, *splits})
+        return cls(by_name, splits, found, names, found_names, headers, fields)
+
+    def resolve(self, name: str) -> tuple[Model, str]:
+        """The model and adapter that a request's model name means.
+
+        A model, an alias or an adapter by its own name; else KubeAI's form
+        MODEL_ADAPTER, in which ADAPTER may be empty; else an adapter that some endpoint has.
+        Raises ModelNotFound, also for the name of a split.
+        """
+        found = self._resolved(name)
+        if found is None:
+            raise ModelNotFound(name, self.known())
+        return self.models[found[0]], found[1]
+
+    def names(self, name: str) -> bool:
+        """Whether requests may call a model by this name."""
+        return self._resolved(name) is not None
+
+    def known(self) -> list[str]:
+        """Return all names that requests may use, sorted."""
+        return sorted([*self._names, *self._found_names, *self.splits])
+
+    def only(self) -> Model | None:
+        """Return the model, where a single one is configured."""
+        return next(iter(self.models.values())) if len(self.models) == 1 else None
+
+    def default(self) -> str | None:
+        """Return the model of requests that name none: the only one, where there is no split."""
+        only = None if self.splits else self.only()
+        return only.spec.name if only else None
+
+    def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
+        """The catalog in which the models of a source have these endpoints."""
+        models = (
+            model.at(endpoints, self.found) if model.spec.source == source else model
+            for model in self.models.values()
+        )
+        return Catalog.of(models, self.splits, self.found)
+
+    def with_adapters(self, found: Adapters) -> Catalog:
+        """The catalog in which endpoints have these adapters beside the configured ones."""
+        models = (
+            model.at(model.snapshot.endpoints, found) if model.discovers_adapters else model
+            for model in self.models.values()
+        )
+        return Catalog.of(models, self.splits, found)
+
+    def names_in_order(self) -> Iterator[str]:
+        """Yield the models, aliases and adapters, in the configuration's order, then splits."""
+        yield from self._names
+        yield from self._found_names
+        yield from self.splits
+
+    def _resolved(self, name: str) -> tuple[str, str] | None:
+        return self._names.get(name) or self._model_and_adapter(name) or self._found_names.get(name)
+
+    def _model_and_adapter(self, name: str) -> tuple[str, str] | None:
+        if len(name) > 2 * LONGEST_NAME + 1:
+            return None  # and no time is lost on a name full of separators
+        position = name.find(_ADAPTER_SEPARATOR)
+        while position > 0:
+            model, of_adapter = self._names.get(name[:position], ("", ""))
+            adapter = name[position + 1 :]
+            if model and not of_adapter and (not adapter or self.models[model].has(adapter)):
+                return model, adapter
+            position = name.find(_ADAPTER_SEPARATOR, position + 1)
+        return None
+
+
+def revise(
+    previous: Catalog,
+    specs: Iterable[ModelSpec],
+    build: Callable[[LoadBalancingSpec], Strategy],
+    discovered: Callable[[Source], Iterable[Endpoint]] = lambda _: (),
+) -> Catalog:
+    """The catalog of a new configuration; `discovered` says what is known of a source.
+
+    A model whose load balancing did not change keeps its strategy object, and
+    with it the strategy's memory.
+    """
+    models: list[Model] = []
+    splits: dict[str, Split] = {}
+    for spec in specs:
+        if spec.split is not None:
+            split = Split(spec.name, spec.split, answer_as_requested=spec.answer_as_requested)
+            splits.update(dict.fromkeys((spec.name, *spec.aliases), split))
+            continue
+        before = previous.models.get(spec.name)
+        base = Model(spec, _strategy(before, spec.load_balancing, build), _snapshot(before))
+        models.append(base.at(_endpoints(spec, discovered), previous.found))
+    return Catalog.of(models, splits, previous.found)
+
+
+def _strategy(
+    before: Model | None,
+    spec: LoadBalancingSpec,
+    build: Callable[[LoadBalancingSpec], Strategy],
+) -> Strategy:
+    if before is not None and before.spec.load_balancing == spec:
+        return before.strategy
+    return build(spec)
+
+
+def _snapshot(before: Model | None) -> Snapshot:
+    return before.snapshot if before is not None else Snapshot.of(())
+
+
+def _endpoints(
+    spec: ModelSpec, discovered: Callable[[Source], Iterable[Endpoint]]
+) -> Iterable[Endpoint]:
+    if spec.source is not None:
+        return discovered(spec.source)
+    return (Endpoint(address, address) for address in spec.endpoints or ())
+
+
+def _serving(
+    configured: Iterable[str], endpoints: Iterable[Endpoint], found: Adapters
+) -> Iterator[Endpoint]:
+    """The endpoints with the adapters that this model has on each of them."""
+    everywhere = frozenset(configured)
+    for endpoint in endpoints:
+        adapters = everywhere | found.get(endpoint.address, frozenset())
+        yield Endpoint(endpoint.address, endpoint.name, adapters)
+
+
+def _names(models: Mapping[str, Model]) -> dict[str, tuple[str, str]]:
+    names: dict[str, tuple[str, str]] = {}
+    for name, model in models.items():
+        names.update(dict.fromkeys((name, *model.spec.aliases), (name, "")))
+        names.update({adapter: (name, adapter) for adapter in model.spec.adapters})
+    return names
+
+
+def _found_names(models: Mapping[str, Model], taken: Set[str]) -> dict[str, tuple[str, str]]:
+    """Of what endpoints call their adapters; of two models the first of the document has it."""
+    names: dict[str, tuple[str, str]] = {}
+    for name, model in models.items():
+        for adapter in sorted(set(model.snapshot.adapters) - taken):
+            names.setdefault(adapter, (name, adapter))
+    return names

@@ -1,0 +1,63 @@
+"""What users configure: the models document, typed and validated.
+
+The classes are the document's schema, the reference of its keys and what the
+rest of the core reads, so that the three cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from extproc.core.schema.addresses import endpoint_address, has_host_name, split_address
+from extproc.core.schema.load_balancing import (
+    FilterName,
+    FilterSpec,
+    LoadBalancingSpec,
+    PrefixHashSpec,
+    SignalsSpec,
+    StrategyName,
+)
+from extproc.core.schema.models import ModelSpec, ModelsSpec
+from extproc.core.schema.sessions import (
+    DEFAULT_SESSION_SOURCES,
+    SESSION,
+    SessionKey,
+)
+from extproc.core.schema.sources import (
+    InferencePoolSpec,
+    KubernetesSource,
+    NamedEndpoints,
+    ServiceSpec,
+    Source,
+)
+from extproc.core.schema.split import SplitSpec, TargetSpec
+from extproc.core.schema.values import (
+    LONGEST_NAME,
+    PREFIX_SOURCES,
+    kubernetes_name,
+)
+
+__all__ = [
+    "DEFAULT_SESSION_SOURCES",
+    "LONGEST_NAME",
+    "PREFIX_SOURCES",
+    "SESSION",
+    "FilterName",
+    "FilterSpec",
+    "InferencePoolSpec",
+    "KubernetesSource",
+    "LoadBalancingSpec",
+    "ModelSpec",
+    "ModelsSpec",
+    "NamedEndpoints",
+    "PrefixHashSpec",
+    "ServiceSpec",
+    "SessionKey",
+    "SignalsSpec",
+    "Source",
+    "SplitSpec",
+    "StrategyName",
+    "TargetSpec",
+    "endpoint_address",
+    "has_host_name",
+    "kubernetes_name",
+    "split_address",
+]

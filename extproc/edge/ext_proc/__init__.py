@@ -1,0 +1,1 @@
+"""The ext_proc service, and its messages on the wire."""

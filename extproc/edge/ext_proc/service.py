@@ -1,0 +1,146 @@
+"""The ext_proc service: a conversation for each stream, between bytes and bytes."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from random import Random
+from time import perf_counter
+
+from extproc.adapters.observability.log_sampler import LogSampler
+from extproc.adapters.observability.logs import fields
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.telling import TellingConversation
+from extproc.core.fleet.load_report import Shown
+from extproc.core.request.refusals import Refusal
+from extproc.core.routing.router import Decision, Router
+from extproc.edge.ext_proc.codec import decode, encode
+
+log = logging.getLogger("extproc.requests")
+
+_WARNED_MODELS = 1024
+
+
+class ExternalProcessor:
+    """Opens a session for each stream; all share one router."""
+
+    def __init__(
+        self,
+        router: Router,
+        telemetry: Telemetry,
+        rng: Random,
+        *,
+        log_prompts: bool = False,
+        sampler: LogSampler | None = None,
+        pass_unknown: bool = False,
+    ) -> None:
+        self._router = router
+        self._telemetry = telemetry
+        self._rng = rng
+        self._sampler = sampler or LogSampler()
+        self._shown = Shown()
+        self._conversation = TellingConversation if log_prompts else Conversation
+        self._pass_unknown = pass_unknown
+
+    def open(self) -> Session:
+        """Envoy has opened a stream."""
+        conversation = self._conversation(
+            self._router, self._rng, self._shown, pass_unknown=self._pass_unknown
+        )
+        return Session(conversation, self._telemetry, self._sampler)
+
+
+class Session:
+    """One stream of messages from Envoy and answers to it, whatever carries it.
+
+    It must be closed when the stream ends, however that comes: then the lease is given back.
+    """
+
+    __slots__ = ("_conversation", "_sampler", "_telemetry")
+
+    def __init__(
+        self, conversation: Conversation, telemetry: Telemetry, sampler: LogSampler
+    ) -> None:
+        self._conversation = conversation
+        self._telemetry = telemetry
+        self._sampler = sampler
+
+    def receive(self, message: bytes) -> list[bytes]:
+        """The answers to a message. Raises protobuf's DecodeError for a garbled one."""
+        conversation = self._conversation
+        started = perf_counter()
+        undecided = conversation.verdict is None
+        encoded = [encode(answer) for answer in conversation.receive(decode(message))]
+        if undecided and conversation.verdict is not None:
+            self._telemetry.decided(conversation.verdict, perf_counter() - started)
+            _log(conversation, self._sampler)
+        return encoded
+
+    def close(self) -> None:
+        """Ends the conversation, and counts what is known at the end. To be called once."""
+        conversation = self._conversation
+        conversation.close()
+        verdict, response = conversation.verdict, conversation.response
+        if isinstance(verdict, Decision) and response is not None and response.keeps_name:
+            _warn_of_kept_name(verdict.model)
+        if verdict is None:
+            if not conversation.refused_earlier:
+                self._telemetry.aborted()
+        elif isinstance(verdict, Decision) and response is not None and response.usage is not None:
+            prediction = None if response.retried else verdict.prediction
+            self._telemetry.answered(verdict.model, response.usage, prediction)
+
+
+@lru_cache(_WARNED_MODELS)
+def _warn_of_kept_name(model: str) -> None:
+    """Warn once for each model."""
+    log.warning(
+        "answerAsRequested has no effect: Envoy does not show response bodies",
+        extra=fields(model=model),
+    )
+
+
+def _log(conversation: Conversation, sampler: LogSampler) -> None:
+    verdict = conversation.verdict
+    if isinstance(verdict, Refusal):
+        # Any client can cause refusals; the metrics count those whose lines are suppressed.
+        suppressed = sampler.admit(verdict.code)
+        if suppressed is None:
+            return
+        earlier = {"suppressed": suppressed} if suppressed else {}
+        log.info(
+            "refused",
+            extra=fields(
+                status=verdict.status,
+                code=verdict.code,
+                why=verdict.message,
+                **earlier,
+                **_identified(conversation),
+            ),
+        )
+    elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
+        told: dict[str, object] = {}
+        if isinstance(conversation, TellingConversation):
+            told["prefix"] = conversation.prefix
+        hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
+        log.debug(
+            "routed",
+            extra=fields(
+                model=verdict.model,
+                adapter=verdict.adapter,
+                strategy=verdict.strategy,
+                endpoint=verdict.address,
+                reason=verdict.reason,
+                inflight=verdict.inflight,
+                hops=verdict.hops,
+                **(hit or {}),
+                **told,
+                **_identified(conversation),
+            ),
+        )
+
+
+def _identified(conversation: Conversation) -> dict[str, str]:
+    request_id = conversation.request_id
+    return {"request_id": request_id} if request_id else {}

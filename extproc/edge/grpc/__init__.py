@@ -1,0 +1,1 @@
+"""The gRPC transports that carry the ext_proc service: our own, and grpc.aio."""

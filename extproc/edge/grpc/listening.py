@@ -1,0 +1,96 @@
+"""The sockets on which the fast transport accepts connections.
+
+They are accepted here and not by the event loop's servers: each TLS connection takes the
+certificate that is in force when it comes, and handshakes count as connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+
+from extproc.edge.grpc.server import UNIX, check_free
+
+_BACKLOG = 1024
+"""Connections that may wait to be accepted: an Envoy has one for each of its threads."""
+
+_PAUSE_SECONDS = 0.1
+"""Time until the next attempt when no connection can be accepted: the files are used up."""
+
+
+class Listener:
+    """Accepts connections on HOST:PORT or unix:PATH until it is closed. Raises OSError."""
+
+    def __init__(self, address: str, accepted: Callable[[socket.socket], None]) -> None:
+        self._accepted = accepted
+        try:
+            self.sockets = _unix(address) if address.startswith(UNIX) else _tcp(address)
+        except OSError:
+            raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
+        self._tasks = [asyncio.create_task(self._accept(listening)) for listening in self.sockets]
+
+    async def close(self) -> None:
+        """Accepts no more connections."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        for listening in self.sockets:
+            listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._accepted(connection)
+
+
+def _tcp(address: str) -> list[socket.socket]:
+    """Sockets for all addresses that the host has."""
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, bound_to in dict.fromkeys((one[0], one[4]) for one in found):
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            _listen(listening, bound_to)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
+
+
+def _unix(address: str) -> list[socket.socket]:
+    path = address.removeprefix(UNIX)
+    check_free(path)
+    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+        os.remove(path)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        _listen(listening, path)
+    except OSError:
+        listening.close()
+        raise
+    return [listening]
+
+
+def _listen(listening: socket.socket, bound_to: object) -> None:
+    listening.setblocking(False)
+    listening.bind(bound_to)  # type: ignore[arg-type]
+    listening.listen(_BACKLOG)

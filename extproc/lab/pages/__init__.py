@@ -1,0 +1,1 @@
+"""Generators of docs/reference.md and docs/reliability.md."""

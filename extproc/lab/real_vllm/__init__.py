@@ -1,0 +1,1 @@
+"""Real vLLM engines on the CPU (`make e2e-vllm`)."""

@@ -1,0 +1,1 @@
+"""The simulation: client, sidecars and engines on one timeline."""

@@ -1,0 +1,244 @@
+"""The client of a simulated fleet, with the time that it takes itself.
+
+Theory of operation. A benchmark client is an event loop on one core. Each turn of the loop takes
+all that is ready, one after the other: chunks that came meanwhile, requests that are due, timers.
+While it works nothing else is noticed. So a client that streams thousands of tokens a second
+is late in reading them, and what is worse, late in sending: a pause "of 5 ms" before the next
+request ends with the turn of the loop that is under way. That is what limited
+the published runs of PrefixHash (see docs/benchmarks.md). A client without costs is the ideal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from extproc.lab.engine.replica import StepTokens
+from extproc.lab.measures.run import Floats
+from extproc.lab.simulation.timeline import Timeline
+from extproc.lab.workloads.workload import Session, Turn, Workload
+
+
+@dataclass(frozen=True)
+class ClientCosts:
+    """What the client's one core has to do."""
+
+    per_chunk: float = 0.0
+    """Seconds to read a token."""
+
+    per_request: float = 0.0
+    """Seconds to send a request."""
+
+    turns_per_request: int = 1
+    """Turns of the loop from the decision to send until all is sent: a name is resolved, a
+    connection made, a request written, and each waits for the one before."""
+
+
+IDEAL = ClientCosts()
+
+SINGLE_THREADED = ClientCosts(per_chunk=121e-6, per_request=3.18e-3, turns_per_request=4)
+"""vLLM's benchmark_serving.py where the published runs were made. Fitted together with the engine
+to the 12 rows of KubeAI's page; the rows of PrefixHash, which it limited, have it at work 93 % of
+the time."""
+
+
+class Ask(NamedTuple):
+    """A request that the client sends."""
+
+    number: int
+    turn: Turn
+
+
+class _Talk:
+    """A session under way."""
+
+    __slots__ = ("_first", "_next", "_turns", "wanted")
+
+    def __init__(self, session: Session, first: int) -> None:
+        self.wanted = session.start
+        """When its next request is due."""
+        self._turns = session.turns
+        self._first = first
+        self._next = 0
+
+    @property
+    def next(self) -> Turn | None:
+        """The turn that comes; None after the last."""
+        return self._turns[self._next] if self._next < len(self._turns) else None
+
+    def ask(self) -> Ask:
+        """The next request."""
+        ask = Ask(self._first + self._next, self._turns[self._next])
+        self._next += 1
+        return ask
+
+
+class Client:
+    """Asks all that a workload has, and takes the times."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        workload: Workload,
+        costs: ClientCosts,
+        send: Callable[[Ask], None],
+        rng: Random,
+    ) -> None:
+        number = workload.requests
+        self.wanted: Floats = np.full(number, np.nan)
+        self.sent: Floats = np.full(number, np.nan)
+        self.first: Floats = np.full(number, np.nan)
+        self.last: Floats = np.full(number, np.nan)
+        self.gaps: list[Floats] = []
+        self.busy_seconds = 0.0
+        self.done = 0
+        """Sessions."""
+        self._timeline = timeline
+        self._workload = workload
+        self._is_closed = workload.is_closed
+        self._costs = costs
+        self._send = send
+        self._rng = rng
+        self._free_at = timeline.now
+        self._awake = False
+        self._ready: deque[Callable[[float], float]] = deque()
+        self._talks: dict[int, _Talk] = {}
+        self._places = workload.concurrency or len(workload.sessions)
+        self._queue: deque[_Talk] = deque()
+        self._coming = self._sessions()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything was asked and answered."""
+        return self.done == len(self._workload.sessions)
+
+    def start(self) -> None:
+        """Begins the run at this moment."""
+        began = self._timeline.now
+        if self._workload.requests_per_second is not None:
+            self._soon(self._begin_next)
+            return
+        for talk in self._coming:
+            talk.wanted += began
+            self._later(talk.wanted, partial(self._begin, talk))
+
+    def receive(self, tokens: StepTokens) -> None:
+        """Chunks have arrived, one for each token."""
+        self._soon(partial(self._read, tokens))
+
+    def fail(self, number: int) -> None:
+        """A request was refused; so its session ends."""
+        self._talks.pop(number, None)
+        self._end_session()
+
+    def _soon(self, work: Callable[[float], float]) -> None:
+        """In the next turn of the loop. `work` takes its beginning and says its end."""
+        self._ready.append(work)
+        if not self._awake:
+            self._awake = True
+            self._timeline.at(self._free_at, self._turn)
+
+    def _later(self, time: float, work: Callable[[float], float]) -> None:
+        self._timeline.at(time, partial(self._soon, work))
+
+    def _turn(self) -> None:
+        """One turn of the event loop: all that is ready now."""
+        began = now = self._timeline.now
+        for _ in range(len(self._ready)):
+            now = self._ready.popleft()(now)
+        self.busy_seconds += now - began
+        self._free_at = now
+        if self._ready:
+            self._timeline.at(now, self._turn)
+        elif now > began:
+            self._timeline.at(now, self._rest)
+        else:
+            self._awake = False
+
+    def _rest(self) -> None:
+        if self._ready:
+            self._turn()
+        else:
+            self._awake = False
+
+    def _sessions(self) -> Iterator[_Talk]:
+        number = 0
+        for session in self._workload.sessions:
+            yield _Talk(session, number)
+            number += len(session.turns)
+
+    def _begin_next(self, now: float) -> float:
+        """Starts a session, and waits for the time of the next one."""
+        talk = next(self._coming, None)
+        if talk is None:
+            return now
+        pace = self._workload.requests_per_second
+        assert pace is not None
+        self._later(now + self._rng.expovariate(pace), self._begin_next)
+        talk.wanted = now
+        return self._begin(talk, now)
+
+    def _begin(self, talk: _Talk, now: float) -> float:
+        if self._places:
+            self._places -= 1
+            self._soon(partial(self._ask, talk))
+        else:
+            self._queue.append(talk)
+        return now
+
+    def _ask(self, talk: _Talk, now: float) -> float:
+        ask = talk.ask()
+        self.wanted[ask.number] = talk.wanted
+        self.sent[ask.number] = now
+        self._talks[ask.number] = talk
+        return self._work_on(ask, self._costs.turns_per_request, now)
+
+    def _work_on(self, ask: Ask, turns: int, now: float) -> float:
+        now += self._costs.per_request / self._costs.turns_per_request
+        if turns > 1:
+            self._soon(partial(self._work_on, ask, turns - 1))
+        else:
+            self._timeline.at(now, partial(self._send, ask))
+        return now
+
+    def _read(self, tokens: StepTokens, now: float) -> float:
+        ids = np.array(tokens.request_ids, dtype=np.int64)
+        times = now + self._costs.per_chunk * np.arange(1, len(ids) + 1)
+        gaps = times - self.last[ids]
+        if tokens.first:
+            new = np.isnan(gaps)
+            self.first[ids[new]] = times[new]
+            gaps = gaps[~new]
+        self.last[ids] = times
+        self.gaps.append(gaps)
+        for number in tokens.finished:
+            self._later(float(self.last[number]), partial(self._answered, number))
+        return now + self._costs.per_chunk * len(ids)
+
+    def _answered(self, number: int, now: float) -> float:
+        talk = self._talks.pop(number)
+        turn = talk.next
+        if turn is None:
+            self._end_session()
+            return now
+        talk.wanted = float(self.last[number]) + turn.think_seconds
+        if turn.think_seconds:
+            self._later(talk.wanted, partial(self._ask, talk))
+            return now
+        return self._ask(talk, now)
+
+    def _end_session(self) -> None:
+        self.done += 1
+        if self._queue:
+            talk = self._queue.popleft()
+            if self._is_closed:
+                talk.wanted = self._timeline.now
+            self._soon(partial(self._ask, talk))
+        else:
+            self._places += 1

@@ -1,0 +1,101 @@
+"""The engines of a simulated fleet: each works step by step, and says when tokens come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from extproc.lab.engine.profile import Profile
+from extproc.lab.engine.replica import Replica, SimRequest, StepTokens
+from extproc.lab.simulation.timeline import Timeline
+
+OnTokens = Callable[[int, StepTokens], None]
+"""The engine's number, and what its step brought."""
+
+
+class Engines:
+    """The stand-in's engines, driven by a timeline."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        profile: Profile,
+        number: int,
+        slow: Mapping[int, float] | None = None,
+    ) -> None:
+        """Those in `slow` take so many times as long."""
+        times = slow or {}
+        self.replicas = [Replica(slowed(profile, times.get(one, 1.0))) for one in range(number)]
+        self.on_tokens: OnTokens = lambda number, tokens: None
+        self._timeline = timeline
+        self._began = timeline.now
+        self._kv_seconds = 0.0
+        self._idle = [True] * number
+        self._preemptions_before = 0  # of those that died
+
+    @property
+    def preemptions(self) -> int:
+        """Of all engines, those that died among them."""
+        return self._preemptions_before + sum(one.preemptions for one in self.replicas)
+
+    def submit(self, number: int, request: SimRequest) -> None:
+        """Queues a request. ValueError where the engine can never serve it."""
+        replica = self.replicas[number]
+        replica.submit(request)
+        if self._idle[number]:
+            self._idle[number] = False
+            # Not at once: others that come at this moment belong into the same step.
+            self._timeline.at(self._timeline.now, partial(self._begin, number, replica))
+
+    def replace(self, number: int) -> None:
+        """The engine dies, with all that it had; a fresh one stands in its place."""
+        dead = self.replicas[number]
+        self._preemptions_before += dead.preemptions
+        self.replicas[number] = Replica(dead.profile)
+        self._idle[number] = True
+
+    def kv_usage(self) -> float:
+        """Share of the caches that requests held, on average since this was asked last."""
+        engine_seconds = (self._timeline.now - self._began) * len(self.replicas)
+        held, self._kv_seconds, self._began = self._kv_seconds, 0.0, self._timeline.now
+        return held / engine_seconds if engine_seconds else 0.0
+
+    def warm_adapters(self, adapters: list[str]) -> None:
+        """Loads adapters as far as they fit, before time begins, as vLLM's `--lora-modules`."""
+        for replica in self.replicas:
+            for adapter in adapters[: replica.profile.max_cpu_loras or replica.profile.max_loras]:
+                replica.load_adapter(adapter)
+            if replica.begin_step() is not None:
+                replica.finish_step()
+
+    def _begin(self, number: int, replica: Replica) -> None:
+        if replica is not self.replicas[number]:
+            return  # it is dead
+        seconds = replica.begin_step()
+        if seconds is None:
+            self._idle[number] = True
+        else:
+            self._kv_seconds += replica.kv_usage * seconds
+            self._timeline.at(self._timeline.now + seconds, partial(self._finish, number, replica))
+
+    def _finish(self, number: int, replica: Replica) -> None:
+        if replica is not self.replicas[number]:
+            return
+        tokens = replica.finish_step()
+        # First the next step: an answer to these tokens comes too late for it.
+        self._begin(number, replica)
+        self.on_tokens(number, tokens)
+
+
+def slowed(profile: Profile, times: float) -> Profile:
+    """An engine that takes so many times as long for everything."""
+    if times == 1:
+        return profile
+    return replace(
+        profile,
+        step_base_seconds=times * profile.step_base_seconds,
+        seconds_per_context_token=times * profile.seconds_per_context_token,
+        admission_seconds=times * profile.admission_seconds,
+        prefill_tokens_per_second=profile.prefill_tokens_per_second / times,
+    )

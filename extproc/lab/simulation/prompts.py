@@ -1,0 +1,65 @@
+"""Prompts as sidecars see them: as chains of blocks, without anybody making their text.
+
+What `extproc.core.request.blocks` reads from a text follows from the names of the segments: two
+prompts agree exactly as far as their rows of segments do.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import NamedTuple
+
+import xxhash
+
+from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS, Prompt
+from extproc.lab.simulation.block_ids import BlockIds
+from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
+from extproc.lab.workloads.workload import Segment, Turn
+
+_BLOCK_TOKENS = BLOCK_BYTES // CHARACTERS_PER_TOKEN
+
+
+class Shown(NamedTuple):
+    """How much of a body Envoy shows to the sidecar."""
+
+    whole: int
+    """Bytes of a body that is shown whole; of a longer one only the head."""
+
+    head: int
+    """Bytes of that."""
+
+
+SHIPPED = Shown(whole=8 * 2**20, head=65_536)
+"""With `envoy/envoy.yaml`."""
+
+EVERYTHING = Shown(2**62, 2**62)
+"""Where the gateway keeps whole bodies, however long."""
+
+
+class Prompts:
+    """For one workload."""
+
+    def __init__(self, shown: Shown = SHIPPED) -> None:
+        self._shown = shown
+        self._ids = BlockIds(_BLOCK_TOKENS)
+        self._hashes: dict[int, int] = {}
+
+    def of(self, turn: Turn) -> Prompt:
+        """What is seen of a turn's prompt."""
+        size = CHARACTERS_PER_TOKEN * turn.prompt_tokens
+        seen = size if size <= self._shown.whole else self._shown.head
+        most = min(seen // BLOCK_BYTES, MOST_BLOCKS)
+        ids = self._ids.of_prompt(turn)[:most]
+        system = sum(one.tokens for one in takewhile(_is_system, turn.prompt)) // _BLOCK_TOKENS
+        return Prompt([self._hash(one) for one in ids], size, min(system, len(ids)))
+
+    def _hash(self, block: int) -> int:
+        found = self._hashes.get(block)
+        if found is None:
+            digest = xxhash.xxh64_intdigest(block.to_bytes(16, "little"))
+            found = self._hashes[block] = digest
+        return found
+
+
+def _is_system(segment: Segment) -> bool:
+    return segment.role == "system"

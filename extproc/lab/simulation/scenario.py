@@ -1,0 +1,66 @@
+"""What is simulated: a workload, a fleet, and what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from extproc.core.schema import LoadBalancingSpec
+from extproc.lab.engine.profile import Profile
+from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED, ClientCosts
+from extproc.lab.simulation.events import Event
+from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED
+from extproc.lab.simulation.sidecars import Routing
+from extproc.lab.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated."""
+
+    workload: Workload
+    profile: Profile
+    routing: Routing
+    replicas: int = 8
+    sidecars: int = 1
+    """Requests come to each of them by chance, and none knows of the others."""
+
+    client: ClientCosts = IDEAL
+    seed: int = 0
+
+    answers_shown: bool = False
+    """Whether sidecars see when an answer begins: Envoy shows it to endpoint pickers only."""
+
+    events: Sequence[Event] = ()
+    """Engines that come and go. One whose first event is that it comes is not there before."""
+
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """Engines that take so many times as long as the profile says, by number."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        engine: Profile,
+        load_balancing: LoadBalancingSpec,
+        *,
+        limited_client: bool = False,
+        seed: int = 0,
+        rival: str = "",
+    ) -> Scenario:
+        """The workload's own fleet, with the client's limits or without.
+
+        A rival decides instead of the strategy where one is named. It sees what its publication
+        assumes: the moment of each first token, and whole bodies.
+        """
+        shown = EVERYTHING if rival else SHIPPED
+        return cls(
+            workload,
+            engine,
+            Routing(load_balancing, workload.adapters, shown=shown, rival=rival),
+            workload.replicas,
+            workload.sidecars,
+            SINGLE_THREADED if limited_client else IDEAL,
+            seed,
+            answers_shown=bool(rival),
+        )

@@ -1,0 +1,173 @@
+"""The sidecars of a simulated fleet: the product's own router, ledger, signals and strategies.
+
+Each sidecar counts only its own requests and reads the engines' metrics for itself, as in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from extproc.adapters.vllm.schedule import Plan, plans
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.weights import WEIGHTS, Weights
+from extproc.core.routing.catalog import revise
+from extproc.core.routing.router import Decision, Router
+from extproc.core.schema import LoadBalancingSpec, ModelSpec
+from extproc.core.strategies import Strategy, build
+from extproc.core.strategies.prefix_cache import PrefixCache
+from extproc.lab import rivals
+from extproc.lab.engine.replica import Replica
+from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
+from extproc.lab.simulation.timeline import Timeline
+from extproc.lab.workloads.text import document
+from extproc.lab.workloads.workload import Api, Turn
+
+MODEL = "simulated"
+
+SESSION_HEADER = "x-session"
+"""What clients send with each request, to tell the sessions apart: `Header:x-session`."""
+
+_JITTER = 0.1
+"""Of the time between two readings, as the product's scraper has it."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How the sidecars are configured."""
+
+    load_balancing: LoadBalancingSpec
+
+    adapters: Sequence[str] = ()
+    """LoRA adapters that every engine has."""
+
+    addresses: Sequence[str] = ()
+    """Of the engines, which give them their places on the ring; without any they are made up."""
+
+    shown: Shown = SHIPPED
+    """How much of a body Envoy shows."""
+
+    rival: str = ""
+    """A published rule that the laboratory alone knows, instead of the strategy."""
+
+    weights: Weights | None = None
+    """PrefixCache with others than its own, instead of the strategy."""
+
+    @property
+    def strategy(self) -> str:
+        """The name of what decides."""
+        return self.rival or self.load_balancing.strategy
+
+    def endpoints(self, replicas: int) -> list[str]:
+        """The addresses of so many engines."""
+        made_up = (f"10.0.{one // 250}.{one % 250 + 1}:8000" for one in range(replicas))
+        return list(self.addresses) or list(made_up)
+
+
+class Sidecar:
+    """One of them, in front of all engines."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        replicas: Sequence[Replica],
+        routing: Routing,
+        seed: str,
+        absent: Collection[int] = (),
+        prompts: Prompts | None = None,
+    ) -> None:
+        """`replicas` may be replaced by others meanwhile; those `absent` have yet to come.
+
+        Sidecars in front of the same engines need the same `prompts`: one text, one hash.
+        """
+        self._timeline = timeline
+        self._rng = Random(f"readings {seed}")
+        self._spec = routing.load_balancing
+        self._replicas = replicas
+        addresses = routing.endpoints(len(replicas))
+        self._numbers = dict(zip(addresses, range(len(replicas)), strict=True))
+        rng = Random(f"strategy {seed}")
+        self._ledger = Ledger()
+        self._signals = Signals(timeline.clock, self._ledger, routing.weights or WEIGHTS)
+        self._router = Router(self._ledger, signals=self._signals, rng=rng, fallbacks=False)
+        self._model = ModelSpec(
+            name=MODEL,
+            endpoints=tuple(addresses),
+            adapters=tuple(routing.adapters),
+            loadBalancing=routing.load_balancing,
+        )
+        peak = max(one.profile.prefill_tokens_per_second for one in replicas)
+        self._make = partial(_make, routing, rng=rng, signals=self._signals, peak=peak)
+        self._prompts = prompts or Prompts(routing.shown)
+        self._followed: dict[str, Replica] = {}
+        self.follow([number for number in range(len(replicas)) if number not in absent])
+
+    def follow(self, present: Collection[int]) -> None:
+        """Discovery says that the engines of these numbers are there now, and no others."""
+        there = tuple(address for address, number in self._numbers.items() if number in present)
+        model = self._model.model_copy(update={"endpoints": there})
+        self._router.publish(revise(self._router.catalog, [model], self._make))
+        self._signals.follow(there)
+        self._read_engines()
+
+    def decide(self, api: Api, turn: Turn, session: str = "") -> Decision:
+        """Where a request goes, with its lease. Raises NoEndpoints where all engines are gone."""
+        shown = document(api, turn.prompt, self._spec.prefix_hash.prefix_char_length)
+        headers = {SESSION_HEADER: session} if session else {}
+        placement = self._router.place(turn.adapter or MODEL, shown, headers)
+        if placement.model.strategy.reads_prompts:
+            placement = placement._replace(prompt=self._prompts.of(turn))
+        return self._router.decide(placement)
+
+    def _read_engines(self) -> None:
+        """From now on; each that is new for the first time soon."""
+        asked = {a: plan for a, plan in plans(self._router.catalog).items() if plan.metrics}
+        before = self._followed
+        self._followed = {address: self._replicas[self._numbers[address]] for address in asked}
+        for address, plan in asked.items():
+            engine = self._followed[address]
+            if before.get(address) is not engine:
+                first = self._timeline.now + self._rng.random() * plan.busy
+                self._timeline.at(first, partial(self._read, address, plan, engine))
+
+    def _read(self, address: str, plan: Plan, engine: Replica) -> None:
+        if self._followed.get(address) is not engine:
+            return  # it has left
+        inflight = self._ledger.loads.get(address, 0)
+        self._signals.reported(address, _report(engine), inflight)
+        interval = plan.busy if inflight else plan.idle
+        wait = interval * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+        self._timeline.at(self._timeline.now + wait, partial(self._read, address, plan, engine))
+
+
+def _make(
+    routing: Routing, spec: LoadBalancingSpec, rng: Random, signals: Signals, peak: float
+) -> Strategy:
+    """`peak`: prompt tokens that an engine computes in a second."""
+    if routing.rival:
+        return rivals.build(routing.rival, spec, rng, signals, peak)
+    if routing.weights is not None:
+        return PrefixCache(signals, spec.signals, rng, weights=routing.weights)
+    return build(spec, rng, signals)
+
+
+def _report(replica: Replica) -> Report:
+    """What vLLM's metrics say of this engine at this moment."""
+    profile = replica.profile
+    has_loras = bool(profile.max_loras)
+    return Report(
+        Load(replica.waiting, replica.kv_usage),
+        replica.running,
+        profile.max_loras or None,
+        frozenset(replica.running_adapters) if has_loras else frozenset(),
+        frozenset(replica.waiting_adapters) if has_loras else frozenset(),
+        profile.block_size,
+        profile.kv_blocks,
+        replica.prefix_cache_queries,
+        replica.prefix_cache_hits,
+        replica.first_tokens_total,
+        replica.finished_total,
+    )

@@ -1,0 +1,1 @@
+"""Stand-ins for what cannot run here: vLLM servers over HTTP, and a Kubernetes API server."""

@@ -1,0 +1,84 @@
+"""Bodies of Anthropic's Messages API, as vLLM 0.32 writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from extproc.lab.stand_ins.answer_shape import Counts, Words, text_of
+from extproc.lab.stand_ins.refusal import Refusal
+
+_STOP = {"stop_reason": "max_tokens"}
+_DELTA = (
+    b'event: content_block_delta\ndata: {"index": 0, "type": "content_block_delta", '
+    b'"delta": {"type": "text_delta", "text": "'
+)
+
+
+def error(refusal: Refusal) -> bytes:
+    """The body of a refusal. vLLM keeps the names that its errors have in OpenAI's shape."""
+    shape = {"type": refusal.kind, "message": str(refusal)}
+    return json.dumps({"type": "error", "error": shape}).encode()
+
+
+def counted(tokens: int) -> bytes:
+    """The body of /v1/messages/count_tokens."""
+    shape = {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
+    return json.dumps(shape).encode()
+
+
+class MessagesAnswer:
+    """One answer to /v1/messages: a message with a single block of text."""
+
+    def __init__(self, model: str, number: int, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        # vLLM makes a chat completion and keeps its id.
+        self._head = {
+            "id": f"chatcmpl-stand-in-{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+        }
+
+    def preface(self) -> bytes:
+        """Nothing: vLLM sends its first event with the first token."""
+        return b""
+
+    def opening(self) -> bytes:
+        """The message without content, then its block without text."""
+        # What the prefix cache had is not known yet, so nothing is reported of it.
+        usage = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
+        ending = {"stop_reason": None, "stop_sequence": None, "usage": usage}
+        message: dict[str, object] = {**self._head, "content": [], **ending}
+        block = {"index": 0, "content_block": {"type": "text", "text": ""}}
+        return _event("message_start", {"message": message}) + _event("content_block_start", block)
+
+    def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
+        """One event for each word."""
+        chunks = b"".join(_DELTA + word + b'"}}\n\n' for word in words)
+        return chunks + _event("content_block_stop", {"index": 0}) if last else chunks
+
+    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+        """The usage of the whole request, and the end of the stream."""
+        delta = {"delta": _STOP, "usage": _usage(counts)}
+        return _event("message_delta", delta) + _event("message_stop", {})
+
+    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+        """The message, with fields that have no value left out."""
+        content = [{"type": "text", "text": text_of(texts[0])}]
+        message = {**self._head, "content": content, **_STOP, "usage": _usage(counts)}
+        return json.dumps(message).encode()
+
+
+def _usage(counts: Counts) -> dict[str, int]:
+    """The usage object, in which `input_tokens` are those that the cache did not have."""
+    return {
+        "input_tokens": counts.prompt - counts.cached,
+        "output_tokens": counts.completion,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached,
+    }
+
+
+def _event(kind: str, fields: Mapping[str, object]) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()

@@ -1,0 +1,162 @@
+"""The API side of the stand-in API server: from HTTP requests to answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from extproc.lab.stand_ins.api_server.discovery import discovery
+from extproc.lab.stand_ins.api_server.errors import ApiError, Json
+from extproc.lab.stand_ins.api_server.faults import Faults
+from extproc.lab.stand_ins.api_server.rbac import Roles, forbidden
+from extproc.lab.stand_ins.api_server.resources import Target, target_of
+from extproc.lab.stand_ins.api_server.store import Store
+from extproc.lab.stand_ins.api_server.verbs import ApiRequest, answer
+from extproc.lab.stand_ins.api_server.watch import Ending, OpenWatch, error_line
+
+REQUESTS = 10_000
+"""How many the log of requests remembers."""
+
+MAX_BODY = 64 * 2**20
+
+_CUT_LINE = b'{"type":"MODIFIED","object":{"kind":"'
+"""What a watch that breaks off says last."""
+
+
+class ApiFront:
+    """Answers requests from the store, as far as faults and roles let it."""
+
+    def __init__(self, token: str = "") -> None:
+        self._token = token
+        self.store = Store(self._wake_watches)
+        self.faults = Faults()
+        self.roles: Roles | None = None
+        """None: everything is allowed."""
+
+        self.requests: deque[Json] = deque(maxlen=REQUESTS)
+        self.watches: set[OpenWatch] = set()
+
+    def app(self) -> web.Application:
+        """The application of the API port."""
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    def _wake_watches(self) -> None:
+        for watch in self.watches:
+            watch.wake()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        record = _record(request)
+        self.requests.append(record)
+        try:
+            response = await self._response(request, record)
+        except ApiError as error:
+            response = _document(error.code, error.document())
+            if error.code == 429:
+                response.headers["Retry-After"] = "1"
+        # A watch has got here at its end; it was answered at its beginning.
+        record["status"] = record["status"] or response.status
+        return response
+
+    async def _response(self, request: web.Request, record: Json) -> web.StreamResponse:
+        """Raises ApiError."""
+        body = await request.read()
+        asked = _asked(request)
+        if isinstance(asked, Target):
+            record.update(_logged(asked))
+            if asked.verb == "list":
+                await asyncio.sleep(self.faults.list_delay)
+        await self.faults.thawed.wait()
+        # From here to the answer nothing is awaited, so it is of one moment.
+        self.faults.check_failing()
+        self._authenticate(request.headers)
+        if isinstance(asked, ApiError):
+            raise asked
+        if not isinstance(asked, Target):
+            return _document(200, asked)
+        self._authorize(asked)
+        api_request = ApiRequest(asked, request.query, request.content_type, body)
+        if asked.verb == "watch":
+            record["status"] = 200
+            return await self._watch(request, api_request)
+        return _document(*answer(self.store, api_request))
+
+    def _authenticate(self, headers: Mapping[str, str]) -> None:
+        if self._token and headers.get("Authorization") != f"Bearer {self._token}":
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+
+    def _authorize(self, target: Target) -> None:
+        allowed = self.roles is None or self.roles.allow(target)
+        if not allowed or target.resource.plural in self.faults.forbidden:
+            raise forbidden(target)
+
+    async def _watch(self, request: web.Request, asked: ApiRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        try:
+            watch = OpenWatch(self.store, asked)
+        except ApiError as error:
+            if error.code != 410:
+                raise
+            # That a version has expired is found out when the answer has begun.
+            await response.prepare(request)
+            await response.write(error_line(error))
+            return response
+        self.watches.add(watch)
+        try:
+            await response.prepare(request)
+            async for lines in watch.chunks(self.faults):
+                await response.write(lines)
+        finally:
+            self.watches.discard(watch)
+        if watch.ending is Ending.ABORT:
+            await response.write(_CUT_LINE)
+            if request.transport is not None:
+                request.transport.close()
+        return response
+
+
+def _record(request: web.Request) -> Json:
+    """A request as the log has it until more is known of it; status 0: not answered."""
+    return {
+        "verb": request.method.lower(),
+        "path": request.path,
+        "group": "",
+        "resource": "",
+        "namespace": "",
+        "name": "",
+        "query": dict(request.query),
+        "status": 0,
+        "at": time.monotonic(),
+    }
+
+
+def _logged(target: Target) -> Json:
+    return {
+        "verb": target.verb,
+        "group": target.resource.group,
+        "resource": target.resource.plural,
+        "namespace": target.namespace,
+        "name": target.name,
+    }
+
+
+def _asked(request: web.Request) -> Target | Json | ApiError:
+    """What a request is about, or the document it asks for, or what is wrong with it."""
+    if request.method == "GET" and (document := discovery(request.path)):
+        return document
+    try:
+        return target_of(request.method, request.path, request.query)
+    except ApiError as error:
+        return error
+
+
+def _document(status: int, document: Json) -> web.Response:
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    body = text.encode(errors="replace")
+    return web.Response(status=status, body=body, content_type="application/json")

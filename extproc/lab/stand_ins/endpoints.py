@@ -1,0 +1,108 @@
+"""Stand-in endpoints, many in one process, that answer `/metrics` well, never, or without end.
+
+    python -m extproc.lab.stand_ins.endpoints --ports 200 --manner flood
+
+For benchmarks only: they speak just enough HTTP, and print their ports as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+
+from extproc.lab.engine.replica import L4_LLAMA_3_1_8B_FP8, Replica
+from extproc.lab.stand_ins import openai_shapes
+from extproc.lab.stand_ins.served_models import ServedModels
+from extproc.lab.stand_ins.vllm_metrics import Style, exposition
+
+FLOOD_BYTES = 100_000_000
+_PIECE = b"# " + b"x" * 65_533 + b"\n"
+# As much as a real server's.
+_PADDING = 50_000
+
+
+class Manner(StrEnum):
+    """How an endpoint answers."""
+
+    HEALTHY = "healthy"
+    """As an idle vLLM server does, with two adapters."""
+
+    HANG = "hang"
+    """Takes the connection and the request, and says nothing."""
+
+    FLOOD = "flood"
+    """With 100 MB, and does not say before how many."""
+
+
+class _Endpoint(asyncio.Protocol):
+    def __init__(self, manner: Manner, metrics: bytes, models: bytes) -> None:
+        self._manner = manner
+        self._metrics = metrics
+        self._models = models
+        self._flood = 0
+        self._paused = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        match self._manner:
+            case Manner.HEALTHY:
+                self._transport.write(self._models if b" /v1/models " in data else self._metrics)
+            case Manner.FLOOD:
+                self._transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                self._flood = FLOOD_BYTES
+                self._pour()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._pour()
+
+    def _pour(self) -> None:
+        assert self._transport is not None
+        # A client that has had enough closes the connection.
+        while self._flood > 0 and not self._paused and not self._transport.is_closing():
+            self._flood -= len(_PIECE)
+            self._transport.write(_PIECE)
+        if self._manner is Manner.FLOOD and self._flood <= 0:
+            self._transport.close()
+
+
+async def serve(ports: int, manner: Manner) -> None:
+    """Serves until killed."""
+    metrics = exposition(Replica(L4_LLAMA_3_1_8B_FP8), "stand-in", Style(padding=_PADDING))
+    models = openai_shapes.models(ServedModels(("stand-in",), ("law", "sql")), 16_384, 0)
+    answers = _answer(metrics), _answer(models)
+    loop = asyncio.get_running_loop()
+    servers = [
+        await loop.create_server(lambda: _Endpoint(manner, *answers), "127.0.0.1", 0)
+        for _ in range(ports)
+    ]
+    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    await asyncio.Event().wait()
+
+
+def _answer(body: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.stand_ins.endpoints")
+    parser.add_argument("--ports", type=int, default=1, help="how many endpoints")
+    parser.add_argument("--manner", type=Manner, choices=list(Manner), default=Manner.HEALTHY)
+    parsed = parser.parse_args(arguments)
+    asyncio.run(serve(parsed.ports, parsed.manner))
+
+
+if __name__ == "__main__":
+    main()

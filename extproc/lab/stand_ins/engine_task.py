@@ -1,0 +1,127 @@
+"""The asyncio driver of a stand-in engine: gives each step its time and hands out its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from itertools import count
+
+from extproc.lab.engine.kv_cache import BlockId
+from extproc.lab.engine.replica import Replica, SimRequest
+from extproc.lab.stand_ins.lora_gauge import LoraGauge
+
+_MAX_LAG_SECONDS = 0.25
+"""How far a schedule may fall behind and still be caught up with; a process that was
+stopped for longer would otherwise pour out tokens when it goes on."""
+
+
+class Generation:
+    """The tokens of one request as they come; for one reader."""
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+        self.cached_tokens = 0
+        self.finished = False
+        self._produced = 0
+        self._taken = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def more(self) -> int:
+        """Waits for tokens not yet taken; how many there are. 0 after the last."""
+        if self._produced == self._taken and not self.finished:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        new = self._produced - self._taken
+        self._taken = self._produced
+        return new
+
+    async def all(self) -> None:
+        """Waits for the last token."""
+        while not self.finished:
+            await self.more()
+
+    def _add(self, finished: bool) -> None:
+        self._produced += 1
+        self.finished = finished
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineTask:
+    """Runs one replica in real time, or `time_scale` times faster."""
+
+    def __init__(
+        self, replica: Replica, time_scale: float = 1.0, gauge: LoraGauge | None = None
+    ) -> None:
+        self.replica = replica
+        self.gauge = gauge
+        self._time_scale = time_scale
+        self._ids = count()
+        self._generations: dict[int, Generation] = {}
+        self._submitted = asyncio.Event()
+        self._loads: list[asyncio.Future[None]] = []
+
+    def submit(
+        self, prompt_tokens: int, output_tokens: int, blocks: Sequence[BlockId], adapter: str = ""
+    ) -> Generation:
+        """Queues a request. ValueError where the engine can never serve it."""
+        request_id = next(self._ids)
+        self.replica.submit(SimRequest(request_id, prompt_tokens, output_tokens, blocks, adapter))
+        generation = self._generations[request_id] = Generation(request_id)
+        self._submitted.set()
+        return generation
+
+    def abort(self, generation: Generation) -> None:
+        """Ends a request early; one that is over changes nothing."""
+        self.replica.abort(generation.request_id)
+        if self._generations.pop(generation.request_id, None) is not None:
+            self._stamp()
+
+    async def load_adapter(self, adapter: str) -> None:
+        """Loads an adapter between two steps; over when that is done."""
+        self.replica.load_adapter(adapter)
+        loaded = asyncio.get_running_loop().create_future()
+        self._loads.append(loaded)
+        self._submitted.set()
+        await loaded
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            await self._submitted.wait()
+            self._submitted.clear()
+            await self._work()
+
+    async def _work(self) -> None:
+        """Steps until the replica is idle.
+
+        Each step ends at a deadline counted from the one before, not from now: the
+        loop is shared with all replicas, and its small delays must not add up.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now()
+        while (seconds := self.replica.begin_step()) is not None:
+            loads, self._loads = self._loads, []
+            deadline = max(deadline + seconds / self._time_scale, now() - _MAX_LAG_SECONDS)
+            await asyncio.sleep(max(0.0, deadline - now()))
+            self._finish_step()
+            for load in loads:
+                if not load.done():  # done: its client has gone
+                    load.set_result(None)
+
+    def _finish_step(self) -> None:
+        tokens = self.replica.finish_step()
+        finished = set(tokens.finished)
+        for request_id, cached in tokens.first.items():
+            self._generations[request_id].cached_tokens = cached
+        for request_id in tokens.request_ids:
+            self._generations[request_id]._add(request_id in finished)
+        for request_id in finished:
+            del self._generations[request_id]
+        if tokens.request_ids or self.replica.running:
+            self._stamp()  # but not where an idle engine has only loaded an adapter
+
+    def _stamp(self) -> None:
+        if self.gauge is not None:
+            self.gauge.stamp(time.time())

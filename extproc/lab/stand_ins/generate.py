@@ -1,0 +1,153 @@
+"""Requests to generate text: from a body to the engine, and from its tokens to a response."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import xxhash
+from aiohttp import web
+
+from extproc.lab.stand_ins import orca, tokens
+from extproc.lab.stand_ins.answer_shape import Counts, Shape, Words
+from extproc.lab.stand_ins.engine_task import EngineTask, Generation
+from extproc.lab.stand_ins.generation_request import BadRequest, GenerationRequest
+from extproc.lab.stand_ins.http_answers import json_answer
+from extproc.lab.stand_ins.served_models import ServedModels
+
+_EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A request on the engine: a generation and its text for each prompt."""
+
+    model: str
+    wanted: GenerationRequest
+    number: int
+    created: int
+    """Unix time in seconds."""
+
+    generations: list[Generation]
+    texts: list[Words]
+    prompt_tokens: int
+
+    async def all(self) -> None:
+        """Waits for the last token."""
+        for generation in self.generations:
+            await generation.all()
+
+    @property
+    def counts(self) -> Counts:
+        """Tokens of all prompts together."""
+        completion = len(self.texts) * self.wanted.max_tokens
+        cached = sum(generation.cached_tokens for generation in self.generations)
+        return Counts(self.prompt_tokens, completion, cached)
+
+
+class Generating:
+    """Generations of one replica."""
+
+    def __init__(self, engine: EngineTask, models: ServedModels, max_model_len: int) -> None:
+        self._engine = engine
+        self._models = models
+        self._max_model_len = max_model_len
+        self._numbers = count(1)
+
+    def model_of(self, wanted: GenerationRequest) -> str:
+        """The name that a request is answered under. Raises Refusal for an unknown model."""
+        model = wanted.model or self._models.name
+        self._models.adapter_of(model)
+        return model
+
+    def start(self, wanted: GenerationRequest) -> Run:
+        """Hands a request to the engine. Raises Refusal."""
+        model = self.model_of(wanted)
+        adapter = self._models.adapter_of(model)
+        prompt_tokens = self._checked(wanted)
+        run = Run(model, wanted, next(self._numbers), int(time.time()), [], [], prompt_tokens)
+        for prompt in wanted.prompts:
+            words = tokens.answer(prompt, wanted.max_tokens)
+            parent = _separated(adapter, wanted.salt)
+            blocks = tokens.block_ids(prompt + b"".join(words), parent)
+            length = tokens.count(prompt)
+            try:
+                generation = self._engine.submit(length, wanted.max_tokens, blocks, adapter)
+            except ValueError as error:
+                self.abort(run)
+                raise BadRequest(str(error)) from None
+            run.generations.append(generation)
+            run.texts.append(words)
+        return run
+
+    def abort(self, run: Run) -> None:
+        """Ends a run early; one that is over changes nothing."""
+        for generation in run.generations:
+            self._engine.abort(generation)
+
+    async def respond(
+        self,
+        request: web.Request,
+        run: Run,
+        shape: Shape,
+        headers: Mapping[str, str],
+        report: Callable[[web.Request], Mapping[str, str]] = lambda _: {},
+    ) -> web.StreamResponse:
+        """Sends a run's response; `headers` and `report` go with a stream and a whole one."""
+        try:
+            if run.wanted.stream:
+                response = web.StreamResponse(headers={**_EVENT_STREAM, **headers})
+                # The headers go out before there is any token, as vLLM's do.
+                await response.prepare(request)
+                await _stream(response, run, shape)
+                return response
+            await run.all()
+            whole = json_answer(shape.whole(run.texts, run.counts))
+            whole.headers.update(report(request))
+            return whole
+        finally:
+            # Also when the handler is cancelled, because the client has gone.
+            self.abort(run)
+
+    def load_report(self, request: web.Request) -> Mapping[str, str]:
+        """The load in a header, as vLLM adds it to whole completions that ask for it."""
+        return orca.report(request.headers, self._engine.replica)
+
+    def _checked(self, wanted: GenerationRequest) -> int:
+        """Tokens of all prompts. Raises BadRequest where one is too long."""
+        lengths = [tokens.count(prompt) for prompt in wanted.prompts]
+        if max(lengths) + wanted.max_tokens > self._max_model_len:
+            raise BadRequest(
+                f"This model's maximum context length is {self._max_model_len} tokens. However, "
+                f"you requested {wanted.max_tokens} output tokens and your prompt contains "
+                f"{max(lengths)} input tokens."
+            )
+        return sum(lengths)
+
+
+async def _stream(response: web.StreamResponse, run: Run, shape: Shape) -> None:
+    """Writes a chunk for each token as its step ends; for several, where the client is slow."""
+    if preface := shape.preface():
+        await response.write(preface)
+    for index, (generation, words) in enumerate(zip(run.generations, run.texts, strict=True)):
+        sent = 0
+        while new := await generation.more():
+            until = sent + new
+            last = until == run.wanted.max_tokens
+            # In the order of sending: events may be numbered as they are made.
+            chunks = b"" if sent or index else shape.opening()
+            chunks += shape.token_chunks(words[sent:until], last, index)
+            if last and index == len(run.texts) - 1:
+                chunks += shape.closing(run.texts, run.counts)
+            await response.write(chunks)
+            sent = until
+
+
+def _separated(adapter: str, salt: str) -> int:
+    """What separates the blocks of an adapter and a salt from those of others."""
+    if not adapter and not salt:
+        return 0
+    name = f"{adapter}\0{salt}" if salt else adapter
+    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogatepass"))

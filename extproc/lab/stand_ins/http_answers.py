@@ -1,0 +1,27 @@
+"""Answers of a stand-in that are JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from extproc.lab.stand_ins import openai_shapes
+from extproc.lab.stand_ins.refusal import Refusal
+
+
+def json_answer(body: bytes, status: int = 200) -> web.Response:
+    """Return the response with a body that is JSON already."""
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def json_document(document: Mapping[str, object]) -> web.Response:
+    """Return the response with this JSON object."""
+    return json_answer(json.dumps(document).encode())
+
+
+def refused(refusal: Refusal) -> web.Response:
+    """Return the response to a refused request, in OpenAI's error shape."""
+    body = openai_shapes.error(refusal.status, refusal.kind, str(refusal), refusal.param)
+    return json_answer(body, refusal.status)

@@ -1,0 +1,77 @@
+"""vLLM's paths to load and unload adapters while it runs.
+
+A real one has them only with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a stand-in whenever LoRA is on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from extproc.lab.stand_ins.engine_task import EngineTask
+from extproc.lab.stand_ins.http_answers import refused
+from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.served_models import ServedModels
+
+LOAD = "/v1/load_lora_adapter"
+UNLOAD = "/v1/unload_lora_adapter"
+
+
+class LoraRoutes:
+    """Of one replica."""
+
+    def __init__(self, models: ServedModels, engine: EngineTask) -> None:
+        self._models = models
+        self._engine = engine
+
+    def add_to(self, app: web.Application) -> None:
+        """Both are there without LoRA too: any other path of a stand-in is answered with 200."""
+        on = self._engine.replica.profile.max_loras > 0
+        app.router.add_post(LOAD, self._load if on else _not_found)
+        app.router.add_post(UNLOAD, self._unload if on else _not_found)
+
+    async def _load(self, request: web.Request) -> web.Response:
+        try:
+            document = _document(await request.read())
+            name, path = _text(document, "lora_name"), _text(document, "lora_path")
+            self._models.check_new(name, path, document.get("load_inplace") is True)
+        except Refusal as refusal:
+            return refused(refusal)
+        # Before it is served: the first request for it finds it loaded.
+        await self._engine.load_adapter(name)
+        self._models.add(name, path)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        """The engine is not told, as in vLLM: the weights stay until others need the room."""
+        try:
+            name = _text(_document(await request.read()), "lora_name")
+            self._models.remove(name)
+        except Refusal as refusal:
+            return refused(refusal)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+async def _not_found(_: web.Request) -> web.Response:
+    """In FastAPI's shape: it is not vLLM that refuses."""
+    return web.json_response({"detail": "Not Found"}, status=404)
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, "Bad Request", f"1 validation error:\n  {error}") from None
+    if not isinstance(document, dict):
+        raise Refusal(400, "Bad Request", "1 validation error:\n  not a JSON object")
+    return document
+
+
+def _text(document: dict[str, Any], field: str) -> str:
+    value = document.get(field)
+    if isinstance(value, str):
+        return value
+    message = f"1 validation error:\n  body.{field}: must be given, and be a string"
+    raise Refusal(400, "Bad Request", message, f"body.{field}")

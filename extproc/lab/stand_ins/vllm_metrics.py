@@ -1,0 +1,147 @@
+"""The series of vLLM's /metrics that a router reads, with a stand-in engine's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from prometheus_client.utils import floatToGoString
+
+from extproc.lab.engine.replica import Replica
+from extproc.lab.stand_ins.lora_gauge import LoraGauge
+
+_CACHE_CONFIG = {
+    "_block_size_resolved": "True",
+    "cache_dtype": "auto",
+    "cache_hit_alignment_tokens": "None",
+    "enable_mamba_shared_prefix_checkpoint": "False",
+    "enable_prefix_caching": "True",
+    "engine": "0",
+    "gpu_memory_utilization": "0.92",
+    "hash_block_size": "None",
+    "is_attention_free": "False",
+    "kv_cache_dtype_skip_layers": "[]",
+    "kv_cache_layout": "None",
+    "kv_cache_max_concurrency": "None",
+    "kv_cache_memory_bytes": "None",
+    "kv_offloading_backend": "native",
+    "kv_offloading_size": "None",
+    "kv_sharing_fast_prefill": "False",
+    "mamba_block_size": "None",
+    "mamba_cache_dtype": "auto",
+    "mamba_cache_mode": "none",
+    "mamba_page_size_padded": "None",
+    "mamba_ssm_cache_dtype": "auto",
+    "num_cpu_blocks": "None",
+    "num_gpu_blocks_override": "None",
+    "prefix_cache_retention_interval": "0",
+    "prefix_caching_hash_algo": "sha256",
+    "prefix_match_unit": "None",
+    "replayssm_buffer_len": "16",
+    "skip_page_size_padded": "None",
+    "sliding_window": "None",
+    "swa_bounded_replay": "True",
+    "use_kda_recoverssm": "False",
+    "use_replayssm": "False",
+    "user_specified_block_size": "False",
+}
+"""The labels of vLLM 0.32 that say nothing of a stand-in."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the text differs from that of a plain vLLM 0.32."""
+
+    old_names: bool = False
+    """`gpu_cache_usage_perc` instead of `kv_cache_usage_perc`, as older releases called it."""
+
+    padding: int = 0
+    """Bytes of series that mean nothing: the text of a real one has 50 to 60 kB, most of
+    them of histograms that a stand-in has no true numbers for."""
+
+
+def exposition(
+    replica: Replica, model_name: str, style: Style = Style(), gauge: LoraGauge | None = None
+) -> bytes:
+    """Prometheus text under vLLM's names and labels; `gauge`: where LoRA is on."""
+    usage = "gpu_cache_usage_perc" if style.old_names else "kv_cache_usage_perc"
+    series = (
+        ("num_requests_running", "gauge", replica.running),
+        ("num_requests_waiting", "gauge", replica.waiting),
+        (usage, "gauge", replica.kv_usage),
+        ("num_preemptions_total", "counter", replica.preemptions),
+        ("prefix_cache_queries_total", "counter", replica.prefix_cache_queries),
+        ("prefix_cache_hits_total", "counter", replica.prefix_cache_hits),
+        ("prompt_tokens_total", "counter", replica.prompt_tokens_total),
+        ("generation_tokens_total", "counter", replica.generation_tokens_total),
+        ("request_success_total", "counter", replica.finished_total),
+    )
+    own = f'engine="0",model_name="{_escaped(model_name)}"'
+    families = [_family(name, kind, [(own, value)]) for name, kind, value in series]
+    # Of the histogram only the count: a stand-in has no true figures for its buckets.
+    begun, ttft = [(own, replica.first_tokens_total)], "time_to_first_token_seconds"
+    families.append(_family(ttft, "histogram", begun, f"{ttft}_count"))
+    if gauge is not None:
+        families.append(_family("lora_requests_info", "gauge", _lora_series(replica, gauge)))
+    families.append(_family("cache_config_info", "gauge", [(_cache_config(replica), 1)]))
+    # An adapter can be loaded under any name that JSON can spell, half a surrogate pair too.
+    return _padded("".join(families), style.padding).encode("utf-8", "replace")
+
+
+def _lora_series(replica: Replica, gauge: LoraGauge) -> Iterator[tuple[str, float]]:
+    """No model_name among the labels, as in vLLM."""
+    for adapters, stamped in gauge.series.items():
+        yield (
+            f'max_lora="{replica.profile.max_loras}",'
+            f'running_lora_adapters="{_escaped(adapters.running)}",'
+            f'waiting_lora_adapters="{_escaped(adapters.waiting)}"',
+            stamped,
+        )
+
+
+def _cache_config(replica: Replica) -> str:
+    size, blocks = str(replica.profile.block_size), str(replica.profile.kv_blocks)
+    own = {
+        "block_size": size,
+        "effective_attention_block_size": size,
+        "kv_cache_size_tokens": str(replica.profile.block_size * replica.profile.kv_blocks),
+        "num_gpu_blocks": blocks,
+    }
+    labels = sorted((_CACHE_CONFIG | own).items())
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+
+
+def _family(
+    name: str, kind: str, series: Iterable[tuple[str, float]], sample: str | None = None
+) -> str:
+    # The family of a counter has its name without _total.
+    family = name.removesuffix("_total") if kind == "counter" else name
+    help_and_type = f"# HELP vllm:{family} Of a stand-in.\n# TYPE vllm:{family} {kind}\n"
+    lines = (f"vllm:{sample or name}{{{labels}}} {_number(value)}\n" for labels, value in series)
+    return help_and_type + "".join(lines)
+
+
+def _number(value: float) -> str:
+    """From a million on with an exponent, as vLLM's library writes it."""
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _padded(text: str, padding: int) -> str:
+    """Half of it before and half after: what a router reads is in the middle of the real text."""
+    lines = _padding(padding)
+    return "".join((*lines[::2], text, *lines[1::2]))
+
+
+@lru_cache
+def _padding(size: int) -> list[str]:
+    """Lines of so many bytes in all, or up to one line more."""
+    lines: list[str] = []
+    while size > 0:
+        lines.append(f'standin:padding_bucket{{engine="0",le="{len(lines)}.0"}} 0.0\n')
+        size -= len(lines[-1])
+    return lines

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from extproc.adapters import discovery
+from extproc.adapters.configuration.configuration import Configuration
+from extproc.adapters.configuration.document import DocumentError, parse
+from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
+from extproc.lab.stack.cluster import endpoint_slice
+from tests.adapters.documents import LLAMA, QWEN, Served, eventually
+from tests.adapters.kubernetes.scripted import Listed, ScriptedApi, ScriptedCluster, at
+
+BY_SERVICE = b"models: [{name: llama, service: {namespace: ns, name: vllm, port: http}}]"
+BOTH = BY_SERVICE.removesuffix(b"]") + b", {name: qwen, endpoints: ['10.0.0.3:8000']}]"
+SLICE = at("1", endpoint_slice("vllm", "ns", "vllm-1", [("10.0.0.7", "pod-1", {"ready": True})]))
+
+
+async def apply(configuration: Configuration, text: bytes) -> None:
+    await configuration.apply(parse(text))
+
+
+async def test_a_document_takes_effect_whole() -> None:
+    served = Served()
+    await apply(served.configuration, LLAMA)
+    assert served.models == ["llama"]
+    await apply(served.configuration, QWEN)
+    assert served.models == ["qwen"]
+    assert served.sample("extproc_config_reloads_total", result="success") == 2
+    assert served.sample("extproc_config_last_reload_successful") == 1
+
+
+async def test_a_log_line_says_what_a_document_changed(caplog: pytest.LogCaptureFixture) -> None:
+    served = Served()
+    caplog.set_level(logging.INFO, "extproc.configuration")
+    await apply(served.configuration, LLAMA)
+    await apply(served.configuration, LLAMA)
+    changed = LLAMA.replace(b"10.0.0.2", b"10.0.0.3") + QWEN.removeprefix(b"models:\n")
+    await apply(served.configuration, changed)
+    await apply(served.configuration, QWEN)
+    assert [(one.getMessage(), one.__dict__["fields"]) for one in caplog.records] == [
+        ("models document applied", {"models": 1, "added": "llama"}),
+        ("models document unchanged", {"models": 1}),
+        (
+            "models document applied",
+            {"models": 2, "added": "qwen", "changed": "llama: endpoints +1 -1"},
+        ),
+        ("models document applied", {"models": 1, "removed": "llama"}),
+    ]
+
+
+async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
+    served = Served()
+    await apply(served.configuration, LLAMA)
+    strategy = served.router.catalog.models["llama"].strategy
+    served.router.decide(served.router.place("llama", None, {}))
+    await apply(served.configuration, LLAMA)
+    assert served.router.catalog.models["llama"].strategy is strategy
+    assert sum(served.router.ledger.loads.values()) == 1
+
+
+class TestWhileADocumentIsBroughtInForce:
+    async def test_the_loop_goes_on(self) -> None:
+        served, turns = Served(), 0
+        places = ", ".join(f"'10.0.0.{i}:8000'" for i in range(1, 101))
+        models = "".join(f"- name: m{i}\n  endpoints: [{places}]\n" for i in range(10))
+        applying = asyncio.create_task(apply(served.configuration, f"models:\n{models}".encode()))
+        while not applying.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        # It takes half a second, in which the loop would turn once or twice.
+        assert turns > 5
+        assert len(served.models) == 10
+
+    async def test_what_is_found_meanwhile_is_not_lost(self) -> None:
+        served = Served()
+        await apply(served.configuration, LLAMA)
+        applying = asyncio.create_task(apply(served.configuration, QWEN))
+        await asyncio.sleep(0)
+        found = {"10.0.0.3:8000": frozenset({"sql"})}
+        served.router.publish(served.router.catalog.with_adapters(found))
+        await applying
+        assert served.models == ["qwen"]
+        assert served.router.catalog.found == found
+
+
+@pytest.mark.parametrize("problem", [DocumentError(["models: is required"]), OSError(2, "gone")])
+async def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
+    problem: DocumentError | OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served()
+    await apply(served.configuration, LLAMA)
+    with caplog.at_level(logging.ERROR):
+        served.configuration.refuse(problem, "models.yaml")
+    assert served.models == ["llama"]
+    assert served.refusals() == 1
+    assert served.sample("extproc_config_last_reload_successful") == 0
+    (record,) = caplog.records
+    assert record.__dict__["fields"] == {"source": "models.yaml", "why": problem}
+
+
+async def test_a_good_document_after_a_bad_one_is_a_success_again() -> None:
+    served = Served()
+    served.configuration.refuse(DocumentError(["no"]), "models.yaml")
+    await apply(served.configuration, LLAMA)
+    assert served.sample("extproc_config_last_reload_successful") == 1
+
+
+class TestADocumentThatNamesAService:
+    async def test_is_refused_without_credentials_and_nothing_changes(self) -> None:
+        served = Served()
+        await apply(served.configuration, LLAMA)
+        with pytest.raises(DocumentError) as refused:
+            await apply(served.configuration, BOTH)
+        (problem,) = refused.value.problems
+        assert problem.startswith("service ns/vllm: no credentials for Kubernetes in ")
+        assert served.models == ["llama"]
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert served.sample("extproc_config_reloads_total", result="success") == 1
+        assert served.discovery.why_not_synced() is None
+
+    async def test_takes_effect_when_its_endpoints_are_known(self) -> None:
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
+        await apply(served.configuration, BY_SERVICE)
+        assert served.addresses("llama") == ["10.0.0.7:8000"]
+        await served.close()
+
+    async def test_leaves_the_model_where_it_was_until_then(self) -> None:
+        api = ScriptedApi(endpointslices=[])
+        served = Served(ScriptedCluster(api))
+        await apply(served.configuration, LLAMA)
+        applying = asyncio.create_task(apply(served.configuration, BY_SERVICE))
+        await eventually(lambda: api.verbs == ["list"])
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert not applying.done()
+        applying.cancel()
+        await served.close()
+
+    async def test_takes_effect_without_endpoints_where_they_do_not_come(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(discovery, "SETTLE_SECONDS", 0.05)
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[])))
+        await apply(served.configuration, BOTH)
+        assert served.addresses("llama") == []
+        assert served.addresses("qwen") == ["10.0.0.3:8000"]
+        await served.close()
+
+    async def test_is_no_longer_followed_when_another_takes_its_place(self) -> None:
+        service = parse(BY_SERVICE).models[0].source
+        assert service is not None
+        served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
+        await apply(served.configuration, BY_SERVICE)
+        assert served.discovery.endpoints(service)
+        await apply(served.configuration, QWEN)
+        assert not served.discovery.endpoints(service)
+        assert served.models == ["qwen"]
+
+
+class HostNames:
+    """Host names that resolve as told."""
+
+    def __init__(self, **addresses: str) -> None:
+        self.results: dict[str, Resolved | LookupFailed] = {
+            host: Resolved((address,), 60) for host, address in addresses.items()
+        }
+
+    async def resolve(self, host: str) -> Resolved:
+        result = self.results.get(host, NoAddresses("the name does not exist"))
+        if isinstance(result, LookupFailed):
+            raise result
+        return result
+
+
+BY_NAME = b"models: [{name: llama, endpoints: ['vllm:8000', '10.0.0.2:8000']}]"
+
+
+class TestADocumentThatNamesAHost:
+    async def test_takes_effect_with_the_addresses_of_the_name(self) -> None:
+        served = Served(resolve=HostNames(vllm="10.0.0.1").resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
+        assert served.sample("extproc_name_lookups_total", result="ok") == 1
+        assert 0 <= served.sample("extproc_discovery_age_seconds", model="llama") < 60
+        await served.close()
+
+    @pytest.mark.parametrize(
+        "failure", [NoAddresses("the name does not exist"), Unanswered("no response from DNS")]
+    )
+    async def test_is_accepted_before_the_name_resolves(self, failure: LookupFailed) -> None:
+        names = HostNames()
+        names.results["vllm"] = failure
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.2:8000"]
+        assert served.sample("extproc_config_last_reload_successful") == 1
+        await served.close()
+
+    async def test_keeps_the_addresses_of_a_name_that_the_last_one_had(self) -> None:
+        names = HostNames(vllm="10.0.0.1")
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        names.results["vllm"] = Unanswered("no response from DNS")
+        await apply(served.configuration, BY_NAME.replace(b"10.0.0.2", b"10.0.0.3"))
+        assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.3:8000"]
+        await served.close()
+
+    async def test_counts_addresses_that_are_never_routed_to(self) -> None:
+        served = Served(resolve=HostNames(vllm="169.254.169.254").resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.addresses("llama") == ["10.0.0.2:8000"]
+        source = "endpoints vllm:8000 and 1 more"
+        refused = {"source": source, "reason": "link_local"}
+        assert served.sample("extproc_endpoints_refused_total", **refused) == 1
+        await served.close()
+
+    async def test_is_ready_once_a_name_server_responded(self) -> None:
+        names = HostNames()
+        served = Served(resolve=names.resolve)
+        await apply(served.configuration, BY_NAME)
+        assert served.discovery.why_not_synced() is None
+        names.results["other"] = Unanswered("no response from DNS")
+        await apply(served.configuration, BY_NAME.replace(b"vllm", b"other"))
+        source = "endpoints other:8000 and 1 more"
+        assert served.discovery.why_not_synced() == f"{source}: other: no response from DNS"
+        await served.close()
+
+
+async def test_a_model_without_endpoints_is_in_force_and_current() -> None:
+    served = Served()
+    await apply(served.configuration, b"models: [{name: llama, endpoints: []}]")
+    assert served.addresses("llama") == []
+    assert served.discovery.why_not_synced() is None
+    assert served.sample("extproc_endpoints", model="llama", state="ready") == 0

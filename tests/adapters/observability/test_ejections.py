@@ -1,0 +1,45 @@
+"""People hear of endpoints that are avoided: a line at the beginning, one at the end, a count."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from extproc.adapters.observability.ejections import EjectionReport
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.router import Router
+from tests.adapters.documents import sample
+from tests.core.builders import TWO_ADDRESSES, catalog, model_spec
+from tests.core.clock import Clock
+
+FAILING = TWO_ADDRESSES[0]
+
+
+def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "extproc.ejections")
+    clock = Clock()
+    serving = Router(
+        Ledger(), catalog(model_spec("a"), model_spec("b")), signals=Signals(clock, Ledger())
+    )
+    ejection, telemetry = serving.ejection, Telemetry(serving)
+    ejection.observers.append(EjectionReport(telemetry))
+    for _ in range(10):
+        ejection.heard(FAILING, Outcome.RESET)
+    clock.forward(5)
+    ejection.heard(FAILING, Outcome.ERROR, ejection.chosen(FAILING))
+    for _ in range(10):
+        ejection.heard(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
+    where = {"endpoint": FAILING, "models": "a,b"}
+    assert [(line.levelname, line.message, vars(line)["fields"]) for line in caplog.records] == [
+        ("WARNING", "endpoint ejected", {**where, "reason": "reset", "seconds": 5.0}),
+        ("WARNING", "endpoint ejected", {**where, "reason": "error", "seconds": 10.0}),
+        ("INFO", "endpoint in service again", where),
+    ]
+    for model in ("a", "b"):
+        for reason in ("reset", "error"):
+            labels = {"model": model, "reason": reason}
+            assert sample(telemetry, "extproc_ejections_total", **labels) == 1

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from extproc.adapters.observability.log_writer import FLUSH_SECONDS, MAX_LINES, LogWriter
+
+PATIENCE_SECONDS = 5
+
+
+class Pipe:
+    """What somebody else should read. Its other end is left open: a thread may still write."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, once they are there."""
+        found = b""
+        while len(found) < size and (more := os.read(self._reader, size - len(found))):
+            found += more
+        return found
+
+    def close(self) -> None:
+        """Nobody will ever read; a write that waits ends with an error."""
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def writer(pipe: Pipe) -> Iterator[LogWriter]:
+    made = LogWriter(pipe.writer)
+    yield made
+    made.close()
+
+
+def say(writer: LogWriter, *lines: str) -> None:
+    for line in lines:
+        writer.handle(logging.makeLogRecord({"msg": line}))
+
+
+def settles(writer: LogWriter, dropped: int) -> bool:
+    """Whether so many lines come to be dropped, and no more."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while writer.dropped < dropped and time.monotonic() < until:
+        time.sleep(0.01)
+    return writer.dropped == dropped
+
+
+def test_what_is_logged_is_written_in_its_order(writer: LogWriter, pipe: Pipe) -> None:
+    lines = [f"line {i}" for i in range(1_000)]
+    said = "".join(f"{line}\n" for line in lines).encode()
+    say(writer, *lines)
+    assert pipe.read(len(said)) == said
+    assert writer.dropped == 0
+
+
+def test_a_line_that_no_pipe_holds_at_once_is_written_whole(writer: LogWriter, pipe: Pipe) -> None:
+    size = 1_000_000
+    say(writer, "x" * size)
+    assert pipe.read(size + 1) == b"x" * size + b"\n"
+
+
+def test_what_is_no_text_is_written_nevertheless(writer: LogWriter, pipe: Pipe) -> None:
+    say(writer, "a\ud800b")
+    assert pipe.read(9) == b"a\\ud800b\n"
+
+
+class TestWhereNobodyReads:
+    FLOOD = 3 * MAX_LINES
+
+    @pytest.fixture(autouse=True)
+    def _flooded(self, writer: LogWriter) -> None:
+        # By a thread, so that one that waits fails the test instead of holding it.
+        lines = (f"{i:0999}" for i in range(self.FLOOD))
+        logger = Thread(target=say, args=(writer, *lines), daemon=True)
+        logger.start()
+        logger.join(PATIENCE_SECONDS)
+        assert not logger.is_alive(), "who logs waits"
+
+    def test_what_finds_no_room_is_dropped_and_counted(self, writer: LogWriter, pipe: Pipe) -> None:
+        assert 0 < writer.dropped <= self.FLOOD - MAX_LINES
+        kept = pipe.read((self.FLOOD - writer.dropped) * 1_000).splitlines()
+        assert kept == sorted(set(kept))
+        assert len(kept) == self.FLOOD - writer.dropped
+
+    def test_lines_are_written_again_once_somebody_does(
+        self, writer: LogWriter, pipe: Pipe
+    ) -> None:
+        dropped = writer.dropped
+        pipe.read((self.FLOOD - dropped) * 1_000)
+        say(writer, "here again")
+        assert pipe.read(11) == b"here again\n"
+        assert writer.dropped == dropped
+
+    def test_the_end_does_not_wait_for_long(self, writer: LogWriter) -> None:
+        began = time.monotonic()
+        writer.flush()
+        assert time.monotonic() - began < FLUSH_SECONDS + 1
+
+    def test_all_is_counted_once_nobody_can(self, writer: LogWriter, pipe: Pipe) -> None:
+        pipe.close()
+        assert settles(writer, self.FLOOD)
+
+
+def test_lines_for_which_there_is_no_room_are_counted() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    writer = LogWriter(full)
+    say(writer, "a", "b", "c")
+    writer.flush()
+    assert writer.dropped == 3
+    writer.close()
+    os.close(full)
+
+
+def test_the_end_waits_for_a_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
+    def read_late() -> None:
+        time.sleep(0.2)
+        pipe.read(500_000)
+
+    say(writer, *(f"{i:0999}" for i in range(500)))
+    reader = Thread(target=read_late)
+    reader.start()
+    began = time.monotonic()
+    writer.flush()
+    assert 0.1 < time.monotonic() - began < FLUSH_SECONDS
+    reader.join()
+
+
+def test_what_was_taken_is_written_though_it_was_closed(pipe: Pipe) -> None:
+    writer = LogWriter(pipe.writer)
+    say(writer, "last words")
+    writer.close()
+    assert pipe.read(11) == b"last words\n"

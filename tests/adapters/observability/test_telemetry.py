@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extproc.adapters.kubernetes.screening import Refused
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.compiled import COMPILED
+from extproc.core.conversation.state_machine import (
+    Conversation,
+    Event,
+    Kind,
+    Listed,
+    Passed,
+    Verdict,
+)
+from extproc.core.conversation.usage import Usage
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.signals import Load, Reading, Report, Signals
+from extproc.core.request.refusals import ModelNotFound, NoEndpoints, Refusal, UnknownPath
+from extproc.core.routing.router import Decision, Router
+from extproc.core.schema import ServiceSpec
+from extproc.core.strategies import Prediction
+from tests.adapters.documents import sample
+from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
+
+
+def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> Decision:
+    return serving.decide(serving.place(model, {"prompt": prompt}, {}))
+
+
+def test_every_promised_metric_is_there_from_the_start() -> None:
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(Telemetry(router()).exposition().decode())
+    }
+    promised = {
+        "extproc_requests": "counter",
+        "extproc_decision_duration_seconds": "histogram",
+        "extproc_inflight_requests": "gauge",
+        "extproc_endpoints": "gauge",
+        "extproc_ring_hops": "histogram",
+        "extproc_config_reloads": "counter",
+        "extproc_config_last_reload_successful": "gauge",
+        "extproc_discovery_age_seconds": "gauge",
+        "extproc_endpoints_refused": "counter",
+        "extproc_discovery_lists": "counter",
+        "extproc_discovery_watches": "counter",
+        "extproc_signal_readings": "counter",
+        "extproc_ejections": "counter",
+        "extproc_signals_age_seconds": "gauge",
+        "extproc_prompt_tokens": "counter",
+        "extproc_predicted_cached_tokens": "counter",
+        "extproc_answered_prompt_tokens": "counter",
+        "extproc_answered_cached_tokens": "counter",
+        "extproc_hit_prediction_error": "histogram",
+        "extproc_endpoint_prompt_tokens": "counter",
+        "extproc_endpoint_cached_tokens": "counter",
+        "extproc_prefix_index_blocks": "gauge",
+        "extproc_log_lines_dropped": "counter",
+    }
+    assert {name: families[name].type for name in promised} == promised
+    assert "process_resident_memory_bytes" in families
+
+
+class TestARequest:
+    def test_that_is_routed_counts_under_its_model_and_strategy(self) -> None:
+        serving = router(model_spec(adapters=["sql"]))
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving, "sql"), 0.0001)
+        labels = {"model": "llama", "outcome": "routed", "strategy": "PrefixHash"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    @pytest.mark.parametrize(
+        ("refusal", "model", "outcome"),
+        [
+            (ModelNotFound("secret", ["llama"]), "unknown", "model_not_found"),
+            (UnknownPath("GET", "/secret"), "unknown", "unknown_path"),
+            (NoEndpoints("llama"), "llama", "no_endpoints"),
+        ],
+    )
+    def test_that_is_refused_counts_under_its_code(
+        self, refusal: Refusal, model: str, outcome: str
+    ) -> None:
+        telemetry = Telemetry(router())
+        telemetry.decided(refusal, 0.0001)
+        labels = {"model": model, "outcome": outcome, "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    @pytest.mark.parametrize(
+        ("verdict", "outcome"), [(Listed(), "models_listed"), (Passed(), "passed")]
+    )
+    def test_without_a_decision_counts_as_such(self, verdict: Verdict, outcome: str) -> None:
+        telemetry = Telemetry(router())
+        telemetry.decided(verdict, 0.0001)
+        labels = {"model": "unknown", "outcome": outcome, "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+
+    def test_that_was_aborted_counts_as_such_and_took_no_decision(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.aborted()
+        labels = {"model": "unknown", "outcome": "aborted", "strategy": "none"}
+        assert sample(telemetry, "extproc_requests_total", **labels) == 1
+        assert sample(telemetry, "extproc_decision_duration_seconds_count") == 0
+
+    def test_is_timed(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving), 0.00003)
+        telemetry.decided(UnknownPath("GET", "/"), 0.5)
+        name = "extproc_decision_duration_seconds"
+        assert sample(telemetry, f"{name}_count") == 2
+        assert sample(telemetry, f"{name}_bucket", le="2e-05") == 0
+        assert sample(telemetry, f"{name}_bucket", le="5e-05") == 1
+        assert sample(telemetry, f"{name}_bucket", le="+Inf") == 2
+
+
+class TestHops:
+    def test_are_counted_where_the_ring_was_walked(self) -> None:
+        serving = router(model_spec(meanLoadFactor=100))
+        telemetry = Telemetry(serving)
+        home = decision(serving)
+        for _ in range(3):
+            serving.ledger.acquire("llama", home.lease.endpoint)
+        telemetry.decided(home, 0.0001)
+        telemetry.decided(decision(serving), 0.0001)
+        assert sample(telemetry, "extproc_ring_hops_count") == 2
+        assert sample(telemetry, "extproc_ring_hops_sum") == 1
+
+    def test_are_not_where_it_was_not(self) -> None:
+        serving = router(model_spec("a", strategy="LeastLoad"), model_spec("llama"))
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving, "a"), 0.0001)
+        telemetry.decided(decision(serving, "llama", prompt=""), 0.0001)
+        assert sample(telemetry, "extproc_ring_hops_count") == 0
+
+
+class TestEndpoints:
+    def test_are_counted_by_state_and_their_requests_by_address(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        chosen = decision(serving).address
+        (other,) = set(TWO_ADDRESSES) - {chosen}
+        inflight = "extproc_inflight_requests"
+        assert sample(telemetry, inflight, model="llama", endpoint=chosen) == 1
+        assert sample(telemetry, inflight, model="llama", endpoint=other) == 0
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_that_fail_are_counted_as_ejected_until_they_serve_again(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        ejection, failing = serving.ejection, TWO_ADDRESSES[0]
+        for _ in range(3):
+            ejection.heard(failing, Outcome.RESET)
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 1
+        ejection.heard(failing, Outcome.SERVED, ejection.chosen(failing))
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 0
+
+    def test_that_left_are_counted_as_draining_until_they_are_empty(self) -> None:
+        serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
+        telemetry = Telemetry(serving)
+        last = decision(serving)
+        serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
+        labels = {"model": "llama", "endpoint": "10.0.0.1:8000"}
+        assert sample(telemetry, "extproc_inflight_requests", **labels) == 1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 1
+        last.lease.release()
+        assert sample(telemetry, "extproc_inflight_requests", **labels) == -1
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    def test_of_a_model_that_left_are_counted_while_it_has_requests(self) -> None:
+        serving = router(model_spec("old"))
+        telemetry = Telemetry(serving)
+        last = decision(serving, "old")
+        serving.publish(catalog(model_spec("new")))
+        assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == 1
+        assert sample(telemetry, "extproc_endpoints", model="old", state="ready") == 0
+        last.lease.release()
+        assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == -1
+
+    def test_are_counted_where_a_model_has_none(self) -> None:
+        telemetry = Telemetry(router(by_service("llama")))
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 0
+        assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
+
+    @pytest.mark.skipif(COMPILED, reason="nothing here can stand in for what is compiled")
+    def test_are_counted_without_a_look_at_what_they_said(self) -> None:
+        class Unread(Signals):
+            def latest(self, address: str) -> Reading | None:
+                raise AssertionError(address)
+
+        serving = Router(Ledger(), signals=Unread(lambda: 0.0))
+        serving.publish(catalog(model_spec()))
+        assert sample(Telemetry(serving), "extproc_endpoints", model="llama", state="ready") == 2
+
+    def test_of_a_static_list_are_always_current(self) -> None:
+        telemetry = Telemetry(router())
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 0
+
+
+class TestDiscovery:
+    def test_is_as_old_as_the_source_of_a_models_endpoints(self) -> None:
+        telemetry = Telemetry(router(by_service("llama", name="a"), by_service("qwen", name="b")))
+        ages = {"service ns/a": 1.5, "service ns/b": 30.0}
+        telemetry.read_ages(lambda source: ages[str(source)])
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 1.5
+        assert sample(telemetry, "extproc_discovery_age_seconds", model="qwen") == 30
+
+    def test_counts_refused_addresses_by_source_and_reason_and_names_none(self) -> None:
+        telemetry = Telemetry(router())
+        source = ServiceSpec(namespace="ns", name="a", port=8000)
+        for _ in range(2):
+            telemetry.endpoint_refused(source, Refused.LOOPBACK)
+        telemetry.endpoint_refused(source, Refused.API_SERVER)
+        name, shown = "extproc_endpoints_refused_total", "service ns/a"
+        assert sample(telemetry, name, reason="loopback", source=shown) == 2
+        assert sample(telemetry, name, reason="api_server", source=shown) == 1
+
+    def test_counts_lists_and_watches_by_result(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.listed("endpointslices", "ok")
+        telemetry.watched("endpointslices", "expired")
+        telemetry.watched("endpointslices", "expired")
+        labels = {"resource": "endpointslices"}
+        lists, watches = "extproc_discovery_lists_total", "extproc_discovery_watches_total"
+        assert sample(telemetry, lists, **labels, result="ok") == 1
+        assert sample(telemetry, watches, **labels, result="expired") == 2
+
+
+def test_no_text_of_a_client_becomes_a_label() -> None:
+    serving = router()
+    telemetry = Telemetry(serving)
+    for raw in (
+        b'{"model": "secret", "prompt": "secret"}',
+        b'{"model": "llama_secret"}',
+        b"secret",
+    ):
+        conversation = Conversation(serving, Random(0))
+        headers = {":path": b"/v1/completions", ":method": b"POST", "x-model": b"secret"}
+        conversation.receive(Event(Kind.REQUEST_HEADERS, headers=headers))
+        conversation.receive(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=True))
+        assert conversation.verdict is not None
+        telemetry.decided(conversation.verdict, 0.0001)
+    assert b"secret" not in telemetry.exposition()
+
+
+def test_reloads_count_by_result() -> None:
+    telemetry = Telemetry(router())
+    telemetry.reloaded(successfully=True)
+    telemetry.reloaded(successfully=False)
+    telemetry.reloaded(successfully=False)
+    assert sample(telemetry, "extproc_config_reloads_total", result="success") == 1
+    assert sample(telemetry, "extproc_config_reloads_total", result="failure") == 2
+    assert sample(telemetry, "extproc_config_last_reload_successful") == 0
+
+
+def test_each_telemetry_has_a_registry_of_its_own() -> None:
+    first, second = Telemetry(router()), Telemetry(router())
+    first.reloaded(successfully=True)
+    assert sample(second, "extproc_config_reloads_total", result="success") == 0
+
+
+def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
+    telemetry = Telemetry(router(model_spec('a"b\\c\nd世')))
+    families = list(text_string_to_metric_families(telemetry.exposition().decode()))
+    (age,) = (family for family in families if family.name == "extproc_discovery_age_seconds")
+    assert age.samples[0].labels == {"model": 'a"b\\c\nd世'}
+
+
+class TestSignals:
+    def test_count_readings_by_path_and_result(self) -> None:
+        telemetry = Telemetry(router())
+        for result in ("ok", "ok", "timeout"):
+            telemetry.signal_read("/metrics", result)
+        telemetry.signal_read("/v1/models", "status")
+        name = "extproc_signal_readings_total"
+        assert sample(telemetry, name, path="/metrics", result="ok") == 2
+        assert sample(telemetry, name, path="/metrics", result="timeout") == 1
+        assert sample(telemetry, name, path="/v1/models", result="status") == 1
+
+    def test_are_as_old_as_the_last_word_of_an_endpoint_or_as_the_endpoint(self) -> None:
+        now = 100.0
+        serving = Router(Ledger(), signals=Signals(lambda: now))
+        serving.publish(catalog(model_spec(strategy="LeastQueue"), model_spec("b")))
+        telemetry, (one, two) = Telemetry(serving), TWO_ADDRESSES
+        name = "extproc_signals_age_seconds"
+        assert sample(telemetry, name, model="llama", endpoint=one) == -1
+        serving.signals.follow(TWO_ADDRESSES)
+        now = 105.0
+        serving.signals.reported(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        now = 107.0
+        assert sample(telemetry, name, model="llama", endpoint=one) == 2
+        assert sample(telemetry, name, model="llama", endpoint=two) == 7
+        assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy reads none"
+
+
+class TestPrompts:
+    predicted = Prediction(prompt_tokens=400.0, cached_tokens=300.0)
+
+    def of(self, telemetry: Telemetry, name: str, model: str = "llama") -> float:
+        return sample(telemetry, f"extproc_{name}_total", model=model)
+
+    def errors(self, telemetry: Telemetry, up_to: str = "+Inf") -> float:
+        """How many predictions were off by no more than that."""
+        name = "extproc_hit_prediction_error_bucket"
+        return sample(telemetry, name, le=up_to, model="llama")
+
+    def test_count_with_what_is_predicted_to_be_cached_when_they_are_routed(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        for _ in range(2):
+            routed = decision(serving)._replace(prediction=self.predicted)
+            telemetry.decided(routed, 0.0001)
+        assert self.of(telemetry, "prompt_tokens") == 800
+        assert self.of(telemetry, "predicted_cached_tokens") == 600
+        assert self.of(telemetry, "answered_prompt_tokens") == 0
+        assert self.errors(telemetry) == 0
+
+    def test_count_nowhere_where_nothing_is_predicted(self) -> None:
+        serving = router()
+        telemetry = Telemetry(serving)
+        telemetry.decided(decision(serving), 0.0001)
+        assert self.of(telemetry, "prompt_tokens") == -1
+
+    def test_count_as_answers_count_them(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402, 384), self.predicted)
+        telemetry.answered("llama", Usage(98, 16), self.predicted)
+        assert self.of(telemetry, "answered_prompt_tokens") == 500
+        assert self.of(telemetry, "answered_cached_tokens") == 400
+
+    def test_count_nowhere_where_an_answer_does_not_say_what_was_cached(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402), self.predicted)
+        assert self.of(telemetry, "answered_prompt_tokens") == -1
+
+    @pytest.mark.parametrize(
+        ("cached", "below", "above"),
+        [
+            pytest.param(300, "-0.02", "0.02", id="as predicted"),
+            pytest.param(100, "0.2", "0.5", id="half as much"),
+            pytest.param(0, "0.5", "1.0", id="nothing"),
+            pytest.param(400, "-0.5", "-0.2", id="all"),
+        ],
+    )
+    def test_are_off_by_the_share_that_was_predicted_less_the_actual_one(
+        self, cached: int, below: str, above: str
+    ) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(400, cached), self.predicted)
+        assert (self.errors(telemetry, below), self.errors(telemetry, above)) == (0, 1)
+
+    def test_are_not_off_where_another_endpoint_answered_than_was_predicted(self) -> None:
+        telemetry = Telemetry(router())
+        telemetry.answered("llama", Usage(402, 384), None)
+        assert self.of(telemetry, "answered_cached_tokens") == 384
+        assert self.errors(telemetry) == 0
+
+    def test_count_by_model(self) -> None:
+        telemetry = Telemetry(router())
+        for model, cached in (("llama", 1), ("qwen", 2), ("llama", 4)):
+            telemetry.answered(model, Usage(400, cached), self.predicted)
+        assert self.of(telemetry, "answered_cached_tokens", "llama") == 5
+        assert self.of(telemetry, "answered_cached_tokens", "qwen") == 2
+
+
+class TestPrefixes:
+    def serving(self) -> Router:
+        serving = Router(Ledger())
+        serving.publish(catalog(model_spec(strategy="PrefixCache"), model_spec("b")))
+        serving.signals.follow(TWO_ADDRESSES)
+        return serving
+
+    def test_that_endpoints_are_believed_to_have_are_counted_in_blocks(self) -> None:
+        serving, (one, two) = self.serving(), TWO_ADDRESSES
+        serving.signals.prefixes.sent(one, (1, 2, 3))
+        telemetry, name = Telemetry(serving), "extproc_prefix_index_blocks"
+        assert sample(telemetry, name, model="llama", endpoint=one) == 3
+        assert sample(telemetry, name, model="llama", endpoint=two) == 0
+        assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy has no index"
+
+    def test_that_endpoints_really_had_are_counted_as_they_count_them(self) -> None:
+        serving, (one, two) = self.serving(), TWO_ADDRESSES
+        said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
+        serving.signals.reported(one, said, inflight=0)
+        serving.signals.reported(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        telemetry = Telemetry(serving)
+        prompt, cached = (
+            "extproc_endpoint_prompt_tokens_total",
+            "extproc_endpoint_cached_tokens_total",
+        )
+        assert sample(telemetry, prompt, model="llama", endpoint=one) == 1206
+        assert sample(telemetry, cached, model="llama", endpoint=one) == 768
+        assert sample(telemetry, prompt, model="llama", endpoint=two) == -1, "it does not say"
+        assert sample(telemetry, prompt, model="b", endpoint=one) == -1, "its strategy reads none"
+
+    def test_are_unknown_where_only_an_answer_told_of_an_endpoint(self) -> None:
+        serving, (one, _) = self.serving(), TWO_ADDRESSES
+        serving.signals.answered(one, Load(0.0, 0.0))
+        name = "extproc_endpoint_prompt_tokens_total"
+        assert sample(Telemetry(serving), name, model="llama", endpoint=one) == -1

@@ -1,0 +1,122 @@
+"""Bodies that come before the headers are answered, and go on with their answers (STREAMED)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed
+from extproc.core.conversation.state_machine import Answers
+from extproc.core.schema import ModelSpec
+from tests.core.builders import model_spec
+from tests.core.conversation.test_duplex import LLAMA, QWEN, Peer, asking, refusal
+
+AHEAD = Modes(BodyMode.AHEAD)
+SERVED = model_spec("llama", aliases=["l"]).model_copy(update={"served_name": "meta/llama"})
+
+
+def peer(*specs: ModelSpec) -> Peer:
+    return Peer(*specs, modes=AHEAD)
+
+
+def kinds(answers: Answers) -> list[Kind]:
+    assert all(isinstance(answer, Proceed) for answer in answers)
+    return [answer.kind for answer in answers if isinstance(answer, Proceed)]
+
+
+def bodies(answers: Answers) -> list[bytes | None]:
+    return [a.body for a in answers if isinstance(a, Proceed) and a.kind is Kind.REQUEST_BODY]
+
+
+class TestTheHeaders:
+    def test_are_answered_with_the_decision_once_the_body_is_there(self) -> None:
+        one = peer(LLAMA, QWEN)
+        assert one.headers() == ()
+        headers, body = one.body(asking(), end=True)
+        assert isinstance(headers, Proceed)
+        assert headers.kind is Kind.REQUEST_HEADERS
+        assert headers.decision is not None
+        assert headers.target == headers.decision.address
+        assert headers.reroute
+        assert body == Proceed(Kind.REQUEST_BODY)
+        assert one.in_flight == 1
+
+    def test_are_answered_at_once_where_there_is_no_body(self) -> None:
+        assert refusal(peer().headers(end=True)) == (400, "invalid_request")
+
+    def test_are_decided_by_a_body_that_has_said_enough(self) -> None:
+        one = peer()
+        one.headers()
+        body = asking(content="tell me of the sea " * 100)
+        assert one.body(body[:20]) == ()
+        assert one.body(body[20:30]) == ()
+        answers = one.body(body[30:900])
+        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+        assert kinds(one.body(body[900:], end=True)) == [Kind.REQUEST_BODY]
+        assert one.in_flight == 1
+
+
+class TestThePartsOfTheBody:
+    def test_have_an_answer_each(self) -> None:
+        one = peer()
+        one.headers()
+        body = asking()
+        assert one.body(body[:10]) == one.body(body[10:20]) == ()
+        answers = one.body(body[20:], end=True)
+        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+        assert bodies(answers) == [None] * 3
+
+    def test_may_end_with_an_empty_one(self) -> None:
+        one = peer()
+        one.headers()
+        assert one.body(asking()[:10]) == ()
+        assert one.body(asking()[10:]) == ()
+        answers = one.body(b"", end=True)
+        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+
+    def test_may_be_followed_by_trailers(self) -> None:
+        one = peer()
+        one.headers()
+        assert one.body(asking()) == ()
+        assert kinds(one.trailers()) == [
+            Kind.REQUEST_HEADERS,
+            Kind.REQUEST_BODY,
+            Kind.REQUEST_TRAILERS,
+        ]
+
+    def test_may_be_none_but_trailers(self) -> None:
+        one = peer()
+        one.headers()
+        assert refusal(one.trailers()) == (400, "invalid_request")
+
+    @pytest.mark.parametrize("cuts", [[], [5], [5, 20]])
+    def test_go_on_under_another_name_in_place_of_the_first(self, cuts: list[int]) -> None:
+        one = peer(SERVED)
+        one.headers()
+        body = asking("l")
+        answers: Answers = ()
+        for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+            answers = one.body(body[start:end], end=end == len(body))
+        shown = bodies(answers)
+        assert len(shown) == len(cuts) + 1
+        assert json.loads(shown[0] or b"") == {**json.loads(body), "model": "meta/llama"}
+        assert shown[1:] == [b""] * len(cuts)
+
+
+def test_a_refusal_is_the_only_answer() -> None:
+    one = peer()
+    one.headers()
+    assert one.body(b'{"mod') == ()
+    assert refusal(one.body(b'el": "gpt"}', end=True)) == (404, "model_not_found")
+    assert one.body(b"", end=True) == ()
+    assert one.in_flight == 0
+
+
+def test_a_stream_that_ends_while_the_body_is_awaited_leaves_nothing() -> None:
+    one = peer()
+    one.headers()
+    assert one.body(asking()[:10]) == ()
+    one.conversation.close()
+    assert one.in_flight == 0
+    assert one.conversation.verdict is None

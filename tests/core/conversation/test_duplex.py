@@ -1,0 +1,395 @@
+"""Bodies that are to be streamed back (FULL_DUPLEX_STREAMED): the endpoint picker protocol."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from extproc.core.conversation.events import (
+    CHUNK_LIMIT,
+    BodyMode,
+    Chunk,
+    Event,
+    Immediate,
+    Kind,
+    Modes,
+    Proceed,
+    chunks,
+)
+from extproc.core.conversation.head import HEAD_LIMIT
+from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.request.refusals import InvalidRequest
+from extproc.core.schema import ModelSpec
+from tests.core.builders import TWO_ADDRESSES, model_spec, router
+
+CHAT = "/v1/chat/completions"
+DUPLEX = Modes(BodyMode.DUPLEX, BodyMode.DUPLEX)
+LLAMA = model_spec("llama", prefixCharLength=20)
+QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"])
+
+
+class Peer:
+    """Envoy's side of one stream."""
+
+    def __init__(self, *specs: ModelSpec, modes: Modes = DUPLEX) -> None:
+        self.router = router(*(specs or (LLAMA,)))
+        self.conversation = Conversation(self.router, Random(0))
+        self.modes = modes
+
+    def headers(
+        self,
+        path: str = CHAT,
+        *,
+        end: bool = False,
+        method: str = "POST",
+        subset: tuple[str, ...] | None = None,
+        **others: str,
+    ) -> Answers:
+        named = {name.replace("_", "-"): value.encode() for name, value in others.items()}
+        raw = {":method": method.encode(), ":path": path.encode(), **named}
+        return self.conversation.receive(
+            Event(
+                Kind.REQUEST_HEADERS,
+                headers=raw,
+                end_of_stream=end,
+                modes=self.modes,
+                subset=subset,
+            )
+        )
+
+    def body(self, part: bytes, *, end: bool = False) -> Answers:
+        return self.conversation.receive(Event(Kind.REQUEST_BODY, body=part, end_of_stream=end))
+
+    def trailers(self) -> Answers:
+        return self.conversation.receive(Event(Kind.REQUEST_TRAILERS))
+
+    def response(self, part: bytes, *, end: bool = False) -> Answers:
+        return self.conversation.receive(Event(Kind.RESPONSE_BODY, body=part, end_of_stream=end))
+
+    def routed(self, body: bytes | None = None) -> Proceed:
+        """Sends a whole request; the answer to its headers."""
+        assert self.headers() == ()
+        (answer, *_) = self.body(asking() if body is None else body, end=True)
+        assert isinstance(answer, Proceed)
+        return answer
+
+    @property
+    def in_flight(self) -> int:
+        return sum(self.router.ledger.loads.values())
+
+
+def asking(model: str = "llama", content: str = "hello", **more: Any) -> bytes:
+    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    messages = [{"role": "user", "content": content}]
+    return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
+
+
+def streamed(answers: Answers, kind: Kind = Kind.REQUEST_BODY) -> bytes:
+    """What goes back to Envoy in these answers, which are pieces of a body."""
+    assert all(isinstance(answer, Chunk) and answer.kind is kind for answer in answers)
+    return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
+
+
+def refusal(answers: Answers) -> tuple[int, str]:
+    (answer,) = answers
+    assert isinstance(answer, Immediate)
+    return answer.status, json.loads(answer.body)["error"]["code"]
+
+
+class TestTheHeaders:
+    def test_are_answered_with_the_decision_once_the_body_has_said_enough(self) -> None:
+        peer = Peer()
+        assert peer.headers() == ()
+        headers, *body = peer.body(asking(), end=True)
+        assert isinstance(headers, Proceed)
+        assert headers.kind is Kind.REQUEST_HEADERS
+        assert headers.decision is not None
+        assert headers.target == headers.decision.address
+        assert headers.target in TWO_ADDRESSES
+        assert headers.reroute
+        assert body == [Chunk(Kind.REQUEST_BODY, asking(), end_of_stream=True)]
+
+    def test_are_answered_before_the_bodys_end_if_its_head_is_enough(self) -> None:
+        peer = Peer()
+        peer.headers()
+        body = asking(content="x" * 1000)
+        headers, *held = peer.body(body[:300])
+        assert isinstance(headers, Proceed)
+        assert streamed(tuple(held)) == body[:300]
+        assert peer.in_flight == 1
+
+    def test_carry_the_destination_with_the_fallback(self) -> None:
+        answer = Peer().routed()
+        (other,) = set(TWO_ADDRESSES) - {answer.target}
+        assert answer.destination == f"{answer.target},{other}"
+
+    def test_carry_one_destination_where_there_is_no_other(self) -> None:
+        assert Peer(QWEN).routed(asking("qwen")).destination == "10.0.1.1:8000"
+
+    def test_carry_the_target_alone_in_the_other_modes(self) -> None:
+        peer = Peer(modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
+        (early,) = peer.headers()
+        (late,) = peer.body(asking(), end=True)
+        (unseen,) = Peer(modes=Modes(BodyMode.NONE, BodyMode.DUPLEX)).headers()
+        for answer in (early, late, unseen):
+            assert isinstance(answer, Proceed)
+            assert answer.destination == answer.target
+            assert answer.target in TWO_ADDRESSES
+
+    def test_carry_no_destination_while_the_target_is_pending(self) -> None:
+        peer = Peer(LLAMA, QWEN, modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
+        (early,) = peer.headers()
+        assert isinstance(early, Proceed)
+        assert (early.target, early.destination) == (PENDING, "")
+
+    def test_stay_within_the_subset_that_the_gateway_allows(self) -> None:
+        for allowed in TWO_ADDRESSES:
+            peer = Peer()
+            peer.headers(subset=(allowed,))
+            answer, *_ = peer.body(asking(), end=True)
+            assert isinstance(answer, Proceed)
+            assert answer.destination == allowed
+
+    def test_that_come_again_have_no_second_answer(self) -> None:
+        peer = Peer()
+        peer.headers()
+        assert peer.headers("/elsewhere") == ()
+        assert isinstance(peer.body(asking(content="x" * 99))[0], Proceed)
+        assert peer.headers() == ()
+        peer.body(b"", end=True)
+        assert peer.headers() == ()
+
+
+class TestTheBody:
+    def test_is_given_back_as_it_comes(self) -> None:
+        peer = Peer()
+        peer.headers()
+        peer.body(asking(content="x" * 1000)[:300])
+        for part in (b"more", b"\x00\xff", b"x" * CHUNK_LIMIT):
+            assert peer.body(part) == (Chunk(Kind.REQUEST_BODY, part),)
+        assert peer.body(b"last", end=True) == (Chunk(Kind.REQUEST_BODY, b"last", True),)
+
+    def test_is_held_while_it_says_too_little(self) -> None:
+        peer = Peer()
+        peer.headers()
+        body = asking()
+        assert peer.body(body[:5]) == ()
+        assert peer.body(body[5:10]) == ()
+        assert peer.in_flight == 0
+        _, *given = peer.body(body[10:], end=True)
+        assert given == [Chunk(Kind.REQUEST_BODY, body, end_of_stream=True)]
+
+    def test_ends_where_it_ends_though_its_last_piece_is_empty(self) -> None:
+        peer = Peer()
+        peer.headers()
+        peer.body(asking(content="x" * 99))
+        assert peer.body(b"") == ()
+        assert peer.body(b"", end=True) == (Chunk(Kind.REQUEST_BODY, b"", end_of_stream=True),)
+
+    def test_is_nothing_more_after_its_end(self) -> None:
+        peer = Peer()
+        peer.routed()
+        for end in (True, False):
+            assert peer.body(asking(), end=end) == ()
+        assert peer.trailers() == ()
+        assert peer.in_flight == 1
+
+    def test_is_not_waited_for_beyond_the_limit(self) -> None:
+        peer = Peer(LLAMA, QWEN)
+        peer.headers(x_model="qwen")
+        part = b'{"messages": [{"role": "user", "content": "' + b"x" * 30_000
+        assert peer.body(part) == ()
+        headers, *held = peer.body(b"x" * HEAD_LIMIT)
+        assert isinstance(headers, Proceed)
+        assert headers.target == "10.0.1.1:8000"
+        assert streamed(tuple(held)) == part + b"x" * HEAD_LIMIT
+        assert [len(piece.body) for piece in held if isinstance(piece, Chunk)] == [
+            CHUNK_LIMIT,
+            len(part) + HEAD_LIMIT - CHUNK_LIMIT,
+        ]
+
+
+class TestRequestTrailers:
+    def test_end_a_body_that_is_held(self) -> None:
+        peer = Peer()
+        peer.headers()
+        body = asking()
+        assert peer.body(body) == ()
+        headers, piece, trailers = peer.trailers()
+        assert isinstance(headers, Proceed)
+        assert headers.kind is Kind.REQUEST_HEADERS
+        assert piece == Chunk(Kind.REQUEST_BODY, body, end_of_stream=False)
+        assert trailers == Proceed(Kind.REQUEST_TRAILERS)
+
+    def test_end_a_body_that_is_passing(self) -> None:
+        peer = Peer()
+        peer.headers()
+        peer.body(asking(content="x" * 99))
+        assert peer.trailers() == (Proceed(Kind.REQUEST_TRAILERS),)
+        assert peer.body(b"late", end=True) == ()
+        assert peer.in_flight == 1
+
+    def test_in_place_of_a_body_mean_that_it_was_empty(self) -> None:
+        peer = Peer()
+        peer.headers()
+        assert refusal(peer.trailers()) == (400, "invalid_request")
+
+
+class TestRefusals:
+    def test_come_as_immediate_responses_and_end_the_conversation(self) -> None:
+        peer = Peer()
+        peer.headers()
+        assert refusal(peer.body(asking("gpt"))) == (404, "model_not_found")
+        assert peer.body(b"more", end=True) == ()
+        assert peer.trailers() == ()
+        assert peer.in_flight == 0
+
+    def test_of_a_path_do_not_wait_for_the_body(self) -> None:
+        assert refusal(Peer().headers("/nowhere")) == (404, "unknown_path")
+
+    def test_of_a_body_that_is_no_request(self) -> None:
+        peer = Peer()
+        peer.headers()
+        assert refusal(peer.body(b"no JSON")) == (400, "invalid_request")
+        assert isinstance(peer.conversation.verdict, InvalidRequest)
+
+    def test_of_a_request_that_ends_with_its_headers(self) -> None:
+        assert refusal(Peer().headers(end=True)) == (400, "invalid_request")
+
+    def test_where_the_gateway_allows_no_endpoint_that_is_ready(self) -> None:
+        peer = Peer()
+        peer.headers(subset=())
+        assert refusal(peer.body(asking(), end=True)) == (503, "no_endpoints")
+
+    def test_do_not_meet_the_list_of_models(self) -> None:
+        (answer,) = Peer().headers("/v1/models", method="GET", end=True)
+        assert isinstance(answer, Immediate)
+        assert answer.status == 200
+
+
+class TestTheResponse:
+    def test_is_given_back_piece_by_piece_at_once(self) -> None:
+        peer = Peer()
+        peer.routed()
+        assert peer.conversation.receive(Event(Kind.RESPONSE_HEADERS)) == (
+            Proceed(Kind.RESPONSE_HEADERS),
+        )
+        for part in (b"data: {}\n\n", b"data: [DONE]\n\n"):
+            assert peer.response(part) == (Chunk(Kind.RESPONSE_BODY, part),)
+        assert peer.response(b"", end=True) == (Chunk(Kind.RESPONSE_BODY, b"", True),)
+        assert peer.response(b"again", end=True) == ()
+
+    def test_is_cut_to_the_protocols_measure(self) -> None:
+        peer = Peer()
+        peer.routed()
+        body = bytes(range(256)) * 1_000
+        answers = peer.response(body, end=True)
+        assert streamed(answers, Kind.RESPONSE_BODY) == body
+        assert max(len(a.body) for a in answers if isinstance(a, Chunk)) <= CHUNK_LIMIT
+
+    def test_may_end_with_trailers(self) -> None:
+        peer = Peer()
+        peer.routed()
+        peer.response(b"{}")
+        trailers = peer.conversation.receive(Event(Kind.RESPONSE_TRAILERS))
+        assert trailers == (Proceed(Kind.RESPONSE_TRAILERS),)
+
+    def test_may_come_before_the_request_has_ended(self) -> None:
+        peer = Peer()
+        peer.headers()
+        peer.body(asking(content="x" * 99))
+        assert peer.response(b"early") == (Chunk(Kind.RESPONSE_BODY, b"early"),)
+        assert peer.body(b"more", end=True) == (Chunk(Kind.REQUEST_BODY, b"more", True),)
+
+    def test_may_be_envoys_own_while_the_request_is_held(self) -> None:
+        peer = Peer()
+        peer.headers()
+        assert peer.conversation.receive(Event(Kind.RESPONSE_HEADERS)) == (
+            Proceed(Kind.RESPONSE_HEADERS),
+        )
+        assert streamed(peer.response(b"timeout", end=True), Kind.RESPONSE_BODY) == b"timeout"
+        assert peer.in_flight == 0
+
+    @pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.BUFFERED, BodyMode.OTHER])
+    @pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
+    def test_goes_on_untouched_in_the_other_modes(
+        self, mode: BodyMode, request_mode: BodyMode
+    ) -> None:
+        peer = Peer(modes=Modes(request_mode, mode))
+        peer.headers()
+        peer.body(asking(), end=True)
+        for end in (False, True, True):
+            assert peer.response(b"x", end=end) == (Proceed(Kind.RESPONSE_BODY),)
+
+    def test_is_given_back_where_nothing_of_the_request_was_shown(self) -> None:
+        peer = Peer()
+        first = Event(Kind.RESPONSE_HEADERS, modes=DUPLEX)
+        assert peer.conversation.receive(first) == (Proceed(Kind.RESPONSE_HEADERS),)
+        assert peer.response(b"x", end=True) == (Chunk(Kind.RESPONSE_BODY, b"x", True),)
+
+    @pytest.mark.parametrize("end", [True, False])
+    def test_says_who_served_and_the_lease_moves_there(self, end: bool) -> None:
+        peer = Peer()
+        peer.headers()
+        answer, *_ = peer.body(asking(content="x" * 99), end=end)
+        assert isinstance(answer, Proceed)
+        (other,) = set(TWO_ADDRESSES) - {answer.target}
+        peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=other))
+        assert dict(peer.router.ledger.loads) == {other: 1}
+        peer.conversation.close()
+        assert peer.in_flight == 0
+
+
+class TestPieces:
+    @pytest.mark.parametrize(
+        ("size", "pieces"),
+        [
+            (1, [1]),
+            (CHUNK_LIMIT, [CHUNK_LIMIT]),
+            (CHUNK_LIMIT + 1, [CHUNK_LIMIT, 1]),
+            (2 * CHUNK_LIMIT, [CHUNK_LIMIT, CHUNK_LIMIT]),
+        ],
+    )
+    @pytest.mark.parametrize("end", [True, False])
+    def test_are_as_large_as_they_may_be_and_the_last_is_the_end(
+        self, size: int, pieces: list[int], end: bool
+    ) -> None:
+        made = chunks(Kind.REQUEST_BODY, b"x" * size, end_of_stream=end)
+        assert [len(piece.body) for piece in made] == pieces
+        assert [piece.end_of_stream for piece in made] == [*[False] * (len(pieces) - 1), end]
+
+    def test_of_nothing_are_none_but_for_the_end(self) -> None:
+        assert chunks(Kind.REQUEST_BODY, b"", end_of_stream=False) == ()
+        assert chunks(Kind.REQUEST_BODY, b"", end_of_stream=True) == (
+            Chunk(Kind.REQUEST_BODY, b"", end_of_stream=True),
+        )
+
+
+def test_a_stream_that_ends_while_its_request_is_held_leaves_nothing() -> None:
+    peer = Peer()
+    peer.headers()
+    peer.body(asking()[:9])
+    peer.conversation.close()
+    assert peer.conversation.verdict is None
+    assert peer.body(asking(), end=True) == ()
+    assert peer.in_flight == 0
+
+
+def test_a_routed_conversation_holds_nothing_of_the_body() -> None:
+    peer = Peer()
+    peer.headers()
+    peer.body(asking(content="x" * 50_000))
+    assert peer.conversation._head is None
+
+
+def test_the_headers_that_the_key_needs_are_kept() -> None:
+    peer = Peer(model_spec("llama", prefixSource="Header:x-session"))
+    peer.headers(x_session="s-1")
+    answer, *_ = peer.body(b'{"model": "llama", ')
+    assert isinstance(answer, Proceed)
+    assert answer.decision is not None
+    assert answer.decision.key is not None

@@ -1,0 +1,267 @@
+"""What the heads of answers say of endpoints decides who is avoided."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from random import Random
+from typing import get_args
+
+import pytest
+
+from extproc.core.conversation.events import Event, Kind
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.signals import Signals
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Decision, Router
+from extproc.core.schema import ModelSpec, StrategyName
+from extproc.core.strategies import build
+from tests.core.builders import balancing, model_spec, split_spec
+from tests.core.clock import Clock
+
+ADDRESSES = tuple(f"10.0.0.{i}:8000" for i in (1, 2, 3, 4))
+FAILING = ADDRESSES[0]
+STRATEGIES = pytest.mark.parametrize("strategy", get_args(StrategyName))
+
+
+class Gateway:
+    """Envoy with the sidecar, and one client that never asks the same twice."""
+
+    def __init__(self, strategy: str = "PrefixHash", *more: ModelSpec, endpoints: int = 4) -> None:
+        self.clock = Clock()
+        ledger = Ledger()
+        signals = Signals(self.clock, ledger)
+        signals.follow(ADDRESSES)
+        self.addresses = ADDRESSES[:endpoints]
+        spec = model_spec("llama", endpoints=self.addresses)
+        spec = spec.model_copy(update={"load_balancing": balancing(strategy)})
+        make = partial(build, rng=Random(0), signals=signals)
+        catalog = revise(Catalog(), [spec, *more], make)
+        self.router = Router(ledger, catalog, signals=signals)
+        self.asked = 0
+
+    def request(self, model: str = "llama") -> tuple[Conversation, Decision]:
+        """A request that was routed."""
+        self.asked += 1
+        body = json.dumps({"model": model, "prompt": f"{self.asked} bottles"}).encode()
+        conversation = Conversation(self.router, Random(0))
+        named = {":method": b"POST", ":path": b"/v1/completions"}
+        conversation.receive(Event(Kind.REQUEST_HEADERS, headers=named))
+        conversation.receive(Event(Kind.REQUEST_BODY, body=body, end_of_stream=True))
+        assert isinstance(conversation.verdict, Decision)
+        return conversation, conversation.verdict
+
+    def answered(
+        self,
+        served_by: str | None = None,
+        outcome: Outcome | None = Outcome.SERVED,
+        attempts: int = 0,
+        model: str = "llama",
+    ) -> str:
+        """A whole request, answered by whom it was sent to unless told otherwise: to whom?"""
+        conversation, decision = self.request(model)
+        chosen = decision.address
+        by = chosen if served_by is None else served_by
+        answer = Event(Kind.RESPONSE_HEADERS, served_by=by, outcome=outcome, attempts=attempts)
+        conversation.receive(answer)
+        conversation.close()
+        return chosen
+
+    def until_chosen(self, address: str = FAILING) -> tuple[Conversation, Decision]:
+        """The next request that goes there; all others are served."""
+        for _ in range(500):
+            conversation, decision = self.request()
+            if decision.address == address:
+                return conversation, decision
+            conversation.close()
+        raise AssertionError(f"nothing goes to {address}")
+
+    def fail(self, address: str = FAILING, times: int = 3) -> None:
+        """Requests that are refused there, and served by their fallback."""
+        for _ in range(times):
+            conversation, decision = self.until_chosen(address)
+            assert decision.fallback is not None
+            retried = Event(
+                Kind.RESPONSE_HEADERS,
+                served_by=decision.fallback,
+                outcome=Outcome.SERVED,
+                attempts=2,
+            )
+            conversation.receive(retried)
+            conversation.close()
+
+    def tried(self, requests: int = 100) -> set[str]:
+        """Where that many requests go, all of them served."""
+        return {self.answered() for _ in range(requests)}
+
+    @property
+    def ejected(self) -> set[str]:
+        return set(self.router.ejection.ejected)
+
+
+class TestAnEndpointThatRefuses:
+    @STRATEGIES
+    def test_is_avoided_by_every_strategy(self, strategy: str) -> None:
+        gateway = Gateway(strategy)
+        gateway.fail()
+        assert gateway.ejected == {FAILING}
+        assert gateway.tried() == set(ADDRESSES[1:])
+
+    @STRATEGIES
+    def test_comes_back_to_every_strategy_with_one_request(self, strategy: str) -> None:
+        gateway = Gateway(strategy)
+        gateway.fail()
+        gateway.clock.forward(5)
+        conversation, decision = gateway.until_chosen()
+        assert gateway.tried() == set(ADDRESSES[1:])
+        answer = Event(Kind.RESPONSE_HEADERS, served_by=FAILING, outcome=Outcome.SERVED)
+        conversation.receive(answer)
+        conversation.close()
+        assert gateway.ejected == set()
+        assert gateway.tried() == set(ADDRESSES)
+        assert decision.fallback in ADDRESSES[1:]
+
+    def test_is_no_fallback_either(self) -> None:
+        gateway = Gateway()
+        gateway.fail()
+        fallbacks = {gateway.request()[1].fallback for _ in range(100)}
+        assert fallbacks == set(ADDRESSES[1:])
+
+    def test_is_the_fallback_of_the_only_other_one(self) -> None:
+        gateway = Gateway(endpoints=2)
+        gateway.fail()
+        _, decision = gateway.request()
+        assert (decision.address, decision.fallback) == (ADDRESSES[1], FAILING)
+        assert decision.candidates == 1
+
+    def test_that_then_serves_a_retry_is_back(self) -> None:
+        gateway = Gateway(endpoints=2)
+        gateway.fail()
+        gateway.answered(served_by=FAILING, attempts=2)
+        assert gateway.ejected == set()
+
+    def test_keeps_the_requests_that_it_has(self) -> None:
+        gateway = Gateway("Random")
+        running, _ = gateway.until_chosen()
+        gateway.fail()
+        assert gateway.router.ledger.loads[FAILING] == 1
+        running.close()
+        assert FAILING not in gateway.router.ledger.loads
+
+    def test_is_ejected_for_longer_when_it_refuses_its_trial(self) -> None:
+        gateway = Gateway()
+        gateway.fail()
+        gateway.clock.forward(5)
+        gateway.fail(times=1)
+        gateway.clock.forward(9.9)
+        assert gateway.tried() == set(ADDRESSES[1:])
+        gateway.clock.forward(0.1)
+        gateway.until_chosen()
+
+    def test_whose_trial_is_given_up_by_the_client_gets_another_later(self) -> None:
+        gateway = Gateway()
+        gateway.fail()
+        gateway.clock.forward(5)
+        conversation, _ = gateway.until_chosen()
+        conversation.close()
+        assert gateway.tried() == set(ADDRESSES[1:])
+        gateway.clock.forward(5)
+        gateway.until_chosen()
+
+
+class TestAnAnswer:
+    @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.RESET])
+    def test_that_failed_ejects_when_it_is_one_of_several_in_a_row(self, outcome: Outcome) -> None:
+        gateway = Gateway("RoundRobin", endpoints=2)
+        while not gateway.ejected:
+            gateway.answered(outcome=outcome if gateway.asked % 2 else Outcome.SERVED)
+        assert len(gateway.ejected) == 1
+
+    @pytest.mark.parametrize("outcome", [Outcome.SERVED, None])
+    def test_that_served_or_tells_nothing_never_does(self, outcome: Outcome | None) -> None:
+        gateway = Gateway()
+        for _ in range(100):
+            gateway.answered(outcome=outcome)
+        assert gateway.ejected == set()
+
+    def test_of_nobody_known_never_does(self) -> None:
+        gateway = Gateway()
+        for _ in range(100):
+            gateway.answered(served_by="", outcome=Outcome.ERROR)
+        assert gateway.ejected == set()
+
+    def test_of_another_whom_envoy_asked_first_does_not_blame_the_chosen_one(self) -> None:
+        gateway = Gateway()
+        for _ in range(100):
+            gateway.answered(served_by="10.9.9.9:1", attempts=1)
+        assert gateway.ejected == set()
+
+    def test_of_another_whom_nobody_knows_does_not_unless_envoy_says_that_it_came_after(
+        self,
+    ) -> None:
+        gateway = Gateway(endpoints=2)
+        for _ in range(20):
+            gateway.answered(served_by="10.9.9.9:1")
+        assert gateway.ejected == set()
+        for _ in range(20):
+            gateway.answered(served_by="10.9.9.9:1", attempts=2)
+        assert len(gateway.ejected) == 1
+
+    @pytest.mark.parametrize("attempts", [0, 2])
+    def test_of_the_fallback_blames_the_chosen_one(self, attempts: int) -> None:
+        gateway = Gateway("RoundRobin", endpoints=3)
+        while not gateway.ejected:
+            conversation, decision = gateway.request()
+            refused = decision.address == FAILING
+            by = decision.fallback if refused and decision.fallback else decision.address
+            conversation.receive(
+                Event(
+                    Kind.RESPONSE_HEADERS,
+                    served_by=by,
+                    outcome=Outcome.SERVED,
+                    attempts=attempts if refused else min(attempts, 1),
+                )
+            )
+        assert gateway.ejected == {FAILING}
+        assert gateway.asked <= 9
+
+    def test_that_fails_on_the_fallback_too_counts_against_both(self) -> None:
+        gateway = Gateway(endpoints=3)
+        for _ in range(3):
+            conversation, _ = gateway.until_chosen()
+            answer = Event(
+                Kind.RESPONSE_HEADERS, served_by=ADDRESSES[1], outcome=Outcome.RESET, attempts=2
+            )
+            conversation.receive(answer)
+        gateway.clock.forward(5)
+        ejection = gateway.router.ejection
+        ejection.heard(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
+        ejection.heard(ADDRESSES[1], Outcome.RESET)
+        assert gateway.ejected == {ADDRESSES[1]}
+
+
+class TestWhereAllFail:
+    @STRATEGIES
+    @pytest.mark.parametrize("endpoints", [1, 2, 3, 4])
+    def test_requests_go_out_all_the_same(self, strategy: str, endpoints: int) -> None:
+        gateway = Gateway(strategy, endpoints=endpoints)
+        for _ in range(200):
+            gateway.answered(outcome=Outcome.ERROR)
+            assert len(gateway.ejected) <= endpoints // 2
+        assert gateway.tried() <= set(gateway.addresses)
+
+    def test_a_split_still_counts_the_target_as_having_endpoints(self) -> None:
+        other = model_spec("other", endpoints=["10.0.1.1:8000"])
+        gateway = Gateway("PrefixHash", other, split_spec(llama=1, other=0), endpoints=2)
+        gateway.fail()
+        for _ in range(20):
+            assert gateway.answered(model="canary") in gateway.addresses
+
+
+def test_nothing_is_ejected_where_nobody_fails() -> None:
+    gateway = Gateway()
+    assert gateway.tried() == set(ADDRESSES)
+    assert gateway.ejected == set()
+    assert gateway.request()[1].ejected is None

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from extproc.compiled import COMPILED
+from extproc.core.conversation.head import HEAD_LIMIT, Head
+from extproc.core.conversation.request import Request
+from extproc.core.request.blocks import MOST_BYTES, Prompt, prompt_of
+from extproc.core.request.body import Document, read_json
+from extproc.core.request.paths import Api
+from extproc.core.request.refusals import InvalidRequest, ModelNotFound
+from extproc.core.routing.router import Decision, Placement
+from tests.core.builders import model_spec, router
+
+LLAMA = model_spec("llama", prefixCharLength=20)
+QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"], prefixSource="Header:x-session")
+
+
+def head(api: Api = Api.GENERATE, **headers: str) -> Head:
+    raw = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
+    return Head(Request(router(LLAMA, QWEN), api, raw))
+
+
+def model_of(placement: Placement | None) -> str | None:
+    return placement.model.spec.name if placement else None
+
+
+def chat(**fields: Any) -> bytes:
+    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    return json.dumps({"model": "llama", "cache_salt": None, **fields}).encode()
+
+
+TALK = {"messages": [{"role": "user", "content": "tell me of the sea " * 9_000}]}
+
+
+class TestItIsEnough:
+    def test_at_the_end_of_the_body(self) -> None:
+        assert model_of(head().end(chat(prompt="hi"))) == "llama"
+
+    def test_at_the_end_of_the_body_all_of_it_is_read(self) -> None:
+        late = json.dumps({**TALK, "model": "llama"}).encode()
+        assert len(late) > HEAD_LIMIT
+        assert model_of(head().end(late)) == "llama"
+
+    def test_once_model_and_prefix_are_read(self) -> None:
+        held = head()
+        body = chat(**TALK)
+        assert held.add(body[:40]) is None
+        placement = held.add(body[40:200])
+        assert placement is not None
+        assert (model_of(placement), placement.prefix) == ("llama", "tell me of the sea tell"[:20])
+
+    def test_once_the_model_is_read_where_a_header_is_the_key(self) -> None:
+        held = head(x_session="s-1")
+        placement = held.add(b'{"model": "qwen", "mess')
+        assert placement is not None
+        assert (model_of(placement), placement.prefix) == ("qwen", "s-1")
+
+    def test_once_the_model_is_read_where_the_api_has_no_prefix(self) -> None:
+        assert model_of(head(Api.MODEL_ONLY).add(b'{"model": "llama", "input": "he')) == "llama"
+
+    def test_once_the_form_has_told_its_model(self) -> None:
+        held = head(Api.FORM, content_type="multipart/form-data; boundary=XX")
+        field = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nlla'
+        assert held.add(field) is None
+        assert model_of(held.add(b"ma\r\n--XX\r\n" + b"-" * len(field))) == "llama"
+
+    def test_at_the_limit_with_as_much_of_the_prefix_as_there_is(self) -> None:
+        padding = {"metadata": "x" * HEAD_LIMIT}
+        held = head()
+        body = chat(messages=[{"role": "user", "content": "hi"}], **padding)
+        assert model_of(held.add(body[:HEAD_LIMIT])) == "llama"
+
+    def test_at_the_limit_by_a_header_where_the_body_has_not_named_its_model(self) -> None:
+        body = json.dumps({**TALK, "model": "qwen"}).encode()
+        held = head(x_model="llama")
+        assert held.add(body[: HEAD_LIMIT - 1]) is None
+        assert model_of(held.add(body[HEAD_LIMIT - 1 :])) == "llama"
+
+
+class TestItIsNotEnough:
+    @pytest.mark.parametrize("beginning", [b"", b" ", b"\r\n\t ", b"{", b'{"model": "lla'])
+    def test_without_the_model(self, beginning: bytes) -> None:
+        assert head(x_model="llama").add(beginning) is None
+
+    def test_while_the_prefix_may_grow(self) -> None:
+        body = b'{"model": "llama", "messages": [{"role": "user", "content": "tell me'
+        assert head().add(body) is None
+
+
+class TestARefusal:
+    def test_comes_as_soon_as_nothing_could_make_it_a_request(self) -> None:
+        with pytest.raises(InvalidRequest):
+            head().add(b"hello")
+        with pytest.raises(ModelNotFound):
+            head().add(b'{"model": "gpt", "mess')
+
+    def test_comes_at_the_end_for_a_body_that_is_cut_short(self) -> None:
+        held = head()
+        assert held.add(b'{"model": "llama"') is None
+        with pytest.raises(InvalidRequest):
+            held.end(b", ")
+
+    def test_comes_at_the_limit_and_says_how_much_was_seen(self) -> None:
+        body = json.dumps({**TALK, "model": "llama"}).encode()
+        held = head()
+        with pytest.raises(InvalidRequest, match=f"first {HEAD_LIMIT} bytes"):
+            held.add(body)
+
+    def test_comes_for_no_body_at_all(self) -> None:
+        with pytest.raises(InvalidRequest, match="no body"):
+            head().end()
+
+
+class TestAStrategyThatReadsPrompts:
+    """The more of a prompt is seen, the more is known of where it is cached."""
+
+    REMEMBERS = model_spec("remembers", strategy="PrefixCache", prefixCharLength=20)
+
+    def head(self, **headers: str) -> Head:
+        raw = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
+        return Head(Request(router(self.REMEMBERS, LLAMA), Api.GENERATE, raw))
+
+    def placed(self, body: bytes, length: str) -> Prompt:
+        """What is known of the prompt of a body that is announced to be so long."""
+        placement = self.head(content_length=length).add(body[:HEAD_LIMIT])
+        assert placement is not None
+        assert placement.prompt is not None
+        return placement.prompt
+
+    BODY = chat(**{"model": "remembers", **TALK})
+
+    def test_is_shown_all_of_a_body_that_fits(self) -> None:
+        held = self.head()
+        body = chat(model="remembers", prompt="tell me of the sea " * 1000)
+        # Model and prefix are known by then, and PrefixHash would let it go.
+        assert held.add(body[:10_000]) is None
+        assert held.add(body[10_000:]) is None
+        placement = held.end()
+        assert placement.prompt == prompt_of(read_json(body, complete=True), "remembers")
+
+    def test_is_shown_the_head_of_a_body_that_does_not(self) -> None:
+        held = self.head()
+        for start in range(0, HEAD_LIMIT - 1, 1000):
+            assert held.add(self.BODY[start : min(start + 1000, HEAD_LIMIT - 1)]) is None
+        placement = held.add(self.BODY[HEAD_LIMIT - 1 :])
+        assert placement is not None
+        seen = read_json(self.BODY[:HEAD_LIMIT], complete=False)
+        assert placement.prompt == prompt_of(seen, "remembers")
+
+    def test_does_not_keep_other_models_from_being_let_go_early(self) -> None:
+        body = chat(model="llama", **TALK)
+        placement = self.head().add(body[:300])
+        assert model_of(placement) == "llama"
+
+    def test_is_told_how_long_a_body_is_that_is_cut(self) -> None:
+        assert len(self.BODY) > 2 * HEAD_LIMIT
+        whole = prompt_of(read_json(self.BODY, complete=True), "remembers")
+        prompt = self.placed(self.BODY, str(len(self.BODY)))
+        assert prompt.bytes == pytest.approx(whole.bytes, rel=0.01)
+        assert prompt.blocks == whole.blocks[: len(prompt.blocks)]
+
+    @pytest.mark.parametrize(
+        "length",
+        [
+            *("", "0", "1", "-1", "+99999999", "1e9", "99999.9", "0x7fffffff", "many", "NaN"),
+            *("9" * 13, "9" * 5000, "٩٩٩٩٩٩٩", "99999999 ", "1,000,000", "²", "\x00", "\xff"),
+        ],
+    )
+    def test_does_not_believe_a_length_that_can_be_none(self, length: str) -> None:
+        assert self.placed(self.BODY, length).bytes < HEAD_LIMIT
+
+    @pytest.mark.parametrize("length", ["1000000000", "9" * 12])
+    def test_believes_no_length_that_no_prompt_has(self, length: str) -> None:
+        prompt = self.placed(self.BODY, length)
+        assert HEAD_LIMIT < prompt.bytes <= MOST_BYTES
+        assert prompt.blocks == self.placed(self.BODY, "").blocks
+
+    @pytest.mark.parametrize("length", ["1", "1000000", "9" * 12])
+    def test_does_not_look_at_the_length_of_a_body_that_it_has_seen(self, length: str) -> None:
+        body = chat(model="remembers", prompt="tell me of the sea " * 100)
+        whole = prompt_of(read_json(body, complete=True), "remembers")
+        assert self.head(content_length=length).end(body).prompt == whole
+
+
+def _renamed() -> Decision:
+    serving = router(model_spec("llama"))
+    return serving.decide(serving.place("llama", None, {})._replace(rename="qwen"))
+
+
+RENAMED = _renamed()
+
+
+def test_everything_fed_is_held_also_beyond_what_is_read() -> None:
+    held = head()
+    body = chat(**TALK)
+    assert held.add(body[:10]) is None
+    assert held.add(body[10:]) is not None
+    assert held.held == body
+
+
+def test_what_was_read_of_it_is_given_back_under_another_name() -> None:
+    for padding in ("", "x" * HEAD_LIMIT):
+        held = head()
+        assert held.add(chat(prompt="once upon a time in the west", padding=padding)) is not None
+        assert held.edited(RENAMED) == held.held.replace(b"llama", b"qwen")
+
+
+def test_what_was_not_read_of_it_keeps_its_name() -> None:
+    late = json.dumps({"prompt": "x" * HEAD_LIMIT, "model": "llama"}).encode()
+    held = head(x_model="llama")
+    assert held.add(late) is not None
+    assert held.edited(RENAMED) == late
+
+
+@pytest.mark.skipif(COMPILED, reason="nothing here can stand in for what is compiled")
+def test_a_trickle_is_read_no_more_often_than_it_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def counting(body: bytes, *, complete: bool) -> Document:
+        sizes.append(len(body))
+        return read_json(body, complete=complete)
+
+    monkeypatch.setattr("extproc.core.conversation.request.read_json", counting)
+    body = json.dumps({**TALK, "model": "llama"}).encode()
+    held = head(x_model="llama")
+    for i in range(HEAD_LIMIT):
+        assert (held.add(body[i : i + 1]) is None) == (i < HEAD_LIMIT - 1)
+    assert sizes == [2**i for i in range(17)]

@@ -1,0 +1,162 @@
+"""Upstreams are asked for load reports where somebody hears the answer, and clients see no more of
+it than they asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed
+from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.fleet.load_report import Shown
+from extproc.core.fleet.signals import Load
+from tests.core.builders import TWO_ADDRESSES, model_spec, router
+
+ASKED = (("endpoint-load-metrics-format", "TEXT"),)
+HIDDEN = ("endpoint-load-metrics",)
+REPORT = b"TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25"
+BODY = json.dumps({"model": "llama", "prompt": "hello"}).encode()
+IN_MODES = pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX, BodyMode.NONE])
+
+
+class Gateway:
+    """One Envoy, and the sidecar's end of its streams."""
+
+    def __init__(self, strategy: str = "LeastQueue", *, shows_answers: bool = True) -> None:
+        self.router = router(model_spec("llama", strategy=strategy))
+        self.router.signals.follow(TWO_ADDRESSES)
+        self.shown = Shown()
+        if shows_answers:
+            first = self.request()
+            first.answered()
+            first.conversation.close()
+
+    def request(self, mode: BodyMode = BodyMode.BUFFERED, **headers: bytes) -> Request:
+        return Request(self, mode, {k.replace("_", "-"): v for k, v in headers.items()})
+
+    def loads(self) -> dict[str, Load]:
+        """What is known, by endpoint."""
+        readings = {address: self.router.signals.latest(address) for address in TWO_ADDRESSES}
+        return {address: reading.load for address, reading in readings.items() if reading}
+
+
+class Request:
+    """One stream, up to the decision."""
+
+    def __init__(self, gateway: Gateway, mode: BodyMode, headers: Mapping[str, bytes]) -> None:
+        self.conversation = Conversation(gateway.router, Random(0), gateway.shown)
+        raw = {":method": b"POST", ":path": b"/v1/completions", **headers}
+        first = Event(Kind.REQUEST_HEADERS, headers=raw, modes=Modes(mode))
+        body = Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True)
+        answers = self.conversation.receive(first) + self.conversation.receive(body)
+        self.decided = next(a for a in answers if isinstance(a, Proceed) and a.decision)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the upstream gets our request for a report."""
+        assert self.decided.set_headers in (ASKED, ())
+        return self.decided.set_headers == ASKED
+
+    @property
+    def address(self) -> str:
+        """Where it went."""
+        return self.decided.target
+
+    def answered(self, report: bytes | None = None, served_by: str = "") -> Answers:
+        """Envoy shows the head of the answer."""
+        event = Event(Kind.RESPONSE_HEADERS, load_report=report, served_by=served_by)
+        return self.conversation.receive(event)
+
+
+class TestARequest:
+    @IN_MODES
+    def test_asks_for_a_report(self, mode: BodyMode) -> None:
+        assert Gateway().request(mode).asks
+
+    def test_does_not_before_envoy_has_shown_that_it_shows_answers(self) -> None:
+        gateway = Gateway(shows_answers=False)
+        first, second = gateway.request(), gateway.request()
+        assert not first.asks
+        first.answered()
+        assert not second.asks
+        assert gateway.request().asks
+
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "RoundRobin", "Random"])
+    def test_does_not_for_a_strategy_that_would_not_listen(self, strategy: str) -> None:
+        assert not Gateway(strategy).request().asks
+
+    @pytest.mark.parametrize("wanted", [b"TEXT", b"JSON", b"json"])
+    def test_does_not_where_the_client_does(self, wanted: bytes) -> None:
+        assert not Gateway().request(endpoint_load_metrics_format=wanted).asks
+
+    @pytest.mark.parametrize("wanted", [b"", b"BIN", b"\xff"])
+    def test_does_where_the_client_asks_for_what_no_one_gives(self, wanted: bytes) -> None:
+        assert Gateway().request(endpoint_load_metrics_format=wanted).asks
+
+    def test_whose_headers_were_not_shown_asks_too(self) -> None:
+        gateway = Gateway()
+        conversation = Conversation(gateway.router, Random(0), gateway.shown)
+        (answer,) = conversation.receive(Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True))
+        assert isinstance(answer, Proceed)
+        assert answer.set_headers == ASKED
+
+
+class TestAReport:
+    @IN_MODES
+    def test_is_heard_and_taken_away(self, mode: BodyMode) -> None:
+        gateway = Gateway()
+        request = gateway.request(mode)
+        answers = request.answered(REPORT)
+        assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
+        assert gateway.loads() == {request.address: Load(3, 0.25)}
+
+    def test_is_that_of_the_endpoint_which_served_after_a_retry(self) -> None:
+        gateway = Gateway()
+        request = gateway.request()
+        (other,) = set(TWO_ADDRESSES) - {request.address}
+        request.answered(REPORT, served_by=other)
+        assert gateway.loads() == {other: Load(3, 0.25)}
+        assert dict(gateway.router.ledger.loads) == {other: 1}
+
+    def test_that_the_client_asked_for_is_heard_and_reaches_it(self) -> None:
+        gateway = Gateway()
+        request = gateway.request(endpoint_load_metrics_format=b"TEXT")
+        assert request.answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
+        assert gateway.loads() == {request.address: Load(3, 0.25)}
+
+    def test_that_nobody_asked_for_reaches_the_client(self) -> None:
+        gateway = Gateway(shows_answers=False)
+        assert gateway.request().answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
+
+    def test_is_not_heard_where_the_strategy_does_not_listen(self) -> None:
+        gateway = Gateway("PrefixHash")
+        assert gateway.request().answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
+        assert gateway.loads() == {}
+
+    @pytest.mark.parametrize("report", [b"TEXT nonsense", b""])
+    def test_that_says_nothing_sound_is_taken_away_all_the_same(self, report: bytes) -> None:
+        gateway = Gateway()
+        answers = gateway.request().answered(report)
+        assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
+        assert gateway.loads() == {}
+
+    def test_that_did_not_come_is_not_taken_away(self) -> None:
+        assert Gateway().request().answered() == (Proceed(Kind.RESPONSE_HEADERS),)
+
+    def test_after_the_end_is_not_heard(self) -> None:
+        gateway = Gateway()
+        request = gateway.request()
+        request.conversation.close()
+        assert request.answered(REPORT) == ()
+        assert gateway.loads() == {}
+
+    def test_before_a_decision_is_nobodys(self) -> None:
+        gateway = Gateway()
+        conversation = Conversation(gateway.router, Random(0), gateway.shown)
+        event = Event(Kind.RESPONSE_HEADERS, load_report=REPORT)
+        assert conversation.receive(event) == (Proceed(Kind.RESPONSE_HEADERS),)
+        assert gateway.loads() == {}

@@ -1,0 +1,572 @@
+"""Whatever a peer sends, in whatever order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import chain, pairwise, product, starmap
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.conversation.events import (
+    CHUNK_LIMIT,
+    ROUTING_HEADERS,
+    BodyMode,
+    Chunk,
+    Event,
+    Immediate,
+    Kind,
+    Modes,
+    Proceed,
+)
+from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.state_machine import Conversation, Passed
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.request.paths import INFERENCE_PATHS
+from extproc.core.request.rename import renamed_form, renamed_json
+from extproc.core.routing.catalog import Catalog
+from extproc.core.routing.response_ids import with_request_id
+from extproc.core.routing.router import Decision, Router
+from tests.core.bodies import bodies, documents, written
+from tests.core.builders import catalog, model_spec, split_spec, thorough, without_endpoints
+
+LLAMA = model_spec("llama", aliases=["l"], adapters=["sql"], meanLoadFactor=100)
+LISTENING = model_spec("llama", aliases=["l"], adapters=["sql"], strategy="LeastQueue")
+PREDICTING = model_spec("llama", aliases=["l"], adapters=["sql"], strategy="PrefixCache")
+QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"], prefixSource="Header:x-session")
+CANARY = split_spec("canary", llama=2, qwen=1)
+EVIL = "6.6.6.6:6666"
+USAGE = b'{"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 3}}}'
+REPORT = b"TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25"
+
+catalogs = st.sampled_from(
+    [
+        catalog(LLAMA),
+        catalog(LLAMA, QWEN),
+        catalog(LLAMA, QWEN, CANARY),
+        catalog(LISTENING),
+        catalog(PREDICTING),
+        without_endpoints(LLAMA),
+    ]
+)
+
+models = st.sampled_from(["llama", "l", "sql", "llama_sql", "qwen", "canary", "gpt", EVIL, ""])
+known_paths = st.sampled_from([path.replace("*", EVIL) for path in INFERENCE_PATHS])
+prefixes = st.sampled_from(["", "", "/team", f"/{EVIL}/", "/v1"])
+suffixes = st.sampled_from(["", "", "/", "?beta=true", "?model=qwen", f"?model={EVIL}", "/x"])
+paths = st.one_of(
+    known_paths,
+    st.builds(lambda *parts: "".join(parts), prefixes, known_paths, suffixes),
+    st.sampled_from(["/v1/models", "/v1/models/llama", f"/v1/models/{EVIL}", "/app", "/", ""]),
+)
+methods = st.sampled_from([b"GET", b"POST", b"", b"DELETE", b"OPTIONS", b"HEAD", b"\xff"])
+headers = st.fixed_dictionaries(
+    {":method": methods},
+    optional={
+        ":path": paths.map(str.encode),
+        "x-model": models.map(str.encode) | st.binary(max_size=5),
+        "x-session": st.binary(max_size=5),
+        "content-type": st.sampled_from(
+            [b"application/json", b'multipart/form-data; boundary="XX"', b"\xff", b""]
+        ),
+        "x-target-endpoint": st.just(EVIL.encode()),
+        "x-target-endpoint-fallback": st.just(EVIL.encode()),
+        "x-gateway-destination-endpoint": st.just(EVIL.encode()),
+        "x-request-id": st.binary(max_size=300),
+        "anthropic-version": st.just(b"2023-06-01"),
+        "x-gateway-model-name": st.just(EVIL.encode()),
+    },
+)
+
+
+# What any field of an event may be; said here because a compiled class does not tell.
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    # A peer that names neither path nor modes is answered out of step; it has tests of its own.
+    "headers": st.dictionaries(st.text(), st.binary()).map(lambda one: {":path": b"", **one}),
+    "body": st.binary(),
+    "end_of_stream": st.booleans(),
+    "modes": st.none() | st.builds(Modes, st.sampled_from(BodyMode), st.sampled_from(BodyMode)),
+    "subset": st.none() | st.lists(st.text()).map(tuple),
+    "served_by": st.text(),
+    "outcome": st.sampled_from([None, *Outcome]),
+    "attempts": st.integers(),
+    "load_report": st.none() | st.binary(),
+}
+
+
+def event(
+    kind: st.SearchStrategy[Kind], **named: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Event]:
+    """Fields that are not named may be anything."""
+    return st.builds(Event, kind, **{**FIELDS, **named})
+
+
+def _json_body(model: str) -> bytes:
+    return json.dumps({"model": model, "prompt": "hi", "x-target-endpoint": EVIL}).encode()
+
+
+def _form_body(model: str) -> bytes:
+    field = f'Content-Disposition: form-data; name="model"\r\n\r\n{model}'
+    return f"--XX\r\n{field}\r\n--XX--\r\n".encode()
+
+
+request_bodies = st.one_of(
+    models.map(_json_body), models.map(_form_body), bodies(), st.binary(max_size=20)
+)
+cut_bodies = st.tuples(request_bodies, st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]])
+
+subsets = st.none() | st.lists(
+    st.sampled_from(["10.0.0.1:8000", "10.0.0.2", "10.0.1.1:8000", EVIL, "nonsense"]), max_size=3
+).map(tuple)
+
+
+def events(modes: Modes) -> st.SearchStrategy[Event]:
+    """Anything that may come on a stream of these modes; fields not named here may be anything."""
+    told = st.sampled_from([modes, None])
+    return st.one_of(
+        event(
+            st.just(Kind.REQUEST_HEADERS),
+            headers=headers,
+            end_of_stream=st.booleans(),
+            modes=st.just(modes),
+            subset=subsets,
+        ),
+        event(
+            st.just(Kind.REQUEST_BODY),
+            body=request_bodies | cut_bodies,
+            end_of_stream=st.booleans(),
+            modes=told,
+        ),
+        event(st.sampled_from(Kind), end_of_stream=st.booleans(), modes=told),
+        event(
+            st.just(Kind.RESPONSE_HEADERS),
+            served_by=st.sampled_from(["", "10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.9:1"]),
+            outcome=st.sampled_from([None, *Outcome]),
+            attempts=st.integers(0, 3),
+            load_report=st.sampled_from([None, b"", REPORT, b"TEXT nonsense", b"\xff"]),
+            modes=told,
+        ),
+        event(
+            st.just(Kind.RESPONSE_BODY),
+            body=st.sampled_from([b"", b"data: {", USAGE, USAGE[:-1], b'{"usage": {', b"\xff"]),
+            end_of_stream=st.booleans(),
+            modes=told,
+        ),
+    )
+
+
+def well_begun(
+    modes: Modes, models: st.SearchStrategy[str], subsets: st.SearchStrategy[tuple[str, ...] | None]
+) -> st.SearchStrategy[list[Event]]:
+    """A request as clients send them."""
+    return st.tuples(
+        event(
+            st.just(Kind.REQUEST_HEADERS),
+            headers=st.builds(
+                lambda path: {":path": path.encode(), ":method": b"POST"},
+                st.sampled_from(["/v1/completions", "/v1/chat/completions"]),
+            ),
+            end_of_stream=st.just(False),
+            modes=st.just(modes),
+            subset=subsets,
+        ),
+        event(
+            st.just(Kind.REQUEST_BODY),
+            body=models.map(_json_body),
+            end_of_stream=st.booleans(),
+            modes=st.none(),
+        ),
+    ).map(list)
+
+
+def sequences_of(every: Iterable[Modes]) -> st.SearchStrategy[list[Event]]:
+    """Streams of these modes: events in any order, or after a good beginning."""
+    good = st.sampled_from(["llama", "sql"])
+    return st.one_of(
+        *(
+            strategy
+            for modes in every
+            for strategy in (
+                st.lists(events(modes), max_size=8),
+                _joined(well_begun(modes, models, subsets), events(modes)),
+                _joined(well_begun(modes, good, st.none()), events(modes)),
+            )
+        )
+    )
+
+
+def _joined(
+    begun: st.SearchStrategy[list[Event]], more: st.SearchStrategy[Event]
+) -> st.SearchStrategy[list[Event]]:
+    return st.tuples(begun, st.lists(more, max_size=5)).map(lambda pair: pair[0] + pair[1])
+
+
+def conversing(router: Router, pass_unknown: bool = False) -> Conversation:
+    return Conversation(router, Random(0), pass_unknown=pass_unknown)
+
+
+ONE_TO_ONE = [mode for mode in BodyMode if mode not in (BodyMode.AHEAD, BodyMode.DUPLEX)]
+sequences = sequences_of(starmap(Modes, product(BodyMode, BodyMode)))
+one_to_one = sequences_of(starmap(Modes, product(ONE_TO_ONE, ONE_TO_ONE)))
+
+
+def duplex_of(response: BodyMode) -> st.SearchStrategy[list[Event]]:
+    """Streams whose request body is to be streamed back; Envoy tells with the first event."""
+    modes = Modes(BodyMode.DUPLEX, response)
+    return sequences_of([modes]).map(
+        lambda sequence: [event._replace(modes=modes) for event in sequence[:1]] + sequence[1:]
+    )
+
+
+duplex = st.one_of(*map(duplex_of, BodyMode))
+ahead = sequences_of([Modes(BodyMode.AHEAD)])
+
+
+@thorough
+@given(catalogs, one_to_one, st.booleans())
+def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    ended = False
+    for event in sequence:
+        answers = conversation.receive(event)
+        if ended or event.kind is Kind.UNKNOWN:
+            assert answers == ()
+            continue
+        (answer,) = answers
+        if isinstance(answer, Immediate):
+            ended = True
+            assert answer.headers.get("x-request-id", "x").isprintable()
+            told = json.loads(answer.body)
+            assert answer.status == 200 or "message" in told["error"]
+        else:
+            assert isinstance(answer, Proceed)
+            assert answer.kind is event.kind
+
+
+@thorough
+@given(catalogs, sequences, st.integers(0, 8), st.booleans())
+def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
+    models: Catalog, sequence: list[Event], end: int, pass_unknown: bool
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = conversing(router, pass_unknown)
+    for event in sequence[:end]:
+        conversation.receive(event)
+        assert sum(router.ledger.loads.values()) <= 1
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+    for event in sequence[end:]:
+        assert conversation.receive(event) == ()
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+    assert list(router.ledger.held()) == []
+
+
+@thorough
+@given(catalogs, sequences, st.booleans())
+def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    router = Router(Ledger(), models)
+    ready = {
+        endpoint.address
+        for model in router.catalog.models.values()
+        for endpoint in model.snapshot.endpoints
+    }
+    conversation = conversing(router, pass_unknown)
+    for answer in chain.from_iterable(map(conversation.receive, sequence)):
+        if not isinstance(answer, Proceed):
+            continue
+        if answer.decision is not None:
+            of_model = router.catalog.models[answer.decision.model].snapshot.endpoints
+            assert answer.target == answer.decision.address
+            assert answer.target in {endpoint.address for endpoint in of_model}
+            assert answer.decision.fallback in {None, *ready} - {answer.target}
+            assert answer.destination in (answer.target, answer.decision.destination)
+            assert answer.model == answer.decision.model
+            assert router.catalog.names(answer.requested) or (
+                answer.requested in router.catalog.splits
+            )
+        elif isinstance(conversation.verdict, Passed):
+            assert answer.target == ""
+            assert set(answer.remove_headers) <= set(ROUTING_HEADERS)
+        elif answer.kind is Kind.REQUEST_HEADERS and answer.reroute:
+            assert answer.target in {PENDING, *ready}
+            assert answer.destination == ("" if answer.target == PENDING else answer.target)
+        else:
+            assert answer.target == ""
+        assert not answer.reroute or answer.kind is Kind.REQUEST_HEADERS
+        assert EVIL not in answer.destination
+
+
+@thorough
+@given(catalogs, sequences, st.booleans())
+def test_a_verdict_never_changes(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    verdict = None
+    for event in sequence:
+        conversation.receive(event)
+        assert verdict is None or conversation.verdict is verdict
+        verdict = conversation.verdict
+    conversation.close()
+    assert conversation.verdict is verdict
+
+
+# Parts of a request in the order in which their answers must stand.
+RESPONSES = {Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS}
+PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
+
+
+@thorough
+@given(catalogs, duplex, st.booleans())
+def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = conversing(router, pass_unknown)
+    came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
+    open_ = ended = bodiless = False
+    for event in sequence:
+        # What counts of the request: from its headers on to the end of its body.
+        if event.kind is Kind.REQUEST_HEADERS and not open_:
+            open_ = True
+            ended = bodiless = event.end_of_stream
+        elif event.kind is Kind.REQUEST_BODY and open_ and not ended:
+            came += event.body
+            ended = event.end_of_stream
+        elif event.kind is Kind.REQUEST_TRAILERS and open_:
+            ended = True
+        for answer in conversation.receive(event):
+            if isinstance(answer, Immediate):
+                return
+            if open_:
+                kinds.append(answer.kind)
+            if isinstance(answer, Chunk) and answer.kind is Kind.REQUEST_BODY:
+                assert len(answer.body) <= CHUNK_LIMIT
+                back += answer.body
+                ends += answer.end_of_stream
+    assert kinds.count(Kind.REQUEST_HEADERS) <= 1
+    assert ends <= 1
+    verdict = conversation.verdict
+    decided = isinstance(verdict, Decision | Passed)
+    if isinstance(verdict, Decision) and verdict.changes_body:
+        assert bytes(back) in edits(bytes(came), verdict)
+    else:
+        assert back == (came if decided else b"")
+    if decided:
+        order = [PARTS.index(kind) for kind in kinds if kind in PARTS]
+        assert order == sorted(order)
+        assert bodiless or ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+
+
+def edits(body: bytes, decision: Decision) -> set[bytes]:
+    """The bodies that servers may get for this one."""
+    names = {body} if decision.rename is None else renamings(body, decision.rename)
+    response_id = decision.response_id
+    return names if response_id is None else {with_request_id(n, response_id) for n in names}
+
+
+def renamings(body: bytes, name: str) -> set[bytes]:
+    """The body under another name for its model, as far as its head shows it, however long."""
+    content_type = "multipart/form-data; boundary=XX"
+    heads = [(body[:length], body[length:]) for length in range(len(body) + 1)]
+    return {renamed_json(head, name) + rest for head, rest in heads} | {
+        renamed_form(head, content_type, name) + rest for head, rest in heads
+    }
+
+
+@thorough
+@given(catalogs, ahead, st.booleans())
+def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = conversing(router, pass_unknown)
+    asked = list[Kind]()
+    answered = list[Kind]()
+    came, went_on = list[bytes](), list[bytes]()
+    for event in sequence:
+        if event.kind is Kind.UNKNOWN or (asked and event.kind is Kind.REQUEST_HEADERS):
+            continue
+        first = not asked
+        asked.append(event.kind)
+        if event.kind is Kind.REQUEST_BODY:
+            came.append(event.body)
+        answers = conversation.receive(event._replace(modes=Modes(BodyMode.AHEAD)))
+        if first and event.kind is not Kind.REQUEST_HEADERS:
+            return  # of a stream that begins otherwise nothing waits
+        if event.kind in RESPONSES and conversation.verdict is None:
+            return  # nor does Envoy have an answer to a request that it has not let go
+        for answer in answers:
+            if isinstance(answer, Immediate):
+                conversation.close()
+                assert dict(router.ledger.loads) == {}
+                return
+            assert isinstance(answer, Proceed)
+            answered.append(answer.kind)
+            if answer.kind is Kind.REQUEST_BODY:
+                shown = came[len(went_on)]
+                went_on.append(shown if answer.body is None else answer.body)
+        assert answered == asked[: len(answered)]
+        assert len(answered) == len(asked) or conversation.verdict is None
+    verdict = conversation.verdict
+    body, arrived = b"".join(came), b"".join(went_on)
+    if isinstance(verdict, Decision) and verdict.changes_body:
+        assert arrived in edits(body, verdict)
+    elif isinstance(verdict, Decision | Passed):
+        assert arrived == body
+    conversation.close()
+    assert dict(router.ledger.loads) == {}
+
+
+@thorough
+@given(catalogs, sequences)
+def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that_route(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = conversing(router, pass_unknown=True)
+    for event in sequence:
+        before = conversation.verdict
+        answers = conversation.receive(event)
+        if not isinstance(conversation.verdict, Passed):
+            continue
+        assert dict(router.ledger.loads) == {}
+        for answer in answers:
+            assert not isinstance(answer, Immediate)
+            if isinstance(answer, Proceed):
+                sent = [name for name in ROUTING_HEADERS if name in event.headers]
+                assert list(answer.remove_headers) == ([] if before else sent)
+                assert (answer.body, answer.set_headers, answer.target) == (None, (), "")
+
+
+@thorough
+@given(catalogs, one_to_one, st.booleans())
+def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    for event in sequence:
+        for answer in conversation.receive(event):
+            if not isinstance(answer, Proceed) or answer.body is None:
+                continue
+            assert answer.kind is event.kind is Kind.REQUEST_BODY
+            assert answer.decision is not None
+            assert answer.decision.changes_body
+            assert answer.body != event.body
+            assert answer.body in edits(event.body, answer.decision)
+            length = ("content-length", str(len(answer.body)))
+            assert (length in answer.set_headers) == event.end_of_stream
+            assert ("content-length" in answer.remove_headers) != event.end_of_stream
+
+
+@thorough
+@given(catalogs, sequences, st.booleans())
+def test_a_report_is_taken_away_only_where_we_asked_for_it(
+    models: Catalog, sequence: list[Event], pass_unknown: bool
+) -> None:
+    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    asked = False
+    for event in sequence:
+        for answer in conversation.receive(event):
+            if isinstance(answer, Proceed) and answer.kind is Kind.RESPONSE_HEADERS:
+                came = event.load_report is not None
+                assert bool(answer.remove_headers) == (asked and came)
+            elif isinstance(answer, Proceed):
+                asked |= ("endpoint-load-metrics-format", "TEXT") in answer.set_headers
+            if isinstance(answer, Proceed) and answer.decision is not None:
+                assert answer.decision.reads_signals or not asked
+
+
+@thorough
+@given(catalogs, sequences)
+def test_an_answer_says_something_only_of_a_prompt_that_was_predicted_and_nothing_of_it_is_kept(
+    models: Catalog, sequence: list[Event]
+) -> None:
+    router = Router(Ledger(), models)
+    conversation = Conversation(router, Random(0))
+    shown = b""
+    for event in sequence:
+        conversation.receive(event)
+        if event.kind is Kind.RESPONSE_BODY:
+            shown += event.body
+    verdict = conversation.verdict
+    conversation.close()
+    response = conversation.response
+    if response is not None:
+        assert isinstance(verdict, Decision)
+        assert response._reader is None
+        if response.usage is not None:
+            assert verdict.prediction is not None
+            assert USAGE in shown
+            assert response.usage == (9, 3)
+    assert not any(router.signals.backlog.tokens.values())
+
+
+def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({min(cut, len(body)) for cut in cuts} | {0, len(body)})
+    return [body[start:end] for start, end in pairwise(places)]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A body that is a request for the model, sometimes longer than is ever held."""
+    items = list(draw(documents).items())
+    model = draw(st.sampled_from(["llama", "l", "llama_sql"]))
+    items.insert(draw(st.integers(0, len(items))), ("model", model))
+    if draw(st.booleans()):
+        items.append(("padding", "x" * draw(st.integers(1, 3 * CHUNK_LIMIT))))
+    return written(dict(items), compact=draw(st.booleans()), ascii_only=draw(st.booleans()))
+
+
+places = st.lists(st.integers(0, 300) | st.integers(0, 4 * CHUNK_LIMIT), max_size=12)
+OF_A_PREFIX = st.sampled_from(["FirstUserMessage", "PromptHead", "Header:x-session"])
+
+
+@thorough
+@given(requests(), places, st.booleans(), OF_A_PREFIX, st.integers(1, 40))
+def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
+    body: bytes, cuts: list[int], with_trailers: bool, source: str, length: int
+) -> None:
+    spec = model_spec(
+        "llama", aliases=["l"], adapters=["sql"], prefixSource=source, prefixCharLength=length
+    )
+    outcomes = []
+    for parts in ([body], _parts(body, cuts)):
+        conversation = Conversation(Router(Ledger(), catalog(spec)), Random(0))
+        first = Event(
+            Kind.REQUEST_HEADERS,
+            headers={":path": b"/v1/chat/completions", ":method": b"POST", "x-session": b"s"},
+            modes=Modes(BodyMode.DUPLEX),
+        )
+        answers = [*conversation.receive(first)]
+        for i, part in enumerate(parts):
+            end = i == len(parts) - 1 and not with_trailers
+            event = Event(Kind.REQUEST_BODY, body=part, end_of_stream=end)
+            answers += conversation.receive(event)
+        if with_trailers:
+            answers += conversation.receive(Event(Kind.REQUEST_TRAILERS))
+        headers, *pieces = answers
+        assert isinstance(headers, Proceed)
+        assert headers.decision is not None
+        if with_trailers:
+            assert pieces.pop() == Proceed(Kind.REQUEST_TRAILERS)
+        rename = headers.decision.rename
+        back = b"".join(p.body for p in pieces if isinstance(p, Chunk))
+        assert back == (body if rename is None else renamed_json(body, rename))
+        served = rename or json.loads(body)["model"]
+        assert json.loads(back) == {**json.loads(body), "model": served}
+        ends = [isinstance(p, Chunk) and p.end_of_stream for p in pieces]
+        assert ends == [*[False] * (len(ends) - 1), not with_trailers]
+        outcomes.append((headers.target, headers.decision.key))
+    assert outcomes[0] == outcomes[1]

@@ -1,0 +1,247 @@
+"""The body's `model` becomes what the servers call the model, in every mode that can change it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from extproc.core.conversation.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
+from extproc.core.conversation.head import HEAD_LIMIT
+from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.schema import ModelSpec
+from tests.core.builders import TWO_ADDRESSES, by_service, model_spec, router, split_spec
+
+LLAMA = model_spec("llama", aliases=["l", "longer-than-llama"], adapters=["sql"])
+QWEN = model_spec("qwen", endpoints=["10.0.1.1:8000"]).model_copy(
+    update={"served_name": "Qwen/Qwen3"}
+)
+SPLIT = split_spec("canary", llama=1, qwen=1)
+FORM = {"content-type": b"multipart/form-data; boundary=XX"}
+
+
+def asking(model: str, content: str = "hello", **more: Any) -> bytes:
+    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    messages = [{"role": "user", "content": content}]
+    return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
+
+
+def form(model: str) -> bytes:
+    field = f'Content-Disposition: form-data; name="model"\r\n\r\n{model}'
+    return f"--XX\r\n{field}\r\n--XX--\r\n".encode()
+
+
+def decided(answers: Answers) -> Proceed:
+    """The answer that carries the decision: the first."""
+    answer = answers[0]
+    assert isinstance(answer, Proceed)
+    assert answer.decision is not None
+    return answer
+
+
+def streamed(answers: Answers) -> bytes:
+    return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
+
+
+class Peer:
+    """Envoy's side of one stream."""
+
+    def __init__(self, mode: BodyMode, *specs: ModelSpec) -> None:
+        self.router = router(*(specs or (LLAMA, QWEN, SPLIT)))
+        self.conversation = Conversation(self.router, Random(0))
+        self.mode = mode
+
+    def headers(self, path: str = "/v1/chat/completions", **others: bytes) -> Answers:
+        named = {name.replace("_", "-"): value for name, value in others.items()}
+        headers = {":method": b"POST", ":path": path.encode(), **named}
+        modes = Modes(self.mode)
+        return self.conversation.receive(Event(Kind.REQUEST_HEADERS, headers=headers, modes=modes))
+
+    def body(self, part: bytes, *, end: bool = True) -> Answers:
+        return self.conversation.receive(Event(Kind.REQUEST_BODY, body=part, end_of_stream=end))
+
+
+class TestABodyThatWasShownInOne:
+    def send(self, body: bytes, *, end: bool = True, **headers: bytes) -> Proceed:
+        peer = Peer(BodyMode.BUFFERED)
+        peer.headers("/v1/chat/completions", **headers)
+        (answer,) = peer.body(body, end=end)
+        return decided((answer,))
+
+    @pytest.mark.parametrize(
+        ("requested", "served"),
+        [
+            ("l", "llama"),
+            ("longer-than-llama", "llama"),
+            ("llama_sql", "sql"),
+            ("qwen", "Qwen/Qwen3"),
+        ],
+    )
+    def test_is_replaced_by_one_of_its_new_length(self, requested: str, served: str) -> None:
+        answer = self.send(asking(requested))
+        assert answer.body == asking(served)
+        assert answer.set_headers == (("content-length", str(len(asking(served)))),)
+        assert answer.remove_headers == ()
+
+    @pytest.mark.parametrize("requested", ["llama", "sql"])
+    def test_that_names_the_model_as_its_servers_do_goes_on_untouched(self, requested: str) -> None:
+        answer = self.send(asking(requested))
+        assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+
+    def test_in_part_has_no_length_that_anyone_could_tell(self) -> None:
+        body = asking("l", "x" * 1000)
+        answer = self.send(body[:500], end=False)
+        assert answer.body == asking("llama", "x" * 1000)[:504]
+        assert (answer.set_headers, answer.remove_headers) == ((), ("content-length",))
+
+    def test_in_part_without_its_model_goes_on_untouched(self) -> None:
+        body = json.dumps({"messages": "x" * 100, "model": "l"}).encode()[:90]
+        answer = self.send(body, end=False, x_model=b"l")
+        assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+
+    def test_as_a_form_is_replaced_too(self) -> None:
+        peer = Peer(BodyMode.BUFFERED)
+        peer.headers("/v1/audio/transcriptions", content_type=FORM["content-type"])
+        assert decided(peer.body(form("l"))).body == form("llama")
+
+    def test_without_headers_is_replaced_too(self) -> None:
+        peer = Peer(BodyMode.BUFFERED)
+        assert decided(peer.body(asking("l"))).body == asking("llama")
+
+    def test_that_no_endpoint_can_serve_is_refused(self) -> None:
+        peer = Peer(BodyMode.BUFFERED, by_service("gone"), split_spec("canary", gone=1))
+        peer.headers()
+        (answer,) = peer.body(asking("canary"))
+        assert isinstance(answer, Immediate)
+        assert answer.status == 503
+
+
+class TestABodyThatIsStreamedBack:
+    @pytest.mark.parametrize(
+        ("requested", "served"), [("l", "llama"), ("llama_sql", "sql"), ("qwen", "Qwen/Qwen3")]
+    )
+    @pytest.mark.parametrize("cut", [1, 10, 15, 200, 900])
+    def test_comes_back_with_the_new_name(self, requested: str, served: str, cut: int) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        body = asking(requested, "x" * 1000)
+        answers = peer.headers() + peer.body(body[:cut], end=False) + peer.body(body[cut:])
+        assert streamed(answers) == asking(served, "x" * 1000)
+        # Envoy takes `content-length` away by itself.
+        assert (decided(answers).set_headers, decided(answers).remove_headers) == ((), ())
+        assert decided(answers).body is None
+
+    def test_under_the_name_that_its_servers_know_comes_back_as_it_is(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        assert streamed(peer.headers() + peer.body(asking("llama"))) == asking("llama")
+
+    def test_is_changed_no_further_than_it_was_read(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers(x_model=b"l")
+        late = json.dumps({"messages": "x" * HEAD_LIMIT, "model": "l"}).encode()
+        assert streamed(peer.body(late, end=False)) == late
+
+    def test_is_changed_wherever_it_says_its_name_if_all_of_it_was_read(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers()
+        late = {"messages": "x" * HEAD_LIMIT, "model": "l"}
+        changed = json.dumps({**late, "model": "llama"}).encode()
+        assert streamed(peer.body(json.dumps(late).encode())) == changed
+
+    def test_comes_back_whole_where_its_head_ends_in_a_large_piece(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers()
+        body, expected = (asking(model, "x" * 200_000) for model in ("l", "llama"))
+        assert streamed(peer.body(body)) == expected
+
+    def test_that_is_a_form_comes_back_with_the_new_name(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers("/v1/audio/transcriptions", content_type=FORM["content-type"])
+        assert streamed(peer.body(form("l"))) == form("llama")
+
+    def test_has_it_before_its_trailers(self) -> None:
+        peer = Peer(BodyMode.DUPLEX)
+        peer.headers()
+        peer.body(asking("l"), end=False)
+        answers = peer.conversation.receive(Event(Kind.REQUEST_TRAILERS))
+        assert streamed(answers) in (asking("llama"), b"")
+
+
+def test_a_body_that_is_not_shown_goes_on_as_it_is() -> None:
+    answer = decided(Peer(BodyMode.NONE).headers(x_model=b"l"))
+    assert answer.decision is not None
+    assert answer.decision.rename == "llama"
+    assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+
+
+class TestASplit:
+    @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
+    def test_puts_the_targets_name_in_the_body_and_keeps_conversations_together(
+        self, mode: BodyMode
+    ) -> None:
+        served = {"llama": "llama", "qwen": "Qwen/Qwen3"}
+        seen = set()
+        for content in [f"question {i}" for i in range(20)]:
+            models = set()
+            for turn in ("a", "b"):
+                peer = Peer(mode)
+                early = peer.headers()
+                body = asking("canary", content, turn=turn)
+                answers = peer.body(body)
+                if mode is BodyMode.BUFFERED:
+                    assert isinstance(early[0], Proceed)
+                    assert early[0].target == PENDING
+                answer = decided(answers)
+                assert answer.decision is not None
+                model = answer.decision.model
+                expected = asking(served[model], content, turn=turn)
+                assert (answer.body or streamed(answers)) == expected
+                models.add(model)
+            assert len(models) == 1
+            seen |= models
+        assert seen == set(served)
+
+    def test_that_a_header_names_leaves_the_target_open(self) -> None:
+        (early,) = Peer(BodyMode.BUFFERED).headers(x_model=b"canary")
+        assert isinstance(early, Proceed)
+        assert early.target == PENDING
+
+    def test_of_the_only_model_has_a_provisional_target(self) -> None:
+        (early,) = Peer(BodyMode.BUFFERED, LLAMA, split_spec("canary", llama=1)).headers()
+        assert isinstance(early, Proceed)
+        assert early.target in TWO_ADDRESSES
+
+    def test_waits_for_what_requests_stick_to_though_the_models_key_is_read(self) -> None:
+        by_session = model_spec("llama", prefixSource="Header:x-session")
+        peer = Peer(BodyMode.DUPLEX, by_session, QWEN, split_spec("canary", llama=1))
+        peer.headers(x_session=b"s")
+        body = asking("canary", "x" * 200)
+        assert peer.body(body[:80], end=False) == ()
+        answers = peer.body(body[80:200], end=False)
+        assert streamed(answers) == body[:200].replace(b"canary", b"llama")
+
+    def test_by_a_header_does_not_wait(self) -> None:
+        by_user = split_spec("canary", "Header:X-User", qwen=1)
+        llama = model_spec("llama", prefixSource="Header:x-session")
+        other = QWEN.model_copy(update={"load_balancing": llama.load_balancing})
+        peer = Peer(BodyMode.DUPLEX, llama, other, by_user)
+        peer.headers(x_user=b"u", x_session=b"s")
+        assert streamed(peer.body(b'{"model": "canary", "mess', end=False)).startswith(
+            b'{"model": "Qwen/Qwen3", "mess'
+        )
+
+    def test_is_decided_by_a_header_where_bodies_are_not_shown(self) -> None:
+        by_user = split_spec("canary", "Header:X-User", llama=1, qwen=1)
+        models = set()
+        for user in range(20):
+            chosen = set()
+            for _ in range(3):
+                peer = Peer(BodyMode.NONE, LLAMA, QWEN, by_user)
+                answer = decided(peer.headers(x_model=b"canary", x_user=str(user).encode()))
+                assert answer.decision is not None
+                chosen.add(answer.decision.model)
+            assert len(chosen) == 1
+            models |= chosen
+        assert models == {"llama", "qwen"}

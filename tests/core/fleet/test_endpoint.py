@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.subset import subset_of
+from extproc.core.schema import LoadBalancingSpec, StrategyName
+from extproc.core.strategies import Candidate, Query, Reason
+from tests.core.builders import balancing, endpoint, endpoints, strategy_of, thorough
+
+A, B, C = endpoint("a", "sql"), endpoint("b", "sql", "law"), endpoint("c")
+
+
+def test_a_snapshot_is_the_same_for_every_order_of_arrival() -> None:
+    for arrival in permutations([A, B, C]):
+        snapshot = Snapshot.of(arrival)
+        assert snapshot.endpoints == (A, B, C)
+        assert list(snapshot.ring.walk(0)) == list(Snapshot.of([A, B, C]).ring.walk(0))
+
+
+def test_without_an_adapter_all_are_eligible() -> None:
+    assert Snapshot.of([A, B, C]).eligible("") == (A, B, C)
+
+
+def test_with_an_adapter_those_that_have_it_are_eligible() -> None:
+    snapshot = Snapshot.of([A, B, C])
+    assert snapshot.eligible("sql") == (A, B)
+    assert snapshot.eligible("law") == (B,)
+    assert snapshot.eligible("unheard-of") == ()
+
+
+def test_the_walk_meets_the_eligible_endpoints_in_the_rings_order() -> None:
+    snapshot = Snapshot.of([A, B, C])
+    for key in (0, 2**63, 2**64 - 1):
+        on_ring = list(snapshot.ring.walk(key))
+        assert list(snapshot.walk(key, "")) == on_ring
+        assert list(snapshot.walk(key, "sql")) == [e for e in on_ring if e is not C]
+        assert list(snapshot.walk(key, "unheard-of")) == []
+
+
+def test_each_endpoint_has_the_replications_number_of_places() -> None:
+    assert len(Snapshot.of([A, B, C], replication=10).ring) == 30
+
+
+class TestARestrictedSnapshot:
+    def test_has_only_the_endpoints_that_are_allowed(self) -> None:
+        fleet = endpoints(4)
+        snapshot = Snapshot.of(fleet).restricted(subset_of((fleet[1].address, fleet[3].address)))
+        assert snapshot.eligible("") == (fleet[1], fleet[3])
+        assert snapshot.endpoints == (fleet[1], fleet[3])
+
+    def test_has_of_those_the_ones_with_the_adapter(self) -> None:
+        one, two, three = (
+            replace(e, adapters=adapters)
+            for e, adapters in zip(
+                endpoints(3),
+                [frozenset({"sql"}), frozenset({"sql", "law"}), frozenset[str]()],
+                strict=True,
+            )
+        )
+        snapshot = Snapshot.of([one, two, three]).restricted(
+            subset_of((two.address, three.address))
+        )
+        assert snapshot.eligible("sql") == (two,)
+        assert snapshot.eligible("law") == (two,)
+        assert list(snapshot.walk(7, "sql")) == [two]
+        assert snapshot.eligible("unheard-of") == ()
+
+    @thorough
+    @given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 7)))
+    def test_is_walked_in_the_order_of_the_whole_ring(self, key: int, kept: set[int]) -> None:
+        fleet = endpoints(8)
+        whole = Snapshot.of(fleet)
+        allowed = {fleet[i] for i in kept}
+        snapshot = whole.restricted(subset_of(tuple(e.address for e in allowed)))
+        assert list(snapshot.walk(key, "")) == [e for e in whole.walk(key, "") if e in allowed]
+        assert set(snapshot.endpoints) == allowed
+
+    def test_keeps_the_ring_as_it_is(self) -> None:
+        whole = Snapshot.of(endpoints(4))
+        assert whole.restricted(subset_of(("10.0.0.1",))).ring is whole.ring
+
+    @pytest.mark.parametrize("strategy", get_args(StrategyName))
+    @pytest.mark.parametrize("key", [None, 7])
+    def test_is_honoured_by_every_strategy(self, strategy: StrategyName, key: int | None) -> None:
+        fleet = endpoints(6)
+        kept = fleet[1], fleet[4]
+        snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
+        ranking = strategy_of(balancing(strategy))
+        for loads in ({}, {e.address: i for i, e in enumerate(fleet)}, {kept[0].address: 50}):
+            order = list(ranking.rank(Query(key=key), snapshot, loads))
+            assert {candidate.endpoint for candidate in order} == set(kept)
+            assert [candidate.hops for candidate in order] in ([0, 1], [1, 0])
+
+    def test_bounds_the_load_by_its_own_mean(self) -> None:
+        fleet = endpoints(6)
+        kept = fleet[1], fleet[4]
+        snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
+        ranking = strategy_of(LoadBalancingSpec(strategy="PrefixHash"))
+        home, other = snapshot.walk(7, "")
+        # Over the two: (10 + 1) / 2 * 1.25 < 7, though all others are busy.
+        loads = {**{e.address: 1000 for e in fleet}, home.address: 7, other.address: 3}
+        first = next(ranking.rank(Query(key=7), snapshot, loads))
+        assert first == Candidate(other, 1, Reason.BOUND)
+        # Idle ones elsewhere do not lower the bound: (6 + 1) / 2 * 1.25 > 3.
+        loads = {home.address: 3, other.address: 3}
+        first = next(ranking.rank(Query(key=7), snapshot, loads))
+        assert first == Candidate(home, 0, Reason.PREFIX)

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from extproc.core.fleet.backlog import Backlog
+from extproc.core.fleet.ledger import Lease, Ledger
+from tests.core.builders import endpoint
+
+A, B = endpoint("10.0.0.1:8000"), endpoint("10.0.0.2:8000")
+
+
+def test_a_lease_counts_from_its_taking_to_its_release() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    assert dict(ledger.loads) == {A.address: 1}
+    lease.release()
+    assert dict(ledger.loads) == {}
+
+
+def test_a_lease_released_again_counts_once() -> None:
+    ledger = Ledger()
+    lease, other = ledger.acquire("llama", A), ledger.acquire("llama", A)
+    lease.release()
+    lease.release()
+    assert dict(ledger.loads) == {A.address: 1}
+    other.release()
+    assert dict(ledger.loads) == {}
+    assert list(ledger.held()) == []
+
+
+def test_an_endpoint_of_two_models_has_one_load_and_is_held_by_both() -> None:
+    ledger = Ledger()
+    ledger.acquire("llama", A)
+    ledger.acquire("qwen", A)
+    ledger.acquire("qwen", A)
+    assert dict(ledger.loads) == {A.address: 3}
+    assert sorted((model, e.address, n) for model, e, n in ledger.held()) == [
+        ("llama", A.address, 1),
+        ("qwen", A.address, 2),
+    ]
+
+
+def test_a_lease_that_moves_counts_on_the_new_endpoint_only() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    lease.move(B)
+    assert dict(ledger.loads) == {B.address: 1}
+    assert list(ledger.held()) == [("llama", B, 1)]
+    lease.release()
+    assert dict(ledger.loads) == {}
+
+
+def test_a_released_lease_does_not_move() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    lease.release()
+    lease.move(B)
+    assert dict(ledger.loads) == {}
+    assert lease.endpoint is A
+
+
+addresses = st.sampled_from(["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"])
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Leases taken, moved and released in any order, against a count of those that are out."""
+
+    leases = Bundle("leases")
+    released = Bundle("released")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.out: list[Lease] = []
+
+    @rule(
+        target=leases,
+        model=st.sampled_from(["llama", "qwen"]),
+        address=addresses,
+        adapter=st.sampled_from(["", "sql"]),
+    )
+    def acquire(self, model: str, address: str, adapter: str) -> Lease:
+        # The same address may come back as another endpoint object.
+        lease = self.ledger.acquire(model, endpoint(address, adapter))
+        self.out.append(lease)
+        return lease
+
+    @rule(lease=leases, address=addresses)
+    def move(self, lease: Lease, address: str) -> None:
+        lease.move(endpoint(address))
+        assert lease.endpoint.address == address
+
+    @rule(lease=released, address=addresses)
+    def move_too_late(self, lease: Lease, address: str) -> None:
+        lease.move(endpoint(address))
+
+    @rule(target=released, lease=consumes(leases))
+    def release(self, lease: Lease) -> Lease:
+        lease.release()
+        self.out.remove(lease)
+        return lease
+
+    @rule(lease=released)
+    def release_again(self, lease: Lease) -> None:
+        lease.release()
+
+    @invariant()
+    def loads_are_the_leases_that_are_out(self) -> None:
+        assert dict(self.ledger.loads) == Counter(lease.endpoint.address for lease in self.out)
+
+    @invariant()
+    def held_tells_them_apart_by_model(self) -> None:
+        held = {(model, e.address): n for model, e, n in self.ledger.held()}
+        assert held == Counter((lease.model, lease.endpoint.address) for lease in self.out)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=100, deadline=None)
+
+
+class TestThePromptOfALease:
+    """It is work for the endpoint from the lease's taking to the answer's beginning."""
+
+    def scene(self) -> tuple[Backlog, Lease]:
+        backlog = Backlog()
+        lease = Ledger().acquire("llama", A)
+        lease.prefill = backlog.add(A.address, 100)
+        return backlog, lease
+
+    def test_is_computed_when_the_answer_begins(self) -> None:
+        backlog, lease = self.scene()
+        lease.answered()
+        assert dict(backlog.tokens) == {}
+
+    def test_is_over_when_the_lease_is(self) -> None:
+        backlog, lease = self.scene()
+        lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_goes_where_the_lease_goes(self) -> None:
+        backlog, lease = self.scene()
+        lease.move(B)
+        assert dict(backlog.tokens) == {B.address: 100}
+        lease.answered()
+        assert dict(backlog.tokens) == {}
+
+    def test_does_not_go_with_a_lease_that_was_answered_or_is_over(self) -> None:
+        backlog, lease = self.scene()
+        lease.answered()
+        lease.move(B)
+        assert dict(backlog.tokens) == {}
+        backlog, lease = self.scene()
+        lease.release()
+        lease.move(B)
+        assert dict(backlog.tokens) == {}
+
+    def test_is_computed_together_with_those_before_it_but_ends_alone(self) -> None:
+        for begins, left in ((True, 3), (False, 103)):
+            backlog, first = self.scene()
+            second, third = (Ledger().acquire("llama", A) for _ in range(2))
+            second.prefill = backlog.add(A.address, 20)
+            third.prefill = backlog.add(A.address, 3)
+            if begins:
+                second.answered()
+            else:
+                second.release()
+            assert dict(backlog.tokens) == {A.address: left}
+            first.release()
+            assert dict(backlog.tokens) == {A.address: 3}
+
+    def test_may_be_told_any_number_of_times_of_its_end(self) -> None:
+        backlog, lease = self.scene()
+        for _ in range(2):
+            lease.answered()
+            lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_is_unknown_of_most(self) -> None:
+        lease = Ledger().acquire("llama", A)
+        assert lease.prefill is None
+        lease.answered()
+        lease.move(B)
+        lease.release()

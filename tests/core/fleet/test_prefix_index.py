@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+import xxhash
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from extproc.core.fleet.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, RUN_BLOCKS, PrefixIndex
+from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+
+A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+TOKENS = int(BLOCK_BYTES / BYTES_PER_TOKEN)  # of a block
+
+
+def prompt(*words: str) -> list[int]:
+    """A block for each word, which stands for all words before it, too."""
+    texts = (" ".join(words[: end + 1]) for end in range(len(words)))
+    return [xxhash.xxh64_intdigest(text.encode()) for text in texts]
+
+
+ONE = prompt("a", "b", "c", "d")
+OTHER = prompt("a", "b", "x", "y", "z")
+APART = prompt("p", "q", "r")
+
+
+def hashes(rng: Random, number: int) -> list[int]:
+    return [rng.getrandbits(64) for _ in range(number)]
+
+
+def room(index: PrefixIndex, address: str, blocks: int) -> None:
+    index.resize(address, blocks * TOKENS)
+
+
+def runs(index: PrefixIndex, address: str) -> int:
+    return len(index._held[address]._runs)
+
+
+def is_empty(index: PrefixIndex) -> bool:
+    return not (index._holders or index._held or index._addresses)
+
+
+class TestWhatAnEndpointHas:
+    def test_is_nothing_where_nothing_was_sent(self) -> None:
+        assert dict(PrefixIndex().matches(ONE)) == {}
+
+    def test_is_all_of_a_prompt_that_was_sent_there(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        assert dict(index.matches(ONE)) == {A: 4}
+        assert (len(index), index.size(A), index.size(B)) == (4, 4, 0)
+
+    def test_is_of_another_prompt_as_much_as_they_have_in_common(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        assert dict(index.matches(OTHER)) == {A: 2}
+        assert dict(index.matches(APART)) == {}
+
+    def test_is_told_of_each_endpoint(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        index.sent(B, OTHER)
+        index.sent(C, ONE[:1])
+        assert dict(index.matches(ONE)) == {A: 4, B: 2, C: 1}
+        assert dict(index.matches(OTHER)) == {A: 2, B: 5, C: 1}
+
+    def test_ends_with_the_prompt(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, OTHER)
+        assert dict(index.matches(OTHER[:3])) == {A: 3}
+        assert dict(index.matches([])) == {}
+
+    def test_does_not_grow_by_the_same_prompt_again(self) -> None:
+        index = PrefixIndex()
+        for _ in range(5):
+            index.sent(A, ONE)
+        assert len(index) == 4
+
+    def test_is_told_of_more_endpoints_than_a_word_of_the_machine_has_bits(self) -> None:
+        index = PrefixIndex()
+        addresses = [f"10.0.0.{number}:8000" for number in range(200)]
+        for number, address in enumerate(addresses):
+            index.sent(address, ONE[: 1 + number % 4])
+        assert index.matches(ONE) == {a: 1 + n % 4 for n, a in enumerate(addresses)}
+
+
+class TestTheLeastRecentlyUsed:
+    def test_is_forgotten_first(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        for each in (ONE, APART, prompt("new")):
+            index.sent(A, each)
+        assert index.matches(ONE) == {A: 3}
+        assert index.matches(APART) == {A: 3}
+        assert index.matches(prompt("new")) == {A: 1}
+
+    def test_is_the_end_of_a_prompt_before_its_beginning(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 5)
+        index.sent(A, OTHER)
+        for number, left in enumerate([4, 3, 2, 1, 0]):
+            index.sent(A, prompt(f"{number}"))
+            assert index.matches(OTHER).get(A, 0) == left
+
+    def test_is_not_what_was_used_again(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        index.sent(A, ONE)
+        index.sent(A, APART)
+        index.sent(A, ONE)
+        index.sent(A, prompt("new", "er"))
+        assert index.matches(ONE) == {A: 4}
+        assert index.matches(APART) == {A: 1}
+
+    def test_is_not_the_beginning_that_another_prompt_has_used(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        index.sent(A, ONE)
+        index.sent(A, APART)
+        index.sent(A, ONE[:2])
+        index.sent(A, prompt("n", "e", "w"))
+        assert index.matches(ONE) == {A: 2}
+
+    def test_is_what_only_one_of_many_prompts_had_behind_their_common_beginning(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 10)
+        index.sent(A, prompt("s", *"abcdefg"))
+        for number in range(20):
+            index.sent(A, prompt("s", f"{number}", "end"))
+        assert index.matches(prompt("s", *"abcdefg")) == {A: 1}
+        for number in range(16, 20):
+            assert index.matches(prompt("s", f"{number}", "end")) == {A: 3}
+
+    def test_is_not_changed_by_looking(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        index.sent(A, ONE)
+        index.sent(A, APART)
+        for _ in range(9):
+            index.matches(ONE)
+        index.sent(A, prompt("new"))
+        assert index.matches(ONE) == {A: 3}
+
+    def test_of_one_endpoint_is_not_that_of_another(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 4)
+        index.sent(A, ONE)
+        index.sent(B, ONE)
+        index.sent(A, APART)
+        assert index.matches(ONE) == {A: 1, B: 4}
+
+
+class TestARun:
+    def test_is_a_conversation_that_grows(self) -> None:
+        index = PrefixIndex()
+        for end in range(1, 100):
+            index.sent(A, range(end))
+        assert (index.size(A), runs(index, A)) == (99, 1)
+
+    def test_is_a_conversation_that_lost_its_end_and_grows_again(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 4)
+        for each in (ONE, prompt("new"), ONE):
+            index.sent(A, each)
+        assert (index.matches(ONE), runs(index, A)) == ({A: 4}, 1)
+
+    def test_is_each_end_of_a_conversation_that_branches(self) -> None:
+        index = PrefixIndex()
+        for end in range(1, 5):
+            index.sent(A, ONE[:end])
+        index.sent(A, OTHER)
+        assert (index.size(A), runs(index, A)) == (7, 2)
+        assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 5})
+
+    def test_is_as_old_as_its_last_use_wherever_others_branch_off(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        for each in (ONE[:2], ONE, OTHER, ONE):
+            index.sent(A, each)
+        index.sent(A, prompt("n", "e", "w"))
+        assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 2})
+
+    def test_goes_before_the_one_that_it_continues(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 7)
+        for each in (ONE, OTHER, ONE):
+            index.sent(A, each)
+        for number, left in enumerate([4, 4, 4, 3, 2, 1, 0]):
+            index.sent(A, prompt(f"{number}"))
+            assert index.matches(ONE).get(A, 0) == left
+
+    def test_is_no_more_for_each_prompt_behind_a_common_beginning(self) -> None:
+        index = PrefixIndex()
+        for number in range(50):
+            index.sent(A, prompt("s", "y", "s", f"{number}", "end"))
+        assert (index.size(A), runs(index, A)) == (3 + 50 * 2, 50)
+
+
+class TestTheRoom:
+    def test_is_a_small_engines_where_an_endpoint_has_not_told(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, range(10 * DEFAULT_BLOCKS))
+        assert len(index) == DEFAULT_BLOCKS
+        assert index.matches(range(10 * DEFAULT_BLOCKS)) == {A: DEFAULT_BLOCKS}
+
+    @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 100])
+    def test_is_as_many_blocks_as_the_tokens_of_the_cache(self, blocks: int) -> None:
+        index = PrefixIndex()
+        room(index, A, blocks)
+        index.sent(A, OTHER)
+        assert index.matches(OTHER) == {A: min(blocks, 5)}
+
+    def test_of_a_prompt_that_is_longer_has_its_beginning(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 3)
+        index.sent(A, APART)
+        index.sent(A, OTHER)
+        assert index.matches(OTHER) == {A: 3}
+        assert dict(index.matches(APART)) == {}
+
+    def test_when_it_gets_smaller_keeps_what_was_used_last(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        index.sent(A, APART)
+        room(index, A, 4)
+        assert (index.matches(ONE), index.matches(APART)) == ({A: 1}, {A: 3})
+        assert len(index) == 4
+
+    def test_when_it_gets_larger_keeps_all_and_takes_more(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 4)
+        index.sent(A, ONE)
+        room(index, A, 7)
+        index.sent(A, APART)
+        assert (index.matches(ONE), index.matches(APART)) == ({A: 4}, {A: 3})
+
+    @pytest.mark.parametrize("tokens", [0, 1, TOKENS - 1])
+    def test_of_no_block_at_all_does_no_harm(self, tokens: int) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        index.resize(A, tokens)
+        index.sent(A, OTHER)
+        assert len(index) == 1
+
+    def test_is_of_blocks_only_however_many_runs_they_are_in(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 20)
+        for number in range(100):
+            index.sent(A, prompt(f"{number}"))
+        assert (index.size(A), runs(index, A)) == (20, 20)
+
+    def test_may_be_told_before_anything_is_sent(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 2)
+        assert len(index) == 0
+        index.sent(A, ONE)
+        assert len(index) == 2
+
+
+class TestAllTogether:
+    def test_have_no_more_than_is_allowed_each_its_share(self) -> None:
+        index = PrefixIndex(most_blocks=3 * (RUN_BLOCKS + 5))
+        for address in (A, B, C):
+            room(index, address, 1000)
+            index.sent(address, range(1000))
+        assert len(index) == 15
+        assert index.matches(range(1000)) == {A: 5, B: 5, C: 5}
+
+    def test_have_fewer_blocks_in_more_runs(self) -> None:
+        index = PrefixIndex(most_blocks=10 * (RUN_BLOCKS + 1))
+        index.sent(A, range(1000))
+        assert (index.size(A), runs(index, A)) == (9 * RUN_BLOCKS + 10, 1)
+        for number in range(1000):
+            index.sent(A, prompt(f"{number}"))
+        assert (index.size(A), runs(index, A)) == (10, 10)
+
+    def test_have_fewer_blocks_where_one_run_becomes_two(self) -> None:
+        index = PrefixIndex(most_blocks=2 * RUN_BLOCKS + 10)
+        index.sent(A, range(1000))
+        assert index.matches(range(1000)) == {A: RUN_BLOCKS + 10}
+        index.sent(A, range(3))
+        assert index.matches(range(1000)) == {A: 10}
+
+    def test_make_room_for_one_that_comes(self) -> None:
+        index = PrefixIndex(most_blocks=60)
+        index.sent(A, range(100))
+        assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
+        index.sent(B, [])
+        assert index.matches(range(100)) == {A: 30 - RUN_BLOCKS}
+        index.resize(C, 1000 * TOKENS)
+        assert index.matches(range(100)) == {A: 20 - RUN_BLOCKS}
+
+    def test_have_more_again_when_one_has_gone(self) -> None:
+        index = PrefixIndex(most_blocks=60)
+        index.sent(A, range(100))
+        index.sent(B, range(100))
+        index.forget(B)
+        index.sent(A, range(100))
+        assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
+
+    def test_may_be_more_than_there_are_blocks_for(self) -> None:
+        index = PrefixIndex(most_blocks=2)
+        for address in (A, B, C):
+            index.sent(address, ONE)
+        assert len(index) == 0
+        assert dict(index.matches(ONE)) == {}
+
+    @pytest.mark.parametrize("added", [16, 64, 256])
+    def test_have_a_million_blocks_where_200_of_them_have_a_share(self, added: int) -> None:
+        index = PrefixIndex(MOST_BLOCKS // 200)
+        room(index, A, MOST_BLOCKS)
+        for number in range(10_000 // added):
+            index.sent(A, range(number * added, (number + 1) * added))
+        assert index.size(A) >= 1_000_000 // 200
+
+    @pytest.mark.parametrize(("common", "own"), [(0, 999), (0, 16), (0, 4), (0, 1), (1, 1)])
+    def test_take_no_more_memory_than_a_sidecar_has(self, common: int, own: int) -> None:
+        most, rng = 20_000, Random(1)
+        index, beginning = PrefixIndex(most), hashes(rng, common)
+        addresses = [f"10.0.0.{number}:8000" for number in range(10)]
+        for address in addresses:
+            room(index, address, most)
+        tracemalloc.start()
+        try:
+            for number in range(2 * most // (own + RUN_BLOCKS)):
+                index.sent(addresses[number % 10], beginning + hashes(rng, own))
+            size, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        counted = sum(index.size(one) + RUN_BLOCKS * runs(index, one) for one in addresses)
+        assert 0.95 * most < counted <= most
+        assert size / most * MOST_BLOCKS < 300e6
+
+    def test_take_memory_once_for_who_alone_has_what_others_have_lost(self) -> None:
+        index = PrefixIndex()
+        addresses = [f"10.0.0.{number}:8000" for number in range(200)]
+        for address in addresses:
+            index.sent(address, ONE)
+            index.sent(address, APART)
+        for address in addresses[:-1]:
+            index.forget(address)
+        assert len({id(mask) for mask in index._holders.values()}) == 1
+
+
+class TestOneThatLeaves:
+    def test_has_nothing_when_it_comes_back(self) -> None:
+        index = PrefixIndex()
+        index.sent(A, ONE)
+        index.sent(B, ONE)
+        index.forget(A)
+        assert index.matches(ONE) == {B: 4}
+        index.sent(A, ONE[:1])
+        assert index.matches(ONE) == {A: 1, B: 4}
+
+    def test_has_told_nothing_of_its_cache_either(self) -> None:
+        index = PrefixIndex()
+        room(index, A, 2)
+        index.forget(A)
+        index.sent(A, ONE)
+        assert index.matches(ONE) == {A: 4}
+
+    def test_leaves_nothing_behind(self) -> None:
+        index = PrefixIndex()
+        for address in (A, B):
+            index.sent(address, ONE)
+        index.sent(B, OTHER)
+        index.forget(B)
+        index.forget(A)
+        assert len(index) == 0
+        assert is_empty(index)
+
+    def test_may_leave_twice_or_never_have_come(self) -> None:
+        index = PrefixIndex()
+        index.forget(A)
+        index.sent(A, ONE)
+        index.forget(A)
+        index.forget(A)
+        assert is_empty(index)
+
+    def test_gives_its_place_to_the_next(self) -> None:
+        index = PrefixIndex()
+        index.sent("always there", ONE)
+        for number in range(1000):
+            address = f"10.0.{number // 250}.{number % 250}:8000"
+            index.sent(address, OTHER)
+            assert max(index._addresses) <= 0b10
+            index.forget(address)
+        assert index.matches(OTHER) == {"always there": 2}
+
+    def test_takes_nothing_from_others(self) -> None:
+        index = PrefixIndex()
+        for address in (A, B, C):
+            index.sent(address, ONE)
+        index.forget(B)
+        index.sent("10.0.0.4:8000", OTHER)
+        assert index.matches(ONE) == {A: 4, C: 4, "10.0.0.4:8000": 2}
+
+
+# Few words, so that prompts have beginnings in common.
+prompts = st.lists(st.sampled_from("abc"), max_size=6).map(lambda words: prompt(*words))
+addresses = st.sampled_from([A, B, C])
+EVERY = [prompt(*words) for words in ("aaaaaa", "abcabc", "bcabca", "cabcab", "ccc", "abb")]
+
+
+class PrefixIndexMachine(RuleBasedStateMachine):
+    """Against the plain definition: for each endpoint a list, the least recently used first.
+
+    How many runs there are is not defined here, so of an endpoint that has its share the index says
+    itself how many blocks are left: no fewer than necessary, and those used last.
+    """
+
+    MOST = 60
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex(self.MOST)
+        self.lists: dict[str, list[int]] = {}
+        self.rooms: dict[str, int] = {}
+        self.seen: list[Sequence[int]] = [*EVERY]
+
+    def settle(self) -> None:
+        for one, blocks in self.lists.items():
+            left = self.index.size(one)
+            if left != min(self.rooms.get(one, DEFAULT_BLOCKS), len(blocks)):
+                assert left < len(blocks)
+                assert self.taken(one) >= self.MOST // len(self.lists) - RUN_BLOCKS
+            self.lists[one] = blocks[len(blocks) - left :]
+
+    def taken(self, address: str) -> int:
+        return self.index.size(address) + RUN_BLOCKS * runs(self.index, address)
+
+    @rule(address=addresses, blocks=prompts)
+    def send(self, address: str, blocks: list[int]) -> None:
+        self.index.sent(address, blocks)
+        kept = [one for one in self.lists.get(address, []) if one not in blocks]
+        self.lists[address] = kept + blocks[::-1]
+        self.settle()
+        self.seen.append(blocks)
+
+    @rule(address=addresses, blocks=st.integers(1, 12))
+    def resize(self, address: str, blocks: int) -> None:
+        self.index.resize(address, blocks * TOKENS)
+        self.rooms[address] = blocks
+        self.lists.setdefault(address, [])
+        self.settle()
+
+    @precondition(lambda self: self.lists)
+    @rule(address=addresses)
+    def forget(self, address: str) -> None:
+        self.index.forget(address)
+        self.lists.pop(address, None)
+        self.rooms.pop(address, None)
+
+    @invariant()
+    def all_that_was_ever_sent_is_found_as_in_the_lists(self) -> None:
+        for blocks in self.seen:
+            found = {address: self.depth(blocks, held) for address, held in self.lists.items()}
+            assert self.index.matches(blocks) == {a: n for a, n in found.items() if n}
+
+    def depth(self, blocks: Sequence[int], held: list[int]) -> int:
+        return next((n for n, block in enumerate(blocks) if block not in held), len(blocks))
+
+    @invariant()
+    def nothing_else_is_kept(self) -> None:
+        assert len(self.index) == sum(map(len, self.lists.values()))
+        for address, held in self.lists.items():
+            assert len(held) <= self.rooms.get(address, DEFAULT_BLOCKS)
+            assert self.taken(address) <= self.MOST // len(self.lists)
+        assert {a: self.index.size(a) for a in self.lists} == {
+            address: len(held) for address, held in self.lists.items()
+        }
+        assert self.index._holders.keys() == {b for held in self.lists.values() for b in held}
+        assert set(self.index._addresses.values()) == self.lists.keys()
+
+    def teardown(self) -> None:
+        for address in (A, B, C):
+            self.index.forget(address)
+        assert is_empty(self.index)
+
+
+TestPrefixIndex = PrefixIndexMachine.TestCase
+TestPrefixIndex.settings = settings(max_examples=100, deadline=None)

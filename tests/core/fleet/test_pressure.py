@@ -1,0 +1,118 @@
+"""What weighs on endpoints beside this sidecar's own requests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.pressure import Pressure, Word
+from extproc.core.fleet.totals import Totals
+from extproc.core.fleet.weights import WEIGHTS
+
+A, B = "10.0.0.1:8000", "10.0.0.2:8000"
+QUIET = Word(waiting=0, running=0, kv_usage=0, ours=0, yet_to_begin=0)
+
+
+def heard(pressure: Pressure, word: Word, address: str = A, now: float = 0.0) -> None:
+    pressure.heard(address, word, mean_prompt=1000, now=now)
+
+
+class Scene:
+    """An endpoint's own words, and nothing of ours."""
+
+    def __init__(self) -> None:
+        self.requests, self.tokens = Totals({}), Totals({})
+        self.pressure = Pressure(WEIGHTS, self.requests, self.tokens)
+
+    def on(self, address: str) -> tuple[float, float]:
+        """Requests and tokens there."""
+        return self.requests.sums[address], self.tokens.sums[address]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture
+def pressure(scene: Scene) -> Pressure:
+    return scene.pressure
+
+
+class TestRequests:
+    def test_are_others(self, scene: Scene, pressure: Pressure) -> None:
+        heard(pressure, QUIET._replace(running=5, ours=3))
+        assert scene.requests.sums[A] == 2
+
+    def test_that_wait_count_more_whosever_they_are(self, scene: Scene, pressure: Pressure) -> None:
+        heard(pressure, QUIET._replace(running=5, waiting=2, ours=7))
+        assert scene.requests.sums[A] == 2 * WEIGHTS.waiting
+
+    def test_that_wait_do_not_count_without_end(self, scene: Scene, pressure: Pressure) -> None:
+        # Of an overload no choice gets rid, and what is cached matters all the more.
+        heard(pressure, QUIET._replace(running=5, waiting=500, ours=505))
+        assert scene.requests.sums[A] == 5 * WEIGHTS.waiting
+
+    def test_are_never_fewer_than_ours(self, scene: Scene, pressure: Pressure) -> None:
+        heard(pressure, QUIET._replace(running=5, ours=9))
+        assert scene.requests.sums[A] == 0
+
+
+class TestTokens:
+    def test_are_those_of_others_prompts_as_long_as_prompts_are(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        heard(pressure, QUIET._replace(running=5, yet_to_begin=3))
+        assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
+
+    @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])
+    def test_are_more_where_memory_fills_up(
+        self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
+    ) -> None:
+        heard(pressure, QUIET._replace(kv_usage=kv_usage))
+        assert scene.tokens.sums[A] == pytest.approx(share * WEIGHTS.full)
+
+
+class TestTheShareOfOthers:
+    def test_is_nothing_where_nobody_spoke(self, pressure: Pressure) -> None:
+        assert pressure.share_of_others == 0
+
+    def test_is_nothing_where_nobody_is_asked(self, pressure: Pressure) -> None:
+        heard(pressure, QUIET)
+        assert pressure.share_of_others == 0
+
+    def test_is_that_of_all_endpoints_together(self, pressure: Pressure) -> None:
+        for _ in range(200):
+            heard(pressure, QUIET._replace(running=6, waiting=2, ours=4), A)
+            heard(pressure, QUIET._replace(running=2, ours=0), B)
+        assert pressure.share_of_others == pytest.approx(0.6, abs=0.01)
+
+    def test_follows_what_is_said_of_late(self, pressure: Pressure) -> None:
+        for ours in (0, 4):
+            for _ in range(500):
+                heard(pressure, QUIET._replace(running=4, ours=ours))
+        assert pressure.share_of_others < 0.01
+
+    @given(st.lists(st.tuples(*(st.floats(0, 1e6) for _ in range(3))), min_size=1))
+    def test_is_a_share(self, said: list[tuple[float, float, float]]) -> None:
+        pressure = Scene().pressure
+        for waiting, running, ours in said:
+            heard(pressure, QUIET._replace(waiting=waiting, running=running, ours=ours))
+        assert 0 <= pressure.share_of_others <= 1 + 1e-9
+
+
+class TestAnOldWord:
+    def test_is_forgotten(self, scene: Scene, pressure: Pressure) -> None:
+        heard(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
+        heard(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
+        pressure.expire(oldest=7)
+        assert scene.on(A) == (0, 0)
+        assert scene.on(B) == (5, WEIGHTS.full)
+
+    def test_is_one_that_was_said_before_the_endpoint_left(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        heard(pressure, QUIET._replace(running=5, kv_usage=1))
+        pressure.forget(A)
+        assert scene.on(A) == (0, 0)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from random import Random
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.ring import Ring
+from tests.core.builders import brief, thorough
+
+POD_A_1 = 689047897566398072
+POD_A_2 = 8996271527020827053
+DEFAULT_POD_0 = 3256742177138097696
+
+LAST_KEY = 2**64 - 1
+
+keys = st.integers(0, LAST_KEY)
+# Few letters, so that `x-1` + `10` meets `x-11` + `0` often.
+names = st.one_of(st.from_regex(r"x-1{1,4}0?", fullmatch=True), st.text(max_size=5))
+members = st.lists(names, unique=True, min_size=1, max_size=12)
+
+
+def ring_of(*names: str, replication: int = 16) -> Ring[str]:
+    return Ring.of({name: name for name in names}, replication)
+
+
+def place(text: str) -> int:
+    return xxhash.xxh64_intdigest(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    [("pod-a-10", POD_A_1), ("pod-a-20", POD_A_2), ("default/pod-00", DEFAULT_POD_0)],
+)
+def test_a_place_is_the_xxh64_of_name_and_number(text: str, hashed: int) -> None:
+    # The other member shows where this one's only place ends.
+    other = "before" if place("before0") < hashed else "after"
+    ring = ring_of(text.removesuffix("0"), other, replication=1)
+    assert place(text) == hashed
+    assert next(ring.walk(hashed)) == text.removesuffix("0")
+    assert next(ring.walk((hashed + 1) % 2**64)) == other
+
+
+def test_a_walk_starts_at_the_first_place_at_or_after_the_key() -> None:
+    ring = ring_of("pod-a-1", "pod-a-2", replication=1)
+    assert list(ring.walk(0)) == ["pod-a-1", "pod-a-2"]
+    assert list(ring.walk(POD_A_1)) == ["pod-a-1", "pod-a-2"]
+    assert list(ring.walk(POD_A_1 + 1)) == ["pod-a-2", "pod-a-1"]
+    assert list(ring.walk(POD_A_2)) == ["pod-a-2", "pod-a-1"]
+
+
+def test_a_walk_goes_round() -> None:
+    ring = ring_of("pod-a-1", "pod-a-2", replication=1)
+    assert list(ring.walk(POD_A_2 + 1)) == ["pod-a-1", "pod-a-2"]
+    assert list(ring.walk(LAST_KEY)) == ["pod-a-1", "pod-a-2"]
+
+
+def test_an_empty_ring_is_walked_without_meeting_anyone() -> None:
+    ring = ring_of()
+    assert len(ring) == 0
+    assert list(ring.walk(0)) == []
+    assert list(ring.walk(LAST_KEY)) == []
+
+
+def test_each_member_has_as_many_places_as_the_replication_says() -> None:
+    assert len(ring_of("a", "b", "c", replication=7)) == 21
+
+
+@thorough
+@given(members, st.integers(1, 40), keys, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_makes_no_difference(
+    names: list[str], replication: int, key: int, random: Random
+) -> None:
+    shuffled = names.copy()
+    random.shuffle(shuffled)
+    walk = list(ring_of(*names, replication=replication).walk(key))
+    assert list(ring_of(*shuffled, replication=replication).walk(key)) == walk
+
+
+@thorough
+@given(members, st.integers(1, 40), keys)
+def test_a_walk_meets_every_member_exactly_once(
+    names: list[str], replication: int, key: int
+) -> None:
+    assert sorted(ring_of(*names, replication=replication).walk(key)) == sorted(names)
+
+
+@thorough
+@given(members, names, st.integers(1, 40), st.lists(keys, min_size=1))
+def test_a_new_member_takes_keys_and_moves_none_between_the_others(
+    names: list[str], new: str, replication: int, keys: list[int]
+) -> None:
+    before = ring_of(*names, replication=replication)
+    after = ring_of(*{*names, new}, replication=replication)
+    for key in keys:
+        assert next(after.walk(key)) in (next(before.walk(key)), new)
+
+
+@brief
+@given(members, st.integers(1, 40), st.lists(keys, min_size=1))
+def test_without_a_member_the_walk_is_the_same_less_that_member(
+    names: list[str], replication: int, keys: list[int]
+) -> None:
+    gone, *others = names
+    before = ring_of(*names, replication=replication)
+    after = ring_of(*others, replication=replication)
+    for key in keys:
+        assert list(after.walk(key)) == [name for name in before.walk(key) if name != gone]
+
+
+class TestTwoMembersThatClaimOnePlace:
+    shared = place("x-110")
+
+    def test_both_keep_it(self) -> None:
+        ring = ring_of("x-1", "x-11", replication=11)
+        assert len(ring) == 22
+        assert list(ring.walk(self.shared)) == ["x-1", "x-11"]
+
+    def test_the_order_of_names_decides_and_not_that_of_arrival(self) -> None:
+        ring = ring_of("x-11", "x-1", "x-2", replication=11)
+        assert list(ring.walk(self.shared))[:2] == ["x-1", "x-11"]
+
+    @pytest.mark.parametrize("stays", ["x-1", "x-11"])
+    def test_one_that_leaves_leaves_the_other_in_its_place(self, stays: str) -> None:
+        # The third member tells whether the place itself is still held.
+        others = [f"y-{i}" for i in range(50)]
+        ring = ring_of(stays, *others, replication=11)
+        assert next(ring.walk(self.shared)) == stays
+        assert sorted(ring.walk(self.shared)) == sorted([stays, *others])
+
+
+def shares(*names: str) -> list[float]:
+    """What each member gets of 20,000 keys, against the mean."""
+    ring = ring_of(*names, replication=256)
+    counts = Counter(next(ring.walk(place(f"key {i}"))) for i in range(20_000))
+    return [counts[name] * len(names) / 20_000 for name in names]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 32])
+def test_with_256_places_each_the_members_share_the_ring_evenly(count: int) -> None:
+    parts = shares(*(f"default/pod-{i:02}" for i in range(count)))
+    assert min(parts) > 0.75
+    assert max(parts) < 1.25
+
+
+def test_members_numbered_like_the_pods_of_a_stateful_set_still_have_half_the_mean() -> None:
+    # `pod-1` and `pod-11` claim many places together.
+    parts = shares(*(f"default/pod-{i}" for i in range(32)))
+    assert min(parts) > 0.5
+    assert max(parts) < 1.5
+
+
+@brief
+@given(members, members, st.sampled_from([1, 16]), st.sampled_from([1, 16]), keys)
+def test_a_ring_made_from_a_previous_one_is_the_same_as_one_made_anew(
+    before: list[str], now: list[str], old_replication: int, replication: int, key: int
+) -> None:
+    previous = Ring.of({name: (name, "before") for name in before}, old_replication)
+    wanted = {name: (name, "now") for name in now}
+    ring = Ring.of(wanted, replication, previous)
+    assert len(ring) == len(now) * replication
+    assert list(ring.walk(key)) == list(Ring.of(wanted, replication).walk(key))
+
+
+def test_other_members_of_the_same_names_take_the_places_as_they_are() -> None:
+    # Adapters come and go at run time; to place each member again would stop the routing loop.
+    names = [f"default/pod-{i:02}" for i in range(100)]
+    previous = Ring.of({name: (name, "before") for name in names}, 256)
+    wanted = {name: (name, "now") for name in reversed(names)}
+    tracemalloc.start()
+    try:
+        ring = Ring.of(wanted, 256, previous)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(ring), "less than a byte for each place"
+    for key in (0, POD_A_1, LAST_KEY):
+        assert list(ring.walk(key)) == list(Ring.of(wanted, 256).walk(key))
+        assert [name for name, _ in ring.walk(key)] == [name for name, _ in previous.walk(key)]
+
+
+def test_one_member_under_several_names_is_met_once_for_each() -> None:
+    ring = Ring.of({"a": "same", "b": "same", "c": "other"}, 16)
+    assert sorted(ring.walk(0)) == ["other", "same", "same"]

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Load, Report, Signals, sound_load
+from tests.core.clock import Clock, report
+
+A = "10.0.0.1:8000"
+B = "10.0.0.2:8000"
+
+
+def hold(ledger: Ledger, requests: int) -> None:
+    """So many of ours are in flight on A."""
+    while ledger.loads.get(A, 0) < requests:
+        ledger.acquire("llama", Endpoint(A, A))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def signals(clock: Clock, ledger: Ledger) -> Signals:
+    followed = Signals(clock, ledger)
+    followed.follow([A, B])
+    return followed
+
+
+def test_nothing_is_known_before_an_endpoint_says_something(signals: Signals) -> None:
+    assert signals.latest(A) is None
+    assert signals.fresh([A, B], 3) == [None, None]
+
+
+def test_a_report_is_kept_with_its_time_and_our_requests_then(
+    signals: Signals, clock: Clock
+) -> None:
+    said = report(waiting=3, running=8, kv_usage=0.5)
+    signals.reported(A, said, inflight=9)
+    reading = signals.latest(A)
+    assert reading is not None
+    assert (reading.load, reading.running, reading.ours) == (said.load, 8, 9)
+    assert (reading.at, reading.reported_at) == (clock.now, clock.now)
+
+
+def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
+    signals: Signals, clock: Clock
+) -> None:
+    signals.reported(A, report(), inflight=0)
+    clock.forward(3)
+    assert signals.fresh([A, B], 3) == [signals.latest(A), None]
+    clock.forward(0.01)
+    assert signals.fresh([A], 3) == [None]
+    assert signals.latest(A) is not None
+
+
+def test_of_our_requests_only_those_count_as_told_that_it_knew_of(signals: Signals) -> None:
+    signals.reported(A, report(waiting=1, running=2), inflight=9)
+    reading = signals.latest(A)
+    assert reading is not None
+    assert reading.ours == 3
+
+
+class TestAnAnswersLoadReport:
+    def test_brings_load_up_to_date_and_leaves_the_rest(
+        self, signals: Signals, clock: Clock, ledger: Ledger
+    ) -> None:
+        signals.reported(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
+        clock.forward(1)
+        hold(ledger, 5)
+        signals.answered(A, Load(0, 0.2))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.load, reading.running) == (Load(0, 0.2), 8)
+        assert (reading.at, reading.reported_at) == (clock.now, clock.now - 1)
+
+    def test_was_made_when_its_own_request_was_over(self, signals: Signals, ledger: Ledger) -> None:
+        hold(ledger, 5)
+        signals.answered(A, Load(9, 0))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert reading.ours == 4
+
+    def test_does_not_make_requests_unknown_that_came_after_the_last_report(
+        self, signals: Signals, clock: Clock, ledger: Ledger
+    ) -> None:
+        signals.reported(A, report(), inflight=0)
+        clock.forward(1)
+        hold(ledger, 6)
+        signals.answered(A, Load(0, 0.1))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.ours, reading.running) == (5, 5)
+
+    def test_alone_lets_those_of_our_requests_run_that_do_not_wait(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        hold(ledger, 6)
+        signals.answered(A, Load(2, 0.1))
+        reading = signals.latest(A)
+        assert reading is not None
+        assert (reading.running, reading.report) == (3, None)
+
+
+class TestWhenEndpointsChange:
+    def test_what_one_said_that_left_is_forgotten(self, signals: Signals) -> None:
+        signals.reported(A, report(), inflight=0)
+        signals.reported(B, report(), inflight=0)
+        signals.follow([B])
+        assert signals.latest(A) is None
+        assert signals.latest(B) is not None
+
+    def test_one_that_left_while_it_was_asked_is_not_heard(self, signals: Signals) -> None:
+        signals.follow([B])
+        signals.reported(A, report(adapters=frozenset({"sql"})), inflight=0)
+        signals.answered(A, Load(0, 0))
+        assert signals.latest(A) is None
+        assert not signals.residency.has(A, "sql")
+
+    def test_each_has_the_age_of_its_coming(self, signals: Signals, clock: Clock) -> None:
+        clock.forward(5)
+        signals.follow([B, "10.0.0.3:8000"])
+        clock.forward(1)
+        assert signals.newcomers([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
+        assert signals.newcomers([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
+        assert signals.newcomers([B, "10.0.0.3:8000"], 1) == {}
+
+    def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
+        signals.residency.used(A, "sql")
+        signals.follow([B])
+        clock.forward(5)
+        signals.follow([A, B])
+        assert signals.newcomers([A, B], 1) == {A: 0}
+        assert not signals.residency.has(A, "sql")
+
+
+class TestALoad:
+    @pytest.mark.parametrize(
+        ("waiting", "kv_usage"), [(0, 0), (3, 0.25), (1_000_000, 1), (0.5, 1e-300)]
+    )
+    def test_that_an_endpoint_can_have_is_sound(self, waiting: float, kv_usage: float) -> None:
+        assert sound_load(waiting, kv_usage) == Load(waiting, kv_usage)
+
+    @pytest.mark.parametrize("kv_usage", [1.0001, 1.05])
+    def test_a_little_over_a_full_cache_is_one_with_a_full_cache(self, kv_usage: float) -> None:
+        assert sound_load(3, kv_usage) == Load(3, 1)
+
+    @pytest.mark.parametrize(
+        ("waiting", "kv_usage"),
+        [
+            pytest.param(3, 100, id="percent"),
+            pytest.param(3, 1.06, id="more than a full cache"),
+            pytest.param(3, 1e308, id="a huge usage"),
+            pytest.param(1_000_001, 0.5, id="more waiting than any server holds"),
+            pytest.param(1e308, 0.5, id="a huge queue"),
+            pytest.param(-1, 0.5, id="less than no queue"),
+            pytest.param(3, -0.1, id="less than nothing"),
+            *(
+                pytest.param(waiting, kv_usage, id=f"{waiting} and {kv_usage}")
+                for odd in (float("nan"), float("inf"), float("-inf"))
+                for waiting, kv_usage in ((odd, 0.5), (3.0, odd))
+            ),
+        ],
+    )
+    def test_that_none_can_have_is_not(self, waiting: float, kv_usage: float) -> None:
+        assert sound_load(waiting, kv_usage) is None
+
+
+class TestAnEngineThatStartsAnew:
+    """Its counters begin at nothing again."""
+
+    BLOCKS = (1, 2, 3)
+
+    @pytest.fixture(autouse=True)
+    def known(self, signals: Signals) -> None:
+        """An endpoint that has said something, and of which something is believed."""
+        self.say(signals, 1000)
+        signals.prefixes.sent(A, self.BLOCKS)
+        signals.prefixes.sent(B, self.BLOCKS)
+        signals.residency.used(A, "sql")
+        signals.backlog.add(A, 500)
+
+    def say(self, signals: Signals, tokens: float | None, cached: float | None = None) -> None:
+        said = report()._replace(prompt_tokens=tokens, cached_tokens=cached)
+        signals.reported(A, said, inflight=0)
+
+    def cached(self, signals: Signals) -> set[str]:
+        return set(signals.prefixes.matches(self.BLOCKS))
+
+    @pytest.mark.parametrize("tokens", [0, 999])
+    def test_has_lost_its_cache_its_adapters_and_its_work(
+        self, signals: Signals, tokens: float
+    ) -> None:
+        self.say(signals, tokens)
+        assert self.cached(signals) == {B}
+        assert not signals.residency.has(A, "sql")
+        assert not signals.backlog.tokens.get(A)
+
+    def test_says_what_is_true_from_now_on(self, signals: Signals) -> None:
+        self.say(signals, 10, cached=5)
+        reading = signals.latest(A)
+        assert reading is not None
+        assert reading.report is not None
+        assert (reading.report.prompt_tokens, reading.report.cached_tokens) == (10, 5)
+        signals.prefixes.sent(A, self.BLOCKS)
+        self.say(signals, 20)
+        assert self.cached(signals) == {A, B}
+
+    def test_still_says_how_large_its_cache_is(self, signals: Signals) -> None:
+        said = report()._replace(prompt_tokens=0, block_size=16, blocks=8)
+        signals.reported(A, said, inflight=0)
+        signals.prefixes.sent(A, self.BLOCKS)
+        assert signals.prefixes.size(A) == 2, "128 tokens are two blocks"
+
+    @pytest.mark.parametrize("tokens", [1000, 1001])
+    def test_is_not_one_that_has_counted_on(self, signals: Signals, tokens: float) -> None:
+        self.say(signals, tokens)
+        assert self.cached(signals) == {A, B}
+
+    def test_is_not_one_that_does_not_count(self, signals: Signals) -> None:
+        self.say(signals, None)
+        self.say(signals, 1)
+        assert self.cached(signals) == {A, B}
+
+    def test_is_noticed_though_an_answer_told_of_its_load_meanwhile(self, signals: Signals) -> None:
+        signals.answered(A, Load(0, 0))
+        self.say(signals, 1)
+        assert self.cached(signals) == {B}
+
+    def test_has_not_lost_what_its_hits_do_not_say(self, signals: Signals) -> None:
+        self.say(signals, 1000, cached=900)
+        self.say(signals, 1000, cached=100)
+        assert self.cached(signals) == {A, B}
+
+
+class TestABacklog:
+    """Three of ours were sent; the engine's counters say how many answers have begun."""
+
+    @pytest.fixture
+    def ledger(self) -> Ledger:
+        ledger = Ledger()
+        hold(ledger, 3)
+        return ledger
+
+    @pytest.fixture
+    def asked(self, signals: Signals) -> Signals:
+        signals.reported(A, _begun(0, 0, 100, 100), 0)
+        for tokens in (1000, 2000, 4000):
+            signals.backlog.add(A, tokens)
+        return signals
+
+    def test_is_what_has_not_begun_and_that_is_the_last(self, asked: Signals) -> None:
+        asked.reported(A, _begun(1, 2, first_tokens=101, finished=100), 3)
+        assert asked.backlog.tokens[A] == 6000
+
+    def test_is_nothing_when_all_have_begun(self, asked: Signals) -> None:
+        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        assert A not in asked.backlog.tokens
+
+    def test_has_what_was_sent_while_the_engine_was_asked(
+        self, asked: Signals, ledger: Ledger
+    ) -> None:
+        asked.backlog.add(A, 8000)
+        hold(ledger, 4)
+        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        assert asked.backlog.tokens[A] == 8000
+
+    def test_is_no_larger_for_requests_that_ended_without_an_answer(
+        self, clock: Clock, asked: Signals
+    ) -> None:
+        # Two aborts, which are over and never had a first token.
+        for _ in range(3):
+            clock.forward(31)
+            asked.reported(A, _begun(0, 3, first_tokens=106, finished=105), 3)
+        assert A not in asked.backlog.tokens
+
+    def test_stays_where_the_engine_does_not_count(self, asked: Signals) -> None:
+        asked.reported(A, report(running=3), 3)
+        assert asked.backlog.tokens[A] == 7000
+
+
+def _begun(waiting: float, running: float, first_tokens: float, finished: float) -> Report:
+    said = report(waiting, running)
+    return said._replace(first_tokens=first_tokens, finished=finished)
+
+
+class TestOthersRequests:
+    """With what else weighs on an endpoint: test_pressure.py."""
+
+    def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
+        signals.reported(A, report(waiting=0, running=7), inflight=3)
+        assert signals.requests[A] == 4
+
+    def test_do_not_have_what_we_sent_while_we_asked(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        hold(ledger, 4)
+        signals.reported(A, report(running=4), inflight=3)
+        assert signals.requests[A] == 4
+
+    def test_have_prompts_to_compute_that_are_as_long_as_ours(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        signals.reported(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
+        hold(ledger, 1)
+        signals.backlog.add(A, 500)
+        signals.reported(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
+        assert signals.tokens[A] == 500 + 2 * 500
+
+    def test_wait_with_ours_where_nothing_tells_whose_answers_have_begun(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        hold(ledger, 1)
+        signals.backlog.add(A, 500)
+        signals.reported(A, report(waiting=3, running=2), inflight=1)
+        assert signals.tokens[A] == 500 + 2 * 500
+
+    def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
+        signals.reported(A, report(running=7), inflight=3)
+        signals.follow([])
+        assert signals.requests[A] == 0
+
+
+def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:
+    signals.prefixes.sent(A, [1, 2, 3])
+    signals.reported(A, report(), inflight=0)
+    assert signals.prefixes.matches([1, 2, 3]) == {}

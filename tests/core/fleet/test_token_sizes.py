@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.token_sizes import TokenSizes
+from extproc.core.request.blocks import BYTES_PER_TOKEN
+from tests.core.builders import thorough
+
+
+def test_a_model_that_has_shown_nothing_has_tokens_of_the_usual_size() -> None:
+    assert TokenSizes().of("llama") == BYTES_PER_TOKEN
+
+
+def test_what_answers_count_is_learned() -> None:
+    sizes = TokenSizes()
+    for _ in range(300):
+        sizes.observed("llama", 3000, 1000)
+    assert sizes.of("llama") == pytest.approx(3.0, abs=0.05)
+
+
+def test_it_is_learned_of_each_model_by_itself() -> None:
+    sizes = TokenSizes()
+    for _ in range(300):
+        sizes.observed("chinese", 2500, 1000)
+    assert sizes.of("chinese") < 3
+    assert sizes.of("llama") == BYTES_PER_TOKEN
+
+
+def test_one_answer_alone_says_little() -> None:
+    sizes = TokenSizes()
+    sizes.observed("llama", 16_000, 1000)
+    assert BYTES_PER_TOKEN < sizes.of("llama") < 1.15 * BYTES_PER_TOKEN
+
+
+def test_a_change_is_followed() -> None:
+    sizes = TokenSizes()
+    for size in (2000, 6000):
+        for _ in range(300):
+            sizes.observed("llama", size, 1000)
+    assert sizes.of("llama") == pytest.approx(6.0, abs=0.1)
+
+
+def test_the_mean_is_of_answers_that_differ() -> None:
+    sizes = TokenSizes()
+    for _ in range(300):
+        sizes.observed("llama", 3000, 1000)
+        sizes.observed("llama", 300, 60)
+    assert sizes.of("llama") == pytest.approx(4.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [
+        pytest.param(1000, 0, id="no tokens"),
+        pytest.param(1000, -5, id="fewer than none"),
+        pytest.param(0, 1000, id="no text"),
+        pytest.param(10, 1000, id="an image, or a prompt that was not seen"),
+        pytest.param(1_000_000, 10, id="a prompt of which the server dropped most"),
+        pytest.param(float("nan"), 10, id="no number"),
+        pytest.param(float("inf"), 10, id="endless"),
+    ],
+)
+def test_what_can_be_no_text_is_not_learned(size: float, tokens: int) -> None:
+    sizes = TokenSizes()
+    for _ in range(100):
+        sizes.observed("llama", size, tokens)
+    assert sizes.of("llama") == BYTES_PER_TOKEN
+
+
+@thorough
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(-1, 100_000))))
+def test_it_is_always_between_what_was_seen(answers: list[tuple[float, int]]) -> None:
+    sizes = TokenSizes()
+    for size, tokens in answers:
+        sizes.observed("llama", size, tokens)
+    seen = [size / tokens for size, tokens in answers if tokens > 0]
+    sound = [BYTES_PER_TOKEN, *(size for size in seen if 0.1 < size < 100)]
+    assert min(sound) - 1e-9 <= sizes.of("llama") <= max(sound) + 1e-9

@@ -1,0 +1,97 @@
+"""Coding agents in front of eight endpoints, turn by turn, as their requests look in 2026."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from extproc.core.conversation.request import Request
+from extproc.core.routing.router import Router
+from tests.core.builders import model_spec, router
+
+ENDPOINTS = [f"10.0.0.{number}:8000" for number in range(8)]
+SESSIONS = 12
+TURNS = 6
+RULES = "You are Claude Code. Use the tools that you have. " * 200
+REMINDER = "<system-reminder>As you answer, you may use this context: the code is in Python." * 4
+
+
+def turn(session: int, number: int, *, billed: bool) -> bytes:
+    """A request of Claude Code: its system prompt is everybody's, what is said is the session's."""
+    system = [{"type": "text", "text": RULES}]
+    if billed:
+        line = f"x-anthropic-billing-header: cc_version=2.1.37.3a3; cch={session:02x}{number:03x};"
+        system.insert(0, {"type": "text", "text": line})
+    said: list[dict[str, Any]] = []
+    for place in range(number + 1):
+        text = f"{REMINDER} Session {session}, question {place}: " + f"why {session}? " * 200
+        said.append({"role": "user", "content": text})
+        said.append({"role": "assistant", "content": f"Because of {session}, {place}. " * 100})
+    document = {"model": "llama", "system": system, "messages": said[:-1], "max_tokens": 100}
+    return json.dumps(document).encode()
+
+
+def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]:
+    """Turns that go where the turn before them went, and the mean hit predicted for them."""
+    homes: dict[int, str] = {}
+    stayed, hits = 0, 0.0
+    for number in range(TURNS):
+        for session in range(SESSIONS):
+            raw = {
+                name.replace("_", "-"): f"{value} {session}".encode()
+                for name, value in headers.items()
+            }
+            request = Request(serving, headers=raw)
+            placed = request.place(turn(session, number, billed=billed), complete=True)
+            decision = serving.decide(placed)
+            decision.lease.release()
+            if number:
+                stayed += decision.address == homes[session]
+                hits += decision.prediction.hit if decision.prediction else 0.0
+            homes[session] = decision.address
+    return stayed, hits / (SESSIONS * (TURNS - 1))
+
+
+@pytest.mark.parametrize("billed", [False, True])
+def test_all_turns_of_claude_code_stay_where_their_prompt_is_cached(billed: bool) -> None:
+    """Its billing block changes with each request, and engines leave it out of the prompt."""
+    serving = router(model_spec(strategy="PrefixCache", endpoints=ENDPOINTS))
+    stayed, hit = stays(serving, billed=billed)
+    assert stayed == SESSIONS * (TURNS - 1)
+    assert hit > 0.7
+
+
+@pytest.mark.parametrize("source", ["PromptHead", "SystemAndFirstUserMessage"])
+def test_all_turns_stay_by_every_source_of_a_key_that_reads_the_system_prompt(source: str) -> None:
+    for billed in (False, True):
+        spec = model_spec(endpoints=ENDPOINTS, prefixSource=source, prefixCharLength=11_000)
+        assert stays(router(spec), billed=billed)[0] == SESSIONS * (TURNS - 1)
+
+
+def test_sessions_that_open_alike_are_told_apart_by_their_ids() -> None:
+    """Without its id each would have the key of the reminder with which all of them begin."""
+
+    def homes(source: str) -> set[str]:
+        serving = router(model_spec(endpoints=ENDPOINTS, prefixSource=source))
+        found = set()
+        for session in range(SESSIONS):
+            headers = {"x-claude-code-session-id": f"session {session}".encode()}
+            placed = Request(serving, headers=headers).place(
+                turn(session, 0, billed=True), complete=True
+            )
+            decision = serving.decide(placed)
+            decision.lease.release()
+            found.add(decision.address)
+        return found
+
+    assert len(homes("FirstUserMessage")) == 1
+    assert len(homes("Session")) > 4
+
+
+@pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+def test_all_turns_of_a_session_stay_by_its_id(strategy: str) -> None:
+    spec = model_spec(strategy=strategy, endpoints=ENDPOINTS, prefixSource="Session")
+    stayed, _ = stays(router(spec), billed=True, x_claude_code_session_id="session")
+    assert stayed == SESSIONS * (TURNS - 1)

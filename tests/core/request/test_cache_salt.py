@@ -1,0 +1,205 @@
+"""`cache_salt` separates caches in vLLM, so it separates chains of blocks and keys here."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from extproc.core.conversation.head import Head
+from extproc.core.conversation.request import Request
+from extproc.core.request.blocks import MOST_BLOCKS, prompt_of
+from extproc.core.request.large import MOST_BYTES, WHOLE
+from extproc.core.request.paths import Api
+from extproc.core.request.routing_key import key_of
+from extproc.core.routing.router import Placement
+from tests.core import bodies
+from tests.core.builders import brief, model_spec, router, split_spec
+from tests.core.request.test_blocks import blocks_of
+
+Json = dict[str, Any]
+
+RULES = "Answer in one word. " * 200
+SAID = [{"role": "system", "content": RULES}, {"role": "user", "content": "hi"}]
+SALTS = st.text(min_size=1, max_size=6)
+
+
+def asked(salt: object = None, **fields: Any) -> Json:
+    """A chat whose salt comes last, as OpenAI's client writes what it does not know."""
+    return {"model": "llama", "messages": SAID, **fields, "cache_salt": salt}
+
+
+def placed(document: Json, strategy: str = "PrefixHash", **key: Any) -> Placement:
+    body = json.dumps(document).encode()
+    return Request(router(model_spec(strategy=strategy, **key))).place(body, complete=True)
+
+
+class TestTheChain:
+    @brief
+    @given(bodies.documents, SALTS, SALTS)
+    def test_shares_no_block_with_that_of_another_salt(
+        self, document: Json, one: str, other: str
+    ) -> None:
+        assume(one != other)
+        with blocks_of(2):
+            prompts = [
+                prompt_of(salted, "llama")
+                for salted in (
+                    document,
+                    {**document, "cache_salt": one},
+                    {**document, "cache_salt": other},
+                )
+            ]
+        blocks = [
+            {*prompt.blocks, *(b for more in prompt.more for b in more)} for prompt in prompts
+        ]
+        assert blocks[0].isdisjoint(blocks[1])
+        assert blocks[1].isdisjoint(blocks[2])
+        assert len({prompt.bytes for prompt in prompts}) == 1
+
+    @brief
+    @given(bodies.documents, SALTS, st.text(max_size=4), st.text(max_size=4))
+    def test_shares_none_with_that_of_another_model_or_adapter(
+        self, document: Json, salt: str, one: str, other: str
+    ) -> None:
+        assume(one != other)
+        salted = {**document, "cache_salt": salt}
+        with blocks_of(2):
+            assert set(prompt_of(salted, one).blocks).isdisjoint(prompt_of(salted, other).blocks)
+            assert prompt_of(salted, one) == prompt_of(dict(salted), one)
+
+    @brief
+    @given(st.lists(bodies.text, min_size=2, max_size=4), SALTS)
+    def test_has_the_beginning_in_common_with_what_goes_on(
+        self, texts: list[str], salt: str
+    ) -> None:
+        turns = [{"role": "user", "content": text} for text in texts]
+        before, after = (
+            prompt_of({"messages": said, "cache_salt": salt}, "llama")
+            for said in (turns[:-1], turns)
+        )
+        assert after.blocks[: len(before.blocks)] == before.blocks
+
+    def test_is_the_same_wherever_the_salt_stands(self) -> None:
+        chains = {
+            tuple(prompt_of(dict(fields), "llama").blocks)
+            for fields in permutations(asked("a").items())
+        }
+        assert len(chains) == 1
+
+    @pytest.mark.parametrize("salt", [None, "", 7, True, ["a"], {"a": "b"}, "a" * 4097])
+    def test_without_a_salt_that_vllm_takes_is_what_it_was(self, salt: object) -> None:
+        plain = prompt_of({"messages": SAID}, "llama")
+        assert prompt_of(asked(salt), "llama") == plain
+        text = f"\nsystem\n{RULES}".encode()[:256]
+        assert plain.blocks[0] == xxhash.xxh64_intdigest(text, xxhash.xxh64_intdigest(b"llama"))
+
+
+class TestTheKey:
+    def test_is_what_it_was_without_a_salt(self) -> None:
+        assert placed(asked()).key == key_of("", "hi") == xxhash.xxh64_intdigest(b"hi")
+
+    def test_differs_by_salt(self) -> None:
+        keys = {placed(asked(salt)).key for salt in (None, "a", "b")}
+        assert len(keys) == 3
+        assert placed(asked("a")).key == key_of("", "hi", "a")
+
+    def test_is_none_without_a_prefix(self) -> None:
+        assert key_of("sql", "", "a") is None
+
+    def test_sends_eight_salts_to_different_endpoints(self) -> None:
+        """One system prompt under 8 salts is 8 prompts: one endpoint would compute all of them."""
+        endpoints = [f"10.0.0.{number}:8000" for number in range(8)]
+        serving = router(model_spec(strategy="PrefixCache", endpoints=endpoints))
+        chosen, hits = set(), []
+        for salt in "abcdefgh":
+            place = Request(serving).place(json.dumps(asked(salt)).encode(), complete=True)
+            decision = serving.decide(place)
+            decision.lease.release()
+            chosen.add(decision.address)
+            assert decision.prediction is not None
+            hits.append(decision.prediction.hit)
+        assert hits == [0.0] * 8
+        assert len(chosen) > 1
+
+    def test_does_not_move_a_request_to_another_target_of_a_split(self) -> None:
+        serving = router(model_spec("a"), model_spec("b"), split_spec("canary", a=1, b=1))
+        for number in range(20):
+            said = [{"role": "user", "content": f"question {number}"}]
+            went = {
+                serving.place("canary", {"messages": said, "cache_salt": salt}, {}).model.spec.name
+                for salt in "abc"
+            }
+            assert len(went) == 1
+
+
+class TestALargeBody:
+    LONG = "word " * (WHOLE // 5 + 1)
+
+    @pytest.mark.parametrize("times", [1, 12])
+    @pytest.mark.parametrize("filler", ["word ", "QUJD", "[1], "])
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+    def test_has_the_salt_that_stands_behind_its_prompt(
+        self, strategy: str, filler: str, times: int
+    ) -> None:
+        more = [{"role": "user", "content": filler * (times * WHOLE // len(filler))}]
+        found = []
+        for salt in (None, "a", "b"):
+            document = {"messages": SAID + more, "cache_salt": salt, "model": "llama"}
+            assert len(json.dumps(document)) > WHOLE
+            found.append(placed(document, strategy))
+        assert len({one.key for one in found}) == 3
+        assert found[1].key == key_of("", "hi", "a")
+        if strategy == "PrefixCache":
+            assert len({one.prompt.blocks[0] for one in found if one.prompt}) == 3
+
+    @pytest.mark.parametrize("salt", ["7", "[[]]", '{"a": 1}', '"' + "x" * 70_000 + '"', "9" * 70])
+    def test_with_a_salt_that_is_none_is_routed_as_if_it_had_no_salt(self, salt: str) -> None:
+        body = json.dumps({"model": "llama", "messages": SAID, "x": self.LONG})
+        salted = f'{body[:-1]}, "cache_salt": {salt}}}'.encode()
+        assert Request(router()).place(salted, complete=True).key == key_of("", "hi")
+
+
+class TestABodyThatComesInParts:
+    def head(self, **key: Any) -> Head:
+        return Head(Request(router(model_spec(**key)), Api.GENERATE, {"x-session": b"s"}))
+
+    def test_is_waited_for_while_a_salt_may_come(self) -> None:
+        body = json.dumps(asked("a", stream=True)).encode()
+        held = self.head(prefixCharLength=2)
+        assert held.add(body[:-40]) is None
+        assert held.end(body[-40:]).key == key_of("", "hi", "a")
+
+    def test_is_not_waited_for_once_its_salt_is_known(self) -> None:
+        body = json.dumps({"cache_salt": "a", "model": "llama", "messages": SAID, "n": 1}).encode()
+        place = self.head(prefixCharLength=2).add(body[:-3])
+        assert place is not None
+        assert place.key == key_of("", "hi", "a")
+
+    def test_is_not_waited_for_where_the_key_is_a_session(self) -> None:
+        assert self.head(prefixSource="Header:x-session").add(b'{"model": "llama", "m') is not None
+
+
+def test_an_image_of_some_megabytes_hides_nothing_behind_it() -> None:
+    """Base64 does not count towards the bytes that are read."""
+    url = {"url": "data:image/jpeg;base64," + "QUJDRE" * (MOST_BYTES // 2)}
+    image = {"type": "image_url", "image_url": url}
+    rules = {"role": "system", "content": RULES}
+
+    def blocks(said: str) -> list[int]:
+        asked = {"role": "user", "content": [image, {"type": "text", "text": said}]}
+        document = {"model": "llama", "messages": [rules, asked]}
+        prompt = placed(document, "PrefixCache").prompt
+        assert prompt is not None
+        assert prompt.whole
+        assert len(prompt.blocks) < MOST_BLOCKS
+        return list(prompt.blocks)
+
+    one, other = blocks("What is this? " * 40), blocks("Who is this? " * 40)
+    shared = sum(a == b for a, b in zip(one, other, strict=False))
+    assert 31 <= shared < len(one)

@@ -1,0 +1,219 @@
+"""Large bodies mean what they would mean if all of them were read value by value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.conversation.request import Request
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.request import large
+from extproc.core.request.body import model_in_json, read_json
+from extproc.core.request.large import MOST_BYTES, WHOLE, read_large
+from extproc.core.request.refusals import InvalidRequest, Refusal
+from extproc.core.request.rename import renamed_json
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Placement, Router
+from extproc.core.strategies import build
+from tests.core.bodies import bodies
+from tests.core.builders import model_spec, thorough
+
+LONG = "word " * (WHOLE // 5 + 1)
+DENSE: list[Any] = [[]] * WHOLE
+
+
+def place(
+    body: bytes, *, strategy: str = "PrefixHash", complete: bool = True, **key: Any
+) -> Placement:
+    """Where a request with this body belongs, among models of one strategy."""
+    router = Router(Ledger())
+    specs = [model_spec(name, strategy=strategy, **key) for name in ("llama", "qwen")]
+    router.publish(revise(Catalog(), specs, lambda one: build(one, Random(), router.signals)))
+    return Request(router).place(body, complete=complete)
+
+
+def chat(*messages: str, **others: Any) -> dict[str, Any]:
+    """Its first message is of the user."""
+    said = [{"role": ("user", "assistant")[n % 2], "content": m} for n, m in enumerate(messages)]
+    return {"model": "llama", "messages": said, **others}
+
+
+def written(document: dict[str, Any]) -> bytes:
+    """As JSON."""
+    return json.dumps(document).encode()
+
+
+class TestALargeBody:
+    @pytest.mark.parametrize("filler", [LONG, DENSE, {"a": DENSE}, "é" * WHOLE])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_names_its_model_before_or_after_its_long_fields(
+        self, filler: object, first: bool
+    ) -> None:
+        document = {"model": "qwen", "x": filler} if first else {"x": filler, "model": "qwen"}
+        assert place(written(document)).model.spec.name == "qwen"
+
+    @pytest.mark.parametrize("filler", [LONG, DENSE])
+    def test_with_the_model_twice_means_the_second(self, filler: object) -> None:
+        body = b'{"model": "llama", "x": %b, "model": "qwen"}' % json.dumps(filler).encode()
+        assert place(body).model.spec.name == "qwen"
+
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+    @pytest.mark.parametrize("turns", [1, 2, 400, 3000])
+    def test_that_is_a_chat_is_read_to_its_end(self, strategy: str, turns: int) -> None:
+        say = LONG[: 600_000 // turns] + "[1, 2], {3: 4}. "
+        document = chat("Hello!", *[say] * turns)
+        body = written(document)
+        assert WHOLE < len(body) < MOST_BYTES
+        known = place(body, strategy=strategy)
+        assert known.prefix == "Hello!"
+        if known.prompt is not None:
+            assert known.prompt.bytes == sum(
+                len(m["content"]) + len(m["role"]) + 2 for m in document["messages"]
+            )
+            assert known.prompt.whole
+
+    def test_of_numbers_within_texts_is_read_to_its_end(self) -> None:
+        table = "1,2,[3],{4}," * 40_000
+        known = place(written(chat(table, "x")), strategy="PrefixCache").prompt
+        assert known is not None
+        assert known.whole
+
+    @pytest.mark.parametrize(
+        "source", ["FirstUserMessage", "SystemAndFirstUserMessage", "PromptHead"]
+    )
+    def test_has_the_prefix_that_stands_beyond_its_head(self, source: str) -> None:
+        document = chat("Hello!")
+        document["messages"].insert(0, {"role": "system", "content": LONG})
+        key: dict[str, Any] = {"prefixSource": source, "prefixCharLength": 200_000}
+        prefix = place(written(document), **key).prefix
+        assert prefix.endswith("Hello!")
+
+    def test_of_many_values_has_the_prefix_of_its_beginning(self) -> None:
+        document = chat("Hello!", *["x"] * WHOLE)
+        assert place(written(document)).prefix == "Hello!"
+        known = place(written(document), strategy="PrefixCache").prompt
+        assert known is not None
+        assert not known.whole
+        whole = sum(len(m["content"]) + len(m["role"]) + 2 for m in document["messages"])
+        assert known.bytes == pytest.approx(whole, rel=0.05)
+
+    @pytest.mark.parametrize(
+        "break_it",
+        [
+            pytest.param(lambda body: body[:-1], id="not closed"),
+            pytest.param(lambda body: body + b"x", id="something after it"),
+            pytest.param(lambda body: body[:-3] + b",}]}", id="bad syntax"),
+            pytest.param(lambda body: body[:-1] + b',"x":"\xff"}', id="bad UTF-8"),
+            pytest.param(
+                lambda body: body[:-1] + ',"x":"é'.encode() + b'\xc3"}', id="half a letter"
+            ),
+            pytest.param(lambda body: body[:-1] + b',"x":' + b"[" * 10_000, id="deep list, open"),
+            pytest.param(
+                lambda body: body[:-1] + b',"x":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+                id="deep list, closed",
+            ),
+            pytest.param(lambda body: body[:-1] + b',"model":null}', id="model null"),
+            pytest.param(lambda body: body[:-1] + b',"model":7}', id="model a number"),
+            pytest.param(lambda body: body[:-1] + b',"model":"\\ud800"}', id="lone surrogate"),
+            pytest.param(lambda body: b"[" + body + b"]", id="a list"),
+        ],
+    )
+    @pytest.mark.parametrize("filler", [LONG, DENSE, LONG * 20])
+    def test_that_is_no_request_is_refused(
+        self, break_it: Callable[[bytes], bytes], filler: object
+    ) -> None:
+        with pytest.raises(InvalidRequest) as refused:
+            place(break_it(written({"model": "llama", "x": filler})))
+        json.loads(refused.value.body())
+
+    @pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
+    def test_with_a_number_only_python_reads_is_routed_where_it_holds_little(
+        self, number: bytes
+    ) -> None:
+        body = written(chat("Hello!", LONG))[:-1] + b',"x":%b}' % number
+        assert place(body).prefix == "Hello!"
+
+    def test_of_blanks_at_first_is_read(self) -> None:
+        assert place(b" " * 2 * MOST_BYTES + written(chat("Hello!"))).prefix == "Hello!"
+
+
+class TestALargeHead:
+    def test_names_the_model_it_begins_with(self) -> None:
+        body = written(chat(LONG, *["x"] * WHOLE))
+        assert place(body[:-100], complete=False).model.spec.name == "llama"
+
+    def test_that_is_in_fact_whole_names_the_model_it_ends_with(self) -> None:
+        body = written({"x": DENSE, "model": "qwen"})
+        assert place(body, complete=False).model.spec.name == "qwen"
+
+    def test_that_names_none_says_how_far_it_was_read(self) -> None:
+        body = written({"x": DENSE, "model": "qwen", "y": 1})
+        with pytest.raises(InvalidRequest, match=r"The first [0-9]{5} bytes of the body"):
+            place(body[:-1], complete=False)
+
+
+class TestRenamed:
+    @pytest.mark.parametrize("whole", [True, False])
+    @pytest.mark.parametrize("filler", [LONG, DENSE, [{"model": "x"}] * 100 + [LONG]])
+    @pytest.mark.parametrize("first", [True, False])
+    def test_is_the_same_object_with_another_model(
+        self, filler: object, whole: bool, first: bool
+    ) -> None:
+        members = {"model": "llama", "x": filler, "y": {"model": "z"}}
+        document = members if first else dict(reversed(members.items()))
+        body = written(document)
+        expected = body.replace(b'"model": "llama"', b'"model": "qwen"')
+        assert renamed_json(body, "qwen", whole=whole) == expected
+
+    def test_with_the_key_twice_has_the_name_at_both(self) -> None:
+        body = b'{"model": "a", "x": "%b", "model": "b"}' % LONG.encode()
+        assert renamed_json(body, "c", whole=True) == body.replace(b'"a"', b'"c"').replace(
+            b'"b"', b'"c"'
+        )
+
+    def test_keeps_what_only_looks_like_it(self) -> None:
+        head = written({"x": {"model": "a"}, "y": 'a "model": "b"', "z": LONG})
+        assert renamed_json(head, "c") == head
+
+    def test_as_a_head_has_the_name_too(self) -> None:
+        head = written({"x": {"model": "a"}, "model": "b", "z": LONG})[:-9]
+        assert renamed_json(head, "c") == head.replace(b'"b"', b'"c"')
+
+
+@thorough
+@given(st.binary() | bodies(), st.integers(0, 100), st.booleans())
+def test_however_little_is_read_value_by_value_it_means_the_same(
+    body: bytes, end: int, complete: bool
+) -> None:
+    """Where all is said in strict JSON; else no bytes raise anything but a refusal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "_end", lambda head: min(end, len(head)))
+        try:
+            model, document, read = read_large(body, complete=complete)
+        except Refusal:
+            return
+    assert read <= len(body)
+    if model is None:
+        assert not complete
+        return
+    try:
+        whole = read_json(body, complete=True)
+    except InvalidRequest:
+        return  # more lenient with what it skips
+    assert model == model_in_json(body, whole, complete=True)
+    assert set(document) - {"model"} <= set(whole)
+
+
+@thorough
+@given(bodies(), st.integers(1, 100))
+def test_a_request_is_not_refused_for_being_large(body: bytes, end: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "_end", lambda head: min(end, len(head)))
+        model, _, _ = read_large(body, complete=True)
+    assert model == json.loads(body)["model"]

@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.request.leaves import MEDIUM_BYTES
+from extproc.core.request.prompt import (
+    first_user_message,
+    prompt_head,
+    prompts_of,
+    spoken,
+    system_text,
+    text_of,
+)
+from tests.core import bodies
+from tests.core.builders import brief
+
+LIMIT = 1000
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def system(content: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content}
+
+
+def text(value: str, kind: str = "text") -> dict[str, Any]:
+    return {"type": kind, "text": value}
+
+
+IMAGE: dict[str, Any] = {
+    "type": "image_url",
+    "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+}
+
+
+def digest(content: str) -> str:
+    """A medium in the text of a prompt."""
+    return str(xxhash.xxh3_64_hexdigest(content.encode())) * 256
+
+
+class TestTheTextOfAContent:
+    def test_a_string_is_its_text(self) -> None:
+        assert text_of("hello") == "hello"
+
+    def test_text_parts_are_joined_with_nothing_between(self) -> None:
+        assert text_of([text("hel"), IMAGE, text("lo")]) == "hello"
+
+    @pytest.mark.parametrize(
+        "content", [None, 7, True, {}, [], [IMAGE], ["x"], [{"text": None}], [{"text": 7}], [None]]
+    )
+    def test_what_has_no_text_counts_nothing(self, content: Any) -> None:
+        assert text_of(content) == ""
+
+
+class TestTheFirstUserMessage:
+    @pytest.mark.parametrize(
+        ("document", "expected"),
+        [
+            pytest.param({"messages": [user("hi"), user("again")]}, "hi", id="the first"),
+            pytest.param({"messages": [system("be brief"), user("hi")]}, "hi", id="after system"),
+            pytest.param({"messages": [user([text("a"), IMAGE, text("b")])]}, "ab", id="parts"),
+            pytest.param({"messages": [user(None), user("later")]}, "", id="null content"),
+            pytest.param({"messages": [{"role": "user"}]}, "", id="no content"),
+            pytest.param({"messages": [user([IMAGE])]}, "", id="only an image"),
+            pytest.param(
+                {"messages": [{"role": "tool", "content": "42"}, user("hi")]}, "hi", id="tool"
+            ),
+            pytest.param({"messages": []}, "", id="no messages"),
+            pytest.param({"messages": None}, "", id="null messages"),
+            pytest.param({"messages": {"role": "user"}}, "", id="messages of a wrong type"),
+            pytest.param({"messages": ["hi", None, 7]}, "", id="messages that are no objects"),
+            pytest.param({}, "", id="nothing"),
+            pytest.param({"prompt": "once upon"}, "once upon", id="completion"),
+            pytest.param({"prompt": ["once", "twice"]}, "once", id="several prompts"),
+            pytest.param({"prompt": [11, 22, 33]}, "11 22 33", id="token ids"),
+            pytest.param({"prompt": [[11, 22], [33]]}, "11 22", id="lists of token ids"),
+            pytest.param({"prompt": []}, "", id="no prompt"),
+            pytest.param({"prompt": None}, "", id="null prompt"),
+            pytest.param({"prompt": {"x": 1}}, "", id="prompt of a wrong type"),
+            pytest.param({"input": "hi"}, "hi", id="Responses, a string"),
+            pytest.param(
+                {"instructions": "be brief", "input": [user([text("hi", "input_text")])]},
+                "hi",
+                id="Responses, items",
+            ),
+            pytest.param(
+                {"system": "be brief", "messages": [user([text("hi")])]}, "hi", id="Anthropic"
+            ),
+        ],
+    )
+    def test_is_found_in_every_apis_fields(self, document: dict[str, Any], expected: str) -> None:
+        assert first_user_message(document, LIMIT) == expected
+
+    def test_of_token_ids_reads_no_more_of_them_than_the_limit_needs(self) -> None:
+        assert first_user_message({"prompt": list(range(10)) * 100_000}, 3) == "0 1 2"
+
+
+class TestTheSystemText:
+    @pytest.mark.parametrize(
+        ("document", "expected"),
+        [
+            ({"messages": [system("be brief"), user("hi")]}, "be brief"),
+            ({"messages": [{"role": "developer", "content": "be brief"}]}, "be brief"),
+            ({"messages": [system([text("be "), text("brief")])]}, "be brief"),
+            ({"messages": [system("a"), {"role": "developer", "content": "b"}]}, "ab"),
+            ({"messages": [user("hi"), system("late")]}, ""),
+            ({"messages": [{"role": "assistant", "content": "x"}, system("late")]}, ""),
+            ({"system": "be brief", "messages": [user("hi")]}, "be brief"),
+            ({"system": [text("be "), text("brief")], "messages": []}, "be brief"),
+            ({"instructions": "be brief", "input": "hi"}, "be brief"),
+            ({"instructions": "be ", "input": [system("brief"), user("hi")]}, "be brief"),
+            ({"instructions": None, "input": "hi"}, ""),
+            ({"prompt": "x"}, ""),
+            ({}, ""),
+        ],
+    )
+    def test_is_the_field_and_the_messages_before_the_first_of_the_user(
+        self, document: dict[str, Any], expected: str
+    ) -> None:
+        assert system_text(document) == expected
+
+
+class TestThePromptsHead:
+    @pytest.mark.parametrize(
+        ("document", "pieces"),
+        [
+            (
+                {"messages": [system("be brief"), user("hi")]},
+                ["system", "be brief", "user", "hi"],
+            ),
+            (
+                {"system": "be brief", "messages": [user("hi")]},
+                ["be brief", "user", "hi"],
+            ),
+            (
+                {"instructions": "be brief", "input": "hi"},
+                ["be brief", "hi"],
+            ),
+            ({"prompt": "once"}, ["once"]),
+            ({"prompt": [11, 22]}, ["11", "22"]),
+            ({"prompt": ["once", "twice"]}, ["once", "twice"]),
+            ({"messages": [user([text("a"), text("b")])]}, ["user", "a", "b"]),
+            (
+                {"messages": [user([text("see"), IMAGE])]},
+                ["user", "see", "data:image/png;base64,iVBORw0KGgo="],
+            ),
+            ({"messages": [user(None)]}, ["user"]),
+            ({"model": "llama", "temperature": 1, "user": "me"}, []),
+        ],
+    )
+    def test_is_everything_that_the_prompt_is_made_of(
+        self, document: dict[str, Any], pieces: list[str]
+    ) -> None:
+        assert prompt_head(document, LIMIT) == "\n".join(pieces)
+
+    def test_holds_tools_and_tool_calls(self) -> None:
+        tool = {"type": "function", "function": {"name": "add", "parameters": {"max": 9}}}
+        call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        document = {
+            "tools": [tool],
+            "messages": [
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "3"},
+            ],
+        }
+        assert prompt_head(document, LIMIT).split("\n") == [
+            *["add", "9"],
+            *["assistant", "c1", "add", "{}"],
+            *["tool", "c1", "3"],
+        ]
+
+    def test_differs_where_the_tools_or_the_system_prompt_differ(self) -> None:
+        asked = [user("hi")]
+        heads = {
+            prompt_head(document, LIMIT)
+            for document in (
+                {"messages": asked},
+                {"tools": [{"name": "add"}], "messages": asked},
+                {"tools": [{"name": "sub"}], "messages": asked},
+                {"system": "be brief", "messages": asked},
+                {"system": "be long", "messages": asked},
+            )
+        }
+        assert len(heads) == 5
+
+    @pytest.mark.parametrize("limit", [1, 4, 5, 6, 100])
+    def test_has_no_more_characters_than_the_limit(self, limit: int) -> None:
+        document = {"messages": [user("世界" * 100)]}
+        assert prompt_head(document, limit) == ("user\n" + "世界" * 100)[:limit]
+
+
+def test_a_prompt_that_is_null_leaves_the_messages_to_speak() -> None:
+    document = {"prompt": None, "messages": [{"role": "user", "content": "hi"}]}
+    assert first_user_message(document, 100) == "hi"
+
+
+def leaves(said: str) -> list[str]:
+    """The texts that it was made of, if none has several lines."""
+    return said.split("\n")[1:]
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"max": 9, "strict": True}}}
+
+
+class TestWhatIsSpoken:
+    @pytest.mark.parametrize(
+        ("document", "opening", "rest"),
+        [
+            pytest.param(
+                {"messages": [system("be brief"), user("hi")]},
+                ["system", "be brief"],
+                ["user", "hi"],
+                id="chat",
+            ),
+            pytest.param(
+                {"messages": [user("hi")], "tools": [TOOL]},
+                ["add", "9"],
+                ["user", "hi"],
+                id="tools come first, whatever their place in the body",
+            ),
+            pytest.param(
+                {"messages": [system("be brief"), user("hi")], "tools": [TOOL]},
+                ["add", "9", "system", "be brief"],
+                ["user", "hi"],
+                id="tools and the system prompt",
+            ),
+            pytest.param(
+                {"messages": [system("a"), {"role": "developer", "content": "b"}, user("hi")]},
+                ["system", "a", "developer", "b"],
+                ["user", "hi"],
+                id="several system messages",
+            ),
+            pytest.param(
+                {"messages": [user("hi"), system("late")]},
+                [],
+                ["user", "hi", "system", "late"],
+                id="a late system message",
+            ),
+            pytest.param(
+                {"messages": [user([text("see "), IMAGE, text("this")])], "system": [text("s")]},
+                ["s"],
+                ["user", "see ", digest(IMAGE["image_url"]["url"]), "this"],
+                id="Anthropic, parts",
+            ),
+            pytest.param(
+                {"input": [user([text("hi", "input_text")])], "instructions": "be brief"},
+                ["be brief"],
+                ["user", "hi"],
+                id="Responses",
+            ),
+            pytest.param({"input": "hi"}, [], ["hi"], id="Responses, a string"),
+            pytest.param({"prompt": "once"}, [], ["once"], id="completion"),
+            pytest.param({"prompt": ["once", "twice"]}, [], ["once", "twice"], id="prompts"),
+            pytest.param({"prompt": [[11, 22], [33]]}, [], ["11", "22", "33"], id="token ids"),
+            pytest.param({"messages": [user(None)]}, [], ["user"], id="null content"),
+            pytest.param({"messages": {"x": "hi"}}, [], ["hi"], id="messages of a wrong type"),
+            pytest.param(
+                {"messages": [{"role": ["system"], "content": "hi"}]},
+                [],
+                ["system", "hi"],
+                id="a role of a wrong type",
+            ),
+            pytest.param({"model": "llama", "user": "me"}, [], [], id="nothing"),
+        ],
+    )
+    def test_is_tools_and_system_prompt_and_then_all_else(
+        self, document: dict[str, Any], opening: list[str], rest: list[str]
+    ) -> None:
+        said = spoken(document, 10 * LIMIT)
+        assert leaves(said.text) == opening + rest
+        assert leaves(said.text[: said.system]) == opening
+        assert said.beyond == 0
+
+    @brief
+    @given(bodies.documents, st.integers(0, 60))
+    def test_is_cut_at_a_text_behind_the_limit_and_only_counted_from_there(
+        self, document: dict[str, Any], limit: int
+    ) -> None:
+        whole, part = spoken(document, 10**9), spoken(document, limit)
+        assert whole.text.startswith(part.text)
+        assert len(part.text) >= min(limit, len(whole.text))
+        assert len(part.text) + part.beyond == len(whole.text)
+        assert part.system == min(whole.system, len(part.text))
+
+    def test_may_begin_with_a_text_that_is_longer_than_the_limit(self) -> None:
+        said = spoken({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
+        assert (len(said.text), said.beyond) == (5001, 701)
+
+
+LONG = "QUJD" * 10_000
+BASE64 = {"type": "base64", "media_type": "image/png", "data": LONG}
+MEDIA = [
+    pytest.param(
+        lambda data: {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        id="an image in chat completions",
+    ),
+    pytest.param(
+        lambda data: {"type": "image_url", "image_url": {"url": f"http://x/{data}", "detail": "a"}},
+        id="an image by its URL",
+    ),
+    pytest.param(
+        lambda data: {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
+        id="a recording",
+    ),
+    pytest.param(
+        lambda data: {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}},
+        id="a video",
+    ),
+    pytest.param(
+        lambda data: {"type": "file", "file": {"file_data": data, "filename": "a.pdf"}}, id="a file"
+    ),
+    pytest.param(lambda data: {"type": "input_image", "image_url": data}, id="Responses, an image"),
+    pytest.param(lambda data: {"type": "input_file", "file_data": data}, id="Responses, a file"),
+    pytest.param(
+        lambda data: {"type": "image", "source": {**BASE64, "data": data}}, id="Anthropic, an image"
+    ),
+    pytest.param(
+        lambda data: {"type": "image", "source": {"type": "url", "url": data}},
+        id="Anthropic, an image by its URL",
+    ),
+    pytest.param(
+        lambda data: {
+            "type": "tool_result",
+            "content": [{"type": "image", "source": {**BASE64, "data": data}}],
+        },
+        id="Anthropic, an image that a tool gave",
+    ),
+]
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+class TestAMediumThatIsSpoken:
+    def said(self, medium: Any, data: str) -> str:
+        return spoken({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
+
+    def test_is_told_apart_by_all_of_its_data(self, medium: Any) -> None:
+        datas = (LONG, LONG + "A", "A" + LONG, LONG[:5000] + "B" + LONG[5001:])
+        assert self.said(medium, LONG) == self.said(medium, LONG)
+        assert len({self.said(medium, data) for data in datas}) == 4
+
+    @pytest.mark.parametrize("data", ["QUJD", LONG])
+    def test_is_as_long_as_any_other(self, medium: Any, data: str) -> None:
+        length = len(self.said(medium, data))
+        assert MEDIUM_BYTES < length < MEDIUM_BYTES + 100
+
+    def test_is_left_out_where_the_body_may_be_cut_within_it(self, medium: Any) -> None:
+        document = {"messages": [user([text("see"), medium(LONG)])]}
+        assert leaves(spoken(document, LIMIT, cut=True).text) == ["user", "see"]
+        assert prompt_head(document, LIMIT, cut=True) == "user\nsee"
+        more = {"messages": [user([text("see"), medium(LONG), text("it")])]}
+        assert leaves(spoken(more, 10**5, cut=True).text) == leaves(spoken(more, 10**5).text)
+
+    def test_is_told_apart_in_the_prompts_head_by_a_few_characters(self, medium: Any) -> None:
+        heads = {
+            prompt_head({"messages": [user([medium(data)])]}, 60) for data in (LONG, LONG + "A")
+        }
+        assert len(heads) == 2
+
+
+class TestWhatIsNoMedium:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {"type": "document", "source": {"type": "text", "data": "so long"}},
+            {"type": "document", "source": {"type": "content", "content": [text("so long")]}},
+            {"type": "image", "source": {"type": "file", "file_id": "so long"}},
+            {"type": "tool_use", "input": {"source": {"text": "so long"}}},
+            {"type": "image_url", "image_url": None, "uuid": "so long"},
+        ],
+    )
+    def test_is_spoken_as_it_is(self, part: dict[str, Any]) -> None:
+        assert leaves(spoken({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
+
+    def test_is_a_text_with_data_within_it(self) -> None:
+        for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):
+            assert leaves(spoken({"prompt": long}, LIMIT).text) == [long]
+
+
+class TestWhereACacheMayEnd:
+    """Clients move `cache_control` from turn to turn; no engine shows it to a model."""
+
+    def test_is_no_part_of_the_prompt(self) -> None:
+        marked = {**text("hi"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+        one, other = ({"messages": [user([part])]} for part in (text("hi"), marked))
+        assert spoken(one, LIMIT) == spoken(other, LIMIT)
+        assert prompt_head(one, LIMIT) == prompt_head(other, LIMIT)
+
+
+def billing(number: int) -> dict[str, Any]:
+    return text(f"x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={number};")
+
+
+class TestClaudeCodesBillingBlock:
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_is_no_part_of_the_prompt_wherever_it_stands_in_the_system_prompt(
+        self, place: int
+    ) -> None:
+        rules = [text("You are Claude Code."), text("Be brief.")]
+        document = {"system": rules, "messages": [user("hi")]}
+        for number in (1, 2):
+            blocks = [*rules[:place], billing(number), *rules[place:]]
+            billed = {"system": blocks, "messages": [user("hi")]}
+            assert spoken(billed, LIMIT) == spoken(document, LIMIT)
+            assert system_text(billed) == system_text(document)
+            assert prompt_head(billed, LIMIT) == prompt_head(document, LIMIT)
+
+    def test_leaves_nothing_where_it_is_all_there_is(self) -> None:
+        document = {"system": [billing(1)], "messages": [user("hi")]}
+        assert system_text(document) == ""
+        assert spoken(document, LIMIT) == spoken({"messages": [user("hi")]}, LIMIT)
+
+    def test_counts_where_engines_show_it_to_the_model(self) -> None:
+        """VLLM drops blocks of a list, and no string; and only from the field `system`."""
+        line = billing(1)["text"]
+        for document in (
+            {"system": line, "messages": []},
+            {"messages": [system(line), user("hi")]},
+            {"messages": [user([billing(1)])]},
+        ):
+            assert line in spoken(document, LIMIT).text
+
+    def test_is_left_out_while_it_may_still_become_one(self) -> None:
+        line = billing(1)["text"]
+        for length in range(1, len(line)):
+            document = {"system": [text("rules"), text(line[:length])]}
+            assert prompt_head(document, LIMIT, cut=True) == "rules"
+            assert system_text(document, cut=True) == "rules"
+
+
+class TestSeveralPrompts:
+    @pytest.mark.parametrize(
+        ("document", "prompts"),
+        [
+            ({"prompt": ["a", "b"]}, ["a", "b"]),
+            ({"prompt": [[1], [2, 3]]}, [[1], [2, 3]]),
+            ({"prompt": ["a"]}, []),
+            ({"prompt": [[1, 2]]}, []),
+            ({"prompt": [1, 2]}, []),
+            ({"prompt": "a"}, []),
+            ({"prompt": []}, []),
+            ({"prompt": None}, []),
+            ({"prompt": ["a", "b"], "messages": []}, []),
+            ({"input": ["a", "b"]}, []),
+        ],
+    )
+    def test_are_those_of_a_completion_that_has_more_than_one(
+        self, document: dict[str, Any], prompts: list[Any]
+    ) -> None:
+        assert prompts_of(document) == prompts
+
+
+def test_a_role_of_a_wrong_type_is_not_the_systems() -> None:
+    for role in (["system"], {"system": 1}, 7, None):
+        assert system_text({"messages": [{"role": role, "content": "hi"}]}) == ""

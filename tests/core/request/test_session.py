@@ -1,0 +1,219 @@
+"""A session's id, read from headers and bodies as today's agents send it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from extproc.core.conversation.request import Request
+from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.request.body import read_json
+from extproc.core.request.routing_key import is_settled, key_of, prefix_of, read_prefix
+from extproc.core.request.session import LONGEST_ID
+from extproc.core.routing.router import Decision, Placement
+from extproc.core.schema import PrefixHashSpec, SplitSpec
+from tests.core.bodies import cuts
+from tests.core.builders import brief, catalog, model_spec, router, split_spec
+
+Json = dict[str, Any]
+
+CHAT: Json = {"messages": [{"role": "user", "content": "hello"}]}
+METADATA = {"user_id": '{"device_id": "d", "session_id": "s-1"}'}
+
+
+def sessions(*sources: str, length: int = 100) -> PrefixHashSpec:
+    """How a key is read; by the default order where no sources are given."""
+    listed: Json = {"sessionSources": list(sources)} if sources else {}
+    spec = model_spec(prefixSource="Session", prefixCharLength=length, **listed)
+    return spec.load_balancing.prefix_hash
+
+
+class TestTheDefaultOrder:
+    @pytest.mark.parametrize(
+        ("headers", "fields", "source"),
+        [
+            ({"x-claude-code-session-id": "s-1"}, {"metadata": METADATA}, "Claude Code"),
+            ({"x-session-affinity": "s-1", "x-session-id": "s-1"}, {}, "OpenCode"),
+            ({"session-id": "s-1"}, {"prompt_cache_key": "other"}, "Codex"),
+            ({"session_id": "s-1"}, {}, "older Codex"),
+            ({"x-session-id": "s-1"}, {}, "a gateway"),
+            ({"x-opencode-session": "s-1"}, {}, "pi"),
+            ({}, {"prompt_cache_key": "s-1", "user": "u"}, "OpenAI's clients"),
+        ],
+    )
+    def test_finds_the_session_of_agents(
+        self, headers: dict[str, str], fields: Json, source: str
+    ) -> None:
+        assert prefix_of({**CHAT, **fields}, headers, sessions()) == "s-1", source
+
+    def test_finds_claude_codes_session_in_its_metadata(self) -> None:
+        found = read_prefix({**CHAT, "metadata": METADATA}, {}, sessions())
+        assert found == (METADATA["user_id"], "Body:metadata.user_id")
+
+    @pytest.mark.parametrize(
+        "fields", [{"user": "acme"}, {"safety_identifier": "acme"}, {"previous_response_id": "r"}]
+    )
+    def test_takes_no_field_that_may_stand_for_many_people_or_for_one_turn(
+        self, fields: Json
+    ) -> None:
+        assert prefix_of({**CHAT, **fields}, {}, sessions()) == "hello"
+
+
+class TestTheSources:
+    def test_count_in_their_order(self) -> None:
+        document, headers = {**CHAT, "user": "u"}, {"x-a": "a", "x-b": "b"}
+        for sources, value in (
+            (["Header:x-b", "Header:x-a", "Body:user"], "b"),
+            (["Body:user", "Header:x-a"], "u"),
+            (["Header:x-none", "Body:none", "Header:X-A"], "a"),
+        ):
+            assert prefix_of(document, headers, sessions(*sources)) == value
+
+    def test_are_passed_over_where_they_are_empty(self) -> None:
+        sources = ("Header:x-a", "Body:user")
+        assert prefix_of({**CHAT, "user": "u"}, {"x-a": ""}, sessions(*sources)) == "u"
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            *[("u", "u"), (7, "7"), ("", "hello"), (None, "hello"), (True, "hello")],
+            *[(1.5, "hello"), ({"id": "x"}, "hello"), (["x"], "hello"), (10**400, "hello")],
+            *[("x" * LONGEST_ID, "x" * LONGEST_ID), ("x" * (LONGEST_ID + 1), "hello")],
+        ],
+    )
+    def test_in_a_body_are_texts_and_numbers(self, value: Any, text: str) -> None:
+        assert prefix_of({**CHAT, "user": value}, {}, sessions("Body:user")) == text
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [({"id": "c"}, "c"), ({"x": "c"}, "hello"), ("c", "hello"), ([], "hello")],
+    )
+    def test_may_be_a_member_of_a_field(self, value: Any, text: str) -> None:
+        spec = sessions("Body:conversation.id")
+        assert prefix_of({**CHAT, "conversation": value}, {}, spec) == text
+
+    def test_count_whole_whatever_the_length_of_a_prefix(self) -> None:
+        assert prefix_of(CHAT, {"x-session-id": "s" * 500}, sessions(length=3)) == "s" * 500
+        assert prefix_of(CHAT, {}, sessions(length=3)) == "hel"
+
+    def test_in_headers_need_no_body(self) -> None:
+        assert prefix_of(None, {"x-session-id": "s"}, sessions()) == "s"
+        assert prefix_of(None, {}, sessions()) == ""
+
+    def test_are_those_that_the_catalog_keeps_of_requests(self) -> None:
+        model = model_spec(
+            prefixSource="Session", sessionSources=["Header:X-A", "Body:user", "Body:a.b"]
+        )
+        serving = catalog(model)
+        assert serving.key_headers == {"x-a"}
+        assert serving.key_fields == {"user", "a"}
+        assert not catalog(model_spec()).key_headers | catalog(model_spec()).key_fields
+
+
+class TestASplit:
+    def test_sticks_to_sessions(self) -> None:
+        serving = router(
+            model_spec("a"), model_spec("b"), split_spec("canary", sticky_by="Session", a=1, b=1)
+        )
+
+        def went(number: int, said: str) -> str:
+            document = {"messages": [{"role": "user", "content": said}]}
+            headers = {"x-session-id": f"session {number}"}
+            return serving.place("canary", document, headers).model.spec.name
+
+        first = [went(number, "one") for number in range(40)]
+        assert set(first) == {"a", "b"}
+        assert [went(number, "another") for number in range(40)] == first
+
+    def test_takes_sources_of_its_own(self) -> None:
+        split = {"targets": [{"model": "a", "weight": 1}], "sessionSources": ["Body:user"]}
+        spec = SplitSpec.model_validate({**split, "stickyBy": "Session"})
+        assert prefix_of({**CHAT, "user": "u"}, {"x-session-id": "s"}, spec.key) == "u"
+        with pytest.raises(ValidationError, match="'sessionSources' means nothing without"):
+            SplitSpec.model_validate(split)
+
+
+class TestACutBody:
+    FIELDS = st.permutations(
+        [
+            ("model", "llama"),
+            ("messages", CHAT["messages"]),
+            ("prompt_cache_key", "key-1"),
+            ("metadata", {"user_id": "user-1"}),
+            ("stream", True),
+        ]
+    )
+
+    @brief
+    @given(FIELDS, st.sets(st.sampled_from(["prompt_cache_key", "metadata"])))
+    def test_is_settled_only_once_nothing_changes_its_session(
+        self, fields: list[tuple[str, Any]], missing: set[str]
+    ) -> None:
+        body = json.dumps({k: v for k, v in fields if k not in missing}).encode()
+        spec = sessions("Header:x-a", "Body:prompt_cache_key", "Body:metadata.user_id")
+        whole = read_prefix(read_json(body, complete=True), {}, spec)
+        for head in cuts(body):
+            document = read_json(head, complete=False)
+            found = read_prefix(document, {}, spec, cut=True)
+            assert found == whole or not is_settled(found[0], document, spec, found[1])
+
+    def test_is_settled_by_a_header(self) -> None:
+        found = read_prefix({}, {"x-session-id": "s"}, sessions())
+        assert is_settled(found[0], {}, sessions(), found[1])
+
+
+class TestALargeBody:
+    @pytest.mark.parametrize("prompt", ["word " * 60_000, "QUJD" * 800_000, "\u4e16" * 800_000])
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+    def test_has_the_session_that_stands_behind_its_prompt(
+        self, prompt: str, strategy: str
+    ) -> None:
+        spec = model_spec(strategy=strategy, prefixSource="Session")
+        body = {"model": "llama", "messages": [{"role": "user", "content": prompt}]}
+        late = json.dumps({**body, "metadata": {"user_id": "u"}, "prompt_cache_key": "s"}).encode()
+        placed = Request(router(spec)).place(late, complete=True)
+        assert (placed.prefix, placed.session) == ("s", "Body:prompt_cache_key")
+        assert Request(router(spec)).place(json.dumps(body).encode(), complete=True).session == ""
+
+
+def placement(spec: Json, headers: dict[str, str], document: Json = CHAT) -> Placement:
+    return router(model_spec(**spec)).place("llama", document, headers)
+
+
+class TestAPlacement:
+    @pytest.mark.parametrize(
+        ("source", "headers", "session"),
+        [
+            ("Session", {"session-id": "s"}, "Header:session-id"),
+            ("Session", {}, ""),
+            ("Header:x-s", {"x-s": "s"}, "Header:x-s"),
+            ("Header:x-s", {}, ""),
+            ("FirstUserMessage", {"session-id": "s"}, ""),
+        ],
+    )
+    def test_says_where_its_session_was_read(
+        self, source: str, headers: dict[str, str], session: str
+    ) -> None:
+        assert placement({"prefixSource": source}, headers).session == session
+
+    def test_has_the_key_of_the_sessions_id_under_every_salt(self) -> None:
+        """Its id alone keeps a session apart from others."""
+        for document in (CHAT, {**CHAT, "cache_salt": "a"}):
+            found = placement({"prefixSource": "Session"}, {"session-id": "s"}, document)
+            assert found.key == key_of("", "s")
+
+
+def test_a_conversation_reads_the_headers_of_sessions() -> None:
+    serving = router(model_spec(prefixSource="Session"))
+    chosen = Conversation(serving, serving._rng)
+    headers = {":method": b"POST", ":path": b"/v1/chat/completions", "session-id": b"s-1"}
+    chosen.receive(Event(Kind.REQUEST_HEADERS, headers=headers))
+    body = json.dumps({"model": "llama", **CHAT}).encode()
+    chosen.receive(Event(Kind.REQUEST_BODY, body=body, end_of_stream=True))
+    assert isinstance(chosen.verdict, Decision)
+    assert chosen.verdict.key == key_of("", "s-1")

@@ -1,0 +1,345 @@
+"""Endpoints that fail are avoided for a while, and come back slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.subset import subset_of
+from extproc.core.routing.catalog import Model
+from extproc.core.routing.ejection import FAILURES, FIRST_SECONDS, MOST_SECONDS, Ejected, Ejection
+from tests.core.builders import endpoints, model_spec, strategy_of, thorough
+from tests.core.clock import Clock
+
+Told = tuple[str, Collection[str], str]
+
+
+def model(name: str, of: Collection[Endpoint]) -> Model:
+    spec = model_spec(name)
+    return Model.of(spec, strategy_of(spec.load_balancing), of)
+
+
+class Fleet:
+    """One model of some endpoints, and what is observed of it."""
+
+    def __init__(self, count: int, *, adapter_on: Collection[int] = ()) -> None:
+        self.clock = Clock()
+        self.ejection = Ejection(self.clock)
+        self.ejection.observers.append(self)
+        self.endpoints = [
+            Endpoint(one.address, one.name, frozenset({"sql"} if i in adapter_on else ()))
+            for i, one in enumerate(endpoints(count))
+        ]
+        self.addresses = [one.address for one in self.endpoints]
+        self.told: list[Told] = []
+        self.lengths: list[float] = []
+        self.has(*self.endpoints)
+
+    def has(self, *those: Endpoint) -> None:
+        """Discovery finds these."""
+        self.model = model("llama", those)
+        self.ejection.follow({"llama": self.model})
+
+    def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
+        self.told.append((address, models, why))
+        self.lengths.append(seconds)
+
+    def returned(self, models: Collection[str], address: str) -> None:
+        self.told.append((address, models, "returned"))
+
+    def fails(self, place: int, times: int, how: Outcome = Outcome.RESET) -> None:
+        """So many requests in a row, each sent while nothing was known."""
+        for _ in range(times):
+            self.ejection.heard(self.addresses[place], how)
+
+    def serves(self, place: int) -> None:
+        self.ejection.heard(self.addresses[place], Outcome.SERVED)
+
+    def eject(self, *places: int) -> None:
+        for place in places:
+            self.fails(place, 3)
+
+    def try_again(self, place: int) -> Ejected:
+        """A request is sent there, though it is ejected."""
+        sent = self.ejection.chosen(self.addresses[place])
+        assert sent is not None
+        return sent
+
+    def out(self) -> set[int]:
+        """Those that are ejected, by their numbers."""
+        return {self.addresses.index(address) for address in self.ejection.ejected}
+
+    def spared(self, adapter: str = "") -> Snapshot:
+        return self.ejection.spare("llama", self.model.snapshot, adapter)
+
+    def eligible(self, adapter: str = "") -> set[int]:
+        """Those that a request may go to, by their numbers."""
+        return {self.addresses.index(e.address) for e in self.spared(adapter).eligible(adapter)}
+
+
+class TestAnEndpoint:
+    @pytest.mark.parametrize(("how", "times"), FAILURES.items())
+    def test_is_ejected_after_so_many_failures_in_a_row(self, how: Outcome, times: int) -> None:
+        fleet = Fleet(2)
+        fleet.fails(0, times - 1, how)
+        assert fleet.out() == set()
+        fleet.fails(0, 1, how)
+        assert fleet.out() == {0}
+        assert fleet.told == [(fleet.addresses[0], ["llama"], how)]
+        assert fleet.lengths == [FIRST_SECONDS]
+
+    def test_that_served_in_between_begins_anew(self) -> None:
+        fleet = Fleet(2)
+        for _ in range(10):
+            fleet.fails(0, 2)
+            fleet.serves(0)
+        assert fleet.out() == set()
+
+    def test_is_not_blamed_for_what_nobody_can_tell(self) -> None:
+        fleet = Fleet(2)
+        for _ in range(20):
+            fleet.ejection.heard(fleet.addresses[0], None)
+        assert fleet.out() == set()
+
+    def test_is_judged_by_the_last_of_several_kinds_of_failure(self) -> None:
+        fleet = Fleet(2)
+        fleet.fails(0, 3, Outcome.ERROR)
+        assert fleet.out() == set()
+        fleet.fails(0, 1, Outcome.RESET)
+        assert fleet.out() == {0}
+
+    def test_of_no_model_is_of_no_interest(self) -> None:
+        fleet = Fleet(2)
+        for _ in range(20):
+            fleet.ejection.heard("10.9.9.9:1", Outcome.ERROR)
+        assert fleet.told == []
+
+    def test_that_leaves_and_comes_again_begins_anew(self) -> None:
+        fleet = Fleet(4)
+        fleet.eject(0)
+        fleet.fails(1, 2)
+        fleet.has(*fleet.endpoints[2:])
+        fleet.has(*fleet.endpoints)
+        assert fleet.out() == set()
+        fleet.fails(1, 2)
+        assert fleet.out() == set()
+
+    def test_stays_ejected_while_others_come_and_go(self) -> None:
+        fleet = Fleet(4)
+        fleet.eject(0)
+        fleet.has(*fleet.endpoints[:3])
+        assert fleet.out() == {0}
+        assert fleet.eligible() == {1, 2}
+
+
+class TestAnEjectedEndpoint:
+    def test_is_avoided_until_its_time_is_over(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS - 0.001)
+        assert fleet.eligible() == {0, 2}
+        fleet.clock.forward(0.001)
+        assert fleet.eligible() == {0, 1, 2}
+        assert fleet.out() == {1}
+
+    def test_then_gets_one_request_for_as_long_as_it_was_out(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS)
+        fleet.try_again(1)
+        fleet.clock.forward(FIRST_SECONDS - 0.001)
+        assert fleet.eligible() == {0, 2}
+        fleet.clock.forward(0.001)
+        assert fleet.eligible() == {0, 1, 2}
+
+    def test_is_wholly_back_when_that_is_served(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS)
+        sent = fleet.try_again(1)
+        fleet.ejection.heard(fleet.addresses[1], Outcome.SERVED, sent)
+        assert fleet.out() == set()
+        assert fleet.eligible() == {0, 1, 2}
+        assert fleet.told[-1] == (fleet.addresses[1], ["llama"], "returned")
+        fleet.eject(1)
+        assert fleet.lengths == [FIRST_SECONDS, FIRST_SECONDS]
+
+    def test_is_out_for_twice_as_long_when_that_fails_too_up_to_a_limit(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        for _ in range(6):
+            fleet.clock.forward(fleet.lengths[-1])
+            fleet.ejection.heard(fleet.addresses[1], Outcome.TIMEOUT, fleet.try_again(1))
+            assert fleet.eligible() == {0, 2}
+        assert fleet.lengths == [5, 10, 20, 40, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
+
+    @pytest.mark.parametrize("outcome", list(Outcome))
+    def test_is_not_judged_by_what_was_sent_there_before(self, outcome: Outcome) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS)
+        fleet.ejection.heard(fleet.addresses[1], outcome)
+        assert fleet.out() == {1}
+        assert fleet.lengths == [FIRST_SECONDS]
+
+    def test_that_is_used_for_want_of_others_is_not_out_for_longer_when_it_fails(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        for _ in range(5):
+            fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
+        assert fleet.lengths == [FIRST_SECONDS]
+        fleet.clock.forward(FIRST_SECONDS)
+        assert fleet.eligible() == {0, 1, 2}
+
+    def test_that_is_used_for_want_of_others_is_back_when_it_serves(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.ejection.heard(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
+        assert fleet.out() == set()
+
+    def test_counts_failures_of_one_trial_once(self) -> None:
+        fleet = Fleet(3)
+        fleet.eject(1)
+        fleet.clock.forward(FIRST_SECONDS)
+        together = [fleet.try_again(1) for _ in range(5)]
+        for sent in together:
+            fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, sent)
+        assert fleet.lengths == [FIRST_SECONDS, 2 * FIRST_SECONDS]
+
+    def test_is_the_fallback_where_there_is_no_other(self) -> None:
+        fleet = Fleet(4)
+        fleet.eject(2)
+        fleet.clock.forward(1)
+        fleet.eject(1)
+        one, two, three, four = fleet.endpoints
+        assert fleet.ejection.last_resort([one, two, three], one.address) == three.address
+        assert fleet.ejection.last_resort([two, three], three.address) == two.address
+        assert fleet.ejection.last_resort([three], three.address) is None
+        assert fleet.ejection.last_resort([one, four], one.address) is None
+
+
+class TestTheOthers:
+    def test_are_at_least_half_of_a_models_endpoints(self) -> None:
+        for count, most in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (200, 100)]:
+            fleet = Fleet(count)
+            fleet.eject(*range(count))
+            assert len(fleet.out()) == most
+            assert len(fleet.eligible()) == count - most
+
+    def test_are_half_of_every_model_that_lists_the_endpoint(self) -> None:
+        fleet = Fleet(4)
+        few = model("few", fleet.endpoints[:1])
+        fleet.ejection.follow({"llama": fleet.model, "few": few})
+        fleet.eject(0, 1)
+        assert fleet.out() == {1}
+
+    def test_are_half_again_when_the_model_has_become_smaller(self) -> None:
+        fleet = Fleet(6)
+        for place in (2, 0, 1):
+            fleet.eject(place)
+            fleet.clock.forward(0.5)
+        fleet.has(*fleet.endpoints[:4])
+        assert fleet.out() == {0, 1}
+        assert fleet.told[-1] == (fleet.addresses[2], ["llama"], "returned")
+        fleet.has(fleet.endpoints[1])
+        assert fleet.out() == set()
+
+    def test_are_ejected_when_room_comes(self) -> None:
+        fleet = Fleet(2)
+        fleet.eject(0, 1)
+        assert fleet.out() == {0}
+        fleet.ejection.heard(fleet.addresses[0], Outcome.SERVED, fleet.try_again(0))
+        fleet.fails(1, 1)
+        assert fleet.out() == {1}
+
+    def test_may_all_lack_the_adapter_and_then_the_ejected_one_is_used(self) -> None:
+        fleet = Fleet(4, adapter_on=[1])
+        fleet.eject(1)
+        assert fleet.eligible() == {0, 2, 3}
+        assert fleet.eligible("sql") == {1}
+
+    def test_may_all_be_outside_the_subset_that_a_gateway_allows(self) -> None:
+        fleet = Fleet(4)
+        fleet.eject(1)
+        for places, left in [((1,), {1}), ((1, 2), {2}), ((0, 3), {0, 3})]:
+            allowed = fleet.model.snapshot.restricted(
+                subset_of(tuple(fleet.addresses[place] for place in places))
+            )
+            spared = fleet.ejection.spare("llama", allowed, "")
+            assert {fleet.addresses.index(e.address) for e in spared.endpoints} == left
+
+
+class TestTheSnapshotOfTheOthers:
+    def test_keeps_each_prefix_at_home(self) -> None:
+        fleet = Fleet(6)
+        before = [next(fleet.spared().walk(key << 57, "")) for key in range(100)]
+        fleet.eject(4)
+        after = [next(fleet.spared().walk(key << 57, "")) for key in range(100)]
+        gone = fleet.endpoints[4]
+        assert gone in before
+        assert gone not in after
+        assert all(was in (now, gone) for was, now in zip(before, after, strict=True))
+
+    def test_is_made_once_for_many_requests(self) -> None:
+        fleet = Fleet(6)
+        fleet.eject(4)
+        first = fleet.spared()
+        fleet.clock.forward(1)
+        assert fleet.spared() is first
+        assert fleet.spared("no-such-adapter") is fleet.model.snapshot
+        assert fleet.spared() is first
+
+    def test_is_made_anew_when_the_endpoints_or_the_ejected_ones_change(self) -> None:
+        fleet = Fleet(6)
+        fleet.eject(4)
+        assert fleet.eligible() == {0, 1, 2, 3, 5}
+        fleet.has(*fleet.endpoints[1:])
+        assert fleet.eligible() == {1, 2, 3, 5}
+        fleet.eject(5)
+        assert fleet.eligible() == {1, 2, 3}
+
+    def test_is_the_whole_one_where_none_of_it_is_ejected(self) -> None:
+        fleet = Fleet(4)
+        other = model("other", endpoints(8)[4:])
+        fleet.ejection.follow({"llama": fleet.model, "other": other})
+        fleet.eject(0)
+        assert fleet.ejection.spare("other", other.snapshot, "") is other.snapshot
+
+
+@thorough
+@given(st.data())
+def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
+    data: st.DataObject,
+) -> None:
+    fleet = Fleet(data.draw(st.integers(1, 6), "endpoints"), adapter_on=[0])
+    sent: list[tuple[int, Ejected | None]] = []
+    for _ in range(data.draw(st.integers(1, 60), "steps")):
+        place = data.draw(st.integers(0, len(fleet.addresses) - 1), "place")
+        step = data.draw(st.sampled_from(["send", "hear", "hear", "wait", "discover"]), "step")
+        if step == "send":
+            sent.append((place, fleet.ejection.chosen(fleet.addresses[place])))
+        elif step == "hear" and sent:
+            where, ejected = sent.pop(data.draw(st.integers(0, len(sent) - 1), "which"))
+            outcome = data.draw(st.sampled_from([*Outcome, None]), "outcome")
+            fleet.ejection.heard(fleet.addresses[where], outcome, ejected)
+        elif step == "wait":
+            before = fleet.eligible()
+            fleet.clock.forward(data.draw(st.floats(0, 30), "seconds"))
+            assert before <= fleet.eligible(), "time only brings back"
+        elif step == "discover":
+            fleet.has(*fleet.endpoints[: place + 1])
+        present = fleet.model.snapshot.endpoints
+        assert len(fleet.out()) <= len(present) // 2
+        assert fleet.eligible()
+        assert fleet.eligible("sql") == {0}
+        assert fleet.ejection.ejected.keys() <= {one.address for one in present}
+    fleet.has(*fleet.endpoints)
+    for place, address in enumerate(fleet.addresses):
+        fleet.ejection.heard(address, Outcome.SERVED, fleet.ejection.chosen(address))
+        assert place in fleet.eligible()
+    assert fleet.out() == set()

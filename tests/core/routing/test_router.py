@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from random import Random
+from typing import ClassVar
+
+import pytest
+import xxhash
+
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.subset import subset_of
+from extproc.core.request.blocks import prompt_of
+from extproc.core.request.refusals import ModelNotFound, NoEndpoints
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelSpec
+from extproc.core.strategies import Reason, build
+from tests.core.builders import (
+    TWO_ADDRESSES,
+    by_service,
+    model_spec,
+    router,
+    split_spec,
+    without_endpoints,
+)
+from tests.core.clock import Clock
+
+LLAMA = model_spec(adapters=["sql"])
+PROMPT = {"prompt": "hello"}
+
+
+def test_a_request_is_placed_by_its_model_adapter_and_prefix() -> None:
+    placement = router(LLAMA).place("sql", PROMPT, {})
+    assert placement.model.spec is LLAMA
+    assert (placement.adapter, placement.prefix) == ("sql", "hello")
+    assert placement.key == xxhash.xxh64_intdigest(b"sqlhello")
+
+
+def test_a_request_for_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ModelNotFound):
+        router(LLAMA).place("gpt", PROMPT, {})
+
+
+def test_a_decision_tells_what_it_was_made_of() -> None:
+    serving = router(LLAMA)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    (other,) = set(TWO_ADDRESSES) - {decision.address}
+    assert (decision.model, decision.adapter, decision.strategy) == ("llama", "", "PrefixHash")
+    assert decision.key == xxhash.xxh64_intdigest(b"hello")
+    assert (decision.reason, decision.hops) == (Reason.PREFIX, 0)
+    assert (decision.inflight, decision.candidates) == (0, 2)
+    assert decision.fallback == other
+
+
+def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
+    serving = router(LLAMA)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert dict(serving.ledger.loads) == {decision.address: 1}
+    assert [(m, e.address, n) for m, e, n in serving.ledger.held()] == [
+        ("llama", decision.address, 1)
+    ]
+    decision.lease.release()
+    assert dict(serving.ledger.loads) == {}
+
+
+def test_inflight_is_the_load_before_this_request() -> None:
+    serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
+    inflight = [serving.decide(serving.place("llama", PROMPT, {})).inflight for _ in range(3)]
+    assert inflight == [0, 1, 2]
+
+
+def test_one_endpoint_alone_has_no_fallback() -> None:
+    serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert (decision.fallback, decision.candidates) == (None, 1)
+    assert decision.destination == "10.0.0.1:8000"
+
+
+def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
+    whole = router(LLAMA)
+    serving = Router(Ledger(), whole.catalog, fallbacks=False)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert (decision.fallback, decision.candidates) == (None, 2)
+    assert decision.destination == decision.address
+
+
+def test_the_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
+    serving = router(LLAMA)
+    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    assert decision.destination == f"{decision.address},{decision.fallback}"
+
+
+@pytest.mark.parametrize("allowed", TWO_ADDRESSES)
+def test_a_request_stays_within_the_subset_that_is_allowed(allowed: str) -> None:
+    serving = router(LLAMA)
+    placement = serving.place("sql", PROMPT, {}, subset_of((allowed,)))
+    decision = serving.decide(placement)
+    assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
+    assert decision.key == serving.place("sql", PROMPT, {}).key
+
+
+def test_a_subset_without_a_ready_endpoint_is_refused_and_counts_nothing() -> None:
+    serving = router(LLAMA)
+    with pytest.raises(NoEndpoints, match="the gateway allows"):
+        serving.decide(serving.place("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
+    assert dict(serving.ledger.loads) == {}
+
+
+def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None:
+    serving = Router(Ledger(), without_endpoints(LLAMA))
+    with pytest.raises(NoEndpoints) as refused:
+        serving.decide(serving.place("sql", PROMPT, {}))
+    assert refused.value.model == "llama"
+    assert dict(serving.ledger.loads) == {}
+
+
+def test_a_router_without_a_catalog_knows_no_model() -> None:
+    with pytest.raises(ModelNotFound, match="Known models: none"):
+        Router(Ledger()).place("llama", PROMPT, {})
+
+
+def test_concurrent_requests_never_share_one_free_place() -> None:
+    serving = router(model_spec(strategy="LeastLoad"))
+    for _ in range(50):
+        serving.decide(serving.place("llama", PROMPT, {}))
+    assert dict(serving.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
+
+
+def test_an_endpoint_is_found_by_its_address_or_known_by_nothing_else() -> None:
+    serving = router(LLAMA)
+    known = serving.endpoint("llama", "10.0.0.1:8000")
+    assert known.adapters == {"sql"}
+    unknown = serving.endpoint("llama", "10.9.9.9:8000")
+    assert (unknown.address, unknown.name) == ("10.9.9.9:8000", "10.9.9.9:8000")
+    assert serving.endpoint("gone", "10.0.0.1:8000").address == "10.0.0.1:8000"
+
+
+class TestTheNameInTheBody:
+    @pytest.mark.parametrize(
+        ("requested", "rename"),
+        [("llama", None), ("l3", "llama"), ("sql", None), ("llama_sql", "sql"), ("l3_sql", "sql")],
+    )
+    def test_becomes_the_one_that_servers_know(self, requested: str, rename: str | None) -> None:
+        serving = router(model_spec(aliases=["l3"], adapters=["sql"]))
+        decision = serving.decide(serving.place(requested, PROMPT, {}))
+        assert decision.rename == rename
+
+    @pytest.mark.parametrize(
+        ("requested", "rename"),
+        [("llama", "meta/llama"), ("meta/llama", None), ("l3", "meta/llama"), ("sql", None)],
+    )
+    def test_is_the_served_name_where_that_is_another(
+        self, requested: str, rename: str | None
+    ) -> None:
+        spec = model_spec(aliases=["l3", "meta/llama"], adapters=["sql"])
+        serving = router(spec.model_copy(update={"served_name": "meta/llama"}))
+        assert serving.place(requested, PROMPT, {}).rename == rename
+
+
+class TestASplit:
+    ONE = model_spec("one", endpoints=["10.0.0.1:8000"], adapters=["sql"])
+    TWO = model_spec("two", endpoints=["10.0.0.2:8000"])
+
+    def models(self, serving: Router, prompts: int = 400, name: str = "canary") -> Counter[str]:
+        places = (serving.place(name, {"prompt": f"say {i}"}, {}) for i in range(prompts))
+        return Counter(f"{p.model.spec.name} {p.adapter} {p.rename}" for p in places)
+
+    def test_shares_requests_by_weight_and_renames_them(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec(one=3, two=1))
+        shares = self.models(serving)
+        assert shares.keys() == {"one  one", "two  two"}
+        assert shares["one  one"] == pytest.approx(300, abs=40)
+
+    def test_may_have_an_adapter_as_its_target(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec(sql=1))
+        assert self.models(serving, 5) == {"one sql sql": 5}
+
+    def test_sends_what_begins_alike_to_the_same_target(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
+        for i in range(20):
+            turns = [{"role": "user", "content": f"question {i}"}]
+            first = serving.place("canary", {"messages": list(turns)}, {}).model
+            for answer in ("a", "b"):
+                turns += [{"role": "assistant", "content": answer}]
+                assert serving.place("canary", {"messages": turns}, {}).model is first
+
+    def test_by_a_header_does_not_look_at_the_prompt(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec("canary", "Header:X-User", one=1, two=1))
+        assert serving.catalog.key_headers == {"x-user"}
+        by_user = {
+            user: {
+                serving.place("canary", {"prompt": f"say {i}"}, {"x-user": user}).model.spec.name
+                for i in range(5)
+            }
+            for user in map(str, range(20))
+        }
+        assert all(len(models) == 1 for models in by_user.values())
+        assert set().union(*by_user.values()) == {"one", "two"}
+
+    def test_without_anything_to_stick_to_is_shared_by_chance(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
+        models = Counter(serving.place("canary", None, {}).model.spec.name for _ in range(400))
+        assert models["one"] == pytest.approx(200, abs=50)
+
+    def test_passes_over_a_target_without_endpoints(self) -> None:
+        serving = router(self.ONE, by_service("gone"), split_spec(one=1, gone=9))
+        assert self.models(serving, 50) == {"one  one": 50}
+
+    def test_passes_over_a_target_that_the_gateway_does_not_allow(self) -> None:
+        serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
+        allowed = subset_of(("10.0.0.2:8000",))
+        placed = [serving.place("canary", {"prompt": str(i)}, {}, allowed) for i in range(20)]
+        assert {p.model.spec.name for p in placed} == {"two"}
+
+    def test_is_refused_where_no_target_has_endpoints(self) -> None:
+        serving = router(by_service("gone"), by_service("lost"), split_spec(gone=1, lost=1))
+        with pytest.raises(NoEndpoints):
+            serving.decide(serving.place("canary", PROMPT, {}))
+
+    def test_is_a_name_in_the_list_of_models_and_in_refusals(self) -> None:
+        serving = router(self.ONE, split_spec(one=1))
+        assert list(serving.catalog.names_in_order()) == ["one", "sql", "canary"]
+        with pytest.raises(ModelNotFound, match="canary, one, sql"):
+            serving.place("gpt", PROMPT, {})
+
+
+def words(name: str, size: int = 4000) -> str:
+    """A text that begins unlike those of other names."""
+    return "".join(f"{name} {number}, " for number in range(size))[:size]
+
+
+def remembering(*specs: ModelSpec) -> Router:
+    """A router whose strategies remember in its own signals."""
+    ledger = Ledger()
+    signals = Signals(Clock(), ledger)
+    make = partial(build, rng=Random(0), signals=signals)
+    return Router(ledger, revise(Catalog(), specs, make), signals=signals)
+
+
+class TestAStrategyThatReadsPrompts:
+    SPEC = model_spec(strategy="PrefixCache", adapters=["sql"], aliases=["l3"])
+    ASKED: ClassVar = {"prompt": words("story")}
+
+    def test_is_shown_all_of_the_prompt_that_there_is(self) -> None:
+        placement = remembering(self.SPEC).place("llama", self.ASKED, {})
+        assert placement.prompt == prompt_of(self.ASKED, "llama")
+        assert len(placement.prompt.blocks) == 15
+
+    def test_is_told_how_long_the_whole_is_where_a_part_is_shown(self) -> None:
+        placement = remembering(self.SPEC).place("llama", self.ASKED, {}, shown=0.5)
+        assert placement.prompt == prompt_of(self.ASKED, "llama", shown=0.5)
+        assert placement.prompt.bytes == pytest.approx(8000, abs=2)
+
+    def test_has_one_chain_for_all_names_of_a_model_and_another_for_each_adapter(self) -> None:
+        serving = remembering(self.SPEC)
+        blocks = {
+            name: prompt.blocks[0]
+            for name in ("llama", "l3", "sql", "l3_sql")
+            if (prompt := serving.place(name, self.ASKED, {}).prompt)
+        }
+        assert blocks["llama"] == blocks["l3"] != blocks["sql"] == blocks["l3_sql"]
+
+    def test_is_the_only_one_for_which_prompts_are_read(self) -> None:
+        assert router(LLAMA).place("llama", self.ASKED, {}).prompt is None
+
+    def test_predicts_what_is_cached(self) -> None:
+        serving = remembering(self.SPEC)
+        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        first.lease.release()
+        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert first.prediction is not None
+        assert again.prediction is not None
+        assert first.prediction == pytest.approx((1000, 0), abs=1)
+        assert first.prediction.hit == 0
+        assert again.prediction.hit == pytest.approx(0.96, rel=0.01)
+        assert again.address == first.address
+        assert [first.reason, again.reason] == [Reason.COLD, Reason.CACHED]
+
+    def test_predicts_by_the_size_of_the_models_tokens(self) -> None:
+        serving = remembering(self.SPEC)
+        for _ in range(500):
+            serving.token_sizes.observed("llama", 2000, 1000)
+        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert decision.prediction is not None
+        assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)
+
+    def test_makes_what_is_not_cached_work_until_the_answer_begins(self) -> None:
+        serving = remembering(self.SPEC)
+        backlog = serving.signals.backlog
+        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert dict(backlog.tokens) == {first.address: pytest.approx(1000, abs=1)}
+        first.lease.answered()
+        assert dict(backlog.tokens) == {}
+        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert again.address == first.address
+        assert 0 < backlog.tokens[first.address] < 100
+        again.lease.release()
+        assert dict(backlog.tokens) == {}
+
+    def test_moves_the_work_with_the_request(self) -> None:
+        serving = remembering(self.SPEC)
+        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        assert decision.fallback is not None
+        decision.lease.move(serving.endpoint("llama", decision.fallback))
+        assert dict(serving.signals.backlog.tokens) == {
+            decision.fallback: pytest.approx(1000, abs=1)
+        }
+
+    def test_names_another_endpoint_as_the_fallback(self) -> None:
+        serving = remembering(self.SPEC)
+        for number in range(20):
+            asked = {"prompt": words(f"{number % 3}")}
+            decision = serving.decide(serving.place("llama", asked, {}))
+            assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
+
+    def test_has_nothing_to_say_where_there_is_no_prompt(self) -> None:
+        # Embeddings, transcriptions: only the model is read.
+        serving = remembering(self.SPEC)
+        decisions = [serving.decide(serving.place("llama", None, {})) for _ in range(20)]
+        assert {decision.prediction for decision in decisions} == {None}
+        assert {decision.lease.prefill for decision in decisions} == {None}
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert min(serving.ledger.loads[address] for address in TWO_ADDRESSES) >= 7
+
+    @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
+    def test_stays_within_the_subset_that_is_allowed(self, allowed: str) -> None:
+        serving = remembering(self.SPEC)
+        home = serving.decide(serving.place("sql", self.ASKED, {}))
+        home.lease.release()
+        restricted = serving.place("sql", self.ASKED, {}, subset_of((allowed,)))
+        decision = serving.decide(restricted)
+        assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
+
+    def test_refuses_where_no_endpoint_is_ready_and_counts_nothing(self) -> None:
+        serving = remembering(self.SPEC)
+        nowhere = serving.place("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
+        with pytest.raises(NoEndpoints):
+            serving.decide(nowhere)
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert len(serving.signals.prefixes) == 0
+
+    def test_behind_a_split_sees_the_prompt_and_its_share(self) -> None:
+        one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
+        serving = remembering(one, split_spec(one=1))
+        placement = serving.place("canary", self.ASKED, {}, shown=0.25)
+        assert placement.prompt == prompt_of(self.ASKED, "one", shown=0.25)
+        assert placement.rename == "one"
+
+
+class TestAStrategyThatReadsNone:
+    @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "LeastQueue", "RoundRobin"])
+    def test_predicts_nothing_and_leaves_the_backlog_alone(self, strategy: str) -> None:
+        serving = remembering(model_spec(strategy=strategy))
+        decision = serving.decide(serving.place("llama", {"prompt": words("story")}, {}))
+        assert (decision.prediction, decision.lease.prefill) == (None, None)
+        assert dict(serving.signals.backlog.tokens) == {}
+        assert len(serving.signals.prefixes) == 0
+
+
+def test_those_who_follow_see_each_catalog_that_is_published() -> None:
+    serving = router(LLAMA)
+    seen: list[object] = []
+    serving.follow(seen.append)
+    other = router(model_spec("qwen")).catalog
+    serving.publish(other)
+    assert serving.catalog is other
+    assert seen == [other]

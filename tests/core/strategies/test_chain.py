@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.signals import Signals
+from extproc.core.strategies import Query, Reason, Strategy, build
+from extproc.core.strategies.presets import PRESETS
+from tests.core.builders import Traffic, balancing, endpoint, endpoints, thorough
+from tests.core.clock import Clock, report, signals
+
+NAMES = ("a", "b", "c")
+FLEET = [endpoint(name, "sql", "law") for name in NAMES]
+
+
+@pytest.fixture
+def known() -> Signals:
+    return signals(Clock(), *NAMES)
+
+
+def chain(known: Signals, *filters: object, seed: int = 0, **other: object) -> Strategy:
+    steps = [one if isinstance(one, dict) else {"filter": one} for one in filters]
+    return build(balancing("Chain", chain=steps, **other), Random(seed), known)
+
+
+def preset(name: str, known: Signals) -> Strategy:
+    return build(balancing(name), Random(0), known)
+
+
+def order(strategy: Strategy, query: Query = Query(), **loads: int) -> list[tuple[str, Reason]]:  # noqa: B008
+    ranking = strategy.rank(query, Snapshot.of(FLEET), loads)
+    return [(candidate.endpoint.name, candidate.reason) for candidate in ranking]
+
+
+def best(strategy: Strategy, query: Query = Query(), **loads: int) -> tuple[str, Reason]:  # noqa: B008
+    return order(strategy, query, **loads)[0]
+
+
+def say(known: Signals, **figures: tuple[float, float, float]) -> None:
+    """What endpoints say of waiting, running and KV use; all requests are those of others."""
+    for name, (waiting, running, kv_usage) in figures.items():
+        known.reported(name, report(waiting, running, kv_usage), inflight=0)
+
+
+def test_each_filter_chooses_among_those_that_the_one_before_it_left(known: Signals) -> None:
+    say(known, a=(0, 5, 0.9), b=(0, 5, 0.5), c=(9, 5, 0.0))
+    assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("b", Reason.LEAST_KV_CACHE)
+    assert best(chain(known, "LeastKVCache", "LeastQueue")) == ("c", Reason.LEAST_KV_CACHE)
+
+
+def test_the_reason_is_the_filter_that_left_only_one(known: Signals) -> None:
+    say(known, a=(0, 5, 0.9), b=(5, 5, 0.3), c=(9, 5, 0.0))
+    assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("a", Reason.LEAST_QUEUE)
+
+
+def test_equals_are_told_apart_by_our_requests_in_flight(known: Signals) -> None:
+    for name, ours in {"a": 3, "b": 1, "c": 2}.items():
+        known.reported(name, report(running=10), inflight=ours)
+    assert best(chain(known, "LeastQueue"), a=3, b=1, c=2) == ("b", Reason.LEAST_LOAD)
+
+
+class TestTheRingDecidesAmongEquals:
+    def test_and_is_the_same_in_every_sidecar(self, known: Signals) -> None:
+        say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
+        snapshot = Snapshot.of(FLEET)
+        for key in range(0, 2**64, 2**60):
+            home = next(snapshot.walk(key, ""))
+            for seed in range(3):
+                ranking = chain(known, "LeastQueue", seed=seed)
+                assert best(ranking, Query(key=key)) == (home.name, Reason.RING)
+
+    def test_with_the_adapter_in_its_key_and_on_endpoints_that_have_it(
+        self, known: Signals
+    ) -> None:
+        snapshot = Snapshot.of([*FLEET[:2], endpoint("c")])
+        ranking = chain(known, "LeastQueue")
+        for key in range(0, 2**64, 2**60):
+            found = [c.endpoint.name for c in ranking.rank(Query("sql", key), snapshot, {})]
+            assert sorted(found) == ["a", "b"]
+
+    def test_and_chance_the_place_of_requests_without_a_prefix(self, known: Signals) -> None:
+        ranking = chain(known, "LeastQueue")
+        firsts = Counter(best(ranking)[0] for _ in range(300))
+        assert sorted(firsts) == ["a", "b", "c"]
+        assert min(firsts.values()) > 30
+
+
+def test_the_second_candidate_is_what_would_be_chosen_without_the_first(known: Signals) -> None:
+    say(known, a=(0, 5, 0.9), b=(4, 5, 0.3), c=(9, 5, 0.0))
+    found = order(chain(known, "LeastQueue", "LeastKVCache"))
+    assert found == [
+        ("a", Reason.LEAST_QUEUE),
+        ("b", Reason.LEAST_QUEUE),
+        ("c", Reason.ONLY_ONE),
+    ]
+
+
+def test_thresholds_are_those_of_the_document(known: Signals) -> None:
+    say(known, a=(6, 5, 0.1), b=(5, 5, 0.9), c=(0, 5, 0.95))
+    kv = "LeastKVCache"
+    assert best(chain(known, {"filter": "LowLatency", "maxQueue": 5}, kv))[0] == "b"
+    assert best(chain(known, {"filter": "LowLatency", "maxQueue": 6}, kv))[0] == "a"
+    assert best(chain(known, {"filter": "LeastQueue", "slack": 6}, kv))[0] == "a"
+    wide = {"filter": "LeastKVCache", "slack": 0.8}
+    assert best(chain(known, wide, "LeastQueue"))[0] == "b"
+
+
+def test_prefixes_stay_at_home_among_endpoints_with_short_queues(known: Signals) -> None:
+    say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
+    ranking = chain(known, {"filter": "LowLatency", "maxQueue": 5}, "PrefixHash")
+    home, neighbour, _ = (e.name for e in Snapshot.of(FLEET).walk(7, ""))
+    assert best(ranking, Query(key=7)) == (home, Reason.PREFIX)
+    say(known, **{home: (6.0, 5.0, 0.5)})
+    assert best(ranking, Query(key=7)) == (neighbour, Reason.PREFIX)
+
+
+class TestWithoutSignals:
+    @pytest.mark.parametrize("name", [*PRESETS])
+    def test_every_preset_is_least_load(self, name: str) -> None:
+        traffic = Traffic(preset(name, Signals(Clock())), *endpoints(4))
+        assert sorted(traffic.send(40).values()) == [10, 10, 10, 10]
+        traffic.finish("default/pod-02", 6)
+        assert traffic.send(6) == {"default/pod-02": 6}
+
+    def test_a_chain_of_affinity_alone_keeps_to_it(self, known: Signals) -> None:
+        ranking = chain(known, "PrefixHash")
+        assert best(ranking, Query(key=7))[0] == next(Snapshot.of(FLEET).walk(7, "")).name
+
+
+class TestBetweenReadings:
+    def test_a_burst_is_spread_as_if_each_request_were_read_at_once(self, known: Signals) -> None:
+        traffic = Traffic(preset("LeastQueue", known), *FLEET)
+        say(known, a=(0, 5, 0.5), b=(3, 5, 0.5), c=(6, 5, 0.5))
+        went = traffic.send(30)
+        # 39 waiting then, 13 on each; the slack lets them differ by a little.
+        assert went["a"] == pytest.approx(13, abs=2)
+        assert went["b"] == pytest.approx(10, abs=2)
+        assert went["c"] == pytest.approx(7, abs=2)
+
+    def test_an_endpoint_with_an_empty_cache_is_not_flooded(self, known: Signals) -> None:
+        traffic = Traffic(preset("LeastKVCache", known), *FLEET)
+        say(known, a=(0, 10, 0.5), b=(0, 10, 0.5), c=(0, 0, 0.0))
+        # Each request is reckoned as 1/20 of a cache: ten of them, and all are alike.
+        assert traffic.send(10) == {"c": 10}
+        assert sorted(traffic.send(12).values()) == [4, 4, 4]
+
+
+class TestAdapters:
+    @pytest.fixture
+    def slots(self, known: Signals) -> Signals:
+        for name in NAMES:
+            known.reported(name, report(running=1, max_loras=2), inflight=0)
+        return known
+
+    def test_requests_stay_together_from_the_first_on(self, slots: Signals) -> None:
+        ranking = preset("LoraQueue", slots)
+        first = ranking_best(ranking, "sql", 0)
+        assert {ranking_best(ranking, "sql", key) for key in range(20)} == {first}
+
+    def test_another_adapter_goes_where_there_is_room(self, slots: Signals) -> None:
+        ranking = preset("LoraQueue", slots)
+        for name in NAMES[:2]:
+            slots.residency.observed(name, frozenset({"x", "y"}), 2)
+        assert ranking_best(ranking, "sql", 7) == "c"
+
+    def test_stay_though_another_has_a_shorter_queue(self, slots: Signals) -> None:
+        busy = report(waiting=40, running=9, max_loras=2, adapters=frozenset({"sql"}))
+        slots.reported("b", busy, inflight=0)
+        assert best(preset("LoraQueue", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
+        assert best(preset("LowLatency", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
+
+    def test_move_on_when_the_queue_is_too_long(self, slots: Signals) -> None:
+        busy = report(waiting=51, running=9, max_loras=2, adapters=frozenset({"sql"}))
+        slots.reported("b", busy, inflight=0)
+        for strategy in ("LoraQueue", "LoraKVCache", "LowLatency"):
+            assert best(preset(strategy, slots), Query("sql"))[0] in "ac"
+
+    def test_leave_an_engine_that_hangs(self, slots: Signals) -> None:
+        traffic = Traffic(preset("LoraQueue", slots), *FLEET)
+        home = next(iter(traffic.send(1, Query("sql"))))
+        # It goes on saying that nothing runs, and nothing that is sent there ends.
+        went = traffic.send(99, Query("sql"))
+        assert went[home] <= 51
+
+
+def ranking_best(ranking: Strategy, adapter: str, key: int) -> str:
+    """Sends one request."""
+    query = Query(adapter, key)
+    candidate = next(ranking.rank(query, Snapshot.of(FLEET), {}))
+    ranking.chosen(query, candidate.endpoint)
+    return candidate.endpoint.name
+
+
+@pytest.mark.parametrize(
+    ("name", "filters"),
+    [
+        ("LeastQueue", ["LeastQueue"]),
+        ("LeastKVCache", ["LeastKVCache"]),
+        ("QueueKVCache", ["LeastQueue", "LeastKVCache"]),
+        ("LoraQueue", ["LoraAffinity", "LeastQueue"]),
+        ("LoraKVCache", ["LoraAffinity", "LeastKVCache"]),
+        ("LowLatency", ["LowLatency", "LoraAffinity", "LeastQueue", "LeastKVCache"]),
+    ],
+)
+def test_the_named_strategies_are_the_chains_of_the_published_benchmarks(
+    name: str, filters: list[str]
+) -> None:
+    assert [one.filter for one in PRESETS[name]] == filters  # type: ignore[index]
+
+
+@thorough
+@given(
+    st.sampled_from([*PRESETS]),
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 60), st.floats(0, 1), st.integers(0, 9)),
+        max_size=8,
+    ),
+    st.none() | st.integers(0, 2**64 - 1),
+)
+def test_every_eligible_endpoint_stands_in_the_order_once(
+    name: str, figures: list[tuple[int, int, float, int]], key: int | None
+) -> None:
+    fleet = endpoints(len(figures))
+    known = signals(Clock(), *(e.address for e in fleet))
+    loads = {}
+    for e, (waiting, running, kv_usage, ours) in zip(fleet, figures, strict=True):
+        known.reported(e.address, report(waiting, running, kv_usage), inflight=0)
+        loads[e.address] = ours
+    candidates = list(preset(name, known).rank(Query(key=key), Snapshot.of(fleet), loads))
+    assert sorted(c.endpoint.name for c in candidates) == [e.name for e in fleet]
+    assert [c.hops for c in candidates] == list(range(len(fleet)))

@@ -1,0 +1,166 @@
+"""What a prompt says is in no log, no metric and no state, unless somebody has asked for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from extproc.adapters.observability import logs
+from extproc.adapters.observability.state import model_states
+from extproc.core.request.large import WHOLE
+from extproc.edge.ext_proc.service import ExternalProcessor
+from tests.core.builders import model_spec
+from tests.edge.envoy import (
+    DUPLEX,
+    asking,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
+from tests.edge.streams import Sidecar
+
+CANARY = "canary-of-a-very-private-matter"
+LONG = f"{CANARY} " * (WHOLE // 16)
+Written = Callable[[], str]
+
+
+@pytest.fixture(params=["text", "json"])
+def written(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Written]:
+    """All that was logged so far."""
+    root, ours = logging.getLogger(), logging.getLogger("extproc")
+    before = root.handlers[:], root.level, ours.level
+    file = tmp_path / "stderr"
+
+    def read() -> str:
+        logs.flush()
+        assert logs.dropped() == 0
+        return file.read_text()
+
+    with file.open("w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        logs.configure("debug", request.param)
+        root.setLevel(logging.DEBUG)
+        yield read
+        logs.flush()
+    root.handlers[:], level, ours_level = before
+    root.setLevel(level)
+    ours.setLevel(ours_level)
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    """Requests with the canary in every place but the model's name."""
+    for model in ("llama", "cache", "gpt"):
+        for said in (CANARY, LONG):
+            yield asking(model, said)
+        part = {"type": "text", "text": CANARY}
+        for role in ("system", "user", "assistant", "tool", CANARY):
+            yield {"model": model, "messages": [{"role": role, "content": [part]}]}
+        for field in ("prompt", "input", "system", "instructions", "tools", "user", CANARY):
+            for value in (CANARY, [CANARY], {CANARY: CANARY}, {"name": CANARY}):
+                yield {"model": model, field: value}
+    for wrong in ([CANARY], {CANARY: CANARY}, None, 7):
+        yield {"model": wrong, "prompt": CANARY}
+
+
+def bodies() -> Iterator[bytes]:
+    """Those, and some that are none."""
+    for document in documents():
+        whole = json.dumps(document).encode()
+        yield whole
+        yield whole[: len(whole) // 2]
+        yield whole + CANARY.encode()
+    for broken in (
+        f'"{CANARY}"',
+        CANARY,
+        f'["{CANARY}"]',
+        f'{{"{CANARY}": tru',
+        f'{{"a":"{CANARY}\\',
+    ):
+        yield broken.encode()
+    for end in (b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\x00"):
+        yield b'{"model": "llama", "prompt": "%b%b"}' % (CANARY.encode(), end)
+        yield b'{"model": "llama", "prompt": "%b%b"}' % (LONG.encode(), end)
+    yield b'{"model": "llama", "x": %b, "prompt": "%b"}' % (b"[" * WHOLE, CANARY.encode())
+
+
+def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:
+    sidecar = Sidecar(
+        model_spec("llama", prefixSource="Header:x-session"),
+        model_spec("cache", strategy="PrefixCache"),
+    )
+    secret = CANARY.encode()
+    headers = {"x_session": secret, "x_prompt": secret, "authorization": secret, "cookie": secret}
+    tried = 0
+    for body in bodies():
+        for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/audio/transcriptions"):
+            for mode in ({}, {"mode": DUPLEX, "response_mode": DUPLEX}):
+                opening = request_headers(path, **mode, **headers)  # type: ignore[arg-type]
+                for end in (True, False):
+                    sidecar.serve(
+                        opening,
+                        request_body(body, end=end),
+                        response_headers(),
+                        response_body(secret, end=True),
+                    )
+                    tried += 1
+        logs.flush()
+    logged = written()
+    assert tried > 1000
+    assert "routed" in logged
+    assert "refused" in logged
+    assert CANARY not in logged
+    assert CANARY not in sidecar.telemetry.exposition().decode()
+    assert CANARY not in json.dumps(model_states(sidecar.router))
+
+
+@pytest.mark.parametrize("name", ["extproc.grpc", "grpc._cython.cygrpc", "asyncio"])
+def test_an_error_at_a_request_is_logged_without_what_it_quotes(
+    name: str, written: Written
+) -> None:
+    try:
+        f"{CANARY}\ud800".encode()
+    except UnicodeEncodeError:
+        logging.getLogger(name).exception("a call broke off")
+    logged = written()
+    assert "UnicodeEncodeError" in logged
+    assert "Traceback" in logged
+    assert "test_privacy.py" in logged
+    assert CANARY not in logged.replace("test_privacy", "")
+
+
+@pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
+@pytest.mark.parametrize("mode", [{}, {"mode": DUPLEX}])
+def test_who_asks_for_prompts_sees_what_the_decision_hangs_on(
+    strategy: str, mode: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    sidecar = Sidecar(model_spec(strategy=strategy, prefixCharLength=len(CANARY)))
+    sidecar.processor = ExternalProcessor(
+        sidecar.router, sidecar.telemetry, Random(0), log_prompts=True
+    )
+    with caplog.at_level(logging.DEBUG, "extproc.requests"):
+        body = request_body(asking("llama", CANARY + " and more"))
+        sidecar.serve(request_headers(**mode), body)
+        sidecar.serve(request_headers(**mode), request_body({"model": "llama"}))
+    said = [record.__dict__["fields"]["prefix"] for record in caplog.records]
+    assert said == [CANARY, ""]
+
+
+def test_who_asks_for_prompts_but_not_for_requests_sees_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sidecar = Sidecar()
+    sidecar.processor = ExternalProcessor(
+        sidecar.router, sidecar.telemetry, Random(0), log_prompts=True
+    )
+    with caplog.at_level(logging.INFO, "extproc.requests"):
+        sidecar.serve(request_headers(), request_body(asking("llama", CANARY)))
+    assert not caplog.records

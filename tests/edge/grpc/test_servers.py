@@ -1,0 +1,327 @@
+"""Both transports, over loopback, in this process; the peer is grpcio's client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.edge.ext_proc.service import ExternalProcessor
+from extproc.edge.grpc.fast_server import FastServer
+from extproc.edge.grpc.grpcio_server import GrpcioServer
+from extproc.edge.grpc.health import SERVICE
+from extproc.edge.grpc.server import Server
+from extproc.lab.stack.processes import free_port
+from tests.core.builders import TWO_ADDRESSES
+from tests.edge.envoy import (
+    DUPLEX,
+    Reply,
+    asking,
+    headers_without_path,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+    response_trailers,
+)
+from tests.edge.streams import Sidecar, eventually
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"127.0.0.1:{free_port()}" if request.param == "tcp" else f"unix:{tmp_path}/extproc.sock"
+
+
+@pytest.fixture(params=[FastServer, GrpcioServer])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    kind: Transport = request.param
+    return kind
+
+
+@pytest.fixture
+def sidecar() -> Sidecar:
+    return Sidecar()
+
+
+@pytest.fixture
+async def server(address: str, sidecar: Sidecar, transport: Transport) -> AsyncIterator[Server]:
+    server = transport(sidecar.processor)
+    await server.start(address)
+    await server.set_serving(True)
+    yield server
+    await server.stop(0)
+
+
+@pytest.fixture
+async def channel(address: str, server: Server) -> AsyncIterator[Any]:
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(address, options=unlimited) as channel:
+        yield channel
+
+
+Transport = Callable[[ExternalProcessor], Server]
+
+
+class Stream:
+    """One HTTP request, as Envoy opens it."""
+
+    def __init__(self, channel: Any) -> None:
+        self.call = channel.stream_stream(f"/{SERVICE}/Process")()
+
+    async def send(self, message: bytes) -> Reply:
+        """Sends a message and waits for its answer."""
+        await self.call.write(message)
+        async with asyncio.timeout(10):
+            answer = await self.call.read()
+        assert answer is not grpc.aio.EOF, await self.call.code()
+        return Reply(answer)
+
+    async def end(self) -> grpc.StatusCode:
+        """Ends our half and waits for the other's end."""
+        await self.call.done_writing()
+        async with asyncio.timeout(10):
+            assert await self.call.read() is grpc.aio.EOF
+            return await self.call.code()
+
+
+async def routed(channel: Any, content: str = "hello") -> Stream:
+    """A stream whose request is on its way."""
+    stream = Stream(channel)
+    await stream.send(request_headers())
+    reply = await stream.send(request_body(asking("llama", content)))
+    assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
+    return stream
+
+
+async def test_a_request_is_served_from_its_headers_to_its_end(
+    channel: Any, sidecar: Sidecar
+) -> None:
+    stream = await routed(channel)
+    assert sidecar.in_flight == 1
+    assert (await stream.send(response_trailers())).kind == "response_trailers"
+    assert await stream.end() is grpc.StatusCode.OK
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_refusal_comes_as_an_immediate_response(channel: Any) -> None:
+    stream = Stream(channel)
+    assert (await stream.send(request_headers("/nowhere"))).error == (404, "unknown_path")
+    assert await stream.end() is grpc.StatusCode.OK
+
+
+async def test_bytes_that_are_no_message_are_an_invalid_argument(
+    channel: Any, sidecar: Sidecar
+) -> None:
+    stream = await routed(channel)
+    await stream.call.write(b"garbage")
+    async with asyncio.timeout(10):
+        assert await stream.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await eventually(lambda: sidecar.in_flight == 0)
+    await (await routed(channel)).end()
+
+
+async def test_a_cancelled_stream_gives_its_lease_back(channel: Any, sidecar: Sidecar) -> None:
+    kept, cancelled = await routed(channel), await routed(channel, "other")
+    assert sidecar.in_flight == 2
+    cancelled.call.cancel()
+    await eventually(lambda: sidecar.in_flight == 1)
+    await kept.end()
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_connection_that_breaks_gives_all_its_leases_back(
+    address: str, server: Server, sidecar: Sidecar
+) -> None:
+    channel = grpc.aio.insecure_channel(address)
+    for _ in range(5):
+        await routed(channel)
+    assert sidecar.in_flight == 5
+    await channel.close()
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_many_streams_run_side_by_side(channel: Any, sidecar: Sidecar) -> None:
+    streams = await asyncio.gather(*(routed(channel, f"chat {i}") for i in range(50)))
+    assert sidecar.in_flight == 50
+    assert await asyncio.gather(*(s.end() for s in streams)) == [grpc.StatusCode.OK] * 50
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_body_may_be_large(channel: Any) -> None:
+    stream = Stream(channel)
+    await stream.send(request_headers())
+    reply = await stream.send(request_body(asking("llama", "x" * 16_000_000)))
+    assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
+
+
+async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
+    channel: Any, server: Server, sidecar: Sidecar, address: str
+) -> None:
+    running = await routed(channel)
+    draining = asyncio.create_task(server.stop(30))
+    async with grpc.aio.insecure_channel(address) as another:
+
+        async def refused() -> bool:
+            late = Stream(another)
+            with suppress(grpc.aio.AioRpcError):
+                await late.call.write(request_headers())
+                await late.call.done_writing()
+            return await late.call.code() is grpc.StatusCode.UNAVAILABLE
+
+        async with asyncio.timeout(10):
+            while not await refused():
+                await asyncio.sleep(0.01)
+    assert not draining.done()
+    assert (await running.send(response_trailers())).kind == "response_trailers"
+    assert await running.end() is grpc.StatusCode.OK
+    async with asyncio.timeout(10):
+        await draining
+    assert sidecar.in_flight == 0
+
+
+@pytest.mark.parametrize("transport", [FastServer])
+async def test_a_drain_does_not_wait_for_those_who_only_watch(
+    channel: Any, server: Server, sidecar: Sidecar
+) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    async with asyncio.timeout(10):
+        await server.stop(1000)
+        assert await watch.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_back(
+    channel: Any, server: Server, sidecar: Sidecar
+) -> None:
+    await routed(channel)
+    await server.stop(0.01)
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+@pytest.mark.parametrize("service", ["", SERVICE, "readiness"])
+async def test_health_says_whether_we_serve(service: str, channel: Any, server: Server) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    request = health_pb2.HealthCheckRequest(service=service)
+    serving = health_pb2.HealthCheckResponse
+    assert (await health.Check(request)).status == serving.SERVING
+    await server.set_serving(False)
+    assert (await health.Check(request)).status == serving.NOT_SERVING
+
+
+async def test_health_says_that_we_live_whether_we_serve_or_not(
+    channel: Any, server: Server
+) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    for serving in (True, False):
+        await server.set_serving(serving)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service="liveness"))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_stream_ends_at_once_with_unavailable_while_we_do_not_serve(
+    channel: Any, server: Server, sidecar: Sidecar
+) -> None:
+    running = await routed(channel)
+    await server.set_serving(False)
+    early = Stream(channel)
+    async with asyncio.timeout(10):
+        assert await early.call.code() is grpc.StatusCode.UNAVAILABLE
+    assert sidecar.in_flight == 1
+    await server.set_serving(True)
+    await (await routed(channel)).end()
+    assert (await running.send(response_trailers())).kind == "response_trailers"
+    assert await running.end() is grpc.StatusCode.OK
+
+
+async def test_a_server_that_never_started_stops(sidecar: Sidecar, transport: Transport) -> None:
+    async with asyncio.timeout(10):
+        await transport(sidecar.processor).stop(0)
+
+
+async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Sidecar) -> None:
+    stream = Stream(channel)
+    # The salt comes first, because a decision by the beginning of a body waits for it.
+    body = json.dumps({"cache_salt": "s", **asking("llama", "x" * 1000)}).encode()
+    await stream.call.write(request_headers(mode=DUPLEX, response_mode=DUPLEX))
+    reply = await stream.send(request_body(body[:400], end=False))
+    assert reply.headers["x-gateway-destination-endpoint"].split(",")[0] in TWO_ADDRESSES
+    assert sidecar.in_flight == 1
+    assert Reply(await stream.call.read()).streamed.body == body[:400]
+    last = (await stream.send(request_body(body[400:]))).streamed
+    assert (last.body, last.end_of_stream) == (body[400:], True)
+    assert (await stream.send(response_headers())).kind == "response_headers"
+    for part in (b"data: 1\n\n", b"data: 2\n\n"):
+        assert (await stream.send(response_body(part))).streamed.body == part
+    assert (await stream.send(response_body(b"", end=True))).streamed.end_of_stream
+    assert await stream.end() is grpc.StatusCode.OK
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], grpc.StatusCode]:
+    """Do as NGINX Gateway Fabric does: send all, end our half, then read to the end."""
+    call = channel.stream_stream(f"/{SERVICE}/Process")()
+    for message in messages:
+        await call.write(message)
+    await call.done_writing()
+    async with asyncio.timeout(10):
+        replies = [Reply(answer) async for answer in call]
+        return replies, await call.code()
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 5_000_000])
+async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_the_end(
+    channel: Any, sidecar: Sidecar, size: int
+) -> None:
+    body = request_body(asking("llama", "x" * size))
+    replies, code = await asked_at_once(channel, headers_without_path(), body)
+    assert code is grpc.StatusCode.OK
+    assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
+    assert replies[0].headers["x-gateway-destination-endpoint"] in TWO_ADDRESSES
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_a_peer_that_ends_its_half_before_it_reads_gets_a_refusal_too(channel: Any) -> None:
+    body = request_body(asking("gpt", "hello"))
+    (reply,), code = await asked_at_once(channel, headers_without_path(), body)
+    assert reply.error == (404, "model_not_found")
+    assert code is grpc.StatusCode.OK
+    (reply,), code = await asked_at_once(channel, headers_without_path(end=True))
+    assert reply.headers["x-gateway-destination-endpoint"] in TWO_ADDRESSES
+    assert code is grpc.StatusCode.OK
+
+
+async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:
+    call = channel.stream_stream(f"/{SERVICE}/Other")()
+    assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
+    sidecar: Sidecar, transport: Transport
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"cannot listen on {address}"):
+            await transport(sidecar.processor).start(address)
+
+
+async def test_two_servers_do_not_share_an_address(
+    sidecar: Sidecar, transport: Transport, address: str
+) -> None:
+    first, second = transport(sidecar.processor), transport(sidecar.processor)
+    await first.start(address)
+    try:
+        with pytest.raises(OSError, match="cannot listen"):
+            await second.start(address)
+    finally:
+        await first.stop(0)
+        await second.stop(0)

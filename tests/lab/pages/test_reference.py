@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import Counter, Gauge
+from pydantic import BaseModel
+
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.routing.router import Router
+from extproc.lab.pages.reference import (
+    Undocumented,
+    attribute_docstrings,
+    documented,
+    flags,
+    metrics,
+    page,
+    strategy_in_words,
+    values,
+)
+
+COMMITTED = Path(__file__).parents[3] / "docs" / "reference.md"
+
+
+def test_the_committed_page_is_what_the_code_says() -> None:
+    current = COMMITTED.read_text() == page()
+    assert current, f"{COMMITTED.name} is not what the code says: make reference"
+
+
+class Example(BaseModel):
+    """For the tests below."""
+
+    documented: int = 1
+    """What it means,
+    in two lines."""
+
+    bare: int = 2
+    also_bare: int = 3
+
+
+class TestDocstringsOfAttributes:
+    def test_are_read_as_one_line_each(self) -> None:
+        assert attribute_docstrings(Example) == {"documented": "What it means, in two lines."}
+
+    def test_are_found_in_a_class_inside_another_scope(self) -> None:
+        class Inner:
+            value = 1
+            """Its meaning."""
+
+        assert attribute_docstrings(Inner) == {"value": "Its meaning."}
+
+    def test_one_that_is_missing_stops_the_page(self) -> None:
+        with pytest.raises(Undocumented, match=r"Example\.bare has no docstring"):
+            documented(Example, Example.model_fields)
+
+
+class TestValues:
+    def test_are_told_in_words(self) -> None:
+        assert values({"type": "integer", "minimum": 1, "maximum": 2000}) == (
+            "whole number from 1 to 2,000"
+        )
+        assert values({"type": "array", "items": {"enum": ["a", "b"]}}) == "list of: `a`, `b`"
+        assert values({"anyOf": [{"format": "IP:PORT"}, {"type": "null"}]}) == "IP:PORT"
+
+    def test_of_a_kind_without_words_stop_the_page(self) -> None:
+        with pytest.raises(TypeError, match="'object'"):
+            values({"type": "object"})
+
+
+def test_a_strategy_is_told_in_the_words_of_its_module() -> None:
+    assert strategy_in_words("RoundRobin") == "Each endpoint in turn."
+
+
+class TestFlags:
+    def test_say_which_of_them_can_be_given_by_the_environment(self) -> None:
+        explain = {flag.name: flag.variable for flag in flags("extproc explain")}
+        assert explain["--models FILE"] == "EXTPROC_MODELS"
+        assert explain["--json"] == ""
+        assert all(flag.variable for flag in flags("extproc serve"))
+
+    def test_do_not_depend_on_the_environment_of_who_writes_the_page(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = flags("extproc serve")
+        monkeypatch.setenv("EXTPROC_LISTEN", "unix:/elsewhere")
+        monkeypatch.setenv("EXTPROC_ALLOW_LOOPBACK", "true")
+        assert flags("extproc serve") == before
+
+    def test_have_a_default_or_say_that_they_are_required(self) -> None:
+        defaults = {flag.name: flag.default for flag in flags("extproc serve")}
+        assert defaults["--listen ADDR"] == "127.0.0.1:9002"
+        assert [flag.default for flag in flags("extproc check")] == ["required"]
+
+
+def test_metrics_are_there_before_their_first_sample() -> None:
+    telemetry = Telemetry(Router(Ledger()))
+    Counter("extproc_new", "Help.", ["who"], registry=telemetry._registry)
+    Gauge("other_project", "Help.", registry=telemetry._registry)
+    found = {metric.name: metric for metric in metrics(telemetry)}
+    assert found["extproc_new_total"][1:] == ("counter", ("who",), "Help.")
+    assert found["extproc_inflight_requests"].labels == ("model", "endpoint")
+    assert "other_project" not in found

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from extproc.lab.pages.reliability import OUTCOMES, PAGE, Outcome, Scoreboard, update
+
+KILLED = Outcome("killed", "nothing", "3 kills", "0 failed", "held", 12.3)
+FROZEN = Outcome("frozen", "nothing", "a | b", "2\nfailed", "not held", 4)
+
+
+def test_an_outcome_takes_the_place_of_what_was_known_and_the_others_stay(tmp_path: Path) -> None:
+    update(tmp_path, [KILLED, FROZEN])
+    again = Outcome("killed", "nothing", "12 kills", "0 failed", "held", 60)
+    update(tmp_path, [again])
+    board = Scoreboard.read(tmp_path / OUTCOMES)
+    assert board.text() == (tmp_path / PAGE).read_text()
+    assert "12 kills" in board.text()
+    assert "3 kills" not in board.text()
+
+
+def test_what_did_not_hold_stands_out_and_no_text_ends_a_cell() -> None:
+    text = Scoreboard([KILLED, FROZEN]).text()
+    assert "| `killed` | nothing | 3 kills | 0 failed | held | 12 |" in text
+    assert "| `frozen` | nothing | a \\| b | 2 failed | **not held** | 4 |" in text
+    assert "Of 2 faults 1 held, 0 are known weaknesses, 1 did not hold." in text

@@ -1,0 +1,75 @@
+"""Several simulations at a time: the same runs as one after the other, from other processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import fields
+from multiprocessing.process import BaseProcess
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+from extproc.lab.measures.run import Run
+from extproc.lab.simulation.pool import simulate_all
+from extproc.lab.simulation.sidecars import Routing
+from extproc.lab.simulation.simulation import Scenario, simulate
+from extproc.lab.workloads import Options, named
+from tests.lab.simulation.builders import balancing, fast, scenario, session, turn, workload
+
+
+def fleets(strategies: Sequence[str], sessions: int = 40) -> list[Scenario]:
+    # With adapters there are sets, whose order is another in every process.
+    asked = named("lora-4", Options(sessions=sessions))
+    profile = fast(max_loras=2, kv_tokens=3_000)
+    return [
+        scenario(asked, profile, strategy, replicas=4, sidecars=2, seed=3)
+        for strategy in strategies
+    ]
+
+
+def assert_equal(first: Run, second: Run) -> None:
+    for one in fields(Run):
+        np.testing.assert_equal(getattr(first, one.name), getattr(second, one.name))
+
+
+def test_runs_are_the_same_in_every_process_and_in_the_order_of_the_scenarios() -> None:
+    asked = fleets(["LoraQueue", "PrefixHash"])
+    told: list[tuple[int, int]] = []
+    runs = simulate_all(asked, lambda *one: told.append(one))
+    assert [run.strategy for run in runs] == ["LoraQueue", "PrefixHash"]
+    for run, one in zip(runs, asked, strict=True):
+        assert_equal(run, simulate(one))
+    assert {number for number, _ in told} <= {0, 1}
+    assert sum(more for _, more in told) <= 80
+
+
+def test_what_goes_wrong_in_a_simulation_is_raised_as_it_is() -> None:
+    routing = Routing(balancing("Random"), addresses=["192.0.2.1:8000"])
+    wrong = scenario(workload(session(turn("a"))), routing=routing, replicas=2)
+    with pytest.raises(ValueError, match="zip"):
+        simulate_all([wrong])
+
+
+def test_an_interruption_ends_the_processes_at_work() -> None:
+    at_work: list[BaseProcess] = []
+
+    def interrupt(number: int, more: int) -> None:
+        at_work.extend(multiprocessing.active_children())
+        raise KeyboardInterrupt
+
+    long = scenario(named("kubeai-threads-300"), fast(), replicas=8)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_all([long], interrupt)
+    assert [_exit_code(process) for process in at_work] == [-signal.SIGTERM]
+
+
+def _exit_code(process: BaseProcess) -> int | None:
+    # The pool's own thread may be the one that hears of the end, and says so a moment later.
+    process.join()
+    deadline = monotonic() + 5
+    while process.exitcode is None and monotonic() < deadline:
+        sleep(0.01)
+    return process.exitcode

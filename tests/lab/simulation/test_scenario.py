@@ -1,0 +1,67 @@
+"""What sidecars are shown: by default, and where a published rule decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extproc.lab import rivals
+from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED
+from extproc.lab.simulation.scenario import Scenario
+from extproc.lab.simulation.sidecars import Routing
+from extproc.lab.simulation.simulation import simulate
+from extproc.lab.workloads.workload import Session
+from tests.lab.simulation.builders import balancing, engine, scenario, session, turn, workload
+
+ASKED = workload(session(turn("a")))
+
+
+def of(rival: str = "") -> Scenario:
+    return Scenario.of(ASKED, engine(), balancing("PrefixCache"), rival=rival)
+
+
+def test_the_product_sees_what_envoy_shows_as_shipped() -> None:
+    usual = of()
+    assert (usual.routing.shown, usual.answers_shown) == (SHIPPED, False)
+    assert usual.routing.strategy == "PrefixCache"
+
+
+@pytest.mark.parametrize("name", rivals.names())
+def test_a_rival_sees_all(name: str) -> None:
+    asked = of(name)
+    assert (asked.routing.shown, asked.answers_shown) == (EVERYTHING, True)
+    run = simulate(asked)
+    assert run.strategy == name
+    assert run.succeeded.all()
+
+
+@pytest.mark.parametrize("name", [*rivals.names(), "PrefixCache"])
+def test_who_looks_at_caches_finds_a_prompt_again(name: str) -> None:
+    again = workload(*(session(turn("a", 3_000), start=1.0 + 20.0 * n) for n in range(6)))
+    rival = name if name in rivals.names() else ""
+    usual = Scenario.of(again, engine(), balancing("PrefixCache"), rival=rival)
+    assert len(set(simulate(usual).endpoint.tolist())) == 1
+
+
+class TestTheSessionHeader:
+    ROUTING = Routing(balancing("PrefixHash", prefixHash={"prefixSource": "Header:x-session"}))
+
+    def test_keeps_a_session_together(self) -> None:
+        threads = [Session([turn(f"{n} {m}") for m in range(5)]) for n in range(4)]
+        run = simulate(
+            scenario(workload(*threads, concurrency=1), routing=self.ROUTING, replicas=8)
+        )
+        homes = [set(run.endpoint[5 * n : 5 * n + 5].tolist()) for n in range(4)]
+        assert all(len(home) == 1 for home in homes)
+
+    def test_and_equal_prompts_of_different_ones_apart(self) -> None:
+        same = [session(turn("a"), start=10.0 * n) for n in range(12)]
+        run = simulate(scenario(workload(*same), routing=self.ROUTING, replicas=8))
+        assert len(set(run.endpoint.tolist())) > 3
+
+    def test_differs_between_what_warms_up_and_what_is_measured(self) -> None:
+        same = [session(turn("a"), start=10.0 * n) for n in range(12)]
+        one = scenario(workload(*same), routing=self.ROUTING, replicas=8)
+        warmed = replace(one, workload=replace(workload(*same, *same), warm_up=12))
+        assert simulate(one).endpoint.tolist() != simulate(warmed).endpoint.tolist()

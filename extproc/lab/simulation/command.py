@@ -21,7 +21,7 @@ from extproc.core.fleet.signals import Signals
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.schema.load_balancing import StrategyName
 from extproc.core.strategies import build
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.bad_input import BadInput
 from extproc.lab.console import Output
 from extproc.lab.engine import profile
@@ -46,13 +46,16 @@ class _Contender(NamedTuple):
     """What is compared."""
 
     load_balancing: LoadBalancingSpec
-    rival: str = ""
+    published_rule: str = ""
 
     @property
     def reads_prompts(self) -> bool:
         """Whether it makes a difference how much of a body is shown."""
         signals = Signals(lambda: 0.0)
-        return bool(self.rival) or build(self.load_balancing, Random(0), signals).reads_prompts
+        return (
+            bool(self.published_rule)
+            or build(self.load_balancing, Random(0), signals).reads_prompts
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,7 +93,7 @@ def _parser() -> Parser:
         metavar="NAME",
         help=f"one or several of {', '.join(STRATEGIES)} "
         f"(default: {' '.join(_DEFAULT_STRATEGIES)}, or that of --models); "
-        f"published rules, for comparison: {', '.join(rivals.names())}",
+        f"published rules, for comparison: {', '.join(published_rules.names())}",
     )
     add("--replicas", type=positive(int), metavar="N", help="engines (default: the workload's own)")
     add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
@@ -209,9 +212,14 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     if asked.shown_bytes and not any(one.reads_prompts for one in contenders):
         raise BadInput("--shown-bytes: none of these strategies reads prompts")
     scenarios = []
-    for spec, rival in contenders:
+    for spec, published_rule in contenders:
         usual = Scenario.of(
-            workload, engine, spec, limited_client=limited, seed=asked.seed, rival=rival
+            workload,
+            engine,
+            spec,
+            limited_client=limited,
+            seed=asked.seed,
+            published_rule=published_rule,
         )
         shown = usual.routing.shown
         if asked.shown_bytes:
@@ -244,7 +252,7 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
     if not wanted:
         raise BadInput("--strategy: name one")
-    known = (*STRATEGIES, *rivals.names())
+    known = (*STRATEGIES, *published_rules.names())
     for name in wanted:
         if name not in known and name != base.strategy:
             raise BadInput(f"--strategy: {name!r} is not one of {', '.join(known)}")
@@ -252,8 +260,8 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
 
 
 def _contender(name: str, base: LoadBalancingSpec) -> _Contender:
-    """A strategy with the parameters of `base`, or a rival."""
-    if name in rivals.names():
+    """A strategy with the parameters of `base`, or a published rule."""
+    if name in published_rules.names():
         return _Contender(base, name)
     if name == base.strategy:
         return _Contender(base)

@@ -46,21 +46,21 @@ class Scenario:
         *,
         limited_client: bool = False,
         seed: int = 0,
-        rival: str = "",
+        published_rule: str = "",
     ) -> Scenario:
-        """The workload's own fleet, with the client's limits or without.
+        """Return the workload's own fleet, with or without the client's limits.
 
-        A rival decides instead of the strategy where one is named. It sees what its publication
-        assumes: the moment of each first token, and whole bodies.
+        A published rule, if one is named, decides instead of the strategy. It sees what its
+        publication assumes: the moment of each first token, and whole bodies.
         """
-        shown = EVERYTHING if rival else SHIPPED
+        shown = EVERYTHING if published_rule else SHIPPED
         return cls(
             workload,
             engine,
-            Routing(load_balancing, workload.adapters, shown=shown, rival=rival),
+            Routing(load_balancing, workload.adapters, shown=shown, published_rule=published_rule),
             workload.replicas,
             workload.sidecars,
             SINGLE_THREADED if limited_client else IDEAL,
             seed,
-            answers_shown=bool(rival),
+            answers_shown=bool(published_rule),
         )

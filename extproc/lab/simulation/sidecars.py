@@ -19,7 +19,7 @@ from extproc.core.routing.router import Decision, Router
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Strategy, build
 from extproc.core.strategies.prefix_cache import PrefixCache
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.engine.replica import Replica
 from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
 from extproc.lab.simulation.timeline import Timeline
@@ -50,7 +50,7 @@ class Routing:
     shown: Shown = SHIPPED
     """How much of a body Envoy shows."""
 
-    rival: str = ""
+    published_rule: str = ""
     """A published rule that the laboratory alone knows, instead of the strategy."""
 
     weights: Weights | None = None
@@ -59,7 +59,7 @@ class Routing:
     @property
     def strategy(self) -> str:
         """The name of what decides."""
-        return self.rival or self.load_balancing.strategy
+        return self.published_rule or self.load_balancing.strategy
 
     def endpoints(self, replicas: int) -> list[str]:
         """The addresses of so many engines."""
@@ -147,8 +147,8 @@ def _make(
     routing: Routing, spec: LoadBalancingSpec, rng: Random, signals: Signals, peak: float
 ) -> Strategy:
     """`peak`: prompt tokens that an engine computes in a second."""
-    if routing.rival:
-        return rivals.build(routing.rival, spec, rng, signals, peak)
+    if routing.published_rule:
+        return published_rules.build(routing.published_rule, spec, rng, signals, peak)
     if routing.weights is not None:
         return PrefixCache(signals, spec.signals, rng, weights=routing.weights)
     return build(spec, rng, signals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from extproc.core.schema import LoadBalancingSpec
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.simulation.sidecars import SESSION_HEADER
 
 CHARACTERS = 4_000
@@ -20,7 +20,7 @@ class Contender(NamedTuple):
     """How one is configured."""
 
     load_balancing: LoadBalancingSpec
-    rival: str = ""
+    published_rule: str = ""
 
 
 def _prefix_hash(source: str) -> Contender:
@@ -37,9 +37,9 @@ CONTENDERS = {
     "PrefixHash, system prompt": _prefix_hash("SystemAndFirstUserMessage"),
     "PrefixHash, prompt head": _prefix_hash("PromptHead"),
     "PrefixHash, session": _prefix_hash(f"Header:{SESSION_HEADER}"),
-    **{name: Contender(LoadBalancingSpec(), name) for name in rivals.names()},
+    **{name: Contender(LoadBalancingSpec(), name) for name in published_rules.names()},
     OURS: _of(strategy=OURS),
 }
 """By what their rows are called."""
 
-AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *rivals.names())
+AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *published_rules.names())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, percent, table
@@ -55,15 +55,15 @@ def compared(
 
 
 def adversaries(book: Book) -> str:
-    """The usual ones, ours, and the rival that is best there."""
+    """The usual ones, ours, and the published rule that is best there."""
     rows = []
     for scene in ADVERSARIES:
         trials = adversary_trials(scene)
         figures = means(book, trials)
         if figures:
             found = {one.strategy: those for one, those in zip(trials, figures, strict=True)}
-            best = min(rivals.names(), key=lambda name: found[name]["mean_ttft_ms"])
-            shown = [name for name in found if name == best or name not in rivals.names()]
+            best = min(published_rules.names(), key=lambda name: found[name]["mean_ttft_ms"])
+            shown = [name for name in found if name == best or name not in published_rules.names()]
             lines = _lines([found[name] for name in shown], percent(book.ceiling(scene)))
             for name, line in zip(shown, lines, strict=True):
                 rows.append([scene, name, *line, number_of(found[name]["failed"])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.tables.contenders import AGAINST_ADVERSARIES, CONTENDERS, OURS, YARDSTICK
 from extproc.lab.tables.scenes import ADVERSARIES
 from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
@@ -42,7 +42,7 @@ def sidecar_trials(scene: str) -> list[Trial]:
 
 def shared_trials(scene: str) -> list[Trial]:
     """The yardstick, the published rules and ours, each behind the most sidecars."""
-    names = (YARDSTICK, *rivals.names(), OURS)
+    names = (YARDSTICK, *published_rules.names(), OURS)
     return [Trial(scene, name, sidecars=max(SIDECARS)) for name in names]
 
 

@@ -96,7 +96,11 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
     asked = workload(trial.scene, trial.seed, trace)
     engine = profile.named(asked.profile)
     usual = Scenario.of(
-        asked, engine, contender.load_balancing, seed=trial.seed, rival=contender.rival
+        asked,
+        engine,
+        contender.load_balancing,
+        seed=trial.seed,
+        published_rule=contender.published_rule,
     )
     shown = SHOWN[trial.shown] if trial.shown else usual.routing.shown
     weights = WITHOUT[trial.without] if trial.without else None

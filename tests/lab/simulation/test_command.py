@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 import yaml
 
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8, as_fields
 from extproc.lab.measures import published
 from extproc.lab.measures.run import Run
@@ -247,10 +247,10 @@ class TestStrategies:
 
 class TestPublishedRules:
     def test_may_be_compared_with_strategies(self, run: Simulate, fleets: list[Scenario]) -> None:
-        code, out, _ = run(*FEW, "--strategy", "LeastLoad", *rivals.names())
+        code, out, _ = run(*FEW, "--strategy", "LeastLoad", *published_rules.names())
         assert code == 0
-        assert [one.routing.strategy for one in fleets] == ["LeastLoad", *rivals.names()]
-        for name in rivals.names():
+        assert [one.routing.strategy for one in fleets] == ["LeastLoad", *published_rules.names()]
+        for name in published_rules.names():
             assert f"{name} on 8 x {L4_LLAMA_3_1_8B_FP8.name}" in out
 
     def test_see_more_than_strategies_do(self, run: Simulate, fleets: list[Scenario]) -> None:
@@ -261,7 +261,7 @@ class TestPublishedRules:
 
     def test_are_listed_apart_from_the_strategies(self, run: Simulate) -> None:
         out = " ".join(run("--help").out.split())
-        assert f"published rules, for comparison: {', '.join(rivals.names())}" in out
+        assert f"published rules, for comparison: {', '.join(published_rules.names())}" in out
 
     def test_are_no_strategies_of_a_models_document(
         self, document: Path, refused: Callable[..., str]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.lab import rivals
+from extproc.lab import published_rules
 from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED
 from extproc.lab.simulation.scenario import Scenario
 from extproc.lab.simulation.sidecars import Routing
@@ -17,8 +17,8 @@ from tests.lab.simulation.builders import balancing, engine, scenario, session, 
 ASKED = workload(session(turn("a")))
 
 
-def of(rival: str = "") -> Scenario:
-    return Scenario.of(ASKED, engine(), balancing("PrefixCache"), rival=rival)
+def of(published_rule: str = "") -> Scenario:
+    return Scenario.of(ASKED, engine(), balancing("PrefixCache"), published_rule=published_rule)
 
 
 def test_the_product_sees_what_envoy_shows_as_shipped() -> None:
@@ -27,7 +27,7 @@ def test_the_product_sees_what_envoy_shows_as_shipped() -> None:
     assert usual.routing.strategy == "PrefixCache"
 
 
-@pytest.mark.parametrize("name", rivals.names())
+@pytest.mark.parametrize("name", published_rules.names())
 def test_a_rival_sees_all(name: str) -> None:
     asked = of(name)
     assert (asked.routing.shown, asked.answers_shown) == (EVERYTHING, True)
@@ -36,11 +36,11 @@ def test_a_rival_sees_all(name: str) -> None:
     assert run.succeeded.all()
 
 
-@pytest.mark.parametrize("name", [*rivals.names(), "PrefixCache"])
+@pytest.mark.parametrize("name", [*published_rules.names(), "PrefixCache"])
 def test_who_looks_at_caches_finds_a_prompt_again(name: str) -> None:
     again = workload(*(session(turn("a", 3_000), start=1.0 + 20.0 * n) for n in range(6)))
-    rival = name if name in rivals.names() else ""
-    usual = Scenario.of(again, engine(), balancing("PrefixCache"), rival=rival)
+    published_rule = name if name in published_rules.names() else ""
+    usual = Scenario.of(again, engine(), balancing("PrefixCache"), published_rule=published_rule)
     assert len(set(simulate(usual).endpoint.tolist())) == 1
 
 

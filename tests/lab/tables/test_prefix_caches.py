@@ -194,7 +194,11 @@ class TestTheTrials:
         assert plain.routing.weights is not None
         assert plain.routing.weights.busy == 0
         big = scenario(Trial("200 endpoints", "Sticky"))
-        assert (big.replicas, big.routing.rival, big.answers_shown) == (200, "Sticky", True)
+        assert (big.replicas, big.routing.published_rule, big.answers_shown) == (
+            200,
+            "Sticky",
+            True,
+        )
         assert scenario(Trial("a slow endpoint", OURS)).slow == {0: 3.0}
         assert scenario(Trial("from 2 to 16", OURS)).events
 

@@ -10,10 +10,10 @@ from random import Random
 from extproc.core.fleet.signals import Signals
 from extproc.core.schema import LoadBalancingSpec
 from extproc.core.strategies import Strategy
-from extproc.lab.rivals.aibrix import AIBrix
-from extproc.lab.rivals.cache_aware import CacheAware
-from extproc.lab.rivals.lmetric import LMetric
-from extproc.lab.rivals.sticky import Sticky
+from extproc.lab.published_rules.aibrix import AIBrix
+from extproc.lab.published_rules.cache_aware import CacheAware
+from extproc.lab.published_rules.lmetric import LMetric
+from extproc.lab.published_rules.sticky import Sticky
 
 _PEAK = 4_400.0
 """Prompt tokens that an engine computes in a second where nobody says: an L4 with a model of 8B."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from extproc.lab.rivals.rule import Cost, Rule, Seen
+from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 _IMBALANCE = 8
 """Requests that the busiest pod may have more than the idlest."""

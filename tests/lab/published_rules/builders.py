@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from extproc.core.fleet.signals import Signals
-from extproc.lab.rivals.rule import Rule
+from extproc.lab.published_rules.rule import Rule
 
 AnyRule = TypeVar("AnyRule", bound=Rule)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from extproc.core.fleet.signals import Signals
-from extproc.lab.rivals.rule import Cost, Rule, Seen
+from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 _WARM = 0.80
 """Share of the prompt that a warm endpoint has."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from extproc.lab.rivals.rule import Cost, Rule, Seen
+from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 
 class LMetric(Rule):

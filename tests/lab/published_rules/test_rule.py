@@ -12,8 +12,8 @@ from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Candidate, Query, Reason
-from extproc.lab.rivals.lmetric import LMetric
-from extproc.lab.rivals.rule import Cost, Rule, Seen
+from extproc.lab.published_rules.lmetric import LMetric
+from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 ENDPOINTS = [
     Endpoint("10.0.0.0:80", "pod-0"),

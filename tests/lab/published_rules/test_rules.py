@@ -9,13 +9,13 @@ import pytest
 from extproc.core.fleet.signals import Signals
 from extproc.core.schema import LoadBalancingSpec
 from extproc.core.strategies import Strategy
-from extproc.lab import rivals
-from extproc.lab.rivals.aibrix import AIBrix
-from extproc.lab.rivals.cache_aware import CacheAware
-from extproc.lab.rivals.lmetric import LMetric
-from extproc.lab.rivals.rule import Rule, Seen
-from extproc.lab.rivals.sticky import Sticky
-from tests.lab.rivals.builders import made
+from extproc.lab import published_rules
+from extproc.lab.published_rules.aibrix import AIBrix
+from extproc.lab.published_rules.cache_aware import CacheAware
+from extproc.lab.published_rules.lmetric import LMetric
+from extproc.lab.published_rules.rule import Rule, Seen
+from extproc.lab.published_rules.sticky import Sticky
+from tests.lab.published_rules.builders import made
 
 PROMPT = 1_000.0
 
@@ -112,11 +112,11 @@ class TestSticky:
 
 def build(name: str) -> Strategy:
     signals = Signals(lambda: 0.0)
-    return rivals.build(name, LoadBalancingSpec(), rng=Random(0), signals=signals)
+    return published_rules.build(name, LoadBalancingSpec(), rng=Random(0), signals=signals)
 
 
 class TestByName:
-    @pytest.mark.parametrize("name", rivals.names())
+    @pytest.mark.parametrize("name", published_rules.names())
     def test_each_is_of_its_name_and_reads_prompts_and_signals(self, name: str) -> None:
         rule = build(name)
         assert type(rule).__name__ == name

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from extproc.edge.grpc.health import SERVICE
 from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import SidecarProcess
+from extproc.lab.stack.sidecar import SidecarProcess
 from tests.edge.envoy import Reply, request_headers
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -256,7 +256,7 @@ class TestTheEnd:
         await scene.api.faults(listening=False)
 
         async def has_noticed() -> bool:
-            return "what is known stays" in scene.sidecar.complaint()
+            return "what is known stays" in scene.sidecar.error_output()
 
         await until(has_noticed, SOON, "the sidecar to notice")
         assert await scene.sidecar.is_ready(), "it serves with what it knows"

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.edge.grpc.health import SERVICE
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import FileSidecar, SidecarProcess
+from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import Reply, asking, request_body, request_headers
 
@@ -41,7 +41,7 @@ async def refused(sidecar: SidecarProcess) -> str:
     """The line with which it ends, with exit code 2."""
     sidecar.spawn()
     assert await sidecar.wait(20) == 2
-    (line,) = sidecar.complaint().splitlines()
+    (line,) = sidecar.error_output().splitlines()
     return line
 
 
@@ -60,8 +60,8 @@ async def test_a_reload_that_needs_kubernetes_is_refused_and_the_last_good_docum
     sidecar: FileSidecar,
 ) -> None:
     sidecar.write_models(BY_SERVICE)
-    await until(lambda: NO_CLIENT in sidecar.complaint(), 20, "the document to be refused")
-    assert "Traceback" not in sidecar.complaint()
+    await until(lambda: NO_CLIENT in sidecar.error_output(), 20, "the document to be refused")
+    assert "Traceback" not in sidecar.error_output()
     assert await sidecar.is_ready()
     endpoints = (await sidecar.state())["llama"]["endpoints"]
     assert {endpoint["address"] for endpoint in endpoints} == set(TWO_ADDRESSES)

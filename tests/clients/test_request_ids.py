@@ -48,7 +48,7 @@ def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.
         gpt.chat.completions.create(model="gpt-10", messages=user("hello"))
     request_id = error.value.request_id
     assert request_id is not None
-    run(until(lambda: request_id in scene.sidecar.complaint(), 5, "the sidecar's log line"))
+    run(until(lambda: request_id in scene.sidecar.error_output(), 5, "the sidecar's log line"))
 
 
 def test_anthropics_sdk_knows_the_id_of_a_request(

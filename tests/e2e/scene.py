@@ -11,8 +11,10 @@ from typing import Any
 
 import aiohttp
 
+from extproc.lab.stack.envoy import Envoy, envoy_binary
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import Envoy, SidecarProcess, StandInFleet, envoy_binary
+from extproc.lab.stack.sidecar import SidecarProcess
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"

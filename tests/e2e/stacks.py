@@ -16,14 +16,9 @@ import aiohttp
 import pytest
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.stack.stack import (
-    Envoy,
-    EnvoyPlaces,
-    FileSidecar,
-    SidecarProcess,
-    StandInFleet,
-    adapted,
-)
+from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
+from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.cluster_scene import (
     CONFIG_MAP,
     NAMESPACE,
@@ -132,8 +127,8 @@ async def _envoy(
     cleanup: AsyncExitStack,
 ) -> tuple[Envoy, aiohttp.ClientSession]:
     """A running Envoy, and a client of it."""
-    places = EnvoyPlaces(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
-    config = adapted(envoy_configuration(options.config), places)
+    places = EnvoyAddresses(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
+    config = local_configuration(envoy_configuration(options.config), places)
     options.change_config(config)
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.kill)

@@ -19,8 +19,10 @@ import yaml
 from aiohttp import web
 
 from extproc.cli import main
+from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import free_port, until
-from extproc.lab.stack.stack import Envoy, FileSidecar, StandInFleet
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.http3 import http3
 from tests.e2e.scene import CHAT, MODEL, chat

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import FileSidecar, StandInFleet
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.adapters.dns.server import DnsServer, a
 from tests.e2e.scene import Launch, Options, Scene, chat
 

@@ -87,7 +87,7 @@ async def has_events(scene: ClusterScene, count: int) -> bool:
 async def test_a_deleted_config_map_leaves_the_last_good_in_force(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=2))
     await scene.api.delete("ConfigMap", NAMESPACE, CONFIG_MAP)
-    await until(lambda: "deleted, the last good" in scene.sidecar.complaint(), 5, "the log line")
+    await until(lambda: "deleted, the last good" in scene.sidecar.error_output(), 5, "the log line")
     assert (await scene.send(chat("hello"))).status == 200
     await scene.configure(document("RoundRobin"))
     await until(partial(strategy_is, scene, "RoundRobin"), 5, "the new document")

@@ -109,7 +109,7 @@ async def test_an_error_to_anthropics_clients_has_anthropics_shape_and_the_reque
         assert answer["request_id"] == reply.headers["x-request-id"] == reply.headers["request-id"]
     lines = await scene.access_log(2)
     assert lines[-1]["request_id"] == answer["request_id"]
-    assert f"request_id={answer['request_id']}" in scene.sidecar.complaint()
+    assert f"request_id={answer['request_id']}" in scene.sidecar.error_output()
 
 
 async def test_a_request_has_one_id_for_its_client_for_envoy_and_for_the_log(

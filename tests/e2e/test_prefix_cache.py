@@ -21,14 +21,10 @@ import pytest
 from aiohttp import web
 
 from extproc.envoy import envoy_configuration
+from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.processes import free_port, until
-from extproc.lab.stack.stack import (
-    Envoy,
-    EnvoyPlaces,
-    FileSidecar,
-    StandInFleet,
-    adapted,
-)
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.scene import CHAT, MODEL, Json, Launch, Options, Reply, Scene, chat
 
 QUICK = ("--time-scale", "50")
@@ -232,8 +228,8 @@ async def another(scene: Scene, options: Options, directory: Path) -> AsyncItera
     apart = directory / "another"
     apart.mkdir()
     sidecar = FileSidecar(options.models(scene.replicas.addresses), apart)
-    places = EnvoyPlaces(sidecar.listen, scene.replicas.addresses)
-    config = adapted(envoy_configuration(), places)
+    places = EnvoyAddresses(sidecar.listen, scene.replicas.addresses)
+    config = local_configuration(envoy_configuration(), places)
     decisions_logged(config)
     envoy = Envoy(config, apart)
     try:

@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 import yaml
 
+from extproc.lab.stack.envoy import Envoy, envoy_binary
 from extproc.lab.stack.processes import free_port, until
-from extproc.lab.stack.stack import Envoy, envoy_binary
 from tests.e2e.forked import ForkedFleet
 from tests.envoy.texts import APP, JSON_LOG, configuration, listener
 

@@ -55,11 +55,11 @@ async def test_refusals_are_logged_one_line_each_without_the_prompt(launch: Laun
     await scene.send(chat(secret, model="line\nbreak"))
 
     def lines() -> list[str]:
-        return [line for line in scene.sidecar.complaint().splitlines() if "refused" in line]
+        return [line for line in scene.sidecar.error_output().splitlines() if "refused" in line]
 
     await until(lambda: len(lines()) >= 2, 5, "the log")
     assert len(lines()) == 2
-    assert secret not in scene.sidecar.complaint()
+    assert secret not in scene.sidecar.error_output()
 
 
 async def test_the_sidecar_lists_the_models(launch: Launch) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import Launch, Options, Scene, chat
 
 SLOW = ("--time-scale", "1")
@@ -79,7 +79,7 @@ async def test_a_bad_document_leaves_the_last_good_in_force(launch: Launch) -> N
     _, metrics = await scene.sidecar.get("/metrics")
     assert "extproc_config_last_reload_successful 0.0" in metrics
     why = "models[0].strategy: unknown key"
-    await until(lambda: why in scene.sidecar.complaint(), 5, "the log to say why")
+    await until(lambda: why in scene.sidecar.error_output(), 5, "the log to say why")
     assert (await scene.send(chat("hello"))).status == 200
 
     document = Options(adapters=["sql-lora"]).models(scene.replicas.addresses)

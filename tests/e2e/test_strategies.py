@@ -11,7 +11,7 @@ import pytest
 
 from extproc.core.schema import StrategyName
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
 
 QUICK = ("--time-scale", "50", "--model", MODEL)

@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from extproc.envoy import envoy_configuration
 from extproc.lab.real_vllm.engines import VLLM_PYTHON, RealFleet, RealVllm, build_model
-from extproc.lab.stack.stack import Envoy, EnvoyPlaces, FileSidecar, adapted
+from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, ext_proc_filter
 from tests.e2e_vllm.scene import ENGINES, LOADED_LATER, RESIDENT, Launch, Options, Tell, VllmScene
 
@@ -93,8 +94,8 @@ async def _start(
     sidecar = FileSidecar(options.models(engines.addresses), directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
-    places = EnvoyPlaces(sidecar.listen, engines.addresses)
-    config = adapted(envoy_configuration(), places)
+    places = EnvoyAddresses(sidecar.listen, engines.addresses)
+    config = local_configuration(envoy_configuration(), places)
     # While the engines have the cores to themselves, the sidecar waits for its turn, too.
     ext_proc_filter(config)["message_timeout"] = "20s"
     options.change_config(config)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from extproc.lab.real_vllm.engines import MAX_RUNNING, RealFleet, RealVllm
+from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import Envoy, FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import CHAT, MODEL, Json, Reply
 
 ENGINES = 2

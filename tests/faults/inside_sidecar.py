@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import SidecarProcess
+from extproc.lab.stack.sidecar import SidecarProcess
 
 _INSIDE = Path(__file__).with_name("inside")
 

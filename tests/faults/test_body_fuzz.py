@@ -261,7 +261,7 @@ async def test_body_fuzz(launch: Launch, report: Report) -> None:
     )
     assert outcomes.total() == THROUGH_ENVOY
     assert streams.outcomes.keys() == {WHOLE}
-    assert "Traceback" not in scene.sidecar.complaint()
+    assert "Traceback" not in scene.sidecar.error_output()
     await scene.agree_on_inflight(0)
 
 

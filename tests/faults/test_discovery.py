@@ -106,7 +106,7 @@ async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
         assert scraped == []
     assert streams.outcomes.keys() == {WHOLE}
     for address in POISON:
-        assert scene.sidecar.complaint().count(f"address={address} ") == 1
+        assert scene.sidecar.error_output().count(f"address={address} ") == 1
 
 
 async def poison(scene: ClusterScene, canary: Canary) -> None:

@@ -18,7 +18,7 @@ import pytest
 import extproc
 from extproc.lab.load import limits
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, Json, Launch, Options, Scene, chat, ext_proc_filter
 from tests.faults.http2_client import Http2Client
 from tests.faults.inside_sidecar import prepare

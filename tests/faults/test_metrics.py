@@ -65,7 +65,7 @@ async def test_bad_metrics(launch: Launch, report: Report) -> None:
     well = [e for e in endpoints if e["address"] in scene.replicas.addresses]
     assert all(e["signals"] for e in well)
     assert grown < GROWTH_BYTES
-    assert "Traceback" not in scene.sidecar.complaint()
+    assert "Traceback" not in scene.sidecar.error_output()
 
 
 def series(exposition: str) -> set[str]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from extproc.lab.stack.processes import free_port
-from extproc.lab.stack.stack import FileSidecar, SidecarProcess
+from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from tests.e2e.scene import Json, Launch, Options
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming

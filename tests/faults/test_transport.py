@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from extproc.lab.stack.processes import Process, until
-from extproc.lab.stack.stack import FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.http2 import wire
 from tests.faults.extent import FULL, extent
@@ -109,12 +109,12 @@ async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_pat
         asking = asyncio.create_task(client.ask_for(SECONDS))
         memory = await largest_memory(sidecar, asking)
         await asking
-        assert attacker.returncode() is None, attacker.complaint()
+        assert attacker.returncode() is None, attacker.error_output()
     finally:
         await attacker.kill()
     client.close()
     report.lost(f"p99 {client.p99_ms():.1f} ms of {len(client.seconds)} requests; {memory:.0f} MB")
-    assert "Traceback" not in sidecar.complaint()
+    assert "Traceback" not in sidecar.error_output()
     await until(sidecar.is_ready, 10, "the admin port to answer")
     if FULL:
         assert client.p99_ms() < MOST_P99_MS

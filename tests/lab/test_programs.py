@@ -41,7 +41,7 @@ async def test_a_program_measures_and_prints_its_table(
     process = Process("program", [sys.executable, "-m", *program.split(), *arguments], tmp_path)
     process.spawn()
     try:
-        assert await process.wait(120) == 0, process.complaint()
+        assert await process.wait(120) == 0, process.error_output()
     finally:
         await process.stop()
     printed = process.stdout.read_text()

@@ -14,8 +14,10 @@ from typing import Any
 import aiohttp
 import yaml
 
+from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import free_port
-from extproc.lab.stack.stack import Envoy, FileSidecar, StandInFleet
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, chat
 from tests.manifests.builds import MANIFESTS, built

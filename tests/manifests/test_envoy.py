@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extproc.envoy import envoy_configuration, envoy_configurations
-from extproc.lab.stack.stack import envoy_binary
+from extproc.lab.stack.envoy import envoy_binary
 from tests.manifests.builds import MANIFESTS, Object, built, named
 from tests.manifests.gateway import envoy_of_base
 

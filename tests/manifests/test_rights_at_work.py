@@ -11,7 +11,7 @@ import pytest
 
 from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice, pod
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import SidecarProcess
+from extproc.lab.stack.sidecar import SidecarProcess
 from tests.manifests.builds import Build, Object, built
 
 NAMESPACE = "inference"

@@ -14,7 +14,7 @@ import pytest
 
 from extproc import __version__
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import compiled_package
+from extproc.lab.stack.sidecar import compiled_environment
 from tests.e2e.scene import Launch, Options, chat
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, **compiled_package()},
+        env={**os.environ, **compiled_environment()},
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -84,7 +84,7 @@ async def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
     process = Process("demo", command, tmp_path)
     process.spawn()
     try:
-        assert await process.wait(120) == 0, process.complaint()
+        assert await process.wait(120) == 0, process.error_output()
     finally:
         await process.stop()
     lines = process.stdout.read_text().splitlines()

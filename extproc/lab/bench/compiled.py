@@ -13,14 +13,14 @@ from extproc.app import spare_the_collector
 from extproc.compiled import COMPILED
 from extproc.lab.bench import decision, prefix_cache
 from extproc.lab.bench.grid import Grid
-from extproc.lab.stack.stack import compiled_package
+from extproc.lab.stack.sidecar import compiled_environment
 
 _ADAPTER = TypeAdapter(dict[str, Grid])
 
 
 def both(rounds: int, times: int) -> dict[str, Grid]:
     """Of this process, and of the compiled package where there is one."""
-    return _grids(rounds, times) | (_compiled(rounds, times) if compiled_package() else {})
+    return _grids(rounds, times) | (_compiled(rounds, times) if compiled_environment() else {})
 
 
 def _grids(rounds: int, times: int) -> dict[str, Grid]:
@@ -29,7 +29,7 @@ def _grids(rounds: int, times: int) -> dict[str, Grid]:
 
 def _compiled(rounds: int, times: int) -> dict[str, Grid]:
     command = [sys.executable, "-m", "extproc.lab.bench.compiled", str(rounds), str(times)]
-    environment = {**os.environ, **compiled_package()}
+    environment = {**os.environ, **compiled_environment()}
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout
     grids = _ADAPTER.validate_json(printed).items()
     return {

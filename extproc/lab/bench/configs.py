@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from extproc.envoy import envoy_configuration
-from extproc.lab.stack.stack import EnvoyPlaces, adapted
+from extproc.lab.stack.envoy import EnvoyAddresses, local_configuration
 
 Config = dict[str, Any]
 
@@ -22,7 +22,7 @@ _BALANCE_FACTOR = 125
 
 def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
     """The recommended one."""
-    return adapted(envoy_configuration(), EnvoyPlaces(sidecar, upstreams))
+    return local_configuration(envoy_configuration(), EnvoyAddresses(sidecar, upstreams))
 
 
 def add_tls(config: Config) -> None:

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.rows import Figures, Row
 from extproc.lab.bench.sse import Held
-from extproc.lab.stack.stack import compiled_package, envoy_binary
+from extproc.lab.stack.envoy import envoy_binary
+from extproc.lab.stack.sidecar import compiled_environment
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def machine() -> dict[str, str]:
         "processor": _processor(),
         "Envoy": _envoy_version(),
         "Python": platform.python_version(),
-        "sidecars": "compiled, as in the image" if compiled_package() else "not compiled",
+        "sidecars": "compiled, as in the image" if compiled_environment() else "not compiled",
         "grpcio": version("grpcio"),
         "generator": f"our own, on {_loop()}",
     }

@@ -11,7 +11,8 @@ from extproc.lab.bench import configs
 from extproc.lab.bench.load import drive
 from extproc.lab.bench.signal_ways import Way, fleets_of, ways
 from extproc.lab.bench.ways import start_upstreams
-from extproc.lab.stack.stack import Envoy, FileSidecar
+from extproc.lab.stack.envoy import Envoy
+from extproc.lab.stack.sidecar import FileSidecar
 
 CONNECTIONS = 2
 _SIZE = 1_000

@@ -13,8 +13,9 @@ from pathlib import Path
 from extproc.edge.tls import KeyPair
 from extproc.lab.bench import configs, peers
 from extproc.lab.bench.wire import MODEL
+from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import Process, until
-from extproc.lab.stack.stack import Envoy, FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar
 
 TRANSPORTS = ("grpcio", "fast")
 """Of `extproc serve`."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extproc.envoy import envoy_configuration
+from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import Envoy, EnvoyPlaces, FileSidecar, StandInFleet, adapted
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 
 MODEL = "llama-3.1-8b-instruct-fp8-l4"
 REPLICAS = 8
@@ -49,7 +51,9 @@ async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
     sidecar = FileSidecar(_models("PrefixHash", replicas.addresses), directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
-    config = adapted(envoy_configuration(), EnvoyPlaces(sidecar.listen, replicas.addresses))
+    config = local_configuration(
+        envoy_configuration(), EnvoyAddresses(sidecar.listen, replicas.addresses)
+    )
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.stop)
     await envoy.start()

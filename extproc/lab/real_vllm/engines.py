@@ -100,7 +100,7 @@ class RealVllm(Process):
         try:
             await until(self._runs_and_is_ready, START_SECONDS, f"{self.name} to be ready")
         except TimeoutError as error:
-            raise RuntimeError(f"{error}: {self.complaint()}") from None
+            raise RuntimeError(f"{error}: {self.error_output()}") from None
 
     async def is_ready(self) -> bool:
         """What it says itself."""
@@ -119,7 +119,7 @@ class RealVllm(Process):
     def complaint(self) -> str:
         """The end of what it wrote: what broke stands in its log, that it did on stderr."""
         log = self.stdout.read_text(errors="replace") if self.stdout.exists() else ""
-        return f"{log[-4000:]}\n{super().complaint()}"
+        return f"{log[-4000:]}\n{super().error_output()}"
 
     async def metrics(self) -> Metrics:
         """What it says of itself at this moment."""

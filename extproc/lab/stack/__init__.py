@@ -1,1 +1,1 @@
-"""The whole data path on loopback: real Envoy, the real sidecar, stand-in servers."""
+"""The whole data path on loopback: a real Envoy, the real sidecar and stand-in servers."""

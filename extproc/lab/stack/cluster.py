@@ -1,4 +1,4 @@
-"""A Kubernetes cluster for tests: a stand-in API server, and the objects to put into it."""
+"""A Kubernetes cluster for tests: a stand-in API server and its objects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Json = dict[str, Any]
 
 
 class StandInApiServer(Process):
-    """`extproc.lab.stand_ins.api_server` as a process, and its control port as coroutines.
+    """The program `extproc.lab.stand_ins.api_server`, with a coroutine for each control request.
 
-    Those work whatever is wrong with the API port. They raise RuntimeError where the control
-    port refuses what they ask for.
+    The control port works even if a fault blocks the API port. The coroutines raise RuntimeError
+    if the control port refuses a request.
     """
 
     def __init__(self, directory: Path, arguments: Sequence[str] = ()) -> None:
@@ -31,12 +31,12 @@ class StandInApiServer(Process):
         self._control = ""
 
     def spawn(self) -> None:
-        """Starts it, empty; on other ports, if it was not told which."""
+        """Start the server without objects, on new ports unless the arguments name them."""
         self.stdout.unlink(missing_ok=True)
         super().spawn()
 
     async def is_ready(self) -> bool:
-        """Whether it has announced its ports."""
+        """Return True once the server has announced its ports."""
         line = self.stdout.read_text()
         if not line.endswith("\n"):
             return False
@@ -46,60 +46,61 @@ class StandInApiServer(Process):
         return True
 
     async def apply(self, *objects: Json) -> None:
-        """Creates or replaces objects; one that is the same already stays as it is."""
+        """Create or replace objects; an identical object keeps its version."""
         await self._ask("POST", "apply", list(objects))
 
     async def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Deletes an object, at once."""
+        """Delete an object at once, without a grace period."""
         await self._ask("POST", "delete", {"kind": kind, "namespace": namespace, "name": name})
 
     async def objects(self, plural: str, namespace: str = "") -> list[Json]:
-        """All objects of a resource, in one namespace or in all."""
+        """Return all objects of a resource, in one namespace or in all."""
         query = {"resource": plural, "namespace": namespace}
         found: list[Json] = await self._ask("GET", "objects", query=query)
         return found
 
     async def faults(self, **switches: Any) -> None:
-        """Sets some of the faults; the others stay as they are.
+        """Change some of the faults; the others stay as they are.
 
-        listening=False: connections are refused and those there are reset; True: as before.
-        frozen=True: connections are accepted and nothing is ever sent; False: all goes on.
-        silent_watches=True: the watches now open never say anything again, and never end.
-        forbidden=["endpointslices"]: 403 for these resources.
-        failing=503: so does every request; also 500 and 429; 0: none.
-        list_delay=2.5: lists take so long.
-        garbage=True: the next line that any watch sends is broken.
+        listening=False: refuse new connections and reset open ones; True: accept connections.
+        frozen=True: accept connections but send nothing; False: send again.
+        silent_watches=True: watches that are open now send nothing more, and never end.
+        forbidden=["endpointslices"]: answer 403 for these resources.
+        failing=503: answer every request with this status (also 500 and 429); 0: no failures.
+        list_delay=2.5: delay each list by so many seconds.
+        garbage=True: corrupt the next line that any watch sends.
         """
         await self._ask("POST", "faults", switches)
 
     async def compact(self) -> None:
-        """Has all versions but the present one expire; open watches go on."""
+        """Expire all versions but the current one; open watches stay open."""
         await self._ask("POST", "compact")
 
     async def drop_watches(self, abort: bool = False) -> None:
-        """Ends all open watches: normally, or by breaking off within a line."""
+        """End all open watches: normally, or with `abort` in the middle of a line."""
         await self._ask("POST", "drop-watches", {"abort": abort})
 
     async def open_watches(self) -> int:
-        """How many watches there are, silent ones too."""
+        """Return the number of open watches, silent ones included."""
         count: int = (await self._ask("GET", "watches"))["open"]
         return count
 
     async def requests(self) -> list[Json]:
-        """The requests so far: verb, path, group, resource, namespace, name, query, status, at.
+        """Return the requests so far: verb, path, group, resource, namespace, name, query, status,
+        at.
 
-        The name is that of a field selector too. A status of 0: not answered yet. `at` is of
-        time.monotonic(), which all processes share.
+        The name may come from a field selector. Status 0 means that the response is still due.
+        `at` is a time of time.monotonic(), a clock that all processes share.
         """
         found: list[Json] = await self._ask("GET", "requests")
         return found
 
     async def forget_requests(self) -> None:
-        """Starts the log of requests anew."""
+        """Empty the log of requests."""
         await self._ask("DELETE", "requests")
 
     async def rbac(self, roles: Sequence[Json] | None) -> None:
-        """Allows only what Role objects, each with its namespace, allow; None: everything."""
+        """Allow only what these Role objects allow in their namespaces; None allows everything."""
         await self._ask("POST", "rbac", roles)
 
     async def _ask(
@@ -126,9 +127,9 @@ def endpoint_slice(
     port_name: str = "http",
     address_type: str = "IPv4",
 ) -> Json:
-    """A slice of a Service, from (address, name of the pod, conditions) of each endpoint.
+    """Return an EndpointSlice; `addresses` has (address, pod name, conditions) of each endpoint.
 
-    All of its endpoints have one port, so replicas on loopback need a slice each.
+    The endpoints of a slice share one port, so each replica on loopback needs a slice of its own.
     """
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -152,7 +153,7 @@ def endpoint_slice(
 
 
 def config_map(namespace: str, name: str, data: Mapping[str, str]) -> Json:
-    """A ConfigMap."""
+    """Return a ConfigMap."""
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 
@@ -165,7 +166,7 @@ def pod(
     ready: bool = True,
     deleting: bool = False,
 ) -> Json:
-    """A Pod that runs."""
+    """Return a running Pod."""
     metadata: Json = {"name": name, "namespace": namespace, "labels": dict(labels)}
     if deleting:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:30Z"
@@ -184,7 +185,7 @@ def pod(
 def inference_pool(
     namespace: str, name: str, selector: Mapping[str, str], ports: Sequence[int]
 ) -> Json:
-    """An InferencePool of v1."""
+    """Return an InferencePool of version v1."""
     return {
         "apiVersion": "inference.networking.k8s.io/v1",
         "kind": "InferencePool",

@@ -1,4 +1,4 @@
-"""Child processes of the laboratory: started with their output in files, stopped by pid."""
+"""Child processes of the laboratory: their output goes to files, and they are stopped by pid."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ START_SECONDS = 20
 
 
 class NotReadyError(RuntimeError):
-    """A process that did not start, ended at once or was not ready in time."""
+    """Raised if a process did not start, ended at once or was not ready in time."""
 
 
 class Process:
-    """One child process; its stdout and stderr go to files beside each other."""
+    """One child process, whose stdout and stderr go to two files of a directory."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The process id of the running process."""
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
     def spawn(self) -> None:
-        """Starts the process, again if it has ended; output is appended."""
+        """Start the process, or start it again after its end. Output is appended."""
         with self.stdout.open("ab") as out, self.stderr.open("ab") as err:
             self._process = subprocess.Popen(
                 self._arguments,
@@ -53,7 +53,7 @@ class Process:
             )
 
     async def start(self) -> None:
-        """Spawns it and waits until it is ready. Raises NotReadyError with its complaint."""
+        """Spawn the process and wait until it is ready. Raises NotReadyError with its stderr."""
         try:
             self.spawn()
         except OSError as error:
@@ -61,41 +61,41 @@ class Process:
         try:
             await until(self._runs_and_is_ready, START_SECONDS, f"{self.name} to be ready")
         except TimeoutError as error:
-            raise NotReadyError(f"{error}: {self.complaint()}") from None
+            raise NotReadyError(f"{error}: {self.error_output()}") from None
 
     async def is_ready(self) -> bool:
-        """Whether it does what it was started for; looked at until it is."""
+        """Return True if the process can do its work; `start` polls this."""
         return True
 
     async def _runs_and_is_ready(self) -> bool:
         if self.returncode() is not None:
-            raise NotReadyError(f"{self.name} did not start: {self.complaint()}")
+            raise NotReadyError(f"{self.name} did not start: {self.error_output()}")
         return await self.is_ready()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal."""
+        """Send a signal to the process."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def returncode(self) -> int | None:
-        """The exit code, or None while the process runs."""
+        """Return the exit code, or None while the process runs."""
         return None if self._process is None else self._process.poll()
 
     async def wait(self, seconds: float = 10) -> int:
-        """The exit code. Raises TimeoutError."""
+        """Wait for the end of the process and return its exit code. Raises TimeoutError."""
         await until(lambda: self.returncode() is not None, seconds, f"{self.name} to exit")
         code = self.returncode()
         assert code is not None
         return code
 
     async def kill(self) -> None:
-        """SIGKILL, and waits for the end."""
+        """Send SIGKILL and wait for the end of the process."""
         if self._process is not None and self.returncode() is None:
             self._process.kill()
             await self.wait()
 
     async def stop(self, seconds: float = 10) -> None:
-        """SIGTERM, and SIGKILL to one that does not heed it; nothing if it has ended."""
+        """Send SIGTERM, then SIGKILL if the process still runs after `seconds`."""
         if self._process is None or self.returncode() is not None:
             return
         self._process.send_signal(signal.SIGCONT)
@@ -106,22 +106,22 @@ class Process:
             await self.kill()
 
     def cpu_seconds(self) -> float:
-        """CPU time, user and system, used so far by the threads of the process that live."""
+        """Return the CPU time (user and system) of the process's live threads."""
         threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     def resident_bytes(self) -> int:
-        """Memory in use."""
+        """Return the resident memory of the process."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def complaint(self) -> str:
-        """The end of what it wrote to stderr, for messages."""
+    def error_output(self) -> str:
+        """Return the end of the process's stderr, for messages."""
         return self.stderr.read_text(errors="replace")[-2000:] if self.stderr.exists() else ""
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float, what: str) -> None:
-    """Waits for a condition, looking often. Raises TimeoutError naming `what`."""
+    """Wait for a condition, checked every 20 ms. Raises TimeoutError, which names `what`."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
@@ -133,15 +133,15 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float,
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, and that nobody else is given for a minute.
+    """Return a free loopback port, reserved for a minute.
 
-    It is left in TIME_WAIT: the kernel does not choose such a port for those who ask for any,
-    and servers can listen on it all the same, for they set SO_REUSEADDR.
+    The port is left in TIME_WAIT. The kernel does not assign such a port to a process that asks
+    for any free one, but a server that sets SO_REUSEADDR can listen on it.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
-            # TIME_WAIT is at the side that closes first.
+            # The side that closes first gets the TIME_WAIT state.
             server.accept()[0].close()
             client.recv(1)
     return port

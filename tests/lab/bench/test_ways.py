@@ -21,8 +21,8 @@ from extproc.lab.bench.ways import (
     ways,
 )
 from extproc.lab.bench.wire import PATH, body
+from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.stack import Envoy
 
 KEYS = 16
 TURNS = 3

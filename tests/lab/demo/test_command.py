@@ -81,6 +81,6 @@ async def test_an_interrupted_demo_stops_every_process_and_prints_no_traceback(
         assert await demo.wait(60) == command.INTERRUPTED
     finally:
         await demo.stop()
-    assert demo.complaint() == ""
+    assert demo.error_output() == ""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[1])))

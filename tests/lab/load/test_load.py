@@ -21,7 +21,7 @@ from extproc.lab.load.shares import Asking, plan
 from extproc.lab.load.target import Target
 from extproc.lab.measures.run import Run
 from extproc.lab.stack.processes import Process, until
-from extproc.lab.stack.stack import StandInFleet
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 
 if TYPE_CHECKING:

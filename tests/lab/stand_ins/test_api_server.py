@@ -143,7 +143,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
     yield server
     asyncio.run(server.stop())
     assert server.returncode() == 0
-    assert server.complaint() == ""
+    assert server.error_output() == ""
 
 
 @pytest.fixture
@@ -937,7 +937,7 @@ class TestTheProcess:
                 server.signal(number)
                 assert await watch.line() == b""
         assert await server.wait(5) == 0
-        assert server.complaint() == ""
+        assert server.error_output() == ""
 
     async def test_it_stops_while_frozen(self, tmp_path: Path) -> None:
         server = StandInApiServer(tmp_path)
@@ -946,7 +946,7 @@ class TestTheProcess:
             await server.faults(frozen=True)
             server.signal(signal.SIGTERM)
             assert await server.wait(5) == 0
-        assert server.complaint() == ""
+        assert server.error_output() == ""
 
     async def test_it_can_come_back_empty_on_the_same_port(self, api: Api, tmp_path: Path) -> None:
         server = StandInApiServer(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from extproc.lab.stack.stack import StandInFleet
+from extproc.lab.stack.stand_in_fleet import StandInFleet
 
 
 @pytest.fixture

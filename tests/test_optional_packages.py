@@ -12,7 +12,7 @@ from extproc.edge.grpc.health import SERVICE
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from tests.core.builders import TWO_ADDRESSES
-from tests.edge.envoy import Reply, asking, request_body, request_headers
+from tests.edge.envoy import Reply, chat_request, request_body, request_headers
 
 STATIC = {"models": [{"name": "llama", "endpoints": list(TWO_ADDRESSES)}]}
 SERVICE_OF_KUBERNETES = {"namespace": "inference", "name": "vllm", "port": "http"}
@@ -50,7 +50,7 @@ async def test_static_endpoints_are_served(sidecar: FileSidecar) -> None:
         call = channel.stream_stream(f"/{SERVICE}/Process")()
         await call.write(request_headers())
         await call.read()
-        await call.write(request_body(asking("llama", "hello")))
+        await call.write(request_body(chat_request("llama", "hello")))
         answer = await call.read()
         call.cancel()
     assert Reply(answer).headers["x-target-endpoint"] in TWO_ADDRESSES

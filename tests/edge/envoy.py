@@ -144,7 +144,7 @@ def response_trailers() -> bytes:
     return bytes(ProcessingRequest(response_trailers=HttpTrailers(trailers=header_map({}))))
 
 
-def asking(model: str = "llama", content: str = "hello") -> dict[str, Any]:
+def chat_request(model: str = "llama", content: str = "hello") -> dict[str, Any]:
     """A chat request."""
     return {"model": model, "messages": [{"role": "user", "content": content}]}
 

@@ -18,14 +18,14 @@ from hpack import Encoder
 
 from extproc.edge.grpc.messages import MOST_BYTES, framed
 from extproc.edge.http2 import LIMITS
-from tests.edge.envoy import asking, request_body, request_headers
+from tests.edge.envoy import chat_request, request_body, request_headers
 from tests.edge.http2 import wire
 
 INDEXED = b"\x90"
 UPDATE = b"\x20"
 BEGIN = wire.PREFACE + wire.settings([(4, 1 << 30)]) + wire.window_update(0, 1 << 30)
 GREETING = BEGIN + wire.SETTINGS_ACK
-REQUEST = framed(request_headers()) + framed(request_body(asking("llama", "hello")))
+REQUEST = framed(request_headers()) + framed(request_body(chat_request("llama", "hello")))
 FRAME = 16_384
 
 

@@ -36,7 +36,7 @@ from tests.edge.envoy import (
     response_headers,
     response_trailers,
 )
-from tests.edge.peer import Peer
+from tests.edge.grpc_client import GrpcClient
 from tests.edge.streams import Sidecar
 from tests.faults.extent import extent
 from tests.faults.report import Report
@@ -85,7 +85,7 @@ class Streams(RuleBasedStateMachine):
         super().__init__()
         self.sidecar = Sidecar(model_spec("llama"), model_spec("qwen", strategy="PrefixCache"))
         process = Method(lambda _: self.sidecar.processor.open())
-        self.peer = Peer({PROCESS.encode(): process})
+        self.client = GrpcClient({PROCESS.encode(): process})
         self.kinds: dict[int, list[str]] = {}
         self.bodies: dict[int, bytes] = {}
         """Of streams that are to give them back."""
@@ -101,7 +101,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule(target=streams)
     def open(self) -> int:
-        stream = self.peer.call(PROCESS)
+        stream = self.client.call(PROCESS)
         self.kinds[stream] = []
         return stream
 
@@ -109,7 +109,7 @@ class Streams(RuleBasedStateMachine):
     def open_well(self, path: str, body: bytes, mode: BodyMode) -> int:
         """As most do, so that there are leases."""
         before = self.sidecar.in_flight
-        stream: int = self.peer.call(PROCESS)
+        stream: int = self.client.call(PROCESS)
         self.kinds[stream] = []
         self.send(stream, request_headers(path, mode=mode, x_model=b"llama"))
         if mode is not NONE:
@@ -121,9 +121,9 @@ class Streams(RuleBasedStateMachine):
     def open_duplex(self, path: str, body: bytes, cut: int) -> int:
         """The body comes in pieces, and its end, if ever, later."""
         before = self.sidecar.in_flight
-        stream: int = self.peer.call(PROCESS)
+        stream: int = self.client.call(PROCESS)
         self.bodies[stream] = b""
-        self.peer.send(stream, request_headers(path, mode=DUPLEX, x_model=b"llama"))
+        self.client.send(stream, request_headers(path, mode=DUPLEX, x_model=b"llama"))
         self.send_piece(stream, body[:cut], end=False)
         self.send_piece(stream, body[cut:], end=False)
         Streams.routed[DUPLEX] += self.sidecar.in_flight - before
@@ -132,7 +132,7 @@ class Streams(RuleBasedStateMachine):
     @rule(target=ahead, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
     def open_ahead(self, path: str, body: bytes, cut: int) -> int:
         """The body comes before the headers are answered, in pieces, and its end later."""
-        stream: int = self.peer.call(PROCESS)
+        stream: int = self.client.call(PROCESS)
         self.waiting[stream] = []
         before = self.sidecar.in_flight
         self.send_ahead(
@@ -152,7 +152,7 @@ class Streams(RuleBasedStateMachine):
         kind = _kind(message)
         if stream not in self.over and not self._ended(stream):
             assert kind
-            self.peer.send(stream, message)
+            self.client.send(stream, message)
             Streams.sent += 1
             self.waiting[stream].append(kind)
 
@@ -160,7 +160,7 @@ class Streams(RuleBasedStateMachine):
     def send_piece(self, stream: int, piece: bytes, end: bool) -> None:
         if stream in self.over or stream in self.ended:
             return
-        self.peer.send(stream, request_body(piece, end=end))
+        self.client.send(stream, request_body(piece, end=end))
         Streams.sent += 1
         self.bodies[stream] += piece
         if end:
@@ -169,7 +169,7 @@ class Streams(RuleBasedStateMachine):
     @rule(stream=duplex, message=st.sampled_from([response_headers(), response_trailers(), b""]))
     def send_of_the_answer(self, stream: int, message: bytes) -> None:
         if stream not in self.over:
-            self.peer.send(stream, message)
+            self.client.send(stream, message)
             Streams.sent += 1
 
     @rule(stream=streams, message=messages)
@@ -178,7 +178,7 @@ class Streams(RuleBasedStateMachine):
             return
         kind = _kind(message)
         immediate = self._ended(stream)
-        answer = self.peer.send(stream, message)
+        answer = self.client.send(stream, message)
         Streams.sent += 1
         if kind and not immediate:
             self.kinds[stream].append(kind)
@@ -189,29 +189,29 @@ class Streams(RuleBasedStateMachine):
         """What is no message ends this stream, and no other."""
         if stream in self.over or _is_message(garbage):
             return
-        answer = self.peer.send(stream, garbage)
+        answer = self.client.send(stream, garbage)
         self.over.add(stream)
         assert answer.status is Status.INVALID_ARGUMENT
 
     @rule(stream=consumes(streams) | consumes(duplex) | consumes(ahead))
     def reset(self, stream: int) -> None:
         if stream not in self.over:
-            self.peer.client.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
-            self.peer.flush()
+            self.client.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
+            self.client.flush()
             self.over.add(stream)
 
     @rule(stream=consumes(streams) | consumes(duplex) | consumes(ahead))
     def end(self, stream: int) -> None:
         if stream not in self.over:
-            self.peer.client.end_stream(stream)
-            self.peer.flush()
+            self.client.h2.end_stream(stream)
+            self.client.flush()
             self.over.add(stream)
-            assert self.peer.answers[stream].status is Status.OK
+            assert self.client.results[stream].status is Status.OK
 
     @invariant()
     def every_answer_is_of_its_messages_kind(self) -> None:
         for stream, kinds in self.kinds.items():
-            told = [_answered(message) for message in self.peer.answers[stream].messages]
+            told = [_answered(message) for message in self.client.results[stream].messages]
             for asked, answered in zip(kinds, told, strict=True):
                 assert answered in (asked, "immediate_response")
             assert "immediate_response" not in told[:-1]
@@ -219,7 +219,7 @@ class Streams(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_answered_in_order_or_not_yet(self) -> None:
         for stream, kinds in self.waiting.items():
-            told = [_answered(message) for message in self.peer.answers[stream].messages]
+            told = [_answered(message) for message in self.client.results[stream].messages]
             if told[-1:] == ["immediate_response"]:
                 told.pop()
             elif told:
@@ -229,7 +229,7 @@ class Streams(RuleBasedStateMachine):
     @invariant()
     def a_body_comes_back_as_it_was_sent_or_not_at_all(self) -> None:
         for stream, body in self.bodies.items():
-            told = self.peer.answers[stream].messages
+            told = self.client.results[stream].messages
             kinds = [_answered(message) for message in told]
             assert "immediate_response" not in kinds[:-1]
             # The sidecar puts an id into a body that creates a response, and changes nothing else.
@@ -249,11 +249,11 @@ class Streams(RuleBasedStateMachine):
         assert self.sidecar.in_flight <= len(open_streams)
 
     def teardown(self) -> None:
-        self.peer.server.lost()
+        self.client.server.lost()
         assert self.sidecar.in_flight == 0
 
     def _ended(self, stream: int) -> bool:
-        told = self.peer.answers[stream].messages
+        told = self.client.results[stream].messages
         return bool(told) and _answered(told[-1]) == "immediate_response"
 
 

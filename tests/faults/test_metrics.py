@@ -8,7 +8,7 @@ from random import Random
 
 from tests.core.builders import model_spec
 from tests.e2e.scene import MODEL, Launch, Options, chat
-from tests.edge.envoy import asking, request_body, request_headers
+from tests.edge.envoy import chat_request, request_body, request_headers
 from tests.edge.streams import Sidecar
 from tests.faults.bad_metrics import FAULTS, Engine
 from tests.faults.extent import extent
@@ -79,7 +79,7 @@ def test_metrics_cardinality_100k(report: Report) -> None:
     sidecar = Sidecar(model_spec("llama", adapters=["sql"]))
 
     def request(name: str) -> None:
-        sidecar.serve(request_headers(), request_body(asking(name)))
+        sidecar.serve(request_headers(), request_body(chat_request(name)))
 
     def exposed() -> set[str]:
         return series(sidecar.telemetry.exposition().decode())

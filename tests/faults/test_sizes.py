@@ -13,7 +13,7 @@ from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
 from tests.core.builders import model_spec
 from tests.e2e.scene import Launch, Options, Reply, Scene
 from tests.edge.envoy import DUPLEX, request_body, request_headers
-from tests.edge.peer import Peer
+from tests.edge.grpc_client import GrpcClient
 from tests.edge.streams import Sidecar
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
@@ -140,13 +140,13 @@ def test_size_messages(report: Report) -> None:
     report.tried(f"{MESSAGES:,} body messages on one full-duplex stream, over HTTP/2 in process")
     sidecar = Sidecar(model_spec("llama"))
     process = f"/{SERVICE}/Process"
-    peer = Peer({process.encode(): Method(lambda _: sidecar.processor.open())})
-    stream = peer.call(process)
-    peer.send(stream, request_headers(mode=DUPLEX))
+    client = GrpcClient({process.encode(): Method(lambda _: sidecar.processor.open())})
+    stream = client.call(process)
+    client.send(stream, request_headers(mode=DUPLEX))
     head = json.dumps({"model": "llama", "messages": [{"role": "user", "content": "x" * 200}]})
     pieces = [head[:-1].encode(), *[b" "] * (MESSAGES - 2), b"}"]
     for number, piece in enumerate(pieces):
-        answer = peer.send(stream, request_body(piece, end=number == MESSAGES - 1))
+        answer = client.send(stream, request_body(piece, end=number == MESSAGES - 1))
     answers = [ProcessingResponse.FromString(message) for message in answer.messages]
     back = b"".join(
         one.request_body.response.body_mutation.streamed_response.body
@@ -155,8 +155,8 @@ def test_size_messages(report: Report) -> None:
     )
     report.lost(bytes_of_the_body=len(b"".join(pieces)) - len(back))
     assert back == b"".join(pieces)
-    peer.client.end_stream(stream)
-    peer.flush()
+    client.h2.end_stream(stream)
+    client.flush()
     assert sidecar.in_flight == 0
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from google.protobuf.message import DecodeError
 
 from extproc.edge.grpc.messages import CallError, Messages, Status, framed
-from extproc.edge.http2 import LIMITS, Connection, Data, Ended, Opened, Reset
+from extproc.edge.http2 import LIMITS, Data, Ended, Http2Connection, Opened, Reset
 from extproc.edge.http2 import encode_headers as block
 
 log = logging.getLogger("extproc.grpc")
@@ -111,7 +111,7 @@ class GrpcConnection:
         self._flush = flush
         self._enough = unfinished
         self._most = most_unfinished
-        self._http2 = Connection()
+        self._http2 = Http2Connection()
         self._calls: dict[int, _Call] = {}
         self._stalled: dict[int, _Call] = {}
         self._unfinished: dict[int, _Call] = {}

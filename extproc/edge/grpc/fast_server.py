@@ -18,7 +18,7 @@ from extproc.edge.grpc.connection import Method, Send
 from extproc.edge.grpc.health import SERVICE, Health
 from extproc.edge.grpc.listening import Listener
 from extproc.edge.grpc.messages import CallError, Status
-from extproc.edge.grpc.peer import READ_BYTES, Peer
+from extproc.edge.grpc.socket_connection import READ_BYTES, SocketConnection
 from extproc.edge.tls import Certificates, KeyPair
 
 MOST_CONNECTIONS = 2_048
@@ -38,10 +38,10 @@ class FastServer:
         }
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._certificates: Certificates | None = None
-        self._peers: dict[Peer, None] = {}
+        self._connections: dict[SocketConnection, None] = {}
         self._listener: Listener | None = None
         self._serving = False
-        self._no_peers = asyncio.Event()
+        self._no_connections = asyncio.Event()
 
     async def start(self, address: str) -> None:
         """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or the key pair is bad.
@@ -62,40 +62,41 @@ class FastServer:
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
-        for peer in list(self._peers):
-            peer.drain()
-        if self._peers:
-            self._no_peers.clear()
+        for connection in list(self._connections):
+            connection.drain()
+        if self._connections:
+            self._no_connections.clear()
             try:
                 async with asyncio.timeout(grace):
-                    await self._no_peers.wait()
+                    await self._no_connections.wait()
             except TimeoutError:
-                for peer in list(self._peers):
-                    peer.abort()
+                for connection in list(self._connections):
+                    connection.abort()
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, connection: SocketConnection) -> None:
         """The connection is over."""
-        self._peers.pop(peer, None)
-        if not self._peers:
-            self._no_peers.set()
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._no_connections.set()
 
-    def _accepted(self, connection: socket.socket) -> None:
-        if len(self._peers) >= _most_connections() and not self._make_room():
-            connection.close()
+    def _accepted(self, accepted: socket.socket) -> None:
+        if len(self._connections) >= _most_connections() and not self._make_room():
+            accepted.close()
             return
-        peer = Peer(self)
-        self._peers[peer] = None
-        peer.open(connection, None if self._certificates is None else self._certificates.context())
+        connection = SocketConnection(self)
+        self._connections[connection] = None
+        tls = None if self._certificates is None else self._certificates.context()
+        connection.open(accepted, tls)
 
     def _make_room(self) -> bool:
         """Ends the connection that was idle for the longest time; those that never spoke first.
 
         Returns False if all connections have calls.
         """
-        idle = [peer for peer in self._peers if peer.idle]
+        idle = [connection for connection in self._connections if connection.idle]
         if not idle:
             return False
-        min(idle, key=lambda peer: (peer.greeted, peer.heard_at)).abort()
+        min(idle, key=lambda one: (one.greeted, one.last_received_at)).abort()
         return True
 
     def _open(self, _: Send) -> Session:

@@ -89,11 +89,11 @@ _unpack = frames.HEADER.unpack_from
 
 _DRAINING = b"draining"
 
-Handler = Callable[["Connection", bytes, int, int, int, int], None]
+Handler = Callable[["Http2Connection", bytes, int, int, int, int], None]
 """Of a frame: the bytes, where its payload starts and stops, its flags, its stream."""
 
 
-class Connection(Incoming):
+class Http2Connection(Incoming):
     """One connection, from the first byte on. See the module's docstring."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
@@ -347,20 +347,20 @@ def _table(handlers: dict[int, Handler], others: Handler) -> tuple[Handler, ...]
 
 _BETWEEN = _table(
     {
-        frames.DATA: Connection._on_data,
-        frames.HEADERS: Connection._on_headers,
-        frames.PRIORITY: Connection._on_priority,
-        frames.RST_STREAM: Connection._on_rst_stream,
-        frames.SETTINGS: Connection._on_settings,
-        frames.PUSH_PROMISE: Connection._on_wrong,
-        frames.PING: Connection._on_ping,
-        frames.GOAWAY: Connection._on_goaway,
-        frames.WINDOW_UPDATE: Connection._on_window_update,
-        frames.CONTINUATION: Connection._on_wrong,
+        frames.DATA: Http2Connection._on_data,
+        frames.HEADERS: Http2Connection._on_headers,
+        frames.PRIORITY: Http2Connection._on_priority,
+        frames.RST_STREAM: Http2Connection._on_rst_stream,
+        frames.SETTINGS: Http2Connection._on_settings,
+        frames.PUSH_PROMISE: Http2Connection._on_wrong,
+        frames.PING: Http2Connection._on_ping,
+        frames.GOAWAY: Http2Connection._on_goaway,
+        frames.WINDOW_UPDATE: Http2Connection._on_window_update,
+        frames.CONTINUATION: Http2Connection._on_wrong,
     },
-    others=Connection._on_unknown,
+    others=Http2Connection._on_unknown,
 )
-_FIRST = _table({frames.SETTINGS: Connection._on_settings}, others=Connection._on_wrong)
+_FIRST = _table({frames.SETTINGS: Http2Connection._on_settings}, others=Http2Connection._on_wrong)
 _WITHIN_BLOCK = _table(
-    {frames.CONTINUATION: Connection._on_continuation}, others=Connection._on_wrong
+    {frames.CONTINUATION: Http2Connection._on_continuation}, others=Http2Connection._on_wrong
 )

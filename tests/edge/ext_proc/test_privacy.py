@@ -18,7 +18,7 @@ from extproc.edge.ext_proc.service import ExternalProcessor
 from tests.core.builders import model_spec
 from tests.edge.envoy import (
     DUPLEX,
-    asking,
+    chat_request,
     request_body,
     request_headers,
     response_body,
@@ -60,7 +60,7 @@ def documents() -> Iterator[dict[str, Any]]:
     """Requests with the canary in every place but the model's name."""
     for model in ("llama", "cache", "gpt"):
         for said in (CANARY, LONG):
-            yield asking(model, said)
+            yield chat_request(model, said)
         part = {"type": "text", "text": CANARY}
         for role in ("system", "user", "assistant", "tool", CANARY):
             yield {"model": model, "messages": [{"role": role, "content": [part]}]}
@@ -147,7 +147,7 @@ def test_who_asks_for_prompts_sees_what_the_decision_hangs_on(
         sidecar.router, sidecar.telemetry, Random(0), log_prompts=True
     )
     with caplog.at_level(logging.DEBUG, "extproc.requests"):
-        body = request_body(asking("llama", CANARY + " and more"))
+        body = request_body(chat_request("llama", CANARY + " and more"))
         sidecar.serve(request_headers(**mode), body)
         sidecar.serve(request_headers(**mode), request_body({"model": "llama"}))
     said = [record.__dict__["fields"]["prefix"] for record in caplog.records]
@@ -162,5 +162,5 @@ def test_who_asks_for_prompts_but_not_for_requests_sees_none(
         sidecar.router, sidecar.telemetry, Random(0), log_prompts=True
     )
     with caplog.at_level(logging.INFO, "extproc.requests"):
-        sidecar.serve(request_headers(), request_body(asking("llama", CANARY)))
+        sidecar.serve(request_headers(), request_body(chat_request("llama", CANARY)))
     assert not caplog.records

@@ -13,7 +13,7 @@ from tests.edge.envoy import (
     BUFFERED_PARTIAL,
     DUPLEX,
     BodyMode,
-    asking,
+    chat_request,
     request_body,
     request_headers,
     request_trailers,
@@ -29,7 +29,7 @@ OUTCOMES = "extproc_requests_total"
 def test_a_request_is_served_from_its_headers_to_its_end() -> None:
     sidecar = Sidecar()
     replies = sidecar.serve(
-        request_headers(), request_body(asking()), response_headers(), response_trailers()
+        request_headers(), request_body(chat_request()), response_headers(), response_trailers()
     )
     kinds = [reply.kind for reply in replies]
     assert kinds == ["request_headers", "request_body", "response_headers", "response_trailers"]
@@ -48,7 +48,7 @@ def test_a_request_that_an_earlier_filter_refused_counts_for_nothing() -> None:
 
 def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -> None:
     sidecar = Sidecar()
-    body = json.dumps(asking()).encode()
+    body = json.dumps(chat_request()).encode()
     replies = sidecar.serve(
         request_headers(mode=DUPLEX, response_mode=DUPLEX),
         request_body(body[:20], end=False),
@@ -77,7 +77,7 @@ def test_answers_that_were_shown_once_have_upstreams_asked_on_every_later_stream
         report = b"TEXT named_metrics.num_requests_waiting=1, named_metrics.kv_cache_usage_perc=0"
         replies = sidecar.serve(
             request_headers(),
-            request_body(asking()),
+            request_body(chat_request()),
             response_headers(endpoint_load_metrics=report),
         )
         asked.append("endpoint-load-metrics-format" in replies[1].headers)
@@ -90,7 +90,7 @@ def test_answers_that_were_shown_once_have_upstreams_asked_on_every_later_stream
 def test_a_lease_is_held_while_the_stream_is_open() -> None:
     sidecar = Sidecar()
     session = sidecar.processor.open()
-    for message in (request_headers(), request_body(asking())):
+    for message in (request_headers(), request_body(chat_request())):
         session.receive(message)
     assert sidecar.in_flight == 1
     session.close()
@@ -100,14 +100,17 @@ def test_a_lease_is_held_while_the_stream_is_open() -> None:
 def test_bytes_that_are_no_message_end_the_stream_and_give_the_lease_back() -> None:
     sidecar = Sidecar()
     with pytest.raises(DecodeError):
-        sidecar.serve(request_headers(), request_body(asking()), b"garbage")
+        sidecar.serve(request_headers(), request_body(chat_request()), b"garbage")
     assert sidecar.in_flight == 0
 
 
 def test_a_refused_request_gets_one_answer_and_no_more() -> None:
     sidecar = Sidecar()
     replies = sidecar.serve(
-        request_headers(), request_body(asking("gpt")), response_headers(), response_trailers()
+        request_headers(),
+        request_body(chat_request("gpt")),
+        response_headers(),
+        response_trailers(),
     )
     assert [reply.kind for reply in replies] == ["request_headers", "immediate_response"]
     assert replies[1].error == (404, "model_not_found")
@@ -115,16 +118,16 @@ def test_a_refused_request_gets_one_answer_and_no_more() -> None:
 
 def test_a_message_of_no_known_kind_is_passed_over() -> None:
     sidecar = Sidecar()
-    replies = sidecar.serve(b"", request_headers(), b"\xa2\x06\x00", request_body(asking()))
+    replies = sidecar.serve(b"", request_headers(), b"\xa2\x06\x00", request_body(chat_request()))
     assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
 
 
 def test_a_request_is_counted_once_under_what_became_of_it() -> None:
     sidecar = Sidecar()
-    body = request_body(asking())
+    body = request_body(chat_request())
     for messages in (
         [request_headers(), body, body, response_headers(), response_trailers()],
-        [request_headers(), request_body(asking("gpt")), body],
+        [request_headers(), request_body(chat_request("gpt")), body],
         [request_headers("/v1/models", method="GET", end=True)],
         [request_headers()],
         [],
@@ -144,7 +147,7 @@ def test_a_request_is_counted_once_under_what_became_of_it() -> None:
 
 def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "extproc.requests"):
-        Sidecar().serve(request_headers(), request_body(asking("gpt")))
+        Sidecar().serve(request_headers(), request_body(chat_request("gpt")))
     (record,) = caplog.records
     assert record.__dict__["fields"]["status"] == 404
     assert record.__dict__["fields"]["code"] == "model_not_found"
@@ -155,7 +158,7 @@ def test_a_flood_of_refusals_is_counted_whole_and_logged_in_samples(
 ) -> None:
     now = 0.0
     sidecar = Sidecar(sampler=LogSampler(lambda: now))
-    unknown = (request_headers(), request_body(asking("gpt")))
+    unknown = (request_headers(), request_body(chat_request("gpt")))
     with caplog.at_level(logging.INFO, "extproc.requests"):
         for _ in range(100):
             sidecar.serve(*unknown)
@@ -195,7 +198,7 @@ def test_a_line_of_a_request_has_its_id(
     with caplog.at_level(logging.DEBUG, "extproc.requests"):
         for request_id in (b"3f-1\n" + b"x" * 1000, b""):
             headers = request_headers(x_request_id=request_id)
-            Sidecar().serve(headers, request_body(asking(model)))
+            Sidecar().serve(headers, request_body(chat_request(model)))
     first, second = (record.__dict__["fields"] for record in caplog.records)
     assert {record.message for record in caplog.records} == {message}
     assert first["request_id"] == "3f-1" + "x" * 123
@@ -207,7 +210,7 @@ def test_a_routed_request_is_logged_for_those_who_debug(
     level: int, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(level, "extproc.requests"):
-        Sidecar().serve(request_headers(), request_body(asking()))
+        Sidecar().serve(request_headers(), request_body(chat_request()))
     assert [record.message for record in caplog.records] == ["routed"] * lines
 
 
@@ -216,7 +219,9 @@ def test_a_prediction_is_logged_where_there_is_one(
     strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "extproc.requests"):
-        Sidecar(model_spec(strategy=strategy)).serve(request_headers(), request_body(asking()))
+        Sidecar(model_spec(strategy=strategy)).serve(
+            request_headers(), request_body(chat_request())
+        )
     (record,) = caplog.records
     logged = record.__dict__["fields"]
     assert logged["strategy"] == strategy
@@ -235,7 +240,7 @@ class TestAnswersThatAreShown:
         """One request, the same each time."""
         request = (
             request_headers(response_mode=DUPLEX),
-            request_body(asking(content=self.prompt)),
+            request_body(chat_request(content=self.prompt)),
         )
         sidecar.serve(*request, *answer)
 
@@ -277,7 +282,7 @@ def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
     secret = "a very private matter"
     with caplog.at_level(logging.DEBUG, "extproc"):
         for model in ("llama", "gpt"):
-            Sidecar().serve(request_headers(), request_body(asking(model, secret)))
+            Sidecar().serve(request_headers(), request_body(chat_request(model, secret)))
         for broken in (f'{{"model": "llama", "prompt": "{secret}" x', f'"{secret}"'):
             Sidecar().serve(request_headers(), request_body(broken.encode()))
     assert len(caplog.records) == 4
@@ -293,7 +298,7 @@ def test_an_operator_learns_once_that_responses_keep_the_servers_name(
         for _ in range(3):
             sidecar.serve(
                 request_headers(mode=BodyMode.STREAMED, ahead=True),
-                request_body(asking("llama")),
+                request_body(chat_request("llama")),
                 response_headers(None, None, content_type=b"application/json"),
                 response_trailers(),
             )

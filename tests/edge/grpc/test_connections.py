@@ -20,11 +20,11 @@ import pytest
 import trustme
 import uvloop
 
-from extproc.edge.grpc import fast_server, peer
+from extproc.edge.grpc import fast_server, socket_connection
 from extproc.edge.grpc.connection import GrpcConnection
 from extproc.edge.grpc.fast_server import FastServer
-from extproc.edge.grpc.peer import READ_BYTES, Peer
-from extproc.edge.http2 import Connection
+from extproc.edge.grpc.socket_connection import READ_BYTES, SocketConnection
+from extproc.edge.http2 import Http2Connection
 from extproc.edge.tls import KeyPair
 from tests.edge.http2 import wire
 from tests.edge.streams import Sidecar
@@ -60,13 +60,13 @@ class Server:
         return reader, writer
 
     @property
-    def peers(self) -> list[Peer]:
-        return list(self.server._peers)
+    def connections(self) -> list[SocketConnection]:
+        return list(self.server._connections)
 
     async def has(self, number: int) -> None:
         """Waits until it has so many connections."""
         async with asyncio.timeout(20):
-            while len(self.server._peers) != number:
+            while len(self.server._connections) != number:
                 await asyncio.sleep(0.005)
 
 
@@ -114,9 +114,9 @@ def test_one_that_sends_without_a_pause_is_read_in_turns_with_the_others(
     """Counts the reads of a full connection before another's, all being ready at once."""
     order: list[str] = []
     names: dict[int, str] = {}
-    updated = Peer.buffer_updated
+    updated = SocketConnection.buffer_updated
 
-    def noting(self: Peer, nbytes: int) -> None:
+    def noting(self: SocketConnection, nbytes: int) -> None:
         order.append(names.setdefault(id(self), "quiet" if nbytes < 100 else "loud"))
         updated(self, nbytes)
 
@@ -130,9 +130,9 @@ def test_one_that_sends_without_a_pause_is_read_in_turns_with_the_others(
                 one.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
         for theirs in (their_loud, their_quiet):
             server._accepted(theirs)
-        monkeypatch.setattr(Peer, "buffer_updated", noting)
+        monkeypatch.setattr(SocketConnection, "buffer_updated", noting)
         async with asyncio.timeout(10):
-            while not all(known._transport for known in server._peers):
+            while not all(known._transport for known in server._connections):
                 await asyncio.sleep(0)
         # Nothing is read before this function waits, and by then all of it is ready.
         flood = GREETING + wire.frame(0xEE, 0, 0, bytes(16_000)) * 100
@@ -141,7 +141,7 @@ def test_one_that_sends_without_a_pause_is_read_in_turns_with_the_others(
         async with asyncio.timeout(10):
             while "quiet" not in order or order.count("loud") < 4:
                 await asyncio.sleep(0)
-        for known in list(server._peers):
+        for known in list(server._connections):
             known.abort()
         loud.close()
         quiet.close()
@@ -154,16 +154,16 @@ def test_one_that_sends_without_a_pause_is_read_in_turns_with_the_others(
 
 def test_closed_connections_are_freed_without_the_collector(play: Play) -> None:
     def alive() -> Counter[str]:
-        kinds = (Peer, GrpcConnection, Connection)
+        kinds = (SocketConnection, GrpcConnection, Http2Connection)
         return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, kinds))
 
     async def scene(server: Server) -> None:
         await server.server.set_serving(True)
-        gone: list[weakref.ref[Peer]] = []
+        gone: list[weakref.ref[SocketConnection]] = []
         for how in ("closed", "reset", "cut off"):
             reader, writer = await server.connect(GREETING, CALL)
             await server.has(1)
-            gone.append(weakref.ref(server.peers[0]))
+            gone.append(weakref.ref(server.connections[0]))
             if how == "reset":
                 writer.transport.abort()
             else:
@@ -189,7 +189,7 @@ def test_closed_connections_are_freed_without_the_collector(play: Play) -> None:
 def test_one_that_does_not_begin_to_speak_is_closed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(socket_connection, "GREETING_SECONDS", 0.3)
 
     async def scene(server: Server) -> None:
         silent, _ = await server.connect()
@@ -202,7 +202,7 @@ def test_one_that_does_not_begin_to_speak_is_closed(
                     while await reader.read(1_000):
                         pass
         await server.has(1)
-        assert server.peers[0].greeted
+        assert server.connections[0].greeted
         greeted.close()
 
     play(scene)
@@ -213,7 +213,7 @@ def test_one_that_does_not_finish_the_tls_handshake_is_closed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peer, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(socket_connection, "GREETING_SECONDS", 0.3)
     issued = CA.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
     issued.private_key_pem.write_to_path(tmp_path / "tls.key")
@@ -251,9 +251,9 @@ class TestBeyondTheMostConnections:
             await server.has(4)
             newcomers = [await server.connect(GREETING) for _ in range(3)]
             async with asyncio.timeout(10):
-                while sum(known.greeted for known in server.peers) < 4:
+                while sum(known.greeted for known in server.connections) < 4:
                     await asyncio.sleep(0.005)
-            assert len(server.peers) == 4
+            assert len(server.connections) == 4
             for _, writer in [kept, *silent, *newcomers]:
                 writer.close()
 
@@ -266,18 +266,19 @@ class TestBeyondTheMostConnections:
             opened += [await server.connect(GREETING) for _ in range(3)]
             await server.has(4)
             async with asyncio.timeout(10):
-                while not all(known.greeted for known in server.peers):
+                while not all(known.greeted for known in server.connections):
                     await asyncio.sleep(0.005)
-            busy = next(known for known in server.peers if not known.idle)
+            busy = next(known for known in server.connections if not known.idle)
             longest_idle = min(
-                (known for known in server.peers if known.idle), key=lambda known: known.heard_at
+                (known for known in server.connections if known.idle),
+                key=lambda known: known.last_received_at,
             )
             opened.append(await server.connect(GREETING))
             async with asyncio.timeout(10):
-                while longest_idle in server.peers:
+                while longest_idle in server.connections:
                     await asyncio.sleep(0.005)
             await server.has(4)
-            assert busy in server.peers
+            assert busy in server.connections
             for _, writer in opened:
                 writer.close()
 
@@ -288,14 +289,14 @@ class TestBeyondTheMostConnections:
             await server.server.set_serving(True)
             opened = [await server.connect(GREETING, CALL) for _ in range(4)]
             async with asyncio.timeout(10):
-                while sum(not known.idle for known in server.peers) < 4:
+                while sum(not known.idle for known in server.connections) < 4:
                     await asyncio.sleep(0.005)
-            before = server.peers
+            before = server.connections
             with suppress(OSError):
                 reader, _ = await server.connect(GREETING)
                 async with asyncio.timeout(10):
                     await reader.read()
-            assert server.peers == before
+            assert server.connections == before
             for _, writer in opened:
                 writer.close()
 

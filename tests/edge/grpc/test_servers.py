@@ -24,7 +24,7 @@ from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import (
     DUPLEX,
     Reply,
-    asking,
+    chat_request,
     headers_without_path,
     request_body,
     request_headers,
@@ -96,7 +96,7 @@ async def routed(channel: Any, content: str = "hello") -> Stream:
     """A stream whose request is on its way."""
     stream = Stream(channel)
     await stream.send(request_headers())
-    reply = await stream.send(request_body(asking("llama", content)))
+    reply = await stream.send(request_body(chat_request("llama", content)))
     assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
     return stream
 
@@ -158,7 +158,7 @@ async def test_many_streams_run_side_by_side(channel: Any, sidecar: Sidecar) -> 
 async def test_a_body_may_be_large(channel: Any) -> None:
     stream = Stream(channel)
     await stream.send(request_headers())
-    reply = await stream.send(request_body(asking("llama", "x" * 16_000_000)))
+    reply = await stream.send(request_body(chat_request("llama", "x" * 16_000_000)))
     assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
 
 
@@ -249,7 +249,7 @@ async def test_a_server_that_never_started_stops(sidecar: Sidecar, transport: Tr
 async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Sidecar) -> None:
     stream = Stream(channel)
     # The salt comes first, because a decision by the beginning of a body waits for it.
-    body = json.dumps({"cache_salt": "s", **asking("llama", "x" * 1000)}).encode()
+    body = json.dumps({"cache_salt": "s", **chat_request("llama", "x" * 1000)}).encode()
     await stream.call.write(request_headers(mode=DUPLEX, response_mode=DUPLEX))
     reply = await stream.send(request_body(body[:400], end=False))
     assert reply.headers["x-gateway-destination-endpoint"].split(",")[0] in TWO_ADDRESSES
@@ -280,7 +280,7 @@ async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], gr
 async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_the_end(
     channel: Any, sidecar: Sidecar, size: int
 ) -> None:
-    body = request_body(asking("llama", "x" * size))
+    body = request_body(chat_request("llama", "x" * size))
     replies, code = await asked_at_once(channel, headers_without_path(), body)
     assert code is grpc.StatusCode.OK
     assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
@@ -289,7 +289,7 @@ async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_th
 
 
 async def test_a_peer_that_ends_its_half_before_it_reads_gets_a_refusal_too(channel: Any) -> None:
-    body = request_body(asking("gpt", "hello"))
+    body = request_body(chat_request("gpt", "hello"))
     (reply,), code = await asked_at_once(channel, headers_without_path(), body)
     assert reply.error == (404, "model_not_found")
     assert code is grpc.StatusCode.OK

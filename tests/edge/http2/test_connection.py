@@ -7,36 +7,36 @@ from hyperframe.frame import PingFrame, SettingsFrame
 
 from extproc.edge.http2 import Limits, Opened, Reset
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, Peer, updates_of
+from tests.edge.http2.client import DONE, Http2Client, updates_of
 from tests.edge.http2.wire import frame
 
 
 class TestTheBeginning:
     def test_is_our_settings_and_a_large_window_before_the_peer_says_anything(self) -> None:
-        settings, update = Peer(greet=False).heard()
+        settings, update = Http2Client(greet=False).received()
         assert isinstance(settings, SettingsFrame)
         assert settings.settings == {1: 0, 3: 20_000, 4: 262_144, 5: 16_384, 6: 65_536}
         assert updates_of([update]) == [(0, 16_777_216 - 65_535)]
 
     @pytest.mark.parametrize("size", [1, 5, 100])
     def test_of_the_peer_may_come_in_any_pieces(self, size: int) -> None:
-        peer = Peer(greet=False)
+        client = Http2Client(greet=False)
         whole = wire.PREFACE + wire.settings() + wire.headers(1)
         for at in range(0, len(whole), size):
-            events = peer.say(whole[at : at + size])
+            events = client.send(whole[at : at + size])
         assert isinstance(events[0], Opened)
 
     @pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\n\r\n", b"P", b"PRJ", b"\x16\x03\x01"])
     def test_that_is_not_http2_ends_it_at_the_first_wrong_byte(self, nonsense: bytes) -> None:
-        peer = Peer(greet=False)
-        peer.say(nonsense)
-        assert peer.connection.closed == (nonsense != b"P")
+        client = Http2Client(greet=False)
+        client.send(nonsense)
+        assert client.connection.closed == (nonsense != b"P")
 
     @pytest.mark.parametrize("first", [wire.ping(), wire.headers(1), wire.SETTINGS_ACK])
     def test_without_settings_ends_it(self, first: bytes) -> None:
-        peer = Peer(greet=False)
-        peer.say(wire.PREFACE, first)
-        assert peer.ended_with() == wire.PROTOCOL_ERROR
+        client = Http2Client(greet=False)
+        client.send(wire.PREFACE, first)
+        assert client.fault_code() == wire.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize(
@@ -75,27 +75,27 @@ class TestTheBeginning:
     ],
 )
 def test_a_frame_out_of_order_or_shape_ends_the_connection(bad: bytes, code: int) -> None:
-    peer = Peer()
-    peer.say(bad)
-    assert peer.ended_with() == code
+    client = Http2Client()
+    client.send(bad)
+    assert client.fault_code() == code
 
 
 class TestAFault:
     def test_comes_after_what_was_right_and_resets_every_open_stream(self) -> None:
-        peer = Peer()
-        peer.opens(3, 5)
-        peer.connection.end(3, DONE)
-        events = peer.say(wire.headers(7), wire.data(0), wire.headers(9))
+        client = Http2Client()
+        client.open(3, 5)
+        client.connection.end(3, DONE)
+        events = client.send(wire.headers(7), wire.data(0), wire.headers(9))
         assert [type(event) for event in events] == [Opened, Reset, Reset]
         assert events[1:] == [Reset(5, wire.PROTOCOL_ERROR), Reset(7, wire.PROTOCOL_ERROR)]
-        assert wire.faults(peer.heard()) == [(7, wire.PROTOCOL_ERROR)]
+        assert wire.faults(client.received()) == [(7, wire.PROTOCOL_ERROR)]
 
     def test_makes_every_call_do_nothing(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.say(wire.data(0))
-        peer.heard()
-        connection = peer.connection
+        client = Http2Client()
+        client.open(3)
+        client.send(wire.data(0))
+        client.received()
+        connection = client.connection
         connection.start_response(3, DONE)
         connection.send(3, b"x")
         connection.end(3, DONE)
@@ -109,41 +109,41 @@ class TestAFault:
 
 class TestAPing:
     def test_is_answered_with_its_bytes(self) -> None:
-        peer = Peer()
-        peer.say(wire.ping(b"abcdefgh"))
-        (answer,) = peer.heard()
+        client = Http2Client()
+        client.send(wire.ping(b"abcdefgh"))
+        (answer,) = client.received()
         assert isinstance(answer, PingFrame)
         assert (answer.opaque_data, set(answer.flags)) == (b"abcdefgh", {"ACK"})
 
     def test_that_nobody_sent_may_be_answered(self) -> None:
-        peer = Peer()
-        assert peer.say(wire.ping(b"abcdefgh", ack=True)) == []
-        assert peer.heard() == []
+        client = Http2Client()
+        assert client.send(wire.ping(b"abcdefgh", ack=True)) == []
+        assert client.received() == []
 
 
 class TestWhatIsNotKnown:
     @pytest.mark.parametrize("kind", [0xA, 0x10, 0xFF])
     @pytest.mark.parametrize("stream", [0, 1, 99])
     def test_is_ignored(self, kind: int, stream: int) -> None:
-        peer = Peer()
-        assert peer.say(frame(kind, 0xFF, stream, b"anything")) == []
-        assert peer.heard() == []
+        client = Http2Client()
+        assert client.send(frame(kind, 0xFF, stream, b"anything")) == []
+        assert client.received() == []
 
     def test_is_ignored_of_flags_and_of_the_reserved_bit(self) -> None:
-        peer = Peer()
-        events = peer.say(frame(wire.HEADERS, 0xD6 & ~wire.PADDED, 0x8000_0003, wire.block()))
+        client = Http2Client()
+        events = client.send(frame(wire.HEADERS, 0xD6 & ~wire.PADDED, 0x8000_0003, wire.block()))
         assert [event.stream for event in events if isinstance(event, Opened)] == [3]
 
 
 class TestATransportThatIsGone:
     def test_resets_what_is_open(self) -> None:
-        peer = Peer()
-        peer.opens(3, 5)
-        peer.connection.send(3, bytes(100_000))
-        peer.connection.end(3, DONE)
-        assert peer.connection.lost() == [Reset(5, wire.CANCEL)]
-        assert peer.connection.closed
-        assert peer.connection.lost() == []
+        client = Http2Client()
+        client.open(3, 5)
+        client.connection.send(3, bytes(100_000))
+        client.connection.end(3, DONE)
+        assert client.connection.lost() == [Reset(5, wire.CANCEL)]
+        assert client.connection.closed
+        assert client.connection.lost() == []
 
 
 class TestALimit:

@@ -7,7 +7,7 @@ from hyperframe.frame import DataFrame
 
 from extproc.edge.http2 import Data, Limits, Reset
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, Peer, data_of, updates_of
+from tests.edge.http2.client import DONE, Http2Client, data_of, updates_of
 
 INITIAL_WINDOW = 4
 SMALL = Limits(stream_window=100_000, connection_window=200_000)
@@ -15,297 +15,297 @@ SMALL = Limits(stream_window=100_000, connection_window=200_000)
 
 class TestWhatWeSend:
     def test_waits_for_the_streams_window(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 5)])
-        peer.opens(3)
-        peer.connection.send(3, b"hello world")
-        assert data_of(peer.heard(), 3) == b"hello"
-        assert peer.connection.queued(3) == 6
-        peer.say(wire.window_update(3, 4))
-        assert data_of(peer.heard(), 3) == b" wor"
-        peer.say(wire.window_update(3, 4))
-        assert data_of(peer.heard(), 3) == b"ld"
-        assert peer.connection.queued(3) == 0
+        client = Http2Client(settings=[(INITIAL_WINDOW, 5)])
+        client.open(3)
+        client.connection.send(3, b"hello world")
+        assert data_of(client.received(), 3) == b"hello"
+        assert client.connection.queued(3) == 6
+        client.send(wire.window_update(3, 4))
+        assert data_of(client.received(), 3) == b" wor"
+        client.send(wire.window_update(3, 4))
+        assert data_of(client.received(), 3) == b"ld"
+        assert client.connection.queued(3) == 0
 
     def test_waits_for_the_connections_window(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.connection.send(3, bytes(65_535))
-        assert len(data_of(peer.heard(), 3)) == 65_535
-        peer.connection.send(3, b"more")
-        peer.say(wire.window_update(3, 4))
-        assert peer.heard() == []
-        peer.say(wire.window_update(0, 4))
-        assert data_of(peer.heard(), 3) == b"more"
+        client = Http2Client()
+        client.open(3)
+        client.connection.send(3, bytes(65_535))
+        assert len(data_of(client.received(), 3)) == 65_535
+        client.connection.send(3, b"more")
+        client.send(wire.window_update(3, 4))
+        assert client.received() == []
+        client.send(wire.window_update(0, 4))
+        assert data_of(client.received(), 3) == b"more"
 
     def test_stays_in_order_behind_what_waits(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 0)])
-        peer.opens(3)
-        peer.connection.send(3, b"one")
-        peer.connection.send(3, b"two")
-        peer.connection.end(3, DONE)
-        assert peer.connection.queued(3) == 6
-        assert peer.heard() == []
-        peer.say(wire.window_update(3, 10))
-        *found, trailers, _ = peer.heard()
+        client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
+        client.open(3)
+        client.connection.send(3, b"one")
+        client.connection.send(3, b"two")
+        client.connection.end(3, DONE)
+        assert client.connection.queued(3) == 6
+        assert client.received() == []
+        client.send(wire.window_update(3, 10))
+        *found, trailers, _ = client.received()
         assert data_of(found, 3) == b"onetwo"
         assert "END_STREAM" in trailers.flags
-        assert peer.connection.open_streams == 0
+        assert client.connection.open_streams == 0
 
     def test_goes_when_the_initial_window_grows(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 2)])
-        peer.opens(3, 5)
-        peer.connection.send(3, b"abc")
-        peer.connection.send(5, b"def")
-        peer.heard()
-        peer.say(wire.settings([(INITIAL_WINDOW, 9)]))
-        found = peer.heard()
+        client = Http2Client(settings=[(INITIAL_WINDOW, 2)])
+        client.open(3, 5)
+        client.connection.send(3, b"abc")
+        client.connection.send(5, b"def")
+        client.received()
+        client.send(wire.settings([(INITIAL_WINDOW, 9)]))
+        found = client.received()
         assert (data_of(found, 3), data_of(found, 5)) == (b"c", b"f")
 
     def test_goes_after_our_word_that_we_know_of_the_larger_window(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 0)])
-        peer.opens(3)
-        peer.connection.send(3, b"abc")
-        peer.say(wire.settings([(INITIAL_WINDOW, 9)]))
-        acknowledgement, data = peer.heard()
+        client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
+        client.open(3)
+        client.connection.send(3, b"abc")
+        client.send(wire.settings([(INITIAL_WINDOW, 9)]))
+        acknowledgement, data = client.received()
         assert acknowledgement.type == wire.SETTINGS
         assert data_of([data], 3) == b"abc"
 
     def test_waits_until_a_window_that_shrank_below_zero_is_open_again(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 10)])
-        peer.opens(3)
-        peer.connection.send(3, b"12345678")
-        peer.say(wire.settings([(INITIAL_WINDOW, 3)]))
-        peer.connection.send(3, b"x")
-        peer.heard()
-        peer.say(wire.window_update(3, 5))
-        assert peer.heard() == []
-        peer.say(wire.window_update(3, 1))
-        assert data_of(peer.heard(), 3) == b"x"
+        client = Http2Client(settings=[(INITIAL_WINDOW, 10)])
+        client.open(3)
+        client.connection.send(3, b"12345678")
+        client.send(wire.settings([(INITIAL_WINDOW, 3)]))
+        client.connection.send(3, b"x")
+        client.received()
+        client.send(wire.window_update(3, 5))
+        assert client.received() == []
+        client.send(wire.window_update(3, 1))
+        assert data_of(client.received(), 3) == b"x"
 
     def test_leaves_the_line_when_its_own_window_is_taken_back(self) -> None:
-        peer = Peer()
-        peer.opens(3, 5)
-        peer.connection.send(3, bytes(65_535))
-        peer.connection.send(5, b"hello")
-        peer.heard()
-        peer.say(wire.settings([(INITIAL_WINDOW, 0)]), wire.window_update(0, 100))
-        assert data_of(peer.heard(), 5) == b""
-        peer.say(wire.window_update(5, 5))
-        assert data_of(peer.heard(), 5) == b"hello"
+        client = Http2Client()
+        client.open(3, 5)
+        client.connection.send(3, bytes(65_535))
+        client.connection.send(5, b"hello")
+        client.received()
+        client.send(wire.settings([(INITIAL_WINDOW, 0)]), wire.window_update(0, 100))
+        assert data_of(client.received(), 5) == b""
+        client.send(wire.window_update(5, 5))
+        assert data_of(client.received(), 5) == b"hello"
 
     def test_is_sent_in_turns_when_the_connections_window_opens(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 1_000_000)])
-        peer.opens(3, 5, 7, 9)
-        peer.connection.send(3, bytes(65_535))
+        client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
+        client.open(3, 5, 7, 9)
+        client.connection.send(3, bytes(65_535))
         for stream in (5, 7, 9):
-            peer.connection.send(stream, bytes(40_000))
-        peer.heard()
-        peer.say(wire.window_update(0, 4 * 16_384))
-        peer.say(wire.window_update(0, 4 * 16_384))
-        turns = [frame.stream_id for frame in peer.heard() if isinstance(frame, DataFrame)]
+            client.connection.send(stream, bytes(40_000))
+        client.received()
+        client.send(wire.window_update(0, 4 * 16_384))
+        client.send(wire.window_update(0, 4 * 16_384))
+        turns = [frame.stream_id for frame in client.received() if isinstance(frame, DataFrame)]
         assert turns == [5, 7, 9, 5, 7, 9, 5, 7, 9]
 
     def test_costs_nothing_of_streams_that_have_nothing_to_send(self) -> None:
-        peer = Peer()
-        peer.opens(*range(3, 2_003, 2))
-        peer.connection.send(3, bytes(65_536))
-        assert list(peer.connection._waiting) == []  # Its own window is shut as well.
-        peer.say(wire.window_update(3, 1))
-        assert list(peer.connection._waiting) == [3]
+        client = Http2Client()
+        client.open(*range(3, 2_003, 2))
+        client.connection.send(3, bytes(65_536))
+        assert list(client.connection._waiting) == []  # Its own window is shut as well.
+        client.send(wire.window_update(3, 1))
+        assert list(client.connection._waiting) == [3]
 
     def test_leaves_nothing_behind_when_its_stream_is_broken_off(self) -> None:
-        peer = Peer(settings=[(INITIAL_WINDOW, 1_000_000)])
-        peer.opens(3, 5)
-        peer.connection.send(3, bytes(65_535))
+        client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
+        client.open(3, 5)
+        client.connection.send(3, bytes(65_535))
         for stream in range(7, 1_007, 2):
-            peer.opens(stream)
-            peer.connection.send(stream, b"x")
-            peer.say(wire.rst_stream(stream))
-        assert len(peer.connection._waiting) == 0
+            client.open(stream)
+            client.connection.send(stream, b"x")
+            client.send(wire.rst_stream(stream))
+        assert len(client.connection._waiting) == 0
 
 
 class TestWhatThePeerMaySend:
     def test_is_opened_again_by_halves_as_it_is_consumed(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
+        client = Http2Client(SMALL)
+        client.open(3)
         for _ in range(5):
-            peer.say(wire.data(3, bytes(10_000)))
-            assert peer.heard() == []
+            client.send(wire.data(3, bytes(10_000)))
+            assert client.received() == []
         for _ in range(4):
-            peer.connection.consumed(3, 10_000)
-            assert peer.heard() == []
-        peer.connection.consumed(3, 10_000)
-        assert updates_of(peer.heard()) == [(3, 50_000)]
+            client.connection.consumed(3, 10_000)
+            assert client.received() == []
+        client.connection.consumed(3, 10_000)
+        assert updates_of(client.received()) == [(3, 50_000)]
 
     def test_is_opened_again_for_the_connection_too(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3, 5)
+        client = Http2Client(SMALL)
+        client.open(3, 5)
         for stream in (3, 5):
-            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
-            peer.connection.consumed(stream, 50_000)
-        assert updates_of(peer.heard()) == [(3, 50_000), (5, 50_000), (0, 100_000)]
+            client.send(*[wire.data(stream, bytes(10_000))] * 5)
+            client.connection.consumed(stream, 50_000)
+        assert updates_of(client.received()) == [(3, 50_000), (5, 50_000), (0, 100_000)]
 
     def test_is_not_opened_for_more_than_came(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.connection.consumed(3, 10**9)
-        assert peer.heard() == []
-        peer.say(*[wire.data(3, bytes(10_000))] * 6)
-        peer.connection.consumed(3, 10**9)
-        assert updates_of(peer.heard()) == [(3, 60_000)]
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.connection.consumed(3, 10**9)
+        assert client.received() == []
+        client.send(*[wire.data(3, bytes(10_000))] * 6)
+        client.connection.consumed(3, 10**9)
+        assert updates_of(client.received()) == [(3, 60_000)]
 
     def test_is_not_opened_on_a_stream_that_the_peer_has_ended(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(16_000), end=i == 5) for i in range(6)])
-        peer.connection.consumed(3, 96_000)
-        assert peer.heard() == []
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(16_000), end=i == 5) for i in range(6)])
+        client.connection.consumed(3, 96_000)
+        assert client.received() == []
 
     def test_counts_padding_which_nobody_needs_to_consume(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
+        client = Http2Client(SMALL)
+        client.open(3)
         for _ in range(250):
-            peer.say(wire.padded_data(3, b"", 199))
-        assert updates_of(peer.heard()) == [(3, 50_000)]
+            client.send(wire.padded_data(3, b"", 199))
+        assert updates_of(client.received()) == [(3, 50_000)]
 
     @pytest.mark.parametrize("how", ["the peer's reset", "our reset", "our end"])
     def test_of_a_stream_that_is_over_counts_as_consumed(self, how: str) -> None:
-        peer = Peer(SMALL)
+        client = Http2Client(SMALL)
         for stream in (3, 5):
-            peer.opens(stream)
-            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
-            peer.heard()
+            client.open(stream)
+            client.send(*[wire.data(stream, bytes(10_000))] * 5)
+            client.received()
             if how == "the peer's reset":
-                peer.say(wire.rst_stream(stream))
+                client.send(wire.rst_stream(stream))
             elif how == "our reset":
-                peer.connection.reset(stream, wire.CANCEL)
+                client.connection.reset(stream, wire.CANCEL)
             else:
-                peer.connection.end(stream, DONE)
-        assert updates_of(peer.heard()) == [(0, 100_000)]
+                client.connection.end(stream, DONE)
+        assert updates_of(client.received()) == [(0, 100_000)]
 
     def test_is_what_was_not_consumed_only_when_its_answer_still_waits(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(10_000))] * 4)
-        peer.connection.consumed(3, 10_000)
-        peer.connection.send(3, bytes(70_000))
-        peer.connection.end(3, DONE)
-        peer.say(*[wire.data(3, bytes(10_000))] * 5)
-        peer.say(wire.window_update(0, 10_000), wire.window_update(3, 10_000))
-        assert peer.connection.open_streams == 0
-        peer.opens(5)
-        peer.say(wire.data(5, bytes(10_000)))
-        peer.heard()
-        peer.connection.reset(5, wire.CANCEL)
-        assert updates_of(peer.heard()) == [(0, 100_000)]
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(10_000))] * 4)
+        client.connection.consumed(3, 10_000)
+        client.connection.send(3, bytes(70_000))
+        client.connection.end(3, DONE)
+        client.send(*[wire.data(3, bytes(10_000))] * 5)
+        client.send(wire.window_update(0, 10_000), wire.window_update(3, 10_000))
+        assert client.connection.open_streams == 0
+        client.open(5)
+        client.send(wire.data(5, bytes(10_000)))
+        client.received()
+        client.connection.reset(5, wire.CANCEL)
+        assert updates_of(client.received()) == [(0, 100_000)]
 
     def test_is_held_by_answers_that_wait_even_after_our_end(self) -> None:
-        peer = Peer(SMALL, settings=[(INITIAL_WINDOW, 0)])
+        client = Http2Client(SMALL, settings=[(INITIAL_WINDOW, 0)])
         for stream in (3, 5):
-            peer.opens(stream)
-            peer.say(*[wire.data(stream, bytes(10_000))] * 5)
-            peer.connection.send(stream, bytes(50_000))
-            peer.connection.end(stream, DONE)
-        peer.say(wire.padded_data(5, b"late", 100))
-        peer.heard()
-        assert peer.connection._consumed == 105
-        peer.say(wire.window_update(3, 50_000), wire.window_update(5, 15_535))
-        assert peer.connection._consumed == 50_105
+            client.open(stream)
+            client.send(*[wire.data(stream, bytes(10_000))] * 5)
+            client.connection.send(stream, bytes(50_000))
+            client.connection.end(stream, DONE)
+        client.send(wire.padded_data(5, b"late", 100))
+        client.received()
+        assert client.connection._consumed == 105
+        client.send(wire.window_update(3, 50_000), wire.window_update(5, 15_535))
+        assert client.connection._consumed == 50_105
 
     def test_is_not_more_than_the_streams_window(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(10_000))] * 10)
-        assert not peer.connection.closed
-        assert peer.say(wire.data(3, b"x")) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(10_000))] * 10)
+        assert not client.connection.closed
+        assert client.send(wire.data(3, b"x")) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
     def test_is_not_more_than_the_connections_window(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3, 5, 7)
+        client = Http2Client(SMALL)
+        client.open(3, 5, 7)
         for stream in (3, 5):
-            peer.say(*[wire.data(stream, bytes(10_000))] * 10)
-        peer.say(wire.data(7, b"x"))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+            client.send(*[wire.data(stream, bytes(10_000))] * 10)
+        client.send(wire.data(7, b"x"))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
     def test_is_not_more_than_the_connections_window_on_closed_streams_either(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3, 5, 7)
+        client = Http2Client(SMALL)
+        client.open(3, 5, 7)
         for stream in (3, 5):
-            peer.say(*[wire.data(stream, bytes(10_000))] * 10)
-        peer.connection.reset(7, wire.CANCEL)
-        peer.say(wire.data(7, b"x"))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+            client.send(*[wire.data(stream, bytes(10_000))] * 10)
+        client.connection.reset(7, wire.CANCEL)
+        client.send(wire.data(7, b"x"))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
 
 class TestASmallerWindow:
     def test_holds_for_open_streams_once_the_peer_has_acknowledged_it(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.connection.set_stream_window(30_000)
-        (settings,) = peer.heard()
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.connection.set_stream_window(30_000)
+        (settings,) = client.received()
         assert settings.settings == {INITIAL_WINDOW: 30_000}  # type: ignore[attr-defined]
-        peer.say(*[wire.data(3, bytes(10_000))] * 5)
-        assert not peer.connection.closed
-        peer.say(wire.SETTINGS_ACK)
-        assert not peer.connection.closed
-        peer.say(wire.data(3, b"x"))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+        client.send(*[wire.data(3, bytes(10_000))] * 5)
+        assert not client.connection.closed
+        client.send(wire.SETTINGS_ACK)
+        assert not client.connection.closed
+        client.send(wire.data(3, b"x"))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
     def test_is_opened_again_as_far_as_it_goes(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(10_000))] * 5)
-        peer.connection.set_stream_window(30_000)
-        peer.say(wire.SETTINGS_ACK)
-        peer.heard()
-        peer.connection.consumed(3, 50_000)
-        assert (3, 50_000) in updates_of(peer.heard())
-        peer.say(*[wire.data(3, bytes(10_000))] * 3)
-        assert not peer.connection.closed
-        peer.say(wire.data(3, b"x"))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(10_000))] * 5)
+        client.connection.set_stream_window(30_000)
+        client.send(wire.SETTINGS_ACK)
+        client.received()
+        client.connection.consumed(3, 50_000)
+        assert (3, 50_000) in updates_of(client.received())
+        client.send(*[wire.data(3, bytes(10_000))] * 3)
+        assert not client.connection.closed
+        client.send(wire.data(3, b"x"))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
     def test_is_opened_for_data_that_was_consumed_before(self) -> None:
-        peer = Peer(SMALL)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(10_000))] * 4)
-        peer.connection.consumed(3, 40_000)
-        peer.connection.set_stream_window(30_000)
-        peer.heard()
-        peer.say(wire.SETTINGS_ACK)
-        assert updates_of(peer.heard()) == [(3, 40_000)]
+        client = Http2Client(SMALL)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(10_000))] * 4)
+        client.connection.consumed(3, 40_000)
+        client.connection.set_stream_window(30_000)
+        client.received()
+        client.send(wire.SETTINGS_ACK)
+        assert updates_of(client.received()) == [(3, 40_000)]
 
     def test_holds_for_new_streams_and_may_be_taken_back(self) -> None:
-        peer = Peer(SMALL)
-        peer.connection.set_stream_window(30_000)
-        peer.connection.set_stream_window(100_000)
-        peer.say(wire.SETTINGS_ACK)
-        peer.opens(3)
-        peer.say(*[wire.data(3, bytes(10_000))] * 3)
-        peer.say(wire.SETTINGS_ACK)
-        peer.say(*[wire.data(3, bytes(10_000))] * 7)
-        assert not peer.connection.closed
+        client = Http2Client(SMALL)
+        client.connection.set_stream_window(30_000)
+        client.connection.set_stream_window(100_000)
+        client.send(wire.SETTINGS_ACK)
+        client.open(3)
+        client.send(*[wire.data(3, bytes(10_000))] * 3)
+        client.send(wire.SETTINGS_ACK)
+        client.send(*[wire.data(3, bytes(10_000))] * 7)
+        assert not client.connection.closed
 
 
 class TestAWindowUpdate:
     def test_by_nothing_is_an_error(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        assert peer.say(wire.window_update(3, 0)) == [Reset(3, wire.PROTOCOL_ERROR)]
-        peer.heard()
-        peer.say(wire.window_update(0, 0))
-        assert peer.ended_with() == wire.PROTOCOL_ERROR
+        client = Http2Client()
+        client.open(3)
+        assert client.send(wire.window_update(3, 0)) == [Reset(3, wire.PROTOCOL_ERROR)]
+        client.received()
+        client.send(wire.window_update(0, 0))
+        assert client.fault_code() == wire.PROTOCOL_ERROR
 
     def test_beyond_the_largest_window_is_an_error(self) -> None:
-        peer = Peer()
-        peer.opens(3)
+        client = Http2Client()
+        client.open(3)
         largest = 2**31 - 1 - 65_535
-        assert peer.say(wire.window_update(0, largest), wire.window_update(3, largest)) == []
-        assert peer.say(wire.window_update(3, 1)) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
-        peer.heard()
-        peer.say(wire.window_update(0, 1))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+        assert client.send(wire.window_update(0, largest), wire.window_update(3, largest)) == []
+        assert client.send(wire.window_update(3, 1)) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
+        client.received()
+        client.send(wire.window_update(0, 1))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
 
 class TestSettings:
@@ -319,32 +319,32 @@ class TestSettings:
         ],
     )
     def test_that_are_wrong_end_the_connection(self, pair: tuple[int, int], code: int) -> None:
-        peer = Peer()
-        peer.say(wire.settings([pair]))
-        assert peer.ended_with() == code
+        client = Http2Client()
+        client.send(wire.settings([pair]))
+        assert client.fault_code() == code
 
     def test_are_acknowledged_each_and_the_unknown_ones_ignored(self) -> None:
-        peer = Peer()
-        peer.say(wire.settings([(1, 0), (2, 0), (3, 9), (6, 9), (0xFFFF, 7)]), wire.settings())
-        assert [(f.type, set(f.flags)) for f in peer.heard()] == [(wire.SETTINGS, {"ACK"})] * 2
+        client = Http2Client()
+        client.send(wire.settings([(1, 0), (2, 0), (3, 9), (6, 9), (0xFFFF, 7)]), wire.settings())
+        assert [(f.type, set(f.flags)) for f in client.received()] == [(wire.SETTINGS, {"ACK"})] * 2
 
     def test_that_make_a_streams_window_too_large_end_the_connection(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.say(wire.window_update(3, 2**31 - 1 - 65_535))
-        peer.say(wire.settings([(INITIAL_WINDOW, 65_536)]))
-        assert peer.ended_with() == wire.FLOW_CONTROL_ERROR
+        client = Http2Client()
+        client.open(3)
+        client.send(wire.window_update(3, 2**31 - 1 - 65_535))
+        client.send(wire.settings([(INITIAL_WINDOW, 65_536)]))
+        assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
     def test_count_with_the_last_word_in_a_frame(self) -> None:
-        peer = Peer()
-        peer.say(wire.settings([(INITIAL_WINDOW, 0), (INITIAL_WINDOW, 3)]))
-        peer.opens(3)
-        peer.connection.send(3, b"hello")
-        assert data_of(peer.heard(), 3) == b"hel"
+        client = Http2Client()
+        client.send(wire.settings([(INITIAL_WINDOW, 0), (INITIAL_WINDOW, 3)]))
+        client.open(3)
+        client.connection.send(3, b"hello")
+        assert data_of(client.received(), 3) == b"hel"
 
 
 def test_data_before_our_settings_are_known_may_fill_the_default_window() -> None:
-    peer = Peer(Limits(stream_window=65_535), greet=False)
-    peer.say(wire.PREFACE, wire.settings(), wire.headers(1))
+    client = Http2Client(Limits(stream_window=65_535), greet=False)
+    client.send(wire.PREFACE, wire.settings(), wire.headers(1))
     parts = [bytes(16_384)] * 3 + [bytes(16_383)]
-    assert peer.say(*[wire.data(1, part) for part in parts]) == [Data(1, p) for p in parts]
+    assert client.send(*[wire.data(1, part) for part in parts]) == [Data(1, p) for p in parts]

@@ -10,7 +10,7 @@ from hpack import Decoder, Encoder, HeaderTuple
 from extproc.edge.http2 import Limits
 from extproc.edge.http2.limits import FIELDS_PER_TOKEN
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import Peer
+from tests.edge.http2.client import Http2Client
 
 UPDATE = b"\x20"
 INDEXED = b"\x90"  # accept-encoding: gzip, deflate
@@ -34,95 +34,95 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def peer_with_a_table() -> Peer:
+def peer_with_a_table() -> Http2Client:
     """A peer that has not acknowledged our SETTINGS, so its blocks may use a table."""
-    peer = Peer(greet=False)
-    peer.say(wire.PREFACE, wire.settings())
-    peer.heard()
-    return peer
+    client = Http2Client(greet=False)
+    client.send(wire.PREFACE, wire.settings())
+    client.received()
+    return client
 
 
 def test_two_updates_of_the_table_may_begin_a_block() -> None:
-    peer = peer_with_a_table()
-    assert len(peer.say(headers(1, UPDATE * 2 + wire.block()))) == 1
+    client = peer_with_a_table()
+    assert len(client.send(headers(1, UPDATE * 2 + wire.block()))) == 1
 
 
 @pytest.mark.parametrize("number", [3, 15_000])
 def test_more_updates_end_the_connection_before_they_are_decoded(
     number: int, decoded: list[bytes]
 ) -> None:
-    peer = peer_with_a_table()
-    peer.say(headers(1, UPDATE * number + wire.block()))
-    assert peer.ended_with() == wire.COMPRESSION_ERROR
+    client = peer_with_a_table()
+    client.send(headers(1, UPDATE * number + wire.block()))
+    assert client.fault_code() == wire.COMPRESSION_ERROR
     assert decoded == []
 
 
 def test_an_update_after_a_field_ends_the_connection() -> None:
-    peer = peer_with_a_table()
-    peer.say(headers(1, wire.block() + UPDATE))
-    assert peer.ended_with() == wire.COMPRESSION_ERROR
+    client = peer_with_a_table()
+    client.send(headers(1, wire.block() + UPDATE))
+    assert client.fault_code() == wire.COMPRESSION_ERROR
 
 
 @pytest.mark.parametrize("greet", [True, False], ids=["with settings known", "with a table"])
 def test_a_block_of_too_many_fields_ends_the_connection_before_it_is_decoded(
     greet: bool, decoded: list[bytes]
 ) -> None:
-    peer = Peer() if greet else peer_with_a_table()
+    client = Http2Client() if greet else peer_with_a_table()
     decoded.clear()
-    peer.say(headers(3, wire.block() + INDEXED * 1_490))
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    client.send(headers(3, wire.block() + INDEXED * 1_490))
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
     assert decoded == []
 
 
 def test_trailers_of_too_many_fields_end_the_connection_before_they_are_decoded(
     decoded: list[bytes],
 ) -> None:
-    peer = Peer()
-    peer.opens(3)
+    client = Http2Client()
+    client.open(3)
     decoded.clear()
-    peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS | 1, 3, INDEXED * 1_490))
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    client.send(wire.frame(wire.HEADERS, wire.END_HEADERS | 1, 3, INDEXED * 1_490))
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
     assert decoded == []
 
 
 def test_a_block_of_as_many_fields_as_are_allowed_is_served() -> None:
-    peer = Peer(Limits(header_fields=20))
+    client = Http2Client(Limits(header_fields=20))
     fields = [*wire.REQUEST, *((b"x", b"y"),) * (20 - len(wire.REQUEST))]
-    assert len(peer.say(wire.headers(3, fields))) == 1
-    peer.say(wire.headers(5, [*fields, (b"x", b"z")]))
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    assert len(client.send(wire.headers(3, fields))) == 1
+    client.send(wire.headers(5, [*fields, (b"x", b"z")]))
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
 def test_references_to_a_long_field_may_not_multiply_it() -> None:
-    peer = peer_with_a_table()
+    client = peer_with_a_table()
     encoder = Encoder()
     long = [*wire.REQUEST, (b"x", b"y" * 3_000)]
-    assert len(peer.say(headers(1, encoder.encode(long)))) == 1
+    assert len(client.send(headers(1, encoder.encode(long)))) == 1
     twice = encoder.encode([*long, (b"x", b"y" * 3_000)])
     assert len(twice) < 20
-    assert len(peer.say(headers(3, twice))) == 1
+    assert len(client.send(headers(3, twice))) == 1
     many = encoder.encode([*long, *((b"x", b"y" * 3_000),) * 4])
-    assert peer.say(headers(5, many))[-1].stream == 3
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    assert client.send(headers(5, many))[-1].stream == 3
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
 def test_blocks_of_many_new_fields_are_paid_for() -> None:
     tokens, greeting = 50, 2
-    peer = Peer(Limits(budget=tokens + greeting, budget_per_second=0))
+    client = Http2Client(Limits(budget=tokens + greeting, budget_per_second=0))
     more = [(b"x-%d" % i, b"y") for i in range(FIELDS_PER_TOKEN - len(wire.REQUEST) - 2)]
     for i in range(200):
-        peer.say(wire.headers(2 * i + 3, [*wire.REQUEST, *more, (b"x", b"%d" % i)]))
-    assert not peer.connection.closed
+        client.send(wire.headers(2 * i + 3, [*wire.REQUEST, *more, (b"x", b"%d" % i)]))
+    assert not client.connection.closed
     for i in range(200, 201 + tokens):
-        assert not peer.connection.closed
+        assert not client.connection.closed
         again = [*wire.REQUEST, *more, (b"z", b"z"), (b"x", b"%d" % i)]
-        peer.say(wire.headers(2 * i + 3, again))
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client.send(wire.headers(2 * i + 3, again))
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
 def test_a_block_that_was_seen_before_costs_nothing() -> None:
-    peer = Peer(Limits(budget=10, budget_per_second=0))
+    client = Http2Client(Limits(budget=10, budget_per_second=0))
     fields = [*wire.REQUEST, *((b"x-%d" % i, b"y") for i in range(60))]
     for i in range(500):
-        peer.say(wire.headers(2 * i + 3, fields))
-    assert not peer.connection.closed
+        client.send(wire.headers(2 * i + 3, fields))
+    assert not client.connection.closed

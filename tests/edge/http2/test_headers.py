@@ -14,20 +14,20 @@ from extproc.edge.http2.decoding import HeaderDecoder
 from extproc.edge.http2.errors import ConnectionFault
 from tests.core.builders import brief, thorough
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, OK, Peer
+from tests.edge.http2.client import DONE, OK, Http2Client
 
 METHOD, SCHEME, PATH, AUTHORITY = wire.REQUEST[:4]
 
 
-def opened(peer: Peer, stream: int, fields: wire.Fields) -> Mapping[bytes, bytes] | None:
+def opened(client: Http2Client, stream: int, fields: wire.Fields) -> Mapping[bytes, bytes] | None:
     """The headers that a request is told with; None if it was turned away as malformed."""
-    events = peer.say(wire.headers(stream, fields))
+    events = client.send(wire.headers(stream, fields))
     if events:
         (event,) = events
         assert isinstance(event, Opened)
         return event.headers
-    assert wire.resets(peer.heard()) == [(stream, wire.PROTOCOL_ERROR)]
-    assert not peer.connection.closed
+    assert wire.resets(client.received()) == [(stream, wire.PROTOCOL_ERROR)]
+    assert not client.connection.closed
     return None
 
 
@@ -44,7 +44,7 @@ class TestARequest:
         ],
     )
     def test_that_is_well_formed_is_opened(self, fields: wire.Fields) -> None:
-        assert opened(Peer(), 3, fields) == dict(fields)
+        assert opened(Http2Client(), 3, fields) == dict(fields)
 
     @pytest.mark.parametrize(
         "fields",
@@ -79,65 +79,65 @@ class TestARequest:
         ],
     )
     def test_that_is_malformed_is_reset_and_its_body_ignored(self, fields: wire.Fields) -> None:
-        peer = Peer()
-        assert opened(peer, 3, fields) is None
-        assert peer.say(wire.data(3, b"body"), wire.data(3, b"", end=True)) == []
-        assert peer.heard() == []
+        client = Http2Client()
+        assert opened(client, 3, fields) is None
+        assert client.send(wire.data(3, b"body"), wire.data(3, b"", end=True)) == []
+        assert client.received() == []
 
     def test_with_a_name_several_times_has_the_values_joined(self) -> None:
         fields = [(b"a", b"1"), (b"cookie", b"c=1"), (b"a", b"2"), (b"cookie", b"d=2")]
-        headers = opened(Peer(), 3, [*wire.REQUEST, *fields])
+        headers = opened(Http2Client(), 3, [*wire.REQUEST, *fields])
         assert headers is not None
         assert (headers[b"a"], headers[b"cookie"]) == (b"1, 2", b"c=1; d=2")
 
     def test_has_headers_that_nobody_can_change(self) -> None:
-        headers = opened(Peer(), 3, wire.REQUEST)
+        headers = opened(Http2Client(), 3, wire.REQUEST)
         with pytest.raises(TypeError):
             headers[b"x"] = b"y"  # type: ignore[index]
 
 
 class TestABlock:
     def test_of_garbage_ends_the_connection(self) -> None:
-        peer = Peer()
-        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xff\xff\xff"))
-        assert peer.ended_with() == wire.COMPRESSION_ERROR
+        client = Http2Client()
+        client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xff\xff\xff"))
+        assert client.fault_code() == wire.COMPRESSION_ERROR
 
     def test_that_takes_too_long_to_be_whole_ends_the_connection(self) -> None:
-        peer = Peer(Limits(header_block=40_000))
-        peer.say(wire.frame(wire.HEADERS, 0, 3, bytes(16_000)))
-        peer.say(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
-        assert not peer.connection.closed
-        peer.say(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
-        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client = Http2Client(Limits(header_block=40_000))
+        client.send(wire.frame(wire.HEADERS, 0, 3, bytes(16_000)))
+        client.send(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
+        assert not client.connection.closed
+        client.send(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
+        assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
     def test_in_too_many_frames_ends_the_connection_even_if_they_are_empty(self) -> None:
-        peer = Peer()
+        client = Http2Client()
         empty = wire.frame(wire.CONTINUATION, 0, 3)
-        peer.say(wire.frame(wire.HEADERS, 0, 3), *[empty] * 16)
-        assert not peer.connection.closed
-        peer.say(empty)
-        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client.send(wire.frame(wire.HEADERS, 0, 3), *[empty] * 16)
+        assert not client.connection.closed
+        client.send(empty)
+        assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
     def test_in_one_frame_is_not_longer_either(self) -> None:
-        peer = Peer(Limits(header_block=20_000, frame_size=30_000))
-        peer.say(wire.headers(3, [*wire.REQUEST, (b"x", bytes(14_000))]))
-        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client = Http2Client(Limits(header_block=20_000, frame_size=30_000))
+        client.send(wire.headers(3, [*wire.REQUEST, (b"x", bytes(14_000))]))
+        assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
     def test_that_means_far_more_than_it_says_ends_the_connection(self) -> None:
-        peer = Peer()
-        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\x82" * 10_000))
-        assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client = Http2Client()
+        client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\x82" * 10_000))
+        assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
     def test_of_a_stream_that_is_not_wanted_still_changes_the_table(self) -> None:
-        peer = Peer(Limits(concurrent_streams=1), greet=False)
+        client = Http2Client(Limits(concurrent_streams=1), greet=False)
         encoder = Encoder()
-        peer.say(wire.PREFACE, wire.settings())
+        client.send(wire.PREFACE, wire.settings())
         for stream, fields in ((1, wire.REQUEST), (3, [*wire.REQUEST, (b"x", b"new")])):
             block = encoder.encode(fields)
-            peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
-        peer.connection.end(1, DONE)
+            client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+        client.connection.end(1, DONE)
         block = encoder.encode([*wire.REQUEST, (b"x", b"new")])
-        (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 5, block))
+        (event,) = client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 5, block))
         assert isinstance(event, Opened)
         assert event.headers[b"x"] == b"new"
 
@@ -146,37 +146,37 @@ class TestTheTable:
     """Ours has size 0, but a peer does not know that before it has read our SETTINGS."""
 
     def test_may_be_used_until_our_settings_are_acknowledged(self) -> None:
-        peer = Peer(greet=False)
+        client = Http2Client(greet=False)
         encoder = Encoder()
-        peer.say(wire.PREFACE, wire.settings())
+        client.send(wire.PREFACE, wire.settings())
         for stream in (1, 3):
             block = encoder.encode(wire.REQUEST)
-            (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+            (event,) = client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
             assert isinstance(event, Opened)
         assert len(block) < 10
         encoder.header_table_size = 0
-        peer.say(wire.SETTINGS_ACK)
+        client.send(wire.SETTINGS_ACK)
         for stream in (5, 7):
             block = encoder.encode(wire.REQUEST)
-            (event,) = peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
+            (event,) = client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
             assert isinstance(event, Opened)
             assert event.headers == dict(wire.REQUEST)
 
     def test_must_be_given_up_by_the_first_block_after_that(self) -> None:
-        peer = Peer(greet=False)
-        peer.say(wire.PREFACE, wire.settings(), wire.SETTINGS_ACK, wire.headers(1))
-        assert peer.ended_with() == wire.COMPRESSION_ERROR
+        client = Http2Client(greet=False)
+        client.send(wire.PREFACE, wire.settings(), wire.SETTINGS_ACK, wire.headers(1))
+        assert client.fault_code() == wire.COMPRESSION_ERROR
 
     def test_is_never_used_again(self) -> None:
-        peer = Peer()
-        peer.say(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xbe"))
-        assert peer.ended_with() == wire.COMPRESSION_ERROR
+        client = Http2Client()
+        client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xbe"))
+        assert client.fault_code() == wire.COMPRESSION_ERROR
 
 
 class TestBlocksThatRepeat:
     def test_are_decoded_once(self) -> None:
-        peer = Peer()
-        first, second = peer.say(wire.headers(3), wire.headers(5))
+        client = Http2Client()
+        first, second = client.send(wire.headers(3), wire.headers(5))
         assert isinstance(first, Opened)
         assert isinstance(second, Opened)
         assert first.headers is second.headers
@@ -284,11 +284,11 @@ class TestOurs:
         assert encode_headers([(b"content-type", b"a")]) == b"\x0f\x10\x01a"
 
     def test_give_the_table_up_with_the_first_block_and_never_say_so_again(self) -> None:
-        peer = Peer(greet=False)
-        peer.say(wire.PREFACE, wire.settings([(1, 0)]), wire.headers(1), wire.headers(3))
-        peer.heard()
-        peer.connection.start_response(1, OK)
-        peer.connection.start_response(3, OK)
-        first, second = peer.heard()
+        client = Http2Client(greet=False)
+        client.send(wire.PREFACE, wire.settings([(1, 0)]), wire.headers(1), wire.headers(3))
+        client.received()
+        client.connection.start_response(1, OK)
+        client.connection.start_response(3, OK)
+        first, second = client.received()
         assert first.data == b"\x20" + OK  # type: ignore[attr-defined]
         assert second.data == OK  # type: ignore[attr-defined]

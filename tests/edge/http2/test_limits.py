@@ -9,7 +9,7 @@ import pytest
 from extproc.edge.http2 import Limits
 from extproc.edge.http2.limits import Budget
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, Peer
+from tests.edge.http2.client import DONE, Http2Client
 
 TIGHT = Limits(budget=50, budget_per_second=10, remembered=1)
 
@@ -44,92 +44,92 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_ends_the_connection(flood: str) -> None:
-    peer = Peer(TIGHT)
-    peer.opens(3)
+    client = Http2Client(TIGHT)
+    client.open(3)
     written = 0
     for i in range(50 + 5):
-        peer.say(FLOODS[flood](i))
-        written += len(peer.connection._output)
-        if peer.connection.closed:
+        client.send(FLOODS[flood](i))
+        written += len(client.connection._output)
+        if client.connection.closed:
             break
     assert i > 40
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
     assert written <= sum(range(3 * i))
 
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_the_same_frames_at_a_slow_rate_are_fine(flood: str) -> None:
-    peer = Peer(TIGHT)
-    peer.opens(3)
+    client = Http2Client(TIGHT)
+    client.open(3)
     for i in range(500):
-        peer.now += 0.1
-        peer.say(FLOODS[flood](i))
-    heard = peer.heard()
+        client.now += 0.1
+        client.send(FLOODS[flood](i))
+    heard = client.received()
     assert not wire.faults(heard)
 
 
 def test_streams_that_were_answered_may_all_be_broken_off_at_once() -> None:
-    peer = Peer(TIGHT)
+    client = Http2Client(TIGHT)
     streams = range(3, 2_003, 2)
-    peer.opens(*streams)
-    assert len(peer.say(*map(wire.rst_stream, streams))) == len(streams)
-    assert not peer.connection.closed
+    client.open(*streams)
+    assert len(client.send(*map(wire.rst_stream, streams))) == len(streams)
+    assert not client.connection.closed
 
 
 def test_ten_thousand_requests_may_be_cancelled_before_they_were_answered() -> None:
-    peer = Peer()
-    peer.say(*[wire.headers(i) + wire.data(i, b"body") for i in range(3, 20_003, 2)])
-    peer.say(*[wire.rst_stream(i) for i in range(3, 20_003, 2)])
-    peer.say(*[wire.ping()] * 100)
-    assert not peer.connection.closed
+    client = Http2Client()
+    client.send(*[wire.headers(i) + wire.data(i, b"body") for i in range(3, 20_003, 2)])
+    client.send(*[wire.rst_stream(i) for i in range(3, 20_003, 2)])
+    client.send(*[wire.ping()] * 100)
+    assert not client.connection.closed
 
 
 def test_streams_that_we_ended_first_may_all_be_broken_off_by_the_peer_too() -> None:
-    peer = Peer(Limits(budget=50))
+    client = Http2Client(Limits(budget=50))
     streams = range(3, 2_003, 2)
-    peer.opens(*streams)
+    client.open(*streams)
     for stream in streams:
-        peer.connection.end(stream, DONE)
-    peer.say(*[wire.data(stream, b"x") + wire.rst_stream(stream) for stream in streams])
-    assert not peer.connection.closed
+        client.connection.end(stream, DONE)
+    client.send(*[wire.data(stream, b"x") + wire.rst_stream(stream) for stream in streams])
+    assert not client.connection.closed
 
 
 def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
-    peer = Peer(TIGHT)
-    peer.opens(3)
+    client = Http2Client(TIGHT)
+    client.open(3)
     for _ in range(10_000):
-        peer.connection.send(3, b"hello")
-        peer.say(wire.window_update(3, 5), wire.window_update(0, 5))
-        peer.connection.take()
-    assert not peer.connection.closed
+        client.connection.send(3, b"hello")
+        client.send(wire.window_update(3, 5), wire.window_update(0, 5))
+        client.connection.take()
+    assert not client.connection.closed
 
 
 def test_a_window_opened_byte_by_byte_is_no_way_to_read() -> None:
-    peer = Peer(TIGHT, settings=[(4, 0)])
-    peer.opens(3)
-    peer.connection.send(3, bytes(10_000))
+    client = Http2Client(TIGHT, settings=[(4, 0)])
+    client.open(3)
+    client.connection.send(3, bytes(10_000))
     for _ in range(60):
-        peer.say(wire.window_update(3, 1))
-    assert peer.ended_with() == wire.ENHANCE_YOUR_CALM
+        client.send(wire.window_update(3, 1))
+    assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
 def test_moving_the_windows_of_many_streams_costs_more() -> None:
-    peer = Peer(Limits(budget=200))
-    peer.opens(*range(3, 2_003, 2))
+    client = Http2Client(Limits(budget=200))
+    client.open(*range(3, 2_003, 2))
     for i in range(25):
-        peer.say(wire.settings([(4, i)]))
-    assert peer.connection.closed
+        client.send(wire.settings([(4, i)]))
+    assert client.connection.closed
 
 
 def test_nothing_is_kept_of_streams_that_are_long_over() -> None:
-    peer = Peer(Limits(remembered=10))
+    client = Http2Client(Limits(remembered=10))
     for stream in range(3, 2_003, 2):
-        peer.opens(stream)
-        peer.say(wire.data(stream, b"x"))
-        peer.connection.end(stream, DONE)
-        peer.connection.take()
-    assert len(peer.connection._recent) == 10
-    assert peer.connection._streams == {}
+        client.open(stream)
+        client.send(wire.data(stream, b"x"))
+        client.connection.end(stream, DONE)
+        client.connection.take()
+    assert len(client.connection._recent) == 10
+    assert client.connection._streams == {}
 
 
 class TestABudget:

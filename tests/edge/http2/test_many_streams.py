@@ -13,10 +13,10 @@ from h2.settings import SettingCodes, Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.edge.http2 import Connection, Data, Ended, Limits, Opened
+from extproc.edge.http2 import Data, Ended, Http2Connection, Limits, Opened
 from tests.core.builders import brief
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, OK, Peer
+from tests.edge.http2.client import DONE, OK, Http2Client
 from tests.edge.http2.wire import REQUEST
 
 SMALL = Limits(stream_window=65_535, connection_window=65_535)
@@ -28,7 +28,7 @@ class Echo:
     """Gives every body back, and takes no more than it could give back."""
 
     def __init__(self) -> None:
-        self.connection = Connection(SMALL)
+        self.connection = Http2Connection(SMALL)
         self._held: dict[int, int] = {}
         self.most_held = 0
         self.now = 0.0
@@ -122,15 +122,15 @@ def test_every_body_comes_back_whole(window: int) -> None:
 @brief
 @given(st.lists(st.integers(1, 60_000), max_size=60))
 def test_no_stream_gets_more_than_one_turn_more_than_another(updates: list[int]) -> None:
-    peer = Peer(settings=[(4, 10**6)])
+    client = Http2Client(settings=[(4, 10**6)])
     first, *others = range(3, 19, 2)
-    peer.opens(first, *others)
-    peer.connection.send(first, bytes(65_535))
+    client.open(first, *others)
+    client.connection.send(first, bytes(65_535))
     for stream in others:
-        peer.connection.send(stream, bytes(600_000))
-    peer.heard()
-    peer.say(*[wire.window_update(0, update) for update in updates])
-    turns = Counter(frame.stream_id for frame in peer.heard())
+        client.connection.send(stream, bytes(600_000))
+    client.received()
+    client.send(*[wire.window_update(0, update) for update in updates])
+    turns = Counter(frame.stream_id for frame in client.received())
     assert max(turns.values(), default=0) - min(map(turns.__getitem__, others)) <= 1
-    waiting = sum(map(peer.connection.queued, others))
+    waiting = sum(map(client.connection.queued, others))
     assert sum(updates) == len(others) * 600_000 - waiting

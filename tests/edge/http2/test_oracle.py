@@ -21,7 +21,7 @@ from h2.exceptions import ProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.edge.http2 import Connection, Limits
+from extproc.edge.http2 import Http2Connection, Limits
 from tests.core.builders import thorough
 from tests.edge.http2 import wire
 from tests.edge.http2.strategies import frames_of_streams, frames_of_the_connection
@@ -47,7 +47,7 @@ class Oracle:
             self.closed = True
 
 
-def on_purpose(frame: bytes, connection: Connection, output: bytes) -> bool:
+def on_purpose(frame: bytes, connection: Http2Connection, output: bytes) -> bool:
     """Whether this frame is one of those that are taken differently."""
     kind, stream = frame[3], int.from_bytes(frame[5:9], "big") & 2**31 - 1
     if kind == wire.WINDOW_UPDATE and stream and not any(frame[9:]):
@@ -77,7 +77,7 @@ crooked = st.builds(
 )
 def test_the_same_frames_are_the_end(sequence: list[bytes]) -> None:
     oracle = Oracle()
-    connection = Connection(LIMITS)
+    connection = Http2Connection(LIMITS)
     connection.receive(BEGINNING, 0)
     for frame in sequence:
         connection.take()

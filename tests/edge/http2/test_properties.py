@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.edge.http2 import Connection, Data, Ended, Event, Limits, Opened, Reset
+from extproc.edge.http2 import Data, Ended, Event, Http2Connection, Limits, Opened, Reset
 from tests.core.builders import thorough
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, OK
+from tests.edge.http2.client import DONE, OK
 from tests.edge.http2.strategies import anything, conversations, places
 
 LIMITS = Limits(
@@ -24,7 +24,7 @@ LIMITS = Limits(
 class Application:
     """Answers what it is told; checks that it is told nothing out of order."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Http2Connection) -> None:
         self.connection = connection
         self.open: set[int] = set()
         self.sending: set[int] = set()
@@ -72,7 +72,7 @@ class Application:
                 self.connection.go_away()
 
 
-def check_queues(connection: Connection) -> None:
+def check_queues(connection: Http2Connection) -> None:
     """Nobody waits in the line who need not, or who should not."""
     waiting = connection._waiting
     assert not waiting or connection._send_window <= 0
@@ -82,7 +82,7 @@ def check_queues(connection: Connection) -> None:
         assert state.queued or not state.ending
 
 
-def check_size(connection: Connection) -> None:
+def check_size(connection: Http2Connection) -> None:
     """What it holds is bounded, and what the peer may send is accounted for."""
     streams = connection._streams
     assert len(streams) <= 4
@@ -100,7 +100,7 @@ def check_size(connection: Connection) -> None:
 def test_nothing_makes_it_raise_or_write_anything_but_frames(
     whole: bytes, cuts: list[int], draw: st.DataObject
 ) -> None:
-    connection = Connection(LIMITS)
+    connection = Http2Connection(LIMITS)
     application = Application(connection)
     output = b""
     for i, part in enumerate(wire.cut(whole, cuts)):
@@ -122,7 +122,7 @@ def test_how_it_is_cut_does_not_matter(whole: bytes, cuts: list[int]) -> None:
     for parts in ([whole], wire.cut(whole, cuts), [whole[i : i + 1] for i in range(len(whole))]):
         if len(parts) > 3_000:
             continue
-        connection = Connection(LIMITS)
+        connection = Http2Connection(LIMITS)
         events = [event for part in parts for event in connection.receive(part, 0)]
         outcomes.append((events, connection.take(), connection.closed))
     assert outcomes.count(outcomes[0]) == len(outcomes)
@@ -131,7 +131,7 @@ def test_how_it_is_cut_does_not_matter(whole: bytes, cuts: list[int]) -> None:
 @thorough
 @given(conversations)
 def test_after_a_fault_nothing_is_open(whole: bytes) -> None:
-    connection = Connection(LIMITS)
+    connection = Http2Connection(LIMITS)
     open_ = set()
     for event in connection.receive(whole, 0):
         if isinstance(event, Opened):

@@ -7,13 +7,13 @@ from hyperframe.frame import DataFrame, HeadersFrame, RstStreamFrame
 
 from extproc.edge.http2 import Data, Ended, Limits, Opened, Reset
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, OK, Peer, data_of, updates_of
+from tests.edge.http2.client import DONE, OK, Http2Client, data_of, updates_of
 
 
 class TestARequest:
     def test_is_told_part_by_part(self) -> None:
-        peer = Peer()
-        events = peer.say(wire.headers(3), wire.data(3, b"one"), wire.data(3, b"two", end=True))
+        client = Http2Client()
+        events = client.send(wire.headers(3), wire.data(3, b"one"), wire.data(3, b"two", end=True))
         opened, *rest = events
         assert isinstance(opened, Opened)
         assert opened.headers == dict(wire.REQUEST)
@@ -21,32 +21,32 @@ class TestARequest:
         assert rest == [Data(3, b"one"), Data(3, b"two"), Ended(3)]
 
     def test_may_be_headers_only(self) -> None:
-        opened, ended = Peer().say(wire.headers(3, end=True))
+        opened, ended = Http2Client().send(wire.headers(3, end=True))
         assert isinstance(opened, Opened)
         assert opened.end_stream
         assert ended == Ended(3)
 
     def test_may_end_with_an_empty_frame(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        assert peer.say(wire.data(3, end=True)) == [Ended(3)]
+        client = Http2Client()
+        client.open(3)
+        assert client.send(wire.data(3, end=True)) == [Ended(3)]
 
     def test_may_end_with_trailers(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        assert peer.say(wire.headers(3, [(b"x-checksum", b"1")], end=True)) == [Ended(3)]
+        client = Http2Client()
+        client.open(3)
+        assert client.send(wire.headers(3, [(b"x-checksum", b"1")], end=True)) == [Ended(3)]
 
     def test_may_be_padded(self) -> None:
-        peer = Peer()
+        client = Http2Client()
         padded = bytes([7]) + bytes(5) + wire.block() + bytes(7)
-        peer.say(wire.frame(wire.HEADERS, 0x2C, 3, padded))
-        assert peer.say(wire.padded_data(3, b"abc", 5)) == [Data(3, b"abc")]
-        assert peer.say(wire.padded_data(3, b"", 5, end=True)) == [Ended(3)]
+        client.send(wire.frame(wire.HEADERS, 0x2C, 3, padded))
+        assert client.send(wire.padded_data(3, b"abc", 5)) == [Data(3, b"abc")]
+        assert client.send(wire.padded_data(3, b"", 5, end=True)) == [Ended(3)]
 
     def test_may_have_its_headers_in_several_frames(self) -> None:
-        peer = Peer()
+        client = Http2Client()
         whole = wire.block()
-        events = peer.say(
+        events = client.send(
             wire.frame(wire.HEADERS, wire.END_STREAM, 3, whole[:5]),
             wire.frame(wire.CONTINUATION, 0, 3, whole[5:9]),
             wire.frame(wire.CONTINUATION, wire.END_HEADERS, 3, whole[9:]),
@@ -64,21 +64,21 @@ class TestARequest:
         ],
     )
     def test_has_nothing_between_the_frames_of_its_headers(self, between: bytes) -> None:
-        peer = Peer()
-        assert peer.say(wire.frame(wire.HEADERS, 0, 3, wire.block()), between) == []
-        assert peer.ended_with() == wire.PROTOCOL_ERROR
+        client = Http2Client()
+        assert client.send(wire.frame(wire.HEADERS, 0, 3, wire.block()), between) == []
+        assert client.fault_code() == wire.PROTOCOL_ERROR
 
 
 class TestAnAnswer:
     def test_is_headers_data_and_trailers(self) -> None:
-        peer = Peer()
-        peer.say(wire.headers(3, end=True))
-        peer.connection.start_response(3, OK)
-        peer.connection.send(3, b"one")
-        peer.connection.send(3, b"")
-        peer.connection.send(3, b"two")
-        peer.connection.end(3, DONE)
-        first, one, two, last = peer.heard()
+        client = Http2Client()
+        client.send(wire.headers(3, end=True))
+        client.connection.start_response(3, OK)
+        client.connection.send(3, b"one")
+        client.connection.send(3, b"")
+        client.connection.send(3, b"two")
+        client.connection.end(3, DONE)
+        first, one, two, last = client.received()
         assert isinstance(first, HeadersFrame)
         assert first.data == OK
         assert set(first.flags) == {"END_HEADERS"}
@@ -86,38 +86,38 @@ class TestAnAnswer:
         assert data_of([one, two], 3) == b"onetwo"
         assert isinstance(last, HeadersFrame)
         assert set(last.flags) == {"END_HEADERS", "END_STREAM"}
-        assert peer.connection.open_streams == 0
+        assert client.connection.open_streams == 0
 
     def test_may_be_trailers_only(self) -> None:
-        peer = Peer()
-        peer.say(wire.headers(3, end=True))
-        peer.connection.end(3, DONE)
-        (only,) = peer.heard()
+        client = Http2Client()
+        client.send(wire.headers(3, end=True))
+        client.connection.end(3, DONE)
+        (only,) = client.received()
         assert set(only.flags) == {"END_HEADERS", "END_STREAM"}
 
     def test_in_frames_no_larger_than_the_peer_wants(self) -> None:
-        peer = Peer(settings=[(5, 20_000)])
-        peer.opens(3)
-        peer.connection.send(3, bytes(50_000))
-        assert [len(f.data) for f in peer.heard() if isinstance(f, DataFrame)] == [
+        client = Http2Client(settings=[(5, 20_000)])
+        client.open(3)
+        client.connection.send(3, bytes(50_000))
+        assert [len(f.data) for f in client.received() if isinstance(f, DataFrame)] == [
             20_000,
             20_000,
             10_000,
         ]
 
     def test_in_frames_no_larger_than_is_fair_even_if_the_peer_would_take_them(self) -> None:
-        peer = Peer(settings=[(5, 2**24 - 1), (4, 10**6)])
-        peer.opens(3)
-        peer.say(wire.window_update(0, 10**6))
-        peer.connection.send(3, bytes(100_000))
-        sizes = [len(f.data) for f in peer.heard() if isinstance(f, DataFrame)]
+        client = Http2Client(settings=[(5, 2**24 - 1), (4, 10**6)])
+        client.open(3)
+        client.send(wire.window_update(0, 10**6))
+        client.connection.send(3, bytes(100_000))
+        sizes = [len(f.data) for f in client.received() if isinstance(f, DataFrame)]
         assert sizes == [65_536, 100_000 - 65_536]
 
     def test_with_headers_larger_than_a_frame_goes_on_in_further_frames(self) -> None:
-        peer = Peer()
-        peer.say(wire.headers(3, end=True))
-        peer.connection.start_response(3, bytes(40_000))
-        found = peer.heard()
+        client = Http2Client()
+        client.send(wire.headers(3, end=True))
+        client.connection.start_response(3, bytes(40_000))
+        found = client.received()
         assert [type(f).__name__ for f in found] == [
             "HeadersFrame",
             "ContinuationFrame",
@@ -127,57 +127,57 @@ class TestAnAnswer:
         assert b"".join(f.data for f in found if hasattr(f, "data")) == bytes(40_000)
 
     def test_that_ends_before_the_request_breaks_the_request_off(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.connection.end(3, DONE)
-        trailers, reset = peer.heard()
+        client = Http2Client()
+        client.open(3)
+        client.connection.end(3, DONE)
+        trailers, reset = client.received()
         assert isinstance(trailers, HeadersFrame)
         assert isinstance(reset, RstStreamFrame)
         assert reset.error_code == wire.NO_ERROR
 
     def test_of_a_stream_that_is_gone_goes_nowhere(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.say(wire.rst_stream(3))
-        peer.connection.start_response(3, OK)
-        peer.connection.send(3, b"x")
-        peer.connection.end(3, DONE)
-        peer.connection.reset(3, wire.CANCEL)
-        peer.connection.consumed(3, 100)
-        assert peer.connection.take() == b""
+        client = Http2Client()
+        client.open(3)
+        client.send(wire.rst_stream(3))
+        client.connection.start_response(3, OK)
+        client.connection.send(3, b"x")
+        client.connection.end(3, DONE)
+        client.connection.reset(3, wire.CANCEL)
+        client.connection.consumed(3, 100)
+        assert client.connection.take() == b""
 
     def test_that_has_ended_takes_no_more(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.connection.send(3, bytes(70_000))
-        peer.connection.end(3, DONE)
-        peer.heard()
-        peer.connection.start_response(3, OK)
-        peer.connection.send(3, b"x")
-        peer.connection.end(3, DONE)
-        peer.connection.consumed(3, 100)
-        assert peer.connection.take() == b""
-        assert peer.connection.queued(3) == 70_000 - 65_535
+        client = Http2Client()
+        client.open(3)
+        client.connection.send(3, bytes(70_000))
+        client.connection.end(3, DONE)
+        client.received()
+        client.connection.start_response(3, OK)
+        client.connection.send(3, b"x")
+        client.connection.end(3, DONE)
+        client.connection.consumed(3, 100)
+        assert client.connection.take() == b""
+        assert client.connection.queued(3) == 70_000 - 65_535
 
 
 class TestAReset:
     def test_of_the_peer_is_told_once_with_its_code(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        assert peer.say(wire.rst_stream(3, 5), wire.rst_stream(3, 5)) == [Reset(3, 5)]
-        assert peer.heard() == []
-        assert peer.connection.open_streams == 0
+        client = Http2Client()
+        client.open(3)
+        assert client.send(wire.rst_stream(3, 5), wire.rst_stream(3, 5)) == [Reset(3, 5)]
+        assert client.received() == []
+        assert client.connection.open_streams == 0
 
     def test_of_ours_drops_what_is_queued(self) -> None:
-        peer = Peer()
-        peer.opens(3)
-        peer.connection.send(3, bytes(70_000))
-        peer.heard()
-        peer.connection.reset(3, wire.CANCEL)
-        peer.say(wire.window_update(0, 100_000))
-        assert wire.resets(found := peer.heard()) == [(3, wire.CANCEL)]
+        client = Http2Client()
+        client.open(3)
+        client.connection.send(3, bytes(70_000))
+        client.received()
+        client.connection.reset(3, wire.CANCEL)
+        client.send(wire.window_update(0, 100_000))
+        assert wire.resets(found := client.received()) == [(3, wire.CANCEL)]
         assert data_of(found, 3) == b""
-        assert peer.connection.queued(3) == 0
+        assert client.connection.queued(3) == 0
 
 
 class TestAStreamThatWeHaveEnded:
@@ -194,55 +194,55 @@ class TestAStreamThatWeHaveEnded:
     )
     @pytest.mark.parametrize("how", ["end", "reset", "end, with data still queued"])
     def test_takes_what_was_under_way_in_silence(self, how: str, late: bytes) -> None:
-        peer = Peer()
-        peer.opens(3)
+        client = Http2Client()
+        client.open(3)
         if "queued" in how:
-            peer.connection.send(3, bytes(70_000))
+            client.connection.send(3, bytes(70_000))
         if how == "reset":
-            peer.connection.reset(3, wire.CANCEL)
+            client.connection.reset(3, wire.CANCEL)
         else:
-            peer.connection.end(3, DONE)
-        peer.heard()
-        assert peer.say(wire.data(3, b"late"), late) == []
-        assert not peer.heard() or late == wire.window_update(3, 5)
-        assert not peer.connection.closed
+            client.connection.end(3, DONE)
+        client.received()
+        assert client.send(wire.data(3, b"late"), late) == []
+        assert not client.received() or late == wire.window_update(3, 5)
+        assert not client.connection.closed
 
     def test_gives_the_connections_window_back_for_it(self) -> None:
-        peer = Peer(Limits(stream_window=100_000, connection_window=100_000))
-        peer.opens(3)
-        peer.say(wire.data(3, bytes(16_000)))
-        peer.connection.reset(3, wire.CANCEL)
-        peer.say(*[wire.data(3, bytes(16_000))] * 3)
-        assert updates_of(peer.heard()) == [(0, 64_000)]
+        client = Http2Client(Limits(stream_window=100_000, connection_window=100_000))
+        client.open(3)
+        client.send(wire.data(3, bytes(16_000)))
+        client.connection.reset(3, wire.CANCEL)
+        client.send(*[wire.data(3, bytes(16_000))] * 3)
+        assert updates_of(client.received()) == [(0, 64_000)]
 
     def test_is_forgotten_in_time_and_then_its_frames_are_errors_of_the_stream(self) -> None:
-        peer = Peer(Limits(remembered=2))
-        peer.opens(3, 5, 7)
+        client = Http2Client(Limits(remembered=2))
+        client.open(3, 5, 7)
         for stream in (3, 5, 7):
-            peer.connection.reset(stream, wire.CANCEL)
-        peer.heard()
-        peer.say(*[wire.data(stream, b"late") for stream in (3, 5, 7)])
-        assert wire.resets(peer.heard()) == [(3, wire.STREAM_CLOSED)]
+            client.connection.reset(stream, wire.CANCEL)
+        client.received()
+        client.send(*[wire.data(stream, b"late") for stream in (3, 5, 7)])
+        assert wire.resets(client.received()) == [(3, wire.STREAM_CLOSED)]
 
 
 class TestAStreamThatThePeerHasEnded:
     @pytest.mark.parametrize("more", [wire.data(3, b"x"), wire.headers(3, end=True)])
     def test_takes_no_more(self, more: bytes) -> None:
-        peer = Peer()
-        assert peer.say(wire.headers(3, end=True), more)[1:] == [
+        client = Http2Client()
+        assert client.send(wire.headers(3, end=True), more)[1:] == [
             Ended(3),
             Reset(3, wire.STREAM_CLOSED),
         ]
-        assert wire.resets(peer.heard()) == [(3, wire.STREAM_CLOSED)]
+        assert wire.resets(client.received()) == [(3, wire.STREAM_CLOSED)]
 
     def test_takes_no_more_after_our_end_either(self) -> None:
-        peer = Peer()
-        assert peer.say(wire.data(1, b"x")) == []
-        assert wire.resets(peer.heard()) == [(1, wire.STREAM_CLOSED)]
+        client = Http2Client()
+        assert client.send(wire.data(1, b"x")) == []
+        assert wire.resets(client.received()) == [(1, wire.STREAM_CLOSED)]
 
     def test_may_be_broken_off(self) -> None:
-        peer = Peer()
-        events = peer.say(wire.headers(3, end=True), wire.rst_stream(3))
+        client = Http2Client()
+        events = client.send(wire.headers(3, end=True), wire.rst_stream(3))
         assert events[1:] == [Ended(3), Reset(3, wire.CANCEL)]
 
 
@@ -256,27 +256,27 @@ class TestTrailers:
         ],
     )
     def test_that_are_malformed_reset_the_stream(self, bad: bytes) -> None:
-        peer = Peer()
-        peer.opens(3)
-        assert peer.say(bad) == [Reset(3, wire.PROTOCOL_ERROR)]
-        assert wire.resets(peer.heard()) == [(3, wire.PROTOCOL_ERROR)]
+        client = Http2Client()
+        client.open(3)
+        assert client.send(bad) == [Reset(3, wire.PROTOCOL_ERROR)]
+        assert wire.resets(client.received()) == [(3, wire.PROTOCOL_ERROR)]
 
 
 class TestTooManyStreams:
     def test_are_refused_and_their_bodies_ignored(self) -> None:
-        peer = Peer(Limits(concurrent_streams=2))
-        events = peer.say(
+        client = Http2Client(Limits(concurrent_streams=2))
+        events = client.send(
             wire.headers(3), wire.headers(5), wire.headers(7), wire.data(7, b"x", end=True)
         )
         assert [type(event) for event in events] == [Opened, Opened]
-        assert wire.resets(peer.heard()) == [(7, wire.REFUSED_STREAM)]
-        peer.connection.reset(3, wire.CANCEL)
-        assert isinstance(peer.say(wire.headers(9))[0], Opened)
+        assert wire.resets(client.received()) == [(7, wire.REFUSED_STREAM)]
+        client.connection.reset(3, wire.CANCEL)
+        assert isinstance(client.send(wire.headers(9))[0], Opened)
 
 
 class TestStreamNumbers:
     def test_may_be_left_out_but_never_go_down(self) -> None:
-        peer = Peer()
-        peer.say(wire.headers(9))
-        assert peer.say(wire.headers(7)) == [Reset(9, wire.PROTOCOL_ERROR)]
-        assert peer.ended_with() == wire.PROTOCOL_ERROR
+        client = Http2Client()
+        client.send(wire.headers(9))
+        assert client.send(wire.headers(7)) == [Reset(9, wire.PROTOCOL_ERROR)]
+        assert client.fault_code() == wire.PROTOCOL_ERROR

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extproc.edge.http2 import Connection, Data, Ended, Event, Limits, Opened, Reset
+from extproc.edge.http2 import Data, Ended, Event, Http2Connection, Limits, Opened, Reset
 from tests.edge.http2 import wire
-from tests.edge.http2.peer import DONE, OK
+from tests.edge.http2.client import DONE, OK
 from tests.edge.http2.test_properties import check_queues
 
 LIMITS = Limits(stream_window=70_000, connection_window=100_000, concurrent_streams=8)
@@ -67,7 +67,7 @@ class Server:
     """An application, which echoes nothing: it is told what to send."""
 
     def __init__(self) -> None:
-        self.connection = Connection(LIMITS)
+        self.connection = Http2Connection(LIMITS)
         self.open: set[int] = set()
         """Streams that it may still send on."""
         self.sent: defaultdict[int, bytearray] = defaultdict(bytearray)

@@ -18,7 +18,7 @@ INITIAL_WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
 
 
 @dataclass
-class Answer:
+class CallResult:
     """What the peer has of a call."""
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -38,60 +38,60 @@ def _texts(headers: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     return {str(name): str(value) for name, value in headers}
 
 
-class Peer:
+class GrpcClient:
     """A client and the server, and what goes between them."""
 
     def __init__(
         self, methods: Mapping[bytes, Method], *, window: int = 65_535, reads: bool = True
     ) -> None:
         self.server = GrpcConnection(methods, self.flush)
-        self.client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        self.client.local_settings = h2.settings.Settings(initial_values={INITIAL_WINDOW: window})
-        self.client.initiate_connection()
-        self.answers: dict[int, Answer] = {}
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.h2.local_settings = h2.settings.Settings(initial_values={INITIAL_WINDOW: window})
+        self.h2.initiate_connection()
+        self.results: dict[int, CallResult] = {}
         self._messages: dict[int, Messages] = {}
         self._reads = reads
         self.flush()
 
     def call(self, path: str, *, content_type: str = "application/grpc+proto") -> int:
         """Opens a stream."""
-        stream: int = self.client.get_next_available_stream_id()
+        stream: int = self.h2.get_next_available_stream_id()
         pairs = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "sidecar"}
-        self.client.send_headers(stream, list({**pairs, "content-type": content_type}.items()))
-        self.answers[stream] = Answer()
+        self.h2.send_headers(stream, list({**pairs, "content-type": content_type}.items()))
+        self.results[stream] = CallResult()
         self._messages[stream] = Messages()
         self.flush()
         return stream
 
-    def send(self, stream: int, message: bytes, *, last: bool = False) -> Answer:
+    def send(self, stream: int, message: bytes, *, last: bool = False) -> CallResult:
         """Sends one message, as far as windows allow."""
-        self.client.send_data(stream, framed(message), end_stream=last)
+        self.h2.send_data(stream, framed(message), end_stream=last)
         self.flush()
-        return self.answers[stream]
+        return self.results[stream]
 
     def flush(self) -> None:
         """Lets both sides hear all that the other has said."""
         while True:
-            ours, theirs = self.client.data_to_send(), self.server.take()
+            ours, theirs = self.h2.data_to_send(), self.server.take()
             if not ours and not theirs:
                 return
             if theirs:
-                for event in self.client.receive_data(theirs):
-                    self._hear(event)
+                for event in self.h2.receive_data(theirs):
+                    self._handle(event)
             if ours:
                 self.server.receive(ours, 0.0)
 
-    def _hear(self, event: h2.events.Event) -> None:
+    def _handle(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.ResponseReceived):
-            self.answers[event.stream_id].headers = _texts(event.headers)
+            self.results[event.stream_id].headers = _texts(event.headers)
         elif isinstance(event, h2.events.TrailersReceived):
-            self.answers[event.stream_id].trailers = _texts(event.headers)
+            self.results[event.stream_id].trailers = _texts(event.headers)
         elif isinstance(event, h2.events.DataReceived):
             found = self._messages[event.stream_id].feed(event.data)
-            self.answers[event.stream_id].messages += found
+            self.results[event.stream_id].messages += found
             if self._reads:
-                self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         elif isinstance(event, h2.events.StreamEnded):
-            self.answers[event.stream_id].ended = True
+            self.results[event.stream_id].ended = True
         elif isinstance(event, h2.events.StreamReset):
-            self.answers[event.stream_id].reset = event.error_code
+            self.results[event.stream_id].reset = event.error_code

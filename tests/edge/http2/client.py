@@ -6,50 +6,50 @@ from collections.abc import Iterable
 
 from hyperframe.frame import DataFrame, Frame, WindowUpdateFrame
 
-from extproc.edge.http2 import LIMITS, Connection, Event, Limits, encode_headers
+from extproc.edge.http2 import LIMITS, Event, Http2Connection, Limits, encode_headers
 from tests.edge.http2 import wire
 
 OK = encode_headers([(b":status", b"200"), (b"content-type", b"application/grpc")])
 DONE = encode_headers([(b"grpc-status", b"0")])
 
 
-class Peer:
+class Http2Client:
     """Says what it is told to say; knows what it was told."""
 
     def __init__(
         self, limits: Limits = LIMITS, settings: Iterable[tuple[int, int]] = (), greet: bool = True
     ) -> None:
-        self.connection = Connection(limits)
+        self.connection = Http2Connection(limits)
         self.now = 0.0
         if greet:
-            self.say(wire.PREFACE, wire.settings(settings), wire.SETTINGS_ACK)
+            self.send(wire.PREFACE, wire.settings(settings), wire.SETTINGS_ACK)
             # The first block without a table must say so.
-            self.say(wire.frame(wire.HEADERS, 5, 1, b"\x20" + wire.block()))
+            self.send(wire.frame(wire.HEADERS, 5, 1, b"\x20" + wire.block()))
             self.connection.end(1, DONE)
             self.connection.take()
 
-    def say(self, *frames: bytes) -> list[Event]:
+    def send(self, *frames: bytes) -> list[Event]:
         return self.connection.receive(b"".join(frames), self.now)
 
-    def heard(self) -> list[Frame]:
+    def received(self) -> list[Frame]:
         return wire.parsed(self.connection.take())
 
-    def opens(self, *streams: int) -> None:
+    def open(self, *streams: int) -> None:
         """Streams whose requests go on, and that are answered."""
         for stream in streams:
-            self.say(wire.headers(stream))
+            self.send(wire.headers(stream))
             self.connection.start_response(stream, OK)
         self.connection.take()
 
-    def ended_with(self) -> int:
+    def fault_code(self) -> int:
         """The code of the fault that the connection has ended with."""
-        heard = self.heard()
+        heard = self.received()
         ((_, code),) = wire.faults(heard)
         assert heard[-1].type == wire.GOAWAY
         assert self.connection.closed
         assert self.connection.open_streams == 0
-        assert self.say(wire.ping()) == []
-        assert self.heard() == []
+        assert self.send(wire.ping()) == []
+        assert self.received() == []
         return code
 
 

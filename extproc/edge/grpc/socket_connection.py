@@ -43,11 +43,11 @@ class Owner(Protocol):
     buffer: memoryview
     """Filled and emptied by one connection at a time, within one call of the event loop."""
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, connection: SocketConnection) -> None:
         """The connection is over."""
 
 
-class Peer(asyncio.BufferedProtocol):
+class SocketConnection(asyncio.BufferedProtocol):
     """One connection, from its acceptance to its end."""
 
     def __init__(self, owner: Owner) -> None:
@@ -62,7 +62,7 @@ class Peer(asyncio.BufferedProtocol):
         self._unread = b""
         """Bytes that were read and did not fit into the last turn."""
         self._over = False
-        self.heard_at = monotonic()
+        self.last_received_at = monotonic()
         """When it was last heard from."""
 
     @property
@@ -100,7 +100,7 @@ class Peer(asyncio.BufferedProtocol):
             self._pause()
 
     def _take_turn(self, data: memoryview) -> None:
-        self.heard_at = now = monotonic()
+        self.last_received_at = now = monotonic()
         began = spent = thread_time()
         start, size = 0, len(data)
         while start < size:

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 
 from extproc.lab.tables import prefix_tables as tables
+from extproc.lab.tables import ttft_chart
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CHARACTERS
 from extproc.lab.tables.prefix_trials import SHARED, shared_trials, trials
@@ -30,6 +31,7 @@ from extproc.lab.tables.trials import Figures, Task, Trial, key, try_all
 
 PAGE = "prefix-caches.md"
 FIGURES = "prefix-caches.json"
+IMAGES = "images"
 
 _TEXT = Path(__file__).with_suffix(".md")
 
@@ -57,6 +59,7 @@ def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = N
         try_all(wanted, trace, note)
     book.write(docs / FIGURES)
     (docs / PAGE).write_text(text(book))
+    ttft_chart.draw(book, docs / IMAGES)
 
 
 def text(book: Book) -> str:
@@ -71,7 +74,7 @@ def text(book: Book) -> str:
         codegen=tables.compared(book, CODEGEN),
         lora=tables.compared(book, LORA),
         several=tables.several(book),
-        rivals_of_several=tables.compared(book, SHARED, shared_trials),
+        rules_of_several=tables.compared(book, SHARED, shared_trials),
         cut=tables.cut(book),
         weights=tables.weights(book),
         adversaries=tables.adversaries(book),

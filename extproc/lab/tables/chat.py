@@ -64,9 +64,9 @@ def fitted(figures: Figures) -> str:
     weak = ", ".join(f"{row} ({times})" for row, times in missed.items())
     return (
         f"{table_of(FITTED, figures)}\n\n"
-        f"ITL and throughput are within 10 % and mean TTFT within a factor of 1.5 in {met} of the "
-        f"{len(FITTED)} rows. The parameters were fitted with these prompts; with prompts drawn "
-        f"from {len(_SEEDS)} other seeds it is {again} of {len(_OTHER_SEEDS)}, without {weak}."
+        f"ITL and throughput are within 10 % and mean TTFT is within a factor of 1.5 in {met} of "
+        f"the {len(FITTED)} rows. The parameters were fitted with these prompts. With prompts "
+        f"from {len(_SEEDS)} other seeds, {again} of {len(_OTHER_SEEDS)} rows are, all except {weak}."
     )
 
 

@@ -100,7 +100,6 @@ def _missing(book: Book) -> str:
         return ""
     names = ", ".join(name for name in (*WORKLOADS, *ADVERSARIES) if name in left_out)
     return (
-        f"\n**Not all of this was simulated.** Rows are left out where something is missing, of: "
-        f"{names}. `make tables TRACE=FILE` simulates everything; FILE is Mooncake's conversation "
-        f"trace.\n"
+        f"\n**Some rows are missing.** Not all trials of these were simulated: {names}. To "
+        f"simulate all, run `make tables TRACE=FILE` with Mooncake's conversation trace.\n"
     )

@@ -87,12 +87,12 @@ def several(book: Book) -> str:
                         str(sidecars),
                         *times,
                         percent(our["hit_rate"]),
-                        "none to keep" if kept is None else percent(kept),
+                        "no advantage" if kept is None else percent(kept),
                     ]
                 )
     names = (f"{YARDSTICK}", f"{OURS}")
     times = [f"{what}, {name}" for what in ("mean TTFT (ms)", "p99") for name in names]
-    headings = ["workload", "sidecars", *times, f"hits, {OURS}", "advantage left"]
+    headings = ["workload", "sidecars", *times, f"hits, {OURS}", "remaining advantage"]
     return _table(headings, rows)
 
 
@@ -106,7 +106,7 @@ def cut(book: Book) -> str:
             for shown, line in zip(names, _lines(figures, ""), strict=True):
                 times, hits = line[: len(_TIMES)], line[len(_TIMES) + 1]
                 rows.append([scene, shown, *times, hits])
-    return _table(["workload", "shown of a body", *_TIMES.values(), "hits"], rows)
+    return _table(["workload", "shown part of a body", *_TIMES.values(), "hits"], rows)
 
 
 def weights(book: Book) -> str:
@@ -118,7 +118,7 @@ def weights(book: Book) -> str:
             if figures:
                 times = [" / ".join(number(one[metric]) for metric in _BEST) for one in figures]
                 rows.append([scene, str(sidecars), *times])
-    return _table(["workload", "sidecars", "as it is", *(f"no `{one}`" for one in WITHOUT)], rows)
+    return _table(["workload", "sidecars", "all weights", *(f"no `{one}`" for one in WITHOUT)], rows)
 
 
 def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:

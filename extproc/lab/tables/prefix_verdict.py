@@ -68,7 +68,7 @@ def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
     times = found[YARDSTICK]["mean_ttft_ms"] / found[OURS]["mean_ttft_ms"]
     if scene not in BETTER:
         return f"{times:.2f} x shorter"
-    return _said(times >= BETTER[scene], f"{times:.2f} x shorter, wanted {BETTER[scene]:g} x")
+    return _said(times >= BETTER[scene], f"{times:.2f} x shorter, target {BETTER[scene]:g} x")
 
 
 def with_four(book: Book, scene: str) -> str:
@@ -78,7 +78,7 @@ def with_four(book: Book, scene: str) -> str:
         return ""
     half = len(figures) // 2
     kept = left(figures[0], figures[half], figures[-1])
-    return "none to keep" if kept is None else _said(kept >= LEFT, percent(kept))
+    return "no advantage" if kept is None else _said(kept >= LEFT, percent(kept))
 
 
 def _said(holds: bool, figure: str) -> str:

@@ -17,7 +17,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.edge.grpc.health import SERVICE
-from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.api_server.builders import config_map, endpoint_slice
+from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
 from tests.edge.envoy import Reply, request_headers

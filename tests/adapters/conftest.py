@@ -11,7 +11,7 @@ import pytest
 from extproc.adapters import backoff
 from extproc.adapters.kubernetes import reflector
 from extproc.adapters.kubernetes.api import KubernetesApi
-from extproc.lab.stack.cluster import StandInApiServer
+from extproc.lab.api_server.process import StandInApiServer
 
 _numbers = count()
 

@@ -17,7 +17,8 @@ from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError, Refusal
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.schema import InferencePoolSpec, ServiceSpec, Source
-from extproc.lab.stack.cluster import StandInApiServer, endpoint_slice, inference_pool, pod
+from extproc.lab.api_server.builders import endpoint_slice, inference_pool, pod
+from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.scripted import (
     Answer,

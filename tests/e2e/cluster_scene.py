@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.api_server.builders import config_map, endpoint_slice
+from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, Options, Reply, Scene, chat
 

@@ -14,11 +14,11 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from extproc.lab.stack.cluster import StandInApiServer
+from extproc.lab.api_server import __main__ as stand_in_api_server
+from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import Process
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from extproc.lab.stand_ins import vllm as stand_in_vllm
-from extproc.lab.stand_ins.api_server import __main__ as stand_in_api_server
 
 Main = Callable[[Sequence[str]], int]
 

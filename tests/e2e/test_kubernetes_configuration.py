@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from extproc.lab.stack.cluster import config_map, inference_pool, pod
+from extproc.lab.api_server.builders import config_map, inference_pool, pod
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     CONFIG_MAP,

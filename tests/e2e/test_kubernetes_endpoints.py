@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack
 from functools import partial
 
-from extproc.lab.stack.cluster import endpoint_slice
+from extproc.lab.api_server.builders import endpoint_slice
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     FROM_SERVICE,

@@ -15,8 +15,8 @@ import pytest
 from extproc.core.schema import LoadBalancingSpec
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.load import figures, parent, target
-from extproc.lab.load.bodies import Style
-from extproc.lab.load.shares import Asking, plan
+from extproc.lab.load.bodies import BodyOptions
+from extproc.lab.load.shares import RequestOptions, plan
 from extproc.lab.measures.serving import Summary, summarize
 from extproc.lab.simulation.sidecars import Routing
 from extproc.lab.simulation.simulation import Scenario, simulate
@@ -52,8 +52,8 @@ async def measured(scene: Scene) -> Summary:
     workload = conversations(THINK_SECONDS / TIME_SCALE)
     url = target.parse(scene.envoy.url, {})
     envoy = replace(url, addresses=target.found(url, 5, None))
-    asking = Asking(envoy, Style(MODEL, workload.api), timeout=30)
-    work = plan(workload, seed=0, processes=1, asking=asking)
+    options = RequestOptions(envoy, BodyOptions(MODEL, workload.api), timeout=30)
+    work = plan(workload, seed=0, processes=1, options=options)
     collected = await parent.run(work, lambda phase: None, lambda progress: None)
     return summarize(figures.run_of(collected, workload.name, "real"))
 

@@ -92,7 +92,9 @@ def expected(received: bytes, body: bytes) -> bytes | None:
     if found is None:
         return None
     asked = chat_request(body)
-    answer = openai_shapes.Answer(True, asked.model or MODEL, int(found[1]), int(found[2]))
+    answer = openai_shapes.CompletionResponse(
+        True, asked.model or MODEL, int(found[1]), int(found[2])
+    )
     words = tokens.answer(asked.prompt, asked.max_tokens)
     return answer.opening() + answer.token_chunks(words, last=True) + openai_shapes.DONE
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from extproc.lab.stack.cluster import config_map
+from extproc.lab.api_server.builders import config_map
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from extproc.lab.stack.cluster import config_map, endpoint_slice
+from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import (
     NAMESPACE,

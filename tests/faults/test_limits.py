@@ -76,7 +76,7 @@ async def test_breakers(launch: Launch, report: Report) -> None:
 @pytest.mark.soak
 async def test_breakers_10k(launch: Launch, report: Report) -> None:
     """Ten thousand streams that come at once overflow nothing, and are all counted."""
-    assert limits.raised() > 10_500
+    assert limits.raise_file_limit() > 10_500
     scene = await launch(Options(change_config=patient, replica_arguments=SLOW_AND_ROOMY))
     report.tried("10,000 streams at once, 250 on each of 40 connections")
     streams, port = Streams(), scene.envoy.ports["llm"]

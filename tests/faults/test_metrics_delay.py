@@ -12,8 +12,8 @@ from time import perf_counter
 
 import pytest
 
+from extproc.lab.bench import metrics_endpoints
 from extproc.lab.stack.processes import Process
-from extproc.lab.stand_ins import endpoints as stand_in_endpoints
 from tests.e2e.scene import Json, Launch, Options, Scene, chat, manager_of
 from tests.faults import bad_metrics
 from tests.faults.report import Report
@@ -64,7 +64,7 @@ async def test_bad_metrics_delay(launch: Launch, report: Report, tmp_path: Path)
     """Decisions beside such endpoints take at most 5 % longer than beside well ones: 99 of 100."""
     number = len(bad_metrics.FAULTS)
     report.tried(f"{TURNS:,} decisions beside {number} such endpoints, in turn with well ones")
-    well = Engines(tmp_path, stand_in_endpoints.__file__, "--ports", str(number))
+    well = Engines(tmp_path, metrics_endpoints.__file__, "--ports", str(number))
     async with running(well), running(Engines(tmp_path, bad_metrics.__file__)) as bad:
         scenes = [
             await launch(

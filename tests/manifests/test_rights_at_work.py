@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice, pod
+from extproc.lab.api_server.builders import config_map, endpoint_slice, pod
+from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
 from tests.manifests.builds import Build, Object, built

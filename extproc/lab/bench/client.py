@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     asked = parser.parse_args(arguments)
-    limits.raised()
+    limits.raise_file_limit()
     requests = [request(body(asked.size, key)) for key in range(PREFIXES)]
     load = _Load(requests, asked.connections)
 

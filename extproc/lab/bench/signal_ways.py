@@ -14,9 +14,9 @@ from statistics import fmean, median
 from typing import Any
 
 from extproc.lab.bench.grid import Grid
+from extproc.lab.bench.metrics_endpoints import Manner
 from extproc.lab.bench.wire import MODEL
 from extproc.lab.stack.processes import Process, until
-from extproc.lab.stand_ins.endpoints import Manner
 
 ENDPOINTS = 200
 
@@ -94,7 +94,7 @@ async def fleets_of(directory: Path, cleanup: AsyncExitStack) -> Mapping[Manner,
     found = {}
     for manner in Manner:
         arguments = ["--ports", str(ENDPOINTS), "--manner", manner]
-        process = spawn("stand_in_endpoints", arguments, manner, directory, cleanup)
+        process = spawn("bench.metrics_endpoints", arguments, manner, directory, cleanup)
         await until(partial(_has_printed, process), 20, f"{manner} endpoints")
         found[manner] = [f"127.0.0.1:{port}" for port in json.loads(process.stdout.read_text())]
     return found

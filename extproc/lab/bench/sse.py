@@ -69,7 +69,7 @@ async def measure(
     ways: Sequence[Way], crowds: Sequence[Crowd], directory: Path, progress: Callable[[], object]
 ) -> list[Held]:
     """All ways with each number of streams."""
-    limits.raised()  # of open files, for those that are started here
+    limits.raise_file_limit()  # of open files, for those that are started here
     found = []
     for crowd in crowds:
         for number, way in enumerate(ways):

@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--streams", type=int, required=True)
     asked = parser.parse_args(arguments)
-    limits.raised()
+    limits.raise_file_limit()
     run(hold(asked.port, asked.streams))
 
 

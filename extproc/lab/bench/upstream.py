@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two chunks")
     parser.add_argument("--together", type=int, default=1, help="streams that wait for each other")
     parsed = parser.parse_args(arguments)
-    limits.raised()
+    limits.raise_file_limit()
     streams = _Streams(parsed.chunks, parsed.interval, parsed.together)
     run(serve(parsed.ports, streams if parsed.chunks else None))
 

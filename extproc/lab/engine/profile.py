@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from extproc.lab.bad_input import BadInput
+from extproc.lab.input_error import InputError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -24,7 +24,7 @@ Natural = Annotated[int, Field(ge=0)]
 _DIRECTORY = Path(__file__).parent / "profiles"
 
 
-class ProfileError(BadInput):
+class ProfileError(InputError):
     """There is no such profile, or its file is wrong; says in one line what is."""
 
 

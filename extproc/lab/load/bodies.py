@@ -18,7 +18,7 @@ _PREPARED_CHARACTERS = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Style:
+class BodyOptions:
     """What all requests have in common."""
 
     model: str
@@ -27,7 +27,7 @@ class Style:
     """Whether answers are made as long as planned, by a field that only vLLM knows."""
 
 
-def body(turn: Turn, said: Mapping[str, str], style: Style) -> bytes:
+def body(turn: Turn, said: Mapping[str, str], style: BodyOptions) -> bytes:
     """The JSON of a request; `said` are the model's own answers, by the names of segments."""
     document: dict[str, Any] = {
         "model": turn.adapter or style.model,

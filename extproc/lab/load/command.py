@@ -15,13 +15,13 @@ from extproc.commands.console import Parser
 from extproc.lab.console import Output
 from extproc.lab.load import figures, limits, parent, target
 from extproc.lab.load.arguments import arguments
-from extproc.lab.load.bodies import Style
-from extproc.lab.load.hand import LoadError
+from extproc.lab.load.bodies import BodyOptions
 from extproc.lab.load.parent import Collected
 from extproc.lab.load.pool import tls_context
 from extproc.lab.load.progress import Display
-from extproc.lab.load.shares import Asking, Plan, plan
+from extproc.lab.load.shares import Plan, RequestOptions, plan
 from extproc.lab.load.target import Target, TargetError
+from extproc.lab.load.worker_process import LoadError
 from extproc.lab.measures import published
 from extproc.lab.measures.comparison import as_json
 from extproc.lab.measures.run import Run
@@ -74,13 +74,13 @@ def _run(parsed: argparse.Namespace) -> int:
     workload = asked_workload(parsed)
     context = tls_context() if asked_of.tls else None
     addresses = target.found(asked_of, min(parsed.timeout, _PROBE_SECONDS), context)
-    asking = Asking(
+    options = RequestOptions(
         replace(asked_of, addresses=addresses),
-        Style(parsed.model, workload.api, parsed.ignore_eos),
+        BodyOptions(parsed.model, workload.api, parsed.ignore_eos),
         parsed.timeout,
         parsed.keep_alive,
     )
-    work = plan(workload, parsed.seed, parsed.processes, asking)
+    work = plan(workload, parsed.seed, parsed.processes, options)
     _check_limits(work)
     with Display(workload.name, work.phases) as display:
         collected = asyncio.run(parent.run(work, display.begins, display.update))
@@ -117,7 +117,7 @@ def _check_output(parsed: argparse.Namespace) -> None:
 
 def _check_limits(work: Plan) -> None:
     streams = max(share.streams for share in work.shares)
-    if complaint := limits.complaint(streams, limits.raised()):
+    if complaint := limits.complaint(streams, limits.raise_file_limit()):
         _complain(complaint)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from extproc.lab.load.answer import Answer
 from extproc.lab.load.failure import Failure, of_refusal
+from extproc.lab.load.response import Response
 from extproc.lab.load.sse import Scanner
 
 _OK = 200
@@ -24,7 +24,7 @@ class Exchange:
         "answer", "endpoint", "failure", "over", "sent", "streamed", "touched",
     )  # fmt: skip
 
-    def __init__(self, answer: Answer, over: asyncio.Future[None]) -> None:
+    def __init__(self, answer: Response, over: asyncio.Future[None]) -> None:
         self._scanner: Scanner | None = None
         self._status = 0
         self._body = bytearray()

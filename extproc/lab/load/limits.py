@@ -8,7 +8,7 @@ _OTHERS = 64
 """Files a process has open beside its streams."""
 
 
-def raised() -> int:
+def raise_file_limit() -> int:
     """Allows this process (and those it starts) as many as may be; how many streams that makes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -10,8 +10,8 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
+from extproc.lab.load.process_monitor import ProcessLoad
 from extproc.lab.load.records import Records
-from extproc.lab.load.watch import Watched
 
 _LENGTH_BYTES = 8
 
@@ -48,7 +48,7 @@ class Result:
     """All that a worker has measured."""
 
     records: Records
-    watched: Watched
+    watched: ProcessLoad
     unfinished: int
     """Requests under way when it was stopped."""
 

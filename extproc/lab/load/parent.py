@@ -12,9 +12,9 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from extproc.lab.load.hand import Hand, LoadError, hands
 from extproc.lab.load.messages import Begin, Progress, Result, Stop
 from extproc.lab.load.shares import Plan
+from extproc.lab.load.worker_process import LoadError, WorkerProcess, start_workers
 
 _LEAD_SECONDS = 0.25
 """From the order to begin to the beginning: it has reached all by then, and thousands of
@@ -42,13 +42,13 @@ class Ending:
         self.reason = self.reason or reason
         self.asked.set()
 
-    def signalled(self, hands: Sequence[Hand]) -> None:
+    def signalled(self, workers: Sequence[WorkerProcess]) -> None:
         """Who sends a second signal does not want to wait for figures."""
         self.signals += 1
         self.ask("interrupted")
         if self.signals > 1:
-            for hand in hands:
-                hand.kill()
+            for worker in workers:
+                worker.kill()
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Collected:
 async def run(plan: Plan, begins: Callable[[int], None], report: Report) -> Collected:
     """Runs all phases. `begins` is told of each, `report` how it goes. Raises LoadError."""
     ending = Ending()
-    async with hands(plan.shares) as all_hands, _signals(partial(ending.signalled, all_hands)):
+    async with start_workers(plan.shares) as workers, _signals(partial(ending.signalled, workers)):
         phases: list[Sequence[Result]] = []
         try:
             for number in range(len(plan.phases)):
-                if not await _all_ready(all_hands, ending):
+                if not await _all_ready(workers, ending):
                     break
                 begins(number)
-                phases.append(await _phase(all_hands, ending, report))
+                phases.append(await _phase(workers, ending, report))
         except LoadError:
             if ending.signals < 2:
                 raise
@@ -88,9 +88,9 @@ async def run(plan: Plan, begins: Callable[[int], None], report: Report) -> Coll
         return Collected(measured, warm_up, ending.reason, ending.signals > 0)
 
 
-async def _all_ready(hands: Sequence[Hand], ending: Ending) -> bool:
+async def _all_ready(workers: Sequence[WorkerProcess], ending: Ending) -> bool:
     """Waits for the workers' preparations; False if it was called off."""
-    ready = asyncio.gather(*(hand.ready() for hand in hands))
+    ready = asyncio.gather(*(worker.ready() for worker in workers))
     asked = asyncio.create_task(ending.asked.wait())
     both: list[asyncio.Future[Any]] = [ready, asked]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -102,32 +102,34 @@ async def _all_ready(hands: Sequence[Hand], ending: Ending) -> bool:
     return not ending.asked.is_set()
 
 
-async def _phase(hands: Sequence[Hand], ending: Ending, report: Report) -> Sequence[Result]:
+async def _phase(
+    workers: Sequence[WorkerProcess], ending: Ending, report: Report
+) -> Sequence[Result]:
     def changed() -> None:
-        total = _total([hand.progress for hand in hands])
+        total = _total([worker.progress for worker in workers])
         report(total)
         if not total.succeeded and total.failed >= _HOPELESS:
             ending.ask(f"given up: the first {total.failed} requests failed")
 
     begin = Begin(monotonic() + _LEAD_SECONDS)
-    for hand in hands:
-        hand.progress = Progress(0, 0, 0, 0)
-        hand.tell(begin)
-    stopping = asyncio.create_task(_stop(hands, ending))
+    for worker in workers:
+        worker.progress = Progress(0, 0, 0, 0)
+        worker.send(begin)
+    stopping = asyncio.create_task(_stop(workers, ending))
     try:
-        return await asyncio.gather(*(hand.result(changed) for hand in hands))
+        return await asyncio.gather(*(worker.result(changed) for worker in workers))
     finally:
         stopping.cancel()
 
 
-async def _stop(hands: Sequence[Hand], ending: Ending) -> None:
+async def _stop(workers: Sequence[WorkerProcess], ending: Ending) -> None:
     """Asks for what there is when that is wanted, and does not wait for ever."""
     await ending.asked.wait()
-    for hand in hands:
-        hand.tell(Stop())
+    for worker in workers:
+        worker.send(Stop())
     await asyncio.sleep(_HAND_IN_SECONDS)
-    for hand in hands:
-        hand.kill()
+    for worker in workers:
+        worker.kill()
 
 
 def _total(parts: Sequence[Progress]) -> Progress:

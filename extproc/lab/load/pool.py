@@ -12,7 +12,7 @@ from time import monotonic
 from extproc.lab.load.exchange import LOST, Exchange
 from extproc.lab.load.failure import Failure, of_error
 from extproc.lab.load.http_stream import BUFFER_BYTES, Connection
-from extproc.lab.load.shares import Asking
+from extproc.lab.load.shares import RequestOptions
 
 _CONNECTING = 64
 """Connections in the making at a time. A thousand at once overflow the queues of those who
@@ -25,11 +25,11 @@ _SWEEPS = 10
 class Pool:
     """Sends requests to a target."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._target = target = asking.target
-        self._timeout = asking.timeout
-        self._keep_alive = asking.keep_alive
-        self._head = target.head(asking.style.api)
+    def __init__(self, options: RequestOptions) -> None:
+        self._target = target = options.target
+        self._timeout = options.timeout
+        self._keep_alive = options.keep_alive
+        self._head = target.head(options.style.api)
         self._tls = tls_context() if target.tls else None
         self._addresses = cycle(target.addresses)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))

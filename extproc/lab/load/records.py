@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extproc.lab.load.answer import Usage
 from extproc.lab.load.exchange import Exchange
 from extproc.lab.load.failure import Failure
+from extproc.lab.load.response import Usage
 from extproc.lab.measures.run import Floats, Ints, Run
 from extproc.lab.workloads.workload import Turn
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
 
-from extproc.lab.load.answer import Answer
-from extproc.lab.load.bodies import Style, body, quoted_later
+from extproc.lab.load.bodies import BodyOptions, body, quoted_later
 from extproc.lab.load.exchange import Exchange
 from extproc.lab.load.pool import Pool
 from extproc.lab.load.records import Records
-from extproc.lab.load.shares import Due, Phase
+from extproc.lab.load.response import Response
+from extproc.lab.load.shares import Phase, ScheduledSession
 
 PAUSE_SECONDS = 1.0
 """After a request that failed. People and agents do not try again at once; without it, a closed
@@ -22,7 +22,7 @@ loop would spend all its sessions on an outage of a second."""
 class Driver:
     """Runs a phase; `begin` is its beginning on the monotonic clock."""
 
-    def __init__(self, phase: Phase, style: Style, pool: Pool, begin: float) -> None:
+    def __init__(self, phase: Phase, style: BodyOptions, pool: Pool, begin: float) -> None:
         self._phase = phase
         self._style = style
         self._pool = pool
@@ -37,7 +37,7 @@ class Driver:
             for _ in range(self._phase.places):
                 places.create_task(self._place(sessions))
 
-    async def _place(self, sessions: Iterator[Due]) -> None:
+    async def _place(self, sessions: Iterator[ScheduledSession]) -> None:
         """One session after the other. All places draw from one row, so they start in order."""
         free_at = self._begin
         for due in sessions:
@@ -46,7 +46,7 @@ class Driver:
             await self._session(due, free_at if self._phase.is_closed else self._begin + due.start)
             free_at = monotonic()
 
-    async def _session(self, due: Due, wanted: float) -> None:
+    async def _session(self, due: ScheduledSession, wanted: float) -> None:
         turns = list(due.session.turns)
         quoted = quoted_later(turns)
         said: dict[str, str] = {}
@@ -54,14 +54,14 @@ class Driver:
             if number:
                 wanted += turn.think_seconds
                 await _until(wanted)
-            answer = Answer(self._style.api, turn.output.name in quoted)
+            answer = Response(self._style.api, turn.output.name in quoted)
             exchange = await self._ask(partial(body, turn, said, self._style), answer)
             self.records.add(turn, wanted, exchange)
             wanted = await self._ended(exchange)
             if answer.keep and exchange.failure is None:
                 said[turn.output.name] = answer.text()
 
-    async def _ask(self, make_body: Callable[[], bytes], answer: Answer) -> Exchange:
+    async def _ask(self, make_body: Callable[[], bytes], answer: Response) -> Exchange:
         exchange = Exchange(answer, asyncio.get_running_loop().create_future())
         self.in_flight += 1
         await self._pool.ask(make_body, exchange)

@@ -8,12 +8,12 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from extproc.lab.load.bodies import Style
+from extproc.lab.load.bodies import BodyOptions
 from extproc.lab.load.target import Target
 from extproc.lab.workloads.workload import Session, Workload
 
 
-class Due(NamedTuple):
+class ScheduledSession(NamedTuple):
     """A session and when it is to begin, in seconds from the beginning of its phase."""
 
     start: float
@@ -24,7 +24,7 @@ class Due(NamedTuple):
 class Phase:
     """What a process does between a beginning and an end that all processes have in common."""
 
-    sessions: Sequence[Due]
+    sessions: Sequence[ScheduledSession]
     places: int
     """Sessions at a time."""
 
@@ -33,11 +33,11 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Asking:
+class RequestOptions:
     """How everything is asked, whoever does it."""
 
     target: Target
-    style: Style
+    style: BodyOptions
     timeout: float = 600.0
     """Seconds without a byte after which a request has failed."""
 
@@ -49,7 +49,7 @@ class Share:
     """What one process has to do, and how. Only the last phase is the measurement."""
 
     phases: Sequence[Phase]
-    asking: Asking
+    options: RequestOptions
 
     @property
     def streams(self) -> int:
@@ -68,12 +68,12 @@ class Plan:
     shares: Sequence[Share] = field(repr=False)
 
 
-def plan(workload: Workload, seed: int, processes: int, asking: Asking) -> Plan:
+def plan(workload: Workload, seed: int, processes: int, options: RequestOptions) -> Plan:
     """Deals sessions out by the places they would take in turn: shares are alike at all times."""
     phases = list(_phases(workload))
-    hands = max(1, min(processes, max(_places(phase) for phase in phases)))
-    dealt = [list(_dealt(phase, seed, hands)) for phase in phases]
-    shares = [Share(phases_of_one, asking) for phases_of_one in zip(*dealt, strict=True)]
+    workers = max(1, min(processes, max(_places(phase) for phase in phases)))
+    dealt = [list(_dealt(phase, seed, workers)) for phase in phases]
+    shares = [Share(phases_of_one, options) for phases_of_one in zip(*dealt, strict=True)]
     return Plan(workload.name, [phase.requests for phase in phases], shares)
 
 
@@ -89,14 +89,14 @@ def _places(workload: Workload) -> int:
     return sessions if workload.concurrency is None else min(workload.concurrency, sessions)
 
 
-def _dealt(workload: Workload, seed: int, hands: int) -> Iterator[Phase]:
+def _dealt(workload: Workload, seed: int, workers: int) -> Iterator[Phase]:
     due = [
-        Due(start, session)
+        ScheduledSession(start, session)
         for start, session in zip(starts(workload, seed), workload.sessions, strict=True)
     ]
     places = _places(workload)
-    for one in range(hands):
-        of_places = range(one, places, hands)
+    for one in range(workers):
+        of_places = range(one, places, workers)
         mine = [each for number, each in enumerate(due) if number % places in of_places]
         yield Phase(mine, len(of_places), workload.is_closed)
 

@@ -20,9 +20,9 @@ from extproc.lab.load import limits
 from extproc.lab.load.bodies import prepare
 from extproc.lab.load.messages import Begin, Progress, Ready, Result, Stop, packed, received
 from extproc.lab.load.pool import Pool
+from extproc.lab.load.process_monitor import ProcessMonitor
 from extproc.lab.load.sessions import Driver
 from extproc.lab.load.shares import Share
-from extproc.lab.load.watch import Watch
 
 _REPORT_SECONDS = 0.2
 
@@ -43,16 +43,16 @@ async def _work(out: BinaryIO) -> None:
     share = await received(orders)
     if not isinstance(share, Share):
         return
-    limits.raised()
+    limits.raise_file_limit()
     prepare(due.session for phase in share.phases for due in phase.sessions)
     _spare_collector()
-    pool = Pool(share.asking)
+    pool = Pool(share.options)
     for phase in share.phases:
         _send(out, Ready())
         begin = await received(orders)
         if not isinstance(begin, Begin):
             return
-        await _Job(Driver(phase, share.asking.style, pool, begin.at), pool, out).run(orders)
+        await _Job(Driver(phase, share.options.style, pool, begin.at), pool, out).run(orders)
     pool.close()
 
 
@@ -73,7 +73,7 @@ class _Job:
         self._driver = driver
         self._pool = pool
         self._out = out
-        self._watch = Watch()
+        self._watch = ProcessMonitor()
 
     async def run(self, orders: asyncio.StreamReader) -> None:
         """To the end, or until it is told to stop, or until there is nobody to tell it."""

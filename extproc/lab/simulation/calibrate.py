@@ -22,9 +22,9 @@ from pydantic import ValidationError
 from scipy.optimize import least_squares
 
 from extproc.core.schema import LoadBalancingSpec
-from extproc.lab.bad_input import BadInput
 from extproc.lab.engine import profile
 from extproc.lab.engine.profile import Profile
+from extproc.lab.input_error import InputError
 from extproc.lab.measures import published
 from extproc.lab.measures.published import PublishedRow, PublishedTable
 from extproc.lab.measures.run import Floats
@@ -57,7 +57,7 @@ _STEP = 0.03
 _ROUNDS = 6
 
 
-class TableError(BadInput):
+class TableError(InputError):
     """The table cannot be used; says in one line why."""
 
 

@@ -22,9 +22,9 @@ from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.schema.load_balancing import StrategyName
 from extproc.core.strategies import build
 from extproc.lab import published_rules
-from extproc.lab.bad_input import BadInput
 from extproc.lab.console import Output
 from extproc.lab.engine import profile
+from extproc.lab.input_error import InputError
 from extproc.lab.measures import charts, comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
             return calibrate.run(asked.calibrate, asked.profile)
         return _simulate(asked)
-    except BadInput as error:
+    except InputError as error:
         print(f"extproc simulate: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -145,7 +145,7 @@ def _check_calibration(asked: argparse.Namespace) -> None:
     for option in (*options, "json", "plot"):
         if getattr(asked, option) is not None:
             name = option.replace("_", "-")
-            raise BadInput(f"--calibrate takes no --{name}: that stands in its table")
+            raise InputError(f"--calibrate takes no --{name}: that stands in its table")
 
 
 def _simulate(asked: argparse.Namespace) -> int:
@@ -201,7 +201,7 @@ def _run(scenarios: Sequence[Scenario]) -> list[Run]:
 
 def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     if asked.workload is None:
-        raise BadInput("give --workload NAME (see extproc simulate --help)")
+        raise InputError("give --workload NAME (see extproc simulate --help)")
     workload = asked_workload(asked)
     engine = profile.named(asked.profile or workload.profile)
     limited = workload.single_threaded_client and not asked.ideal_client
@@ -210,7 +210,7 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     addresses = model.endpoints or () if model and not asked.replicas else ()
     contenders = _contenders(asked, model)
     if asked.shown_bytes and not any(one.reads_prompts for one in contenders):
-        raise BadInput("--shown-bytes: none of these strategies reads prompts")
+        raise InputError("--shown-bytes: none of these strategies reads prompts")
     scenarios = []
     for spec, published_rule in contenders:
         usual = Scenario.of(
@@ -239,9 +239,9 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
     """One for each strategy that is compared."""
     base = model.load_balancing if model else LoadBalancingSpec()
     if asked.model is not None and model is None:
-        raise BadInput("--model is a model of the document that --models names")
+        raise InputError("--model is a model of the document that --models names")
     if base.prefix_hash.headers and SESSION_HEADER not in base.prefix_hash.headers:
-        raise BadInput(
+        raise InputError(
             f"{asked.models}: requests are simulated with one header, {SESSION_HEADER}, so "
             f"'prefixSource' cannot be {base.prefix_hash.prefix_source}"
         )
@@ -251,11 +251,11 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
         return [_contender(name, base) for name in _DEFAULT_STRATEGIES]
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
     if not wanted:
-        raise BadInput("--strategy: name one")
+        raise InputError("--strategy: name one")
     known = (*STRATEGIES, *published_rules.names())
     for name in wanted:
         if name not in known and name != base.strategy:
-            raise BadInput(f"--strategy: {name!r} is not one of {', '.join(known)}")
+            raise InputError(f"--strategy: {name!r} is not one of {', '.join(known)}")
     return [_contender(name, base) for name in wanted]
 
 
@@ -272,14 +272,14 @@ def _model(asked: argparse.Namespace) -> ModelSpec:
     try:
         document = parse(asked.models.read_bytes())
     except OSError as error:
-        raise BadInput(f"{asked.models}: {error.strerror}") from None
+        raise InputError(f"{asked.models}: {error.strerror}") from None
     except DocumentError as error:
-        raise BadInput("\n".join(f"{asked.models}: {one}" for one in error.problems)) from None
+        raise InputError("\n".join(f"{asked.models}: {one}" for one in error.problems)) from None
     models = [model for model in document.models if model.split is None]
     found = [model for model in models if asked.model in (None, model.name)]
     if not found:
         names = ", ".join(model.name for model in models)
-        raise BadInput(f"{asked.models}: there is no model {asked.model!r}; there are {names}")
+        raise InputError(f"{asked.models}: there is no model {asked.model!r}; there are {names}")
     return found[0]
 
 
@@ -290,11 +290,11 @@ def _check_places(asked: argparse.Namespace) -> None:
             continue
         target = place if place.exists() else place.absolute().parent
         if place.is_dir() or str(place) == "-":
-            raise BadInput(f"{place}: is no name of a file")
+            raise InputError(f"{place}: is no name of a file")
         if not target.exists():
-            raise BadInput(f"{place}: No such file or directory")
+            raise InputError(f"{place}: No such file or directory")
         if not os.access(target, os.W_OK):
-            raise BadInput(f"{place}: Permission denied")
+            raise InputError(f"{place}: Permission denied")
 
 
 def _write_json(place: str, figures: list[dict[str, Any]]) -> None:

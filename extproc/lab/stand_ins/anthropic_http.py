@@ -8,10 +8,10 @@ from aiohttp import web
 
 from extproc.lab.stand_ins import anthropic_shapes, tokens
 from extproc.lab.stand_ins.anthropic_requests import counted_request, messages_request
-from extproc.lab.stand_ins.anthropic_shapes import MessagesAnswer
-from extproc.lab.stand_ins.generate import Generating
-from extproc.lab.stand_ins.http_answers import json_answer, refused
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.anthropic_shapes import MessagesResponse
+from extproc.lab.stand_ins.generate import Generations
+from extproc.lab.stand_ins.http_responses import error_response, json_response
+from extproc.lab.stand_ins.request_error import RequestError
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -21,7 +21,7 @@ class AnthropicRoutes:
     """The Messages API over the generations of one replica."""
 
     def __init__(
-        self, generating: Generating, diagnostics: Callable[[bytes], Mapping[str, str]]
+        self, generating: Generations, diagnostics: Callable[[bytes], Mapping[str, str]]
     ) -> None:
         self._generating = generating
         self._diagnostics = diagnostics
@@ -35,22 +35,22 @@ class AnthropicRoutes:
         body = await request.read()
         try:
             run = self._generating.start(messages_request(body))
-        except Refusal as refusal:
-            return _refused(refusal)
-        shape = MessagesAnswer(run.model, run.number, run.prompt_tokens)
+        except RequestError as refusal:
+            return _error_response(refusal)
+        shape = MessagesResponse(run.model, run.number, run.prompt_tokens)
         return await self._generating.respond(request, run, shape, self._diagnostics(body))
 
     async def _count(self, request: web.Request) -> web.StreamResponse:
         try:
             wanted = counted_request(await request.read())
             self._generating.model_of(wanted)
-        except Refusal as refusal:
-            return _refused(refusal)
-        return json_answer(anthropic_shapes.counted(tokens.count(wanted.prompt)))
+        except RequestError as refusal:
+            return _error_response(refusal)
+        return json_response(anthropic_shapes.counted(tokens.count(wanted.prompt)))
 
 
-def _refused(refusal: Refusal) -> web.Response:
+def _error_response(refusal: RequestError) -> web.Response:
     """Answer in Anthropic's shape, but for what vLLM's validation of bodies refuses."""
     if refusal.kind == "Bad Request":
-        return refused(refusal)
-    return json_answer(anthropic_shapes.error(refusal), refusal.status)
+        return error_response(refusal)
+    return json_response(anthropic_shapes.error(refusal), refusal.status)

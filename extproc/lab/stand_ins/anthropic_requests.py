@@ -15,7 +15,7 @@ from extproc.lab.stand_ins.generation_request import (
     read_document,
     salt_of,
 )
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
 
 _BILLING = "x-anthropic-billing-header"
 """Start of the system block that Claude Code changes with each request; vLLM drops it."""
@@ -25,7 +25,7 @@ _ROLES = {"ctx": "user", "msg": "user"}
 
 
 def messages_request(body: bytes) -> GenerationRequest:
-    """Read a body of /v1/messages. Raises Refusal."""
+    """Read a body of /v1/messages. Raises RequestError."""
     document = _validated(body)
     limit = document.get("max_tokens")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
@@ -40,7 +40,7 @@ def messages_request(body: bytes) -> GenerationRequest:
 
 
 def counted_request(body: bytes) -> GenerationRequest:
-    """Read a body of /v1/messages/count_tokens, which generates nothing. Raises Refusal."""
+    """Read a body of /v1/messages/count_tokens, which generates nothing. Raises RequestError."""
     document = _validated(body)
     return GenerationRequest(
         model=model_of(document), prompt=_prompt(document), max_tokens=0, stream=False
@@ -98,7 +98,7 @@ def _renamed(message: Message) -> Message:
     return _ROLES.get(role, role), text
 
 
-def _invalid(field: str, problem: str) -> Refusal:
+def _invalid(field: str, problem: str) -> RequestError:
     """Return what vLLM's validation answers: in OpenAI's shape on Anthropic's paths too."""
     message = f"1 validation error:\n  body.{field}: {problem}"
-    return Refusal(400, "Bad Request", message, f"body.{field}")
+    return RequestError(400, "Bad Request", message, f"body.{field}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from extproc.lab.stand_ins.answer_shape import Counts, Words, text_of
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
+from extproc.lab.stand_ins.response_shape import TokenCounts, Words, text_of
 
 _STOP = {"stop_reason": "max_tokens"}
 _DELTA = (
@@ -15,7 +15,7 @@ _DELTA = (
 )
 
 
-def error(refusal: Refusal) -> bytes:
+def error(refusal: RequestError) -> bytes:
     """The body of a refusal. vLLM keeps the names that its errors have in OpenAI's shape."""
     shape = {"type": refusal.kind, "message": str(refusal)}
     return json.dumps({"type": "error", "error": shape}).encode()
@@ -27,7 +27,7 @@ def counted(tokens: int) -> bytes:
     return json.dumps(shape).encode()
 
 
-class MessagesAnswer:
+class MessagesResponse:
     """One answer to /v1/messages: a message with a single block of text."""
 
     def __init__(self, model: str, number: int, prompt_tokens: int) -> None:
@@ -58,19 +58,19 @@ class MessagesAnswer:
         chunks = b"".join(_DELTA + word + b'"}}\n\n' for word in words)
         return chunks + _event("content_block_stop", {"index": 0}) if last else chunks
 
-    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The usage of the whole request, and the end of the stream."""
         delta = {"delta": _STOP, "usage": _usage(counts)}
         return _event("message_delta", delta) + _event("message_stop", {})
 
-    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The message, with fields that have no value left out."""
         content = [{"type": "text", "text": text_of(texts[0])}]
         message = {**self._head, "content": content, **_STOP, "usage": _usage(counts)}
         return json.dumps(message).encode()
 
 
-def _usage(counts: Counts) -> dict[str, int]:
+def _usage(counts: TokenCounts) -> dict[str, int]:
     """The usage object, in which `input_tokens` are those that the cache did not have."""
     return {
         "input_tokens": counts.prompt - counts.cached,

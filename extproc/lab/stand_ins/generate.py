@@ -11,10 +11,10 @@ import xxhash
 from aiohttp import web
 
 from extproc.lab.stand_ins import orca, tokens
-from extproc.lab.stand_ins.answer_shape import Counts, Shape, Words
 from extproc.lab.stand_ins.engine_task import EngineTask, Generation
 from extproc.lab.stand_ins.generation_request import BadRequest, GenerationRequest
-from extproc.lab.stand_ins.http_answers import json_answer
+from extproc.lab.stand_ins.http_responses import json_response
+from extproc.lab.stand_ins.response_shape import ResponseShape, TokenCounts, Words
 from extproc.lab.stand_ins.served_models import ServedModels
 
 _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -40,14 +40,14 @@ class Run:
             await generation.all()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TokenCounts:
         """Tokens of all prompts together."""
         completion = len(self.texts) * self.wanted.max_tokens
         cached = sum(generation.cached_tokens for generation in self.generations)
-        return Counts(self.prompt_tokens, completion, cached)
+        return TokenCounts(self.prompt_tokens, completion, cached)
 
 
-class Generating:
+class Generations:
     """Generations of one replica."""
 
     def __init__(self, engine: EngineTask, models: ServedModels, max_model_len: int) -> None:
@@ -57,13 +57,13 @@ class Generating:
         self._numbers = count(1)
 
     def model_of(self, wanted: GenerationRequest) -> str:
-        """The name that a request is answered under. Raises Refusal for an unknown model."""
+        """The name that a request is answered under. Raises RequestError for an unknown model."""
         model = wanted.model or self._models.name
         self._models.adapter_of(model)
         return model
 
     def start(self, wanted: GenerationRequest) -> Run:
-        """Hands a request to the engine. Raises Refusal."""
+        """Hands a request to the engine. Raises RequestError."""
         model = self.model_of(wanted)
         adapter = self._models.adapter_of(model)
         prompt_tokens = self._checked(wanted)
@@ -91,7 +91,7 @@ class Generating:
         self,
         request: web.Request,
         run: Run,
-        shape: Shape,
+        shape: ResponseShape,
         headers: Mapping[str, str],
         report: Callable[[web.Request], Mapping[str, str]] = lambda _: {},
     ) -> web.StreamResponse:
@@ -104,7 +104,7 @@ class Generating:
                 await _stream(response, run, shape)
                 return response
             await run.all()
-            whole = json_answer(shape.whole(run.texts, run.counts))
+            whole = json_response(shape.whole(run.texts, run.counts))
             whole.headers.update(report(request))
             return whole
         finally:
@@ -127,7 +127,7 @@ class Generating:
         return sum(lengths)
 
 
-async def _stream(response: web.StreamResponse, run: Run, shape: Shape) -> None:
+async def _stream(response: web.StreamResponse, run: Run, shape: ResponseShape) -> None:
     """Writes a chunk for each token as its step ends; for several, where the client is slow."""
     if preface := shape.preface():
         await response.write(preface)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
 
 DEFAULT_MAX_TOKENS = 16
 """Length of an answer whose request sets no limit; OpenAI's default for completions."""
@@ -18,7 +18,7 @@ Message = tuple[str, str]
 """Role and text."""
 
 
-class BadRequest(Refusal):
+class BadRequest(RequestError):
     """A refusal with status 400; the message is for the client."""
 
     def __init__(self, message: str) -> None:

@@ -13,17 +13,17 @@ from aiohttp import web
 from extproc.lab.stand_ins import lora_http, openai_shapes, vllm_metrics
 from extproc.lab.stand_ins.anthropic_http import AnthropicRoutes
 from extproc.lab.stand_ins.engine_task import EngineTask
-from extproc.lab.stand_ins.generate import Generating
+from extproc.lab.stand_ins.generate import Generations
 from extproc.lab.stand_ins.generation_request import GenerationRequest
-from extproc.lab.stand_ins.http_answers import json_answer, refused
+from extproc.lab.stand_ins.http_responses import error_response, json_response
 from extproc.lab.stand_ins.openai_requests import chat_request, completion_request
-from extproc.lab.stand_ins.openai_shapes import Answer
+from extproc.lab.stand_ins.openai_shapes import CompletionResponse
 from extproc.lab.stand_ins.pooling_http import PoolingRoutes
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_counter import RequestCounter
+from extproc.lab.stand_ins.request_error import RequestError
 from extproc.lab.stand_ins.responses_http import ResponsesRoutes
 from extproc.lab.stand_ins.served_models import ServedModels
-from extproc.lab.stand_ins.tally import Tally
-from extproc.lab.stand_ins.vllm_metrics import Style
+from extproc.lab.stand_ins.vllm_metrics import MetricsStyle
 
 MAX_MODEL_LEN = 16_384
 """The longest prompt and output together, in tokens, by default; the published runs' value."""
@@ -48,15 +48,15 @@ class StandIn:
         engine: EngineTask,
         models: ServedModels,
         max_model_len: int,
-        style: Style,
+        style: MetricsStyle,
     ) -> None:
         self.port = port
         self._max_model_len = max_model_len
         self.engine = engine
         self._models = models
         self._style = style
-        self._tally = Tally()
-        self._generating = Generating(engine, models, max_model_len)
+        self._requests_held = RequestCounter()
+        self._generating = Generations(engine, models, max_model_len)
         self._started = int(time.time())
 
     def app(self) -> web.Application:
@@ -79,12 +79,12 @@ class StandIn:
 
     @web.middleware
     async def _receive(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts a POST from its headers to the end of its answer."""
+        """TokenCounts a POST from its headers to the end of its answer."""
         if request.method != "POST":
             response = await handler(request)
             response.headers[PORT] = str(self.port)
             return response
-        with nullcontext() if _is_of_an_operator(request.path) else self._tally.held():
+        with nullcontext() if _is_of_an_operator(request.path) else self._requests_held.held():
             try:
                 return await self._answer(request, handler)
             except ConnectionResetError:
@@ -121,10 +121,10 @@ class StandIn:
         generating = self._generating
         try:
             run = generating.start(parse(body))
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         options = run.wanted.include_usage, run.wanted.limited
-        shape = Answer(chat, run.model, run.number, run.created, *options)
+        shape = CompletionResponse(chat, run.model, run.number, run.created, *options)
         # vLLM's other APIs, its streams and its refusals carry no report.
         report = generating.load_report
         return await generating.respond(request, run, shape, self._diagnostics(body), report)
@@ -134,7 +134,7 @@ class StandIn:
         return web.json_response(shape)
 
     async def _list_models(self, _: web.Request) -> web.StreamResponse:
-        return json_answer(openai_shapes.models(self._models, self._max_model_len, self._started))
+        return json_response(openai_shapes.models(self._models, self._max_model_len, self._started))
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         return web.Response()
@@ -148,15 +148,15 @@ class StandIn:
         )
 
     async def _load(self, _: web.Request) -> web.StreamResponse:
-        return web.json_response({"server_load": self._tally.in_flight})
+        return web.json_response({"server_load": self._requests_held.in_flight})
 
     async def _requests(self, _: web.Request) -> web.StreamResponse:
-        return web.json_response(self._tally.counts())
+        return web.json_response(self._requests_held.counts())
 
     async def _reset_cache(self, _: web.Request) -> web.StreamResponse:
         self.engine.replica.reset()
-        self._tally.reset()
-        return web.json_response(self._tally.counts())
+        self._requests_held.reset()
+        return web.json_response(self._requests_held.counts())
 
 
 def _is_of_an_operator(path: str) -> bool:

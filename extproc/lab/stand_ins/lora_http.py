@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 
 from extproc.lab.stand_ins.engine_task import EngineTask
-from extproc.lab.stand_ins.http_answers import refused
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.http_responses import error_response
+from extproc.lab.stand_ins.request_error import RequestError
 from extproc.lab.stand_ins.served_models import ServedModels
 
 LOAD = "/v1/load_lora_adapter"
@@ -37,8 +37,8 @@ class LoraRoutes:
             document = _document(await request.read())
             name, path = _text(document, "lora_name"), _text(document, "lora_path")
             self._models.check_new(name, path, document.get("load_inplace") is True)
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         # Before it is served: the first request for it finds it loaded.
         await self._engine.load_adapter(name)
         self._models.add(name, path)
@@ -49,8 +49,8 @@ class LoraRoutes:
         try:
             name = _text(_document(await request.read()), "lora_name")
             self._models.remove(name)
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
 
@@ -63,9 +63,9 @@ def _document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, "Bad Request", f"1 validation error:\n  {error}") from None
+        raise RequestError(400, "Bad Request", f"1 validation error:\n  {error}") from None
     if not isinstance(document, dict):
-        raise Refusal(400, "Bad Request", "1 validation error:\n  not a JSON object")
+        raise RequestError(400, "Bad Request", "1 validation error:\n  not a JSON object")
     return document
 
 
@@ -74,4 +74,4 @@ def _text(document: dict[str, Any], field: str) -> str:
     if isinstance(value, str):
         return value
     message = f"1 validation error:\n  body.{field}: must be given, and be a string"
-    raise Refusal(400, "Bad Request", message, f"body.{field}")
+    raise RequestError(400, "Bad Request", message, f"body.{field}")

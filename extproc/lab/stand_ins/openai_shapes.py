@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from extproc.lab.stand_ins.answer_shape import Counts, Words, text_of
+from extproc.lab.stand_ins.response_shape import TokenCounts, Words, text_of
 from extproc.lab.stand_ins.served_models import ServedModels
 
 DONE = b"data: [DONE]\n\n"
@@ -51,7 +51,7 @@ def _card(
     }
 
 
-class Answer:
+class CompletionResponse:
     """One answer to /v1/chat/completions (`chat`) or /v1/completions.
 
     Chunks are put together from parts encoded once per request: a chunk per token
@@ -105,14 +105,14 @@ class Answer:
             chunks[-1] = chunks[-1].removesuffix(goes_on) + middle + b'"%s"}]}\n\n' % finish
         return b"".join(chunks)
 
-    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The chunk with usage, where the request asks for it, and the end of the stream."""
         if not self._include_usage:
             return DONE
         tokens = json.dumps(usage(counts.prompt, counts.completion, counts.cached)).encode()
         return self._chunk_head + b', "choices": [], "usage": ' + tokens + b"}\n\n" + DONE
 
-    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The answer that is not streamed: a choice for each text."""
         choices = [self._choice(index, text_of(words)) for index, words in enumerate(texts)]
         tokens = usage(counts.prompt, counts.completion, counts.cached)

@@ -1,6 +1,6 @@
 """Paths of one replica whose requests generate no text: embeddings, scores, tokens, audio.
 
-They cost the simulated engine nothing, however long a request is, and no length is refused.
+They cost the simulated engine nothing, however long a request is, and no length is error_response.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from aiohttp import web
 
 from extproc.lab.stand_ins import pooling_shapes, tokens
 from extproc.lab.stand_ins.generation_request import BadRequest, Document, model_of, read_document
-from extproc.lab.stand_ins.http_answers import json_answer, json_document, refused
+from extproc.lab.stand_ins.http_responses import error_response, json_document, json_response
 from extproc.lab.stand_ins.openai_requests import chat_prompt, completion_prompts
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
 from extproc.lab.stand_ins.served_models import ServedModels
 
 _Answer = Callable[[Document, str], bytes]
@@ -59,9 +59,9 @@ class PoolingRoutes:
                 document = read_document(await request.read())
                 model = model_of(document) or self._models.name
                 self._models.adapter_of(model)
-                return json_answer(answer(document, model))
-            except Refusal as refusal:
-                return refused(refusal)
+                return json_response(answer(document, model))
+            except RequestError as refusal:
+                return error_response(refusal)
 
         return handle
 
@@ -133,7 +133,7 @@ class PoolingRoutes:
 
 
 async def _transcribe(request: web.Request) -> web.StreamResponse:
-    """Answer a form with audio; the text depends on its bytes, of which it reads none."""
+    """Answer a form with audio; the text depends on its bytes, which are not decoded."""
     text = b"".join(tokens.answer(await request.read(), 8)).decode()
     return json_document({"text": text, "usage": {"type": "duration", "seconds": 1}})
 

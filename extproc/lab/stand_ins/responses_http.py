@@ -13,12 +13,12 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from extproc.lab.stand_ins.generate import Generating, Run
+from extproc.lab.stand_ins.generate import Generations, Run
 from extproc.lab.stand_ins.generation_request import Document, Message, read_document
-from extproc.lab.stand_ins.http_answers import json_document, refused
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.http_responses import error_response, json_document
+from extproc.lab.stand_ins.request_error import RequestError
 from extproc.lab.stand_ins.responses_requests import ResponsesRequest, responses_request
-from extproc.lab.stand_ins.responses_shapes import ResponsesAnswer, finished, response
+from extproc.lab.stand_ins.responses_shapes import ResponsesResponse, finished, response
 
 RESPONSES = "/v1/responses"
 
@@ -30,7 +30,7 @@ class ResponsesRoutes:
     """The Responses API over the generations of one replica."""
 
     def __init__(
-        self, generating: Generating, diagnostics: Callable[[bytes], Mapping[str, str]]
+        self, generating: Generations, diagnostics: Callable[[bytes], Mapping[str, str]]
     ) -> None:
         self._generating = generating
         self._diagnostics = diagnostics
@@ -50,8 +50,8 @@ class ResponsesRoutes:
         try:
             wanted = self._wanted(read_document(body))
             run = self._generating.start(wanted.generation)
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         response_id = wanted.response_id or f"resp_{uuid4().hex}"
         background = wanted.background and not wanted.generation.stream
         status = "queued" if background else "in_progress"
@@ -65,30 +65,32 @@ class ResponsesRoutes:
             if wanted.store:
                 self._keep(wanted, document, text)
 
-        shape = ResponsesAnswer(begun, wanted, keep)
+        shape = ResponsesResponse(begun, wanted, keep)
         return await self._generating.respond(request, run, shape, self._diagnostics(body))
 
     async def _retrieve(self, request: web.Request) -> web.StreamResponse:
         try:
             return json_document(self._found(request.match_info["id"]))
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
         try:
             document = self._found(request.match_info["id"])
-        except Refusal as refusal:
-            return refused(refusal)
+        except RequestError as refusal:
+            return error_response(refusal)
         task = self._working.pop(document["id"], None)
         if task is None:
             message = "Cannot cancel a synchronous response."
-            return refused(Refusal(400, "invalid_request_error", message, "response_id"))
+            return error_response(
+                RequestError(400, "invalid_request_error", message, "response_id")
+            )
         task.cancel()
         document["status"] = "cancelled"
         return json_document(document)
 
     def _wanted(self, document: Document) -> ResponsesRequest:
-        """Read a request, with the conversation that it continues. Raises Refusal."""
+        """Read a request, with the conversation that it continues. Raises RequestError."""
         earlier: Sequence[Message] = ()
         previous = document.get("previous_response_id")
         if previous is not None:
@@ -99,7 +101,7 @@ class ResponsesRoutes:
         found = self._responses.get(response_id) if isinstance(response_id, str) else None
         if found is None:
             message = f"Response with id '{response_id}' not found."
-            raise Refusal(404, "invalid_request_error", message, "response_id")
+            raise RequestError(404, "invalid_request_error", message, "response_id")
         return found
 
     def _keep(self, wanted: ResponsesRequest, document: dict[str, Any], text: str) -> None:

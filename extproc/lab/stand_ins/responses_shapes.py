@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from extproc.lab.stand_ins.answer_shape import Counts, Words, text_of
+from extproc.lab.stand_ins.response_shape import TokenCounts, Words, text_of
 from extproc.lab.stand_ins.responses_requests import ResponsesRequest
 
 _EMPTY: dict[str, object] = {
@@ -79,7 +79,7 @@ def response(
 
 
 def finished(
-    begun: Mapping[str, Any], request: ResponsesRequest, words: Words, counts: Counts
+    begun: Mapping[str, Any], request: ResponsesRequest, words: Words, counts: TokenCounts
 ) -> dict[str, Any]:
     """The response with its output. A length limit of the request's own makes it incomplete."""
     ending: dict[str, Any] = {"status": "completed"}
@@ -105,7 +105,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
 
 
-def _usage(counts: Counts) -> dict[str, Any]:
+def _usage(counts: TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {
@@ -124,7 +124,7 @@ def _usage(counts: Counts) -> dict[str, Any]:
     }
 
 
-class ResponsesAnswer:
+class ResponsesResponse:
     """One answer to /v1/responses: a response with a single message."""
 
     def __init__(
@@ -161,7 +161,7 @@ class ResponsesAnswer:
         deltas = ({**self._at, "delta": word.decode(), "logprobs": []} for word in words)
         return b"".join(self._event(kind, delta) for delta in deltas)
 
-    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The ends of the text, its part, its item and the response."""
         text, document = text_of(texts[0]), self._finish(texts[0], counts)
         part = {**self._at, "part": _part(text)}
@@ -174,11 +174,11 @@ class ResponsesAnswer:
             + self._event("response.completed", {"response": document})
         )
 
-    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """The response."""
         return json.dumps(self._finish(texts[0], counts)).encode()
 
-    def _finish(self, words: Words, counts: Counts) -> dict[str, Any]:
+    def _finish(self, words: Words, counts: TokenCounts) -> dict[str, Any]:
         document = finished(self._begun, self._request, words, counts)
         self._keep(document, text_of(words))
         return document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
 
 STAND_IN = "stand-in"
 """What a base model without names is called."""
@@ -38,7 +38,7 @@ class ServedModels:
             return model
         if self._bases and model not in self._bases:
             message = f"The model `{model}` does not exist."
-            raise Refusal(404, "NotFoundError", message, "model")
+            raise RequestError(404, "NotFoundError", message, "model")
         return ""
 
     def check_new(self, name: str, path: str, in_place: bool) -> None:
@@ -63,8 +63,8 @@ class ServedModels:
             raise _invalid("'lora_name' needs to be provided to unload a LoRA adapter.")
         if self._adapters.pop(name, None) is None:
             message = f"The lora adapter '{name}' cannot be found."
-            raise Refusal(404, "NotFoundError", message)
+            raise RequestError(404, "NotFoundError", message)
 
 
-def _invalid(message: str) -> Refusal:
-    return Refusal(400, "InvalidUserInput", message)
+def _invalid(message: str) -> RequestError:
+    return RequestError(400, "InvalidUserInput", message)

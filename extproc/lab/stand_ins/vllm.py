@@ -25,7 +25,7 @@ from extproc.lab.stand_ins.engine_task import EngineTask
 from extproc.lab.stand_ins.http import MAX_MODEL_LEN, StandIn
 from extproc.lab.stand_ins.lora_gauge import LoraGauge
 from extproc.lab.stand_ins.served_models import ServedModels
-from extproc.lab.stand_ins.vllm_metrics import Style
+from extproc.lab.stand_ins.vllm_metrics import MetricsStyle
 
 _SHUTDOWN_SECONDS = 0.2
 """Like vLLM's default, a stop does not wait for running requests; this closes their connections."""
@@ -55,7 +55,7 @@ class Settings:
     max_model_len: int
     """Tokens of prompt and output together."""
 
-    style: Style
+    style: MetricsStyle
     """Of /metrics."""
 
     announce: bool
@@ -137,7 +137,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
             lora_load_seconds=parsed.lora_load_seconds,
         ),
         max_model_len=parsed.max_model_len,
-        style=Style(parsed.old_metric_names, parsed.metrics_padding),
+        style=MetricsStyle(parsed.old_metric_names, parsed.metrics_padding),
         # Nobody could know a port that was not chosen by them.
         announce=parsed.announce or 0 in parsed.ports,
     )

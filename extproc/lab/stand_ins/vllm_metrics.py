@@ -50,7 +50,7 @@ _CACHE_CONFIG = {
 
 
 @dataclass(frozen=True)
-class Style:
+class MetricsStyle:
     """How the text differs from that of a plain vLLM 0.32."""
 
     old_names: bool = False
@@ -62,7 +62,10 @@ class Style:
 
 
 def exposition(
-    replica: Replica, model_name: str, style: Style = Style(), gauge: LoraGauge | None = None
+    replica: Replica,
+    model_name: str,
+    style: MetricsStyle = MetricsStyle(),
+    gauge: LoraGauge | None = None,
 ) -> bytes:
     """Prometheus text under vLLM's names and labels; `gauge`: where LoRA is on."""
     usage = "gpu_cache_usage_perc" if style.old_names else "kv_cache_usage_perc"

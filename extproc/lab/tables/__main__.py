@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from extproc.lab.bad_input import BadInput
+from extproc.lab.input_error import InputError
 from extproc.lab.tables import prefix_caches
 from extproc.lab.tables.cells import simulate_cells
 from extproc.lab.tables.page import CELLS, write
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     docs = Path("docs")
     try:
         _check(asked, docs)
-    except BadInput as error:
+    except InputError as error:
         print(f"extproc.lab.tables: {error}", file=sys.stderr)
         return 2
     wanted = asked.page or PAGES
@@ -56,13 +56,13 @@ def _parser() -> argparse.ArgumentParser:
 def _check(asked: argparse.Namespace, docs: Path) -> None:
     for page in asked.page:
         if page not in PAGES:
-            raise BadInput(f"there is no page {page!r}; there are {', '.join(PAGES)}")
+            raise InputError(f"there is no page {page!r}; there are {', '.join(PAGES)}")
     if not docs.is_dir():
-        raise BadInput("there is no directory docs here")
+        raise InputError("there is no directory docs here")
     if asked.trace is not None and not asked.trace.is_file():
-        raise BadInput(f"{asked.trace}: there is no such file")
+        raise InputError(f"{asked.trace}: there is no such file")
     if asked.only is not None and asked.page != ["prefix-caches"]:
-        raise BadInput("--only is for the page prefix-caches alone")
+        raise InputError("--only is for the page prefix-caches alone")
 
 
 if __name__ == "__main__":

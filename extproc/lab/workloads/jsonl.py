@@ -9,14 +9,14 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from extproc.lab.bad_input import BadInput
+from extproc.lab.input_error import InputError
 
 _SHOWN_PROBLEMS = 20
 
 Row = TypeVar("Row")
 
 
-class WorkloadError(BadInput):
+class WorkloadError(InputError):
     """A workload that cannot be built as asked; the message is for whoever asked."""
 
 

@@ -13,7 +13,8 @@ from extproc.adapters.configuration.config_map import ModelsConfigMap
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
-from extproc.lab.stack.cluster import StandInApiServer, config_map, endpoint_slice
+from extproc.lab.api_server.builders import config_map, endpoint_slice
+from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.documents import BROKEN, LLAMA, NO_CREDENTIALS, QWEN, Served, eventually
 from tests.adapters.kubernetes.scripted import (
     Listed,

@@ -17,7 +17,8 @@ from extproc.adapters.kubernetes.api import KubernetesApi
 from extproc.adapters.kubernetes.cluster import OPENED
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import Json
-from extproc.lab.stack.cluster import StandInApiServer, config_map
+from extproc.lab.api_server.builders import config_map
+from extproc.lab.api_server.process import StandInApiServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answering = Callable[[Handler], Awaitable[KubernetesApi]]

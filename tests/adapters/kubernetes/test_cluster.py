@@ -10,7 +10,7 @@ import pytest
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.kubernetes.screening import Refused
-from extproc.lab.stack.cluster import StandInApiServer
+from extproc.lab.api_server.process import StandInApiServer
 
 
 async def test_a_cluster_is_connected_to_once(server: StandInApiServer) -> None:

@@ -14,7 +14,7 @@ from extproc.adapters.kubernetes.objects import EndpointSlice
 from extproc.adapters.kubernetes.screening import Refused, Screen
 from extproc.adapters.kubernetes.selection import Found, State, choose
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.lab.stack.cluster import endpoint_slice
+from extproc.lab.api_server.builders import endpoint_slice
 from tests.core.builders import brief, thorough
 
 Json = dict[str, Any]

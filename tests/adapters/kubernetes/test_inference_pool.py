@@ -9,7 +9,7 @@ from extproc.adapters.kubernetes.inference_pool import read_pods, selector
 from extproc.adapters.kubernetes.objects import InferencePool, Pod
 from extproc.adapters.kubernetes.screening import Refused, Screen
 from extproc.adapters.kubernetes.selection import Found, State, choose
-from extproc.lab.stack.cluster import inference_pool, pod
+from extproc.lab.api_server.builders import inference_pool, pod
 
 Json = dict[str, Any]
 

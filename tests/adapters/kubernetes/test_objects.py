@@ -12,7 +12,7 @@ from extproc.adapters.kubernetes.objects import (
     KubernetesObject,
     Pod,
 )
-from extproc.lab.stack.cluster import config_map, endpoint_slice, inference_pool, pod
+from extproc.lab.api_server.builders import config_map, endpoint_slice, inference_pool, pod
 
 Json = dict[str, Any]
 

@@ -20,7 +20,8 @@ from extproc.adapters.kubernetes.cluster import Api
 from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
 from extproc.adapters.kubernetes.objects import ConfigMap
 from extproc.adapters.kubernetes.reflector import Reflector, Resource
-from extproc.lab.stack.cluster import StandInApiServer, config_map
+from extproc.lab.api_server.builders import config_map
+from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.scripted import (
     Answer,

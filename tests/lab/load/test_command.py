@@ -11,13 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 from extproc.lab.load import command, limits, parent, target
-from extproc.lab.load.answer import Answer, Usage
 from extproc.lab.load.exchange import Exchange
 from extproc.lab.load.messages import Progress, Result
 from extproc.lab.load.parent import Collected
+from extproc.lab.load.process_monitor import ProcessLoad
 from extproc.lab.load.records import Records
+from extproc.lab.load.response import Response, Usage
 from extproc.lab.load.shares import Plan
-from extproc.lab.load.watch import Watched
 from extproc.lab.stack.processes import free_port
 from extproc.lab.workloads.workload import Segment, Turn
 
@@ -26,14 +26,14 @@ WHOLE = (*SERVER, "--workload", "lora-0", "--strategy", "LeastRequest")
 
 
 def collected() -> Collected:
-    answer = Answer("chat", keep=False)
+    answer = Response("chat", keep=False)
     answer.event(b'{"choices":[{"delta":{"content":"x"}}]}', 1.5)
     answer.usage = Usage(20, 1, 16)
     exchange = Exchange(answer, Mock())
     exchange.sent, exchange.streamed = 1.0, True
     records = Records(0.0)
     records.add(Turn((Segment("q", 20),), Segment("a", 1, "assistant")), 1.0, exchange)
-    watched = Watched(0.83, 0.9, array("d", [0.001]), 1.0)
+    watched = ProcessLoad(0.83, 0.9, array("d", [0.001]), 1.0)
     return Collected([Result(records, watched, 0, 0, 1, 10**7)], [], "", False)
 
 
@@ -90,11 +90,11 @@ def test_arguments_come_where_they_belong(
     (plan,) = plans
     assert [share.streams for share in plan.shares] == [10, 10, 10]
     assert plan.phases == [100]
-    asking = plan.shares[0].asking
-    assert (asking.style.model, asking.style.ignore_eos) == ("llama", False)
-    assert (asking.timeout, asking.keep_alive) == (7, False)
-    assert asking.target.endpoint_headers == ("x-pod",)
-    assert asking.target.headers == {"authorization": "Bearer sk-environment"}
+    options = plan.shares[0].options
+    assert (options.style.model, options.style.ignore_eos) == ("llama", False)
+    assert (options.timeout, options.keep_alive) == (7, False)
+    assert options.target.endpoint_headers == ("x-pod",)
+    assert options.target.headers == {"authorization": "Bearer sk-environment"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_key_given_is_preferred_to_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
     run(*WHOLE, *given)
-    assert plans[0].shares[0].asking.target.headers["authorization"] == sent
+    assert plans[0].shares[0].options.target.headers["authorization"] == sent
 
 
 @pytest.mark.usefixtures("plans")
@@ -133,7 +133,7 @@ def test_figures_are_shown_before_a_file_cannot_be_written(
 def test_too_few_open_files_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(limits, "raised", lambda: 5)
+    monkeypatch.setattr(limits, "raise_file_limit", lambda: 5)
     run(*WHOLE)
     assert "a process may hold 5 streams here" in capsys.readouterr().err
 

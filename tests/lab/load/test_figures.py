@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from extproc.lab.load import limits
-from extproc.lab.load.answer import Answer, Usage
 from extproc.lab.load.exchange import Exchange
 from extproc.lab.load.failure import Failure
 from extproc.lab.load.figures import client, failures, run_of, warnings
 from extproc.lab.load.messages import Result
 from extproc.lab.load.parent import Collected
+from extproc.lab.load.process_monitor import ProcessLoad, ProcessMonitor
 from extproc.lab.load.records import Records, peak
-from extproc.lab.load.watch import Watch, Watched
+from extproc.lab.load.response import Response, Usage
 from extproc.lab.measures.comparison import as_json
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import block, more, summarize
@@ -33,7 +33,7 @@ TURN = Turn((Segment("q", 20),), Segment("a", 3, "assistant"))
 def exchange(
     sent: float, times: Sequence[float], endpoint: str = "", failure: Failure | None = None
 ) -> Exchange:
-    answer = Answer("chat", keep=False)
+    answer = Response("chat", keep=False)
     for time in times:
         answer.event(b'{"choices":[{"delta":{"content":"x"}}]}', time)
     answer.usage = Usage(21, 4, 16) if times else None
@@ -43,7 +43,7 @@ def exchange(
 
 
 def result(records: Records, busy: float = 0.1, lags: Sequence[float] = (0.001,)) -> Result:
-    watched = Watched(busy, busy, array("d", lags), cpu_seconds=1.0)
+    watched = ProcessLoad(busy, busy, array("d", lags), cpu_seconds=1.0)
     return Result(records, watched, unfinished=0, retried=0, connections=2, resident_bytes=10**7)
 
 
@@ -151,7 +151,7 @@ def test_what_else_readers_must_know() -> None:
 
 
 async def test_a_process_knows_how_busy_and_late_it_is() -> None:
-    watch = Watch()
+    watch = ProcessMonitor()
     watching = asyncio.create_task(watch.run())
     await asyncio.sleep(0.1)
     end = asyncio.get_running_loop().time() + 0.3
@@ -167,4 +167,4 @@ async def test_a_process_knows_how_busy_and_late_it_is() -> None:
 def test_open_files_are_said_where_they_do_not_suffice() -> None:
     assert limits.complaint(100, 100) == ""
     assert "ulimit -Hn" in limits.complaint(8_000, 1_000)
-    assert limits.raised() > 0
+    assert limits.raise_file_limit() > 0

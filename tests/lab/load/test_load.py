@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from extproc.lab.load import figures, parent
-from extproc.lab.load.bodies import Style
+from extproc.lab.load.bodies import BodyOptions
 from extproc.lab.load.messages import Progress
-from extproc.lab.load.shares import Asking, plan
+from extproc.lab.load.shares import RequestOptions, plan
 from extproc.lab.load.target import Target
 from extproc.lab.measures.run import Run
 from extproc.lab.stack.processes import Process, until
@@ -53,7 +53,9 @@ async def load(address: str, work: Workload, processes: int = 2, model: str = "l
     target = Target(False, host, int(port), addresses=(host,))
     seen: list[Progress] = []
     phases: list[int] = []
-    planned = plan(work, 0, processes, Asking(target, Style(model, work.api), timeout=10))
+    planned = plan(
+        work, 0, processes, RequestOptions(target, BodyOptions(model, work.api), timeout=10)
+    )
     async with asyncio.timeout(30):
         collected = await parent.run(planned, phases.append, seen.append)
     assert phases == list(range(len(planned.phases)))

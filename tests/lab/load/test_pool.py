@@ -18,12 +18,12 @@ import trustme
 
 from extproc.lab.load import exchange as exchanges
 from extproc.lab.load import sse
-from extproc.lab.load.answer import Answer, Usage
-from extproc.lab.load.bodies import Style
+from extproc.lab.load.bodies import BodyOptions
 from extproc.lab.load.exchange import Exchange
 from extproc.lab.load.http_stream import Connection
 from extproc.lab.load.pool import Pool, tls_context
-from extproc.lab.load.shares import Asking
+from extproc.lab.load.response import Response, Usage
+from extproc.lab.load.shares import RequestOptions
 from extproc.lab.load.target import Target, TargetError, found
 from extproc.lab.stack.processes import free_port
 
@@ -84,7 +84,7 @@ def resetting(*pieces: bytes) -> Respond:
 @asynccontextmanager
 async def pool_to(port: int, timeout: float = 5.0, keep_alive: bool = True) -> AsyncIterator[Pool]:
     target = Target(False, "127.0.0.1", port, addresses=("127.0.0.1",))
-    pool = Pool(Asking(target, Style("m", "chat"), timeout, keep_alive))
+    pool = Pool(RequestOptions(target, BodyOptions("m", "chat"), timeout, keep_alive))
     looking = asyncio.create_task(pool.look_after())
     yield pool
     looking.cancel()
@@ -93,7 +93,7 @@ async def pool_to(port: int, timeout: float = 5.0, keep_alive: bool = True) -> A
 
 async def ask(pool: Pool, body: bytes = b"{}") -> Exchange:
     over = asyncio.get_running_loop().create_future()
-    exchange = Exchange(Answer("chat", keep=True), over)
+    exchange = Exchange(Response("chat", keep=True), over)
     async with asyncio.timeout(10):
         await pool.ask(lambda: body, exchange)
     return exchange
@@ -283,7 +283,7 @@ class TestConnections:
         transport = Mock(is_closing=lambda: True)
         connection.connection_made(transport)
         connection.connection_lost(None)
-        exchange = Exchange(Answer("chat", False), asyncio.get_running_loop().create_future())
+        exchange = Exchange(Response("chat", False), asyncio.get_running_loop().create_future())
         connection.send(b"", exchange)
         assert exchange.failure is not None
         assert exchange.failure.kind == "connection closed"
@@ -320,9 +320,9 @@ class TestConnections:
 
         server = await serve(respond)
         async with pool_to(server.port) as pool:
-            asking = asyncio.create_task(ask(pool))
+            options = asyncio.create_task(ask(pool))
             await asyncio.sleep(0.1)
-            asking.cancel()
+            options.cancel()
             async with asyncio.timeout(5):
                 await closed.wait()
 
@@ -348,7 +348,7 @@ async def test_requests_are_as_http_wants_them(serve: Serve) -> None:
     target = Target(
         False, "127.0.0.1", server.port, "/base", {"authorization": "Bearer k"}, ("127.0.0.1",)
     )
-    pool = Pool(Asking(target, Style("m", "chat")))
+    pool = Pool(RequestOptions(target, BodyOptions("m", "chat")))
     check_good(await ask(pool, b'{"model": "m"}'))
     pool.close()
     first, *headers = server.heads[0].decode().strip().split("\r\n")
@@ -368,7 +368,7 @@ async def test_https(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(TargetError, match="CERTIFICATE_VERIFY_FAILED"):
         await asyncio.to_thread(found, target, 5, tls_context())
-    pool = Pool(Asking(target, Style("m", "chat")))
+    pool = Pool(RequestOptions(target, BodyOptions("m", "chat")))
     refused = await ask(pool)
     assert refused.failure is not None
     assert refused.failure.kind == "TLS"
@@ -376,7 +376,7 @@ async def test_https(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     assert "127.0.0.1" in await asyncio.to_thread(found, target, 5, tls_context())
-    pool = Pool(Asking(target, Style("m", "chat")))
+    pool = Pool(RequestOptions(target, BodyOptions("m", "chat")))
     check_good(await ask(pool))
     check_good(await ask(pool))
     assert pool.connections == 1

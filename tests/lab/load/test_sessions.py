@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extproc.lab.load import sessions
-from extproc.lab.load.bodies import Style, body, prepare, quoted_later
+from extproc.lab.load.bodies import BodyOptions, body, prepare, quoted_later
 from extproc.lab.load.pool import Pool
 from extproc.lab.load.records import Records
 from extproc.lab.load.sessions import Driver
-from extproc.lab.load.shares import Asking, plan
+from extproc.lab.load.shares import RequestOptions, plan
 from extproc.lab.load.target import Target
 from extproc.lab.workloads import text as texts
 from extproc.lab.workloads.text import text
@@ -58,10 +58,10 @@ class Model:
 
 async def drive(server: Server, workload: Workload) -> Records:
     target = Target(False, "127.0.0.1", server.port, addresses=("127.0.0.1",))
-    asking = Asking(target, Style("base", workload.api))
-    (share,) = plan(workload, 0, 1, asking).shares
-    pool = Pool(asking)
-    driver = Driver(share.phases[-1], asking.style, pool, monotonic())
+    options = RequestOptions(target, BodyOptions("base", workload.api))
+    (share,) = plan(workload, 0, 1, options).shares
+    pool = Pool(options)
+    driver = Driver(share.phases[-1], options.style, pool, monotonic())
     async with asyncio.timeout(20):
         await driver.run()
     pool.close()
@@ -133,7 +133,7 @@ async def test_people_think_between_turns(serve: Serve) -> None:
 
 def test_bodies_are_what_vllm_takes() -> None:
     turn = Turn((SYSTEM, Segment("q", 2)), Segment("a", 7, "assistant"), adapter="sql")
-    found: dict[str, Any] = json.loads(body(turn, {}, Style("base", "chat")))
+    found: dict[str, Any] = json.loads(body(turn, {}, BodyOptions("base", "chat")))
     messages = found.pop("messages")
     assert found == {
         "model": "sql",
@@ -144,7 +144,9 @@ def test_bodies_are_what_vllm_takes() -> None:
         "ignore_eos": True,
     }
     assert messages == texts.document("chat", turn.prompt)["messages"]
-    plain = json.loads(body(turn._replace(adapter=""), {}, Style("base", "completions", False)))
+    plain = json.loads(
+        body(turn._replace(adapter=""), {}, BodyOptions("base", "completions", False))
+    )
     assert plain["model"] == "base"
     assert "ignore_eos" not in plain
     assert plain["prompt"] == texts.document("completions", turn.prompt)["prompt"]
@@ -154,7 +156,8 @@ def test_answers_need_not_be_ascii() -> None:
     turns = talk("s", 2).turns
     said = {"s/0/answer": 'ü"\\\n'}
     assert (
-        json.loads(body(turns[1], said, Style("m", "chat")))["messages"][2]["content"] == 'ü"\\\n'
+        json.loads(body(turns[1], said, BodyOptions("m", "chat")))["messages"][2]["content"]
+        == 'ü"\\\n'
     )
 
 

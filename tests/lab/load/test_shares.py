@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.lab.load.bodies import Style
-from extproc.lab.load.shares import Asking, plan, starts
+from extproc.lab.load.bodies import BodyOptions
+from extproc.lab.load.shares import RequestOptions, plan, starts
 from extproc.lab.load.target import Target
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 
-ASKING = Asking(Target(False, "h", 80), Style("m", "chat"))
+ASKING = RequestOptions(Target(False, "h", 80), BodyOptions("m", "chat"))
 
 
 def session(name: str, start: float = 0.0) -> Session:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
-class Answer(NamedTuple):
+class CompletionResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -46,7 +46,7 @@ class Server(NamedTuple):
     def url(self, path: str, replica: int = 0) -> str:
         return f"http://127.0.0.1:{self.ports[replica]}{path}"
 
-    def get(self, path: str, replica: int = 0) -> Answer:
+    def get(self, path: str, replica: int = 0) -> CompletionResponse:
         return run(ask("GET", self.url(path, replica)))
 
     def post(
@@ -55,7 +55,7 @@ class Server(NamedTuple):
         body: Json | bytes,
         replica: int = 0,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
+    ) -> CompletionResponse:
         return run(ask("POST", self.url(path, replica), encoded(body), headers))
 
     def metric(self, name: str, replica: int = 0) -> float:
@@ -82,13 +82,13 @@ def encoded(body: Json | bytes) -> bytes:
 
 async def ask(
     method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
-) -> Answer:
+) -> CompletionResponse:
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, url, data=body, headers=headers) as response,
     ):
         found = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, found, await response.read())
+        return CompletionResponse(response.status, found, await response.read())
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8
 from extproc.lab.stand_ins.vllm import parse
-from tests.lab.stand_ins.server import Answer, Json, Server, ask, encoded, run, stand_in
+from tests.lab.stand_ins.server import CompletionResponse, Json, Server, ask, encoded, run, stand_in
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -53,12 +53,12 @@ def chat(*contents: str, **changes: Any) -> Json:
     return {"model": "m", "messages": messages, **changes}
 
 
-def answer_of(answer: Answer) -> str:
+def answer_of(answer: CompletionResponse) -> str:
     text: str = answer.json["choices"][0]["message"]["content"]
     return text
 
 
-def cached_tokens(answer: Answer) -> int:
+def cached_tokens(answer: CompletionResponse) -> int:
     cached: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
     return cached
 
@@ -382,11 +382,11 @@ class TestAdapters:
         models = server.get("/v1/models").json["data"]
         return [model["id"] for model in models if model["parent"] is not None]
 
-    def load(self, server: Server, name: str, **more: object) -> Answer:
+    def load(self, server: Server, name: str, **more: object) -> CompletionResponse:
         body = {"lora_name": name, "lora_path": f"/{name}", **more}
         return server.post("/v1/load_lora_adapter", body)
 
-    def unload(self, server: Server, name: str) -> Answer:
+    def unload(self, server: Server, name: str) -> CompletionResponse:
         return server.post("/v1/unload_lora_adapter", {"lora_name": name})
 
     def test_a_request_for_an_adapter_is_answered_under_its_name(self, lora: Server) -> None:

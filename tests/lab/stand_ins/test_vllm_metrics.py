@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample
 
 from extproc.lab.engine.replica import L4_LLAMA_3_1_8B_FP8, Replica, SimRequest
 from extproc.lab.stand_ins.lora_gauge import LoraGauge
-from extproc.lab.stand_ins.vllm_metrics import Style, exposition
+from extproc.lab.stand_ins.vllm_metrics import MetricsStyle, exposition
 
 LORA = replace(L4_LLAMA_3_1_8B_FP8, max_loras=2)
 
@@ -32,7 +32,7 @@ class TestNames:
         assert not named(text, "vllm:gpu_cache_usage_perc")
 
     def test_its_old_name(self) -> None:
-        text = exposition(Replica(), "m", Style(old_names=True))
+        text = exposition(Replica(), "m", MetricsStyle(old_names=True))
         assert len(named(text, "vllm:gpu_cache_usage_perc")) == 1
         assert not named(text, "vllm:kv_cache_usage_perc")
 
@@ -90,15 +90,15 @@ class TestPadding:
     @pytest.mark.parametrize("size", [0, 1, 1_000, 50_000])
     def test_it_is_as_large_as_asked_for(self, size: int) -> None:
         plain = exposition(Replica(), "m")
-        padded = exposition(Replica(), "m", Style(padding=size))
+        padded = exposition(Replica(), "m", MetricsStyle(padding=size))
         assert size <= len(padded) - len(plain) < size + 80
 
     def test_what_matters_is_in_the_middle(self) -> None:
-        text = exposition(Replica(), "m", Style(padding=50_000))
+        text = exposition(Replica(), "m", MetricsStyle(padding=50_000))
         before, _, after = text.partition(exposition(Replica(), "m"))
         assert len(before) == pytest.approx(len(after), abs=1_000)
 
     def test_no_series_is_there_twice(self) -> None:
-        text = exposition(Replica(), "m", Style(padding=50_000))
+        text = exposition(Replica(), "m", MetricsStyle(padding=50_000))
         found = [(sample.name, *sorted(sample.labels.items())) for sample in samples(text)]
         assert len(found) == len(set(found)) > 500

@@ -7,10 +7,10 @@ import json
 from collections.abc import AsyncIterator
 from enum import Enum
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json
-from extproc.lab.stand_ins.api_server.faults import Faults
-from extproc.lab.stand_ins.api_server.store import Change, Store
-from extproc.lab.stand_ins.api_server.verbs import ApiRequest, number, scope_of
+from extproc.lab.api_server.errors import ApiError, Json
+from extproc.lab.api_server.faults import Faults
+from extproc.lab.api_server.store import Change, Store
+from extproc.lab.api_server.verbs import ApiRequest, number, scope_of
 
 _DEFAULT_SECONDS = 1800
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from extproc.lab.stand_ins.api_server.errors import bad_request
+from extproc.lab.api_server.errors import bad_request
 
 FIELDS = ("metadata.name", "metadata.namespace")
 """What every resource can be selected by; a real server knows more for some."""

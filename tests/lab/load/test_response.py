@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.lab.load.answer import Answer, Usage
+from extproc.lab.load.response import Response, Usage
 from extproc.lab.workloads.workload import Api
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
@@ -32,9 +32,9 @@ def _event(choices: list[Any], **more: Any) -> bytes:
     return json.dumps({"id": "x", "choices": choices, **more}, separators=(",", ":")).encode()
 
 
-def answered(*events: bytes, api: Api = "chat", keep: bool = False) -> Answer:
+def answered(*events: bytes, api: Api = "chat", keep: bool = False) -> Response:
     """The answer of events that came a second apart."""
-    answer = Answer(api, keep)
+    answer = Response(api, keep)
     for second, event in enumerate(events):
         answer.event(event, float(second))
     return answer
@@ -146,7 +146,7 @@ def test_what_is_no_whole_answer(events: list[bytes], kind: str, message: str) -
 
 
 def test_an_answer_that_is_not_streamed_comes_all_at_once() -> None:
-    answer = Answer("chat", keep=True)
+    answer = Response("chat", keep=True)
     message = {"role": "assistant", "content": "all of it"}
     answer.whole(json.dumps({"choices": [{"message": message}], "usage": USAGE}).encode(), 5.0)
     assert (answer.verdict(), answer.first, answer.last) == (None, 5.0, 5.0)

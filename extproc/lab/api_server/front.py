@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from extproc.lab.stand_ins.api_server.discovery import discovery
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json
-from extproc.lab.stand_ins.api_server.faults import Faults
-from extproc.lab.stand_ins.api_server.rbac import Roles, forbidden
-from extproc.lab.stand_ins.api_server.resources import Target, target_of
-from extproc.lab.stand_ins.api_server.store import Store
-from extproc.lab.stand_ins.api_server.verbs import ApiRequest, answer
-from extproc.lab.stand_ins.api_server.watch import Ending, OpenWatch, error_line
+from extproc.lab.api_server.discovery import discovery
+from extproc.lab.api_server.errors import ApiError, Json
+from extproc.lab.api_server.faults import Faults
+from extproc.lab.api_server.rbac import Roles, forbidden
+from extproc.lab.api_server.resources import Target, target_of
+from extproc.lab.api_server.store import Store
+from extproc.lab.api_server.verbs import ApiRequest, answer
+from extproc.lab.api_server.watch import Ending, OpenWatch, error_line
 
 REQUESTS = 10_000
 """How many the log of requests remembers."""

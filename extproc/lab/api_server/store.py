@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json, bad_request, expired
-from extproc.lab.stand_ins.api_server.objects import Scope, Stored, key_of
-from extproc.lab.stand_ins.api_server.resources import NAMESPACES, RESOURCES, Resource
-from extproc.lab.stand_ins.api_server.validation import validate
+from extproc.lab.api_server.errors import ApiError, Json, bad_request, expired
+from extproc.lab.api_server.objects import Scope, Stored, key_of
+from extproc.lab.api_server.resources import NAMESPACES, RESOURCES, Resource
+from extproc.lab.api_server.validation import validate
 
 HISTORY = 50_000
 """Events remembered at least; older versions expire without being compacted."""

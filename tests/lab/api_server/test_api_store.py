@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.lab.stack.cluster import endpoint_slice
-from extproc.lab.stand_ins.api_server import store as api_store
-from extproc.lab.stand_ins.api_server.errors import ApiError
-from extproc.lab.stand_ins.api_server.objects import Scope, Stored
-from extproc.lab.stand_ins.api_server.rbac import Roles
-from extproc.lab.stand_ins.api_server.resources import (
+from extproc.lab.api_server import store as api_store
+from extproc.lab.api_server.builders import endpoint_slice
+from extproc.lab.api_server.errors import ApiError
+from extproc.lab.api_server.objects import Scope, Stored
+from extproc.lab.api_server.rbac import Roles
+from extproc.lab.api_server.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     NAMESPACES,
     PODS,
     target_of,
 )
-from extproc.lab.stand_ins.api_server.selectors import field_selector, label_selector, matches
-from extproc.lab.stand_ins.api_server.store import Change, Cursor, Store
+from extproc.lab.api_server.selectors import field_selector, label_selector, matches
+from extproc.lab.api_server.store import Change, Cursor, Store
 
 Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-from extproc.lab.stand_ins.api_server.errors import Json
-from extproc.lab.stand_ins.api_server.resources import Resource
-from extproc.lab.stand_ins.api_server.selectors import Selector, matches
+from extproc.lab.api_server.errors import Json
+from extproc.lab.api_server.resources import Resource
+from extproc.lab.api_server.selectors import Selector, matches
 
 
 @dataclass(frozen=True, eq=False)

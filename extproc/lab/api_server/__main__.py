@@ -1,6 +1,6 @@
 """A stand-in Kubernetes API server: real HTTP, no cluster, for tests and local work.
 
-    python -m extproc.lab.stand_ins.api_server --announce --kubeconfig kubeconfig.yaml
+    python -m extproc.lab.api_server --announce --kubeconfig kubeconfig.yaml
 
 It serves ConfigMaps, Events, Pods, Services, EndpointSlices and InferencePools to kubectl and
 to client libraries, as a real one does: lists of one version, watches that go on from one,
@@ -25,9 +25,9 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from extproc.lab.stand_ins.api_server.control import Control
-from extproc.lab.stand_ins.api_server.front import ApiFront
-from extproc.lab.stand_ins.api_server.watch import Ending
+from extproc.lab.api_server.control import Control
+from extproc.lab.api_server.front import ApiFront
+from extproc.lab.api_server.watch import Ending
 
 _HOST = "127.0.0.1"
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None = None) -> Settings:
     """The settings of a command line; exits with 2 where it is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m extproc.lab.stand_ins.api_server",
+        prog="python -m extproc.lab.api_server",
         description="A stand-in Kubernetes API server on loopback.",
     )
     parser.add_argument("--port", type=_port, default=0, help="0: any free port (default)")

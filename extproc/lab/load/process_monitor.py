@@ -12,7 +12,7 @@ _WINDOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Watched:
+class ProcessLoad:
     """What was seen of one process."""
 
     busy: float
@@ -25,7 +25,7 @@ class Watched:
     cpu_seconds: float = 0.0
 
 
-class Watch:
+class ProcessMonitor:
     """Looks at its own process, from now on."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Watch:
         self._busiest = max(self._busiest, share)
         self._window_began, self._window_cpu = now, cpu
 
-    def seen(self) -> Watched:
+    def seen(self) -> ProcessLoad:
         """So far."""
         cpu = process_time() - self._cpu
         busy = cpu / max(monotonic() - self._began, 1e-9)
-        return Watched(busy, max(self._busiest, busy), self._lags, cpu)
+        return ProcessLoad(busy, max(self._busiest, busy), self._lags, cpu)

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json
-from extproc.lab.stand_ins.api_server.resources import ENDPOINT_SLICES, Resource
+from extproc.lab.api_server.errors import ApiError, Json
+from extproc.lab.api_server.resources import ENDPOINT_SLICES, Resource
 
 _MAX_ENDPOINTS = 1000
 _MAX_ADDRESSES = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from extproc.lab.stand_ins.api_server.errors import ApiError
+from extproc.lab.api_server.errors import ApiError
 
 REASONS = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 """Of the statuses that every request can be made to fail with."""

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from extproc.lab.stand_ins import openai_shapes
-from extproc.lab.stand_ins.refusal import Refusal
+from extproc.lab.stand_ins.request_error import RequestError
 
 
-def json_answer(body: bytes, status: int = 200) -> web.Response:
+def json_response(body: bytes, status: int = 200) -> web.Response:
     """Return the response with a body that is JSON already."""
     return web.Response(body=body, status=status, content_type="application/json")
 
 
 def json_document(document: Mapping[str, object]) -> web.Response:
     """Return the response with this JSON object."""
-    return json_answer(json.dumps(document).encode())
+    return json_response(json.dumps(document).encode())
 
 
-def refused(refusal: Refusal) -> web.Response:
-    """Return the response to a refused request, in OpenAI's error shape."""
+def error_response(refusal: RequestError) -> web.Response:
+    """Return the response to a error_response request, in OpenAI's error shape."""
     body = openai_shapes.error(refusal.status, refusal.kind, str(refusal), refusal.param)
-    return json_answer(body, refusal.status)
+    return json_response(body, refusal.status)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json, bad_request
-from extproc.lab.stand_ins.api_server.resources import Target
+from extproc.lab.api_server.errors import ApiError, Json, bad_request
+from extproc.lab.api_server.resources import Target
 
 USER = "system:serviceaccount:default:stand-in"
 

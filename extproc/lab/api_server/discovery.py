@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extproc.lab.stand_ins.api_server.errors import Json
-from extproc.lab.stand_ins.api_server.resources import RESOURCES
+from extproc.lab.api_server.errors import Json
+from extproc.lab.api_server.resources import RESOURCES
 
 _VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 

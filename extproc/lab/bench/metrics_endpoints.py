@@ -1,6 +1,6 @@
 """Stand-in endpoints, many in one process, that answer `/metrics` well, never, or without end.
 
-    python -m extproc.lab.stand_ins.endpoints --ports 200 --manner flood
+    python -m extproc.lab.bench.metrics_endpoints --ports 200 --manner flood
 
 For benchmarks only: they speak just enough HTTP, and print their ports as JSON.
 """
@@ -16,7 +16,7 @@ from enum import StrEnum
 from extproc.lab.engine.replica import L4_LLAMA_3_1_8B_FP8, Replica
 from extproc.lab.stand_ins import openai_shapes
 from extproc.lab.stand_ins.served_models import ServedModels
-from extproc.lab.stand_ins.vllm_metrics import Style, exposition
+from extproc.lab.stand_ins.vllm_metrics import MetricsStyle, exposition
 
 FLOOD_BYTES = 100_000_000
 _PIECE = b"# " + b"x" * 65_533 + b"\n"
@@ -79,7 +79,7 @@ class _Endpoint(asyncio.Protocol):
 
 async def serve(ports: int, manner: Manner) -> None:
     """Serves until killed."""
-    metrics = exposition(Replica(L4_LLAMA_3_1_8B_FP8), "stand-in", Style(padding=_PADDING))
+    metrics = exposition(Replica(L4_LLAMA_3_1_8B_FP8), "stand-in", MetricsStyle(padding=_PADDING))
     models = openai_shapes.models(ServedModels(("stand-in",), ("law", "sql")), 16_384, 0)
     answers = _answer(metrics), _answer(models)
     loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ def _answer(body: bytes) -> bytes:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m extproc.lab.stand_ins.endpoints")
+    parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.metrics_endpoints")
     parser.add_argument("--ports", type=int, default=1, help="how many endpoints")
     parser.add_argument("--manner", type=Manner, choices=list(Manner), default=Manner.HEALTHY)
     parsed = parser.parse_args(arguments)

@@ -21,15 +21,10 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.watch import Watch
 
-from extproc.lab.stack.cluster import (
-    StandInApiServer,
-    config_map,
-    endpoint_slice,
-    inference_pool,
-    pod,
-)
+from extproc.lab.api_server.__main__ import parse
+from extproc.lab.api_server.builders import config_map, endpoint_slice, inference_pool, pod
+from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
-from extproc.lab.stand_ins.api_server.__main__ import parse
 
 Json = dict[str, Any]
 
@@ -968,7 +963,7 @@ class TestTheProcess:
 
     async def test_a_port_that_is_taken_is_one_clear_line(self, server: StandInApiServer) -> None:
         port = str(address_of(server)[1])
-        command = [sys.executable, "-m", "extproc.lab.stand_ins.api_server", "--port", port]
+        command = [sys.executable, "-m", "extproc.lab.api_server", "--port", port]
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
         assert result.returncode == 1
         assert result.stderr.startswith("stand-in API server: ")

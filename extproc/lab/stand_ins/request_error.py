@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """The message is for the client; `kind` and `param` are of OpenAI's error shape."""
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 
-class Tally:
+class RequestCounter:
     """At any moment total = in_flight + aborted + completed."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Tally:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Counts one request, from here to the end of the block.
+        """TokenCounts one request, from here to the end of the block.
 
         Leaving it by an exception other than an HTTP answer means that the client has gone.
         """

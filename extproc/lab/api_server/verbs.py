@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, Json, bad_request
-from extproc.lab.stand_ins.api_server.objects import Scope, Stored
-from extproc.lab.stand_ins.api_server.resources import PODS, SERVICES, Resource, Target
-from extproc.lab.stand_ins.api_server.selectors import field_selector, label_selector
-from extproc.lab.stand_ins.api_server.store import Store
+from extproc.lab.api_server.errors import ApiError, Json, bad_request
+from extproc.lab.api_server.objects import Scope, Stored
+from extproc.lab.api_server.resources import PODS, SERVICES, Resource, Target
+from extproc.lab.api_server.selectors import field_selector, label_selector
+from extproc.lab.api_server.store import Store
 
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"

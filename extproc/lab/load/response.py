@@ -37,7 +37,7 @@ class Usage:
     cached_tokens: int = -1
 
 
-class Answer:
+class Response:
     """One answer. `keep` says whether its text will be asked for."""
 
     __slots__ = (

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class BadInput(ValueError):
+class InputError(ValueError):
     """Says in a line what is wrong and where, for people who never see the code."""

@@ -24,7 +24,7 @@ class LoadError(Exception):
     """The load generator itself failed."""
 
 
-class Hand:
+class WorkerProcess:
     """One of those who do the work."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -32,7 +32,7 @@ class Hand:
         self.progress = Progress(0, 0, 0, 0)
 
     @classmethod
-    async def start(cls, share: Share) -> Hand:
+    async def start(cls, share: Share) -> WorkerProcess:
         """With its share."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "extproc.lab.load.worker"),
@@ -40,11 +40,11 @@ class Hand:
             stdout=asyncio.subprocess.PIPE,
             process_group=0,
         )
-        hand = cls(process)
-        hand.tell(share)
-        return hand
+        worker = cls(process)
+        worker.send(share)
+        return worker
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Writes to it; what it does not read is kept for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(packed(message))
@@ -54,7 +54,7 @@ class Hand:
         await self._until(Ready, lambda: None)
 
     async def result(self, changed: Callable[[], None]) -> Result:
-        """What it hands in; `changed` is called when it told how it goes. Raises LoadError."""
+        """What it workers in; `changed` is called when it told how it goes. Raises LoadError."""
         return await self._until(Result, changed)
 
     async def _until(self, kind: type[Message], changed: Callable[[], None]) -> Message:
@@ -84,12 +84,12 @@ class Hand:
 
 
 @asynccontextmanager
-async def hands(shares: Sequence[Share]) -> AsyncIterator[Sequence[Hand]]:
+async def start_workers(shares: Sequence[Share]) -> AsyncIterator[Sequence[WorkerProcess]]:
     """One for each share, for as long as the block runs."""
-    made: list[Hand] = []
+    made: list[WorkerProcess] = []
     try:
         for share in shares:
-            made.append(await Hand.start(share))  # noqa: PERF401
+            made.append(await WorkerProcess.start(share))  # noqa: PERF401
         yield made
     finally:
-        await asyncio.gather(*(hand.end() for hand in made))
+        await asyncio.gather(*(worker.end() for worker in made))

@@ -11,7 +11,7 @@ Words = Sequence[bytes]
 
 
 @dataclass(frozen=True)
-class Counts:
+class TokenCounts:
     """Tokens of a whole request."""
 
     prompt: int
@@ -20,7 +20,7 @@ class Counts:
     """Prompt tokens that the prefix cache had."""
 
 
-class Shape(Protocol):
+class ResponseShape(Protocol):
     """One response in the format of an API. A stream is preface, opening, chunks, closing."""
 
     def preface(self) -> bytes:
@@ -32,10 +32,10 @@ class Shape(Protocol):
     def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
         """Return the events of these tokens of a choice; `last`: no more follow."""
 
-    def closing(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """Return the events after the last token; `texts` are the whole choices."""
 
-    def whole(self, texts: Sequence[Words], counts: Counts) -> bytes:
+    def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
         """Return the body of a response that is not streamed."""
 
 

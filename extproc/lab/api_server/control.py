@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, bad_request
-from extproc.lab.stand_ins.api_server.faults import REASONS
-from extproc.lab.stand_ins.api_server.front import MAX_BODY, ApiFront
-from extproc.lab.stand_ins.api_server.objects import Scope
-from extproc.lab.stand_ins.api_server.rbac import Roles
-from extproc.lab.stand_ins.api_server.resources import by_kind, by_plural
-from extproc.lab.stand_ins.api_server.verbs import type_of
-from extproc.lab.stand_ins.api_server.watch import Ending
+from extproc.lab.api_server.errors import ApiError, bad_request
+from extproc.lab.api_server.faults import REASONS
+from extproc.lab.api_server.front import MAX_BODY, ApiFront
+from extproc.lab.api_server.objects import Scope
+from extproc.lab.api_server.rbac import Roles
+from extproc.lab.api_server.resources import by_kind, by_plural
+from extproc.lab.api_server.verbs import type_of
+from extproc.lab.api_server.watch import Ending
 
 
 class Port(Protocol):

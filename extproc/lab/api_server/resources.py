@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from extproc.lab.stand_ins.api_server.errors import ApiError, bad_request, no_such_path
-from extproc.lab.stand_ins.api_server.selectors import exact, field_selector
+from extproc.lab.api_server.errors import ApiError, bad_request, no_such_path
+from extproc.lab.api_server.selectors import exact, field_selector
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ class Scanner:
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that end in these bytes. Raises EventTooLongError."""
         if _is_one_event(data) and not self._rest and not self._after_return:
-            return [data[6:-2]]
+            return [event] if (event := data[6:-2]) else []
         if self._after_return or b"\r" in data:
             data = self._with_line_feeds(data)
         if self._rest:

@@ -158,9 +158,9 @@ class Sidecar:
             response_ids=ResponseIds(token_bytes),
         )
         self._telemetry = Telemetry(self._router)
-        self._router.ejection.observers.append(EjectionReport(self._telemetry))
+        self._router.ejection.listeners.append(EjectionReport(self._telemetry))
         self._scraper = Scraper(self._router, self._telemetry, rng)
-        self._router.follow(self._scraper.follow)
+        self._router.subscribe(self._scraper.set_models)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         resolve = Resolver(settings.dns_server).resolve
         self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng, resolve)

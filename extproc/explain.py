@@ -13,7 +13,7 @@ from extproc.core.fleet.ledger import Ledger
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Decision, Placement, Router
+from extproc.core.routing.router import Decision, ResolvedRequest, Router
 from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
@@ -119,12 +119,12 @@ class Explanation:
 class _WatchedRouter(Router):
     """Remembers the one decision it makes, with everything that was considered."""
 
-    placement: Placement
+    resolved: ResolvedRequest
     ranking: list[Candidate]
 
-    def order(self, placement: Placement, query: Query) -> Iterator[Candidate]:
-        self.placement = placement
-        self.ranking = list(super().order(placement, query))
+    def order(self, resolved: ResolvedRequest, query: Query) -> Iterator[Candidate]:
+        self.resolved = resolved
+        self.ranking = list(super().order(resolved, query))
         return iter(self.ranking)
 
 
@@ -172,25 +172,25 @@ def _ledger(inflight: Mapping[str, int]) -> Ledger:
     return ledger
 
 
-def _prompt(placement: Placement) -> ExplainedPrompt | None:
-    prompt, spec = placement.prompt, placement.model.spec.load_balancing
+def _prompt(resolved: ResolvedRequest) -> ExplainedPrompt | None:
+    prompt, spec = resolved.prompt, resolved.model.spec.load_balancing
     if prompt is None:
         return None
-    if prompt.shared is not None and spec.prefix_hash.header is None and not placement.session:
+    if prompt.shared is not None and spec.prefix_hash.header is None and not resolved.session:
         home_by = "the system prompt"
     else:
-        home_by = "chance" if placement.key is None else "the hash"
+        home_by = "chance" if resolved.key is None else "the hash"
     return ExplainedPrompt(prompt.bytes, prompt.all_blocks, prompt.system_blocks, home_by)
 
 
 def _explanation(
     router: _WatchedRouter, decision: Decision, inflight: Mapping[str, int]
 ) -> Explanation:
-    placement = router.placement
-    strategy = placement.model.strategy
+    resolved = router.resolved
+    strategy = resolved.model.strategy
     bound = None
-    if isinstance(strategy, PrefixHash) and placement.key is not None:
-        bound = strategy.bound(placement.model.snapshot.eligible(placement.adapter), inflight)
+    if isinstance(strategy, PrefixHash) and resolved.key is not None:
+        bound = strategy.bound(resolved.model.snapshot.eligible(resolved.adapter), inflight)
     return Explanation(
         model=decision.model,
         adapter=decision.adapter,
@@ -199,10 +199,10 @@ def _explanation(
         reads_signals=decision.reads_signals,
         endpoint=decision.address,
         reason=decision.reason,
-        prefix=placement.prefix,
+        prefix=resolved.prefix,
         prefix_hash=None if decision.key is None else f"{decision.key:016x}",
-        session=placement.session or None,
-        prompt=_prompt(placement),
+        session=resolved.session or None,
+        prompt=_prompt(resolved),
         bound=None if bound is None else bound.numerator / bound.denominator,
         candidates=[
             ExplainedCandidate(

@@ -34,6 +34,6 @@ def report(
 def signals(clock: Clock, *addresses: str) -> Signals:
     """Signals of endpoints that came long ago."""
     found = Signals(clock)
-    found.follow(addresses)
+    found.set_endpoints(addresses)
     clock.forward(10_000)
     return found

@@ -62,7 +62,7 @@ async def test_it_is_ready_or_says_why_not(client: Client, readiness: Readiness)
 
 async def test_the_state_has_the_documented_shape(client: Client, sidecar: Sidecar) -> None:
     serving = sidecar.router
-    decision = serving.decide(serving.place("llama", {"prompt": "x"}, {}))
+    decision = serving.decide(serving.resolve("llama", {"prompt": "x"}, {}))
     state = await (await client.get("/debug/state")).json()
     assert set(state) == {"models"}
     llama = state["models"]["llama"]

@@ -72,7 +72,7 @@ class EndpointMetrics(Collector):
             labels=["model", "endpoint"],
         )
         for labels in self._places(lambda strategy: strategy.reads_signals):
-            seconds = self._router.signals.silence(labels[1])
+            seconds = self._router.signals.age(labels[1])
             if seconds is not None:
                 age.add_metric(labels, seconds)
             report = self._report(labels[1])

@@ -171,7 +171,7 @@ class FollowedEndpoint:
         except Failure as failure:
             if course is self._list and failure.status in _NO_LIST:
                 self._shared.found.not_listed(self._address)
-                self._shared.context_lengths.learn(self._address, None)
+                self._shared.context_lengths.set(self._address, None)
             return failure
         except Exception as error:
             log.exception("reading failed", extra=fields(endpoint=self._address, path=course.path))
@@ -185,7 +185,7 @@ class FollowedEndpoint:
         def take(text: bytes) -> None:
             report = read_report(text)
             self._works = report.load.waiting + report.running > 0
-            self._shared.signals.reported(self._address, report, inflight)
+            self._shared.signals.record_scrape(self._address, report, inflight)
             if self._plan.adapters:
                 used = report.running_adapters | report.waiting_adapters
                 self._shared.found.seen(self._address, used)
@@ -195,7 +195,7 @@ class FollowedEndpoint:
     def _take_list(self, text: bytes) -> None:
         models = read_models(text)
         self._shared.found.listed(self._address, models.adapters)
-        self._shared.context_lengths.learn(self._address, models.max_model_len)
+        self._shared.context_lengths.set(self._address, models.max_model_len)
 
     def _interval(self, course: _Course) -> float:
         busy = self._works or self._shared.loads.get(self._address, 0) > 0

@@ -61,13 +61,13 @@ class Scraper:
         self._watching: asyncio.Task[None] | None = None
         self._shortest = 0.0
 
-    def follow(self, catalog: Catalog) -> None:
+    def set_models(self, catalog: Catalog) -> None:
         """From now on asks the endpoints of this catalog, and no others."""
         wanted = plans(catalog)
         names = _names(catalog)
         self._keep_only([a for a in wanted if self._names.get(a) == names[a]], wanted)
         self._names = names
-        self._router.signals.follow(wanted.keys())
+        self._router.signals.set_endpoints(wanted.keys())
         for address in self._endpoints:
             self._endpoints[address].follow(wanted[address])
         new = [address for address in wanted if address not in self._endpoints]
@@ -105,7 +105,7 @@ class Scraper:
 
     def _keep_only(self, addresses: Collection[str], wanted: Mapping[str, Plan]) -> None:
         """Forgets all others, also where another pod has taken an address over."""
-        self._router.signals.follow(addresses)
+        self._router.signals.set_endpoints(addresses)
         for address in self._endpoints.keys() - set(addresses):
             self._endpoints.pop(address).task.cancel()
             self._shared.complaints.forget(address)

@@ -130,7 +130,7 @@ class Immediate(NamedTuple):
     details: str
 
 
-Answer = Proceed | Chunk | Immediate
+Reply = Proceed | Chunk | Immediate
 
 
 def chunks(kind: Kind, body: bytes, *, end_of_stream: bool) -> tuple[Chunk, ...]:

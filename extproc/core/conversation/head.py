@@ -9,7 +9,7 @@ one: it is read when it has doubled, which costs no more than reading it twice.
 from __future__ import annotations
 
 from extproc.core.conversation.request import Request
-from extproc.core.routing.router import Decision, Placement
+from extproc.core.routing.router import Decision, ResolvedRequest
 
 HEAD_LIMIT = 65_536
 """Bytes: what is not said by then is not waited for. About what Envoy shows of a
@@ -38,21 +38,21 @@ class Head:
         held = self.held
         return self._request.edited(held[: self._read], decision) + held[self._read :]
 
-    def add(self, part: bytes) -> Placement | None:
+    def add(self, part: bytes) -> ResolvedRequest | None:
         """The request's place, or None while more of the body is needed. Raises Refusal."""
         self.parts += 1
         self._held += part
         size = len(self._held)
         if size >= HEAD_LIMIT:
             self._read = HEAD_LIMIT
-            return self._request.place(self.held[:HEAD_LIMIT], complete=False)
+            return self._request.resolve(self.held[:HEAD_LIMIT], complete=False)
         if size < 2 * self._read:
             return None
         self._read = size
-        return self._request.place_early(self.held)
+        return self._request.resolve_early(self.held)
 
-    def end(self, part: bytes = b"") -> Placement:
+    def end(self, part: bytes = b"") -> ResolvedRequest:
         """The same, with the last part of the body. Raises Refusal."""
         self._held += part
         self._read = len(self._held)
-        return self._request.place(self.held, complete=True)
+        return self._request.resolve(self.held, complete=True)

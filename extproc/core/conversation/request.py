@@ -23,7 +23,7 @@ from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
 from extproc.core.request.rename import renamed_form, renamed_json
 from extproc.core.request.routing_key import is_settled, salt_is_settled
 from extproc.core.routing.response_ids import FIELDS, PREVIOUS, REQUEST_ID, STORE, with_request_id
-from extproc.core.routing.router import Decision, Placement, Router
+from extproc.core.routing.router import Decision, ResolvedRequest, Router
 
 PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
@@ -107,11 +107,11 @@ class Request:
         if subset is not None and self._subset is None:
             self._subset = subset_of(subset)
 
-    def place(self, head: bytes, *, complete: bool) -> Placement:
+    def resolve(self, head: bytes, *, complete: bool) -> ResolvedRequest:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
         if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
-            placed = self._place_by_beginning(head)
+            placed = self._resolve_by_beginning(head)
             if placed is not None:
                 return placed
         name, document, read = self._read(head, complete=complete)
@@ -122,17 +122,17 @@ class Request:
         shown = 1.0 if complete else self._shown(head)
         if read < len(head):
             shown *= read / len(head)
-        return self._place(name, document, shown, cut=not complete or read < len(head))
+        return self._resolve(name, document, shown, cut=not complete or read < len(head))
 
-    def place_early(self, head: bytes) -> Placement | None:
+    def resolve_early(self, head: bytes) -> ResolvedRequest | None:
         """The same by the beginning of a body that goes on; None while more may change it."""
         # An earlier response may be named after a long prompt.
         if not head or head.isspace() or self._creates_response:
             return None
         name, document, _ = self._read(head, complete=False)
-        return self._place_if_settled(name, document)
+        return self._resolve_if_settled(name, document)
 
-    def place_unseen(self) -> Placement:
+    def resolve_unseen(self) -> ResolvedRequest:
         """Return the place of a request whose body is not shown. Raises Refusal."""
         name = self._named_elsewhere()
         if name is None:
@@ -142,9 +142,9 @@ class Request:
                 f"{known_models(self._router.catalog.known())}",
                 param="model",
             )
-        return self._place(name, None)
+        return self._resolve(name, None)
 
-    def place_bare(self, path: str, method: str) -> Placement:
+    def resolve_bare(self, path: str, method: str) -> ResolvedRequest:
         """Return the place of a request that has no body to name a model. Raises Refusal."""
         name = self._headers.get(MODEL_HEADER) or model_in_query(path) or self._named_elsewhere()
         if name is None:
@@ -154,16 +154,16 @@ class Request:
                 f"'?model=' to the path. {known_models(self._router.catalog.known())}",
                 param="model",
             )
-        return self._place(name, None)._replace(rename=None)
+        return self._resolve(name, None)._replace(rename=None)
 
-    def place_stored(self, response_id: str) -> Placement | None:
+    def resolve_stored(self, response_id: str) -> ResolvedRequest | None:
         """Return the place of a request for a stored response; None where no endpoint has it."""
         for model in self._router.catalog.models.values():
             endpoints = model.snapshot.endpoints
             holder = self._router.response_ids.holder(response_id, endpoints)
             if holder is not None:
-                placement = self._place(model.spec.name, None)
-                return placement._replace(rename=None, holder=holder)
+                resolved = self._resolve(model.spec.name, None)
+                return resolved._replace(rename=None, holder=holder)
         return None
 
     def provisional(self, rng: Random) -> Provisional:
@@ -211,21 +211,21 @@ class Request:
         """Return the model that the header names, else the only one that is configured."""
         return self._headers.get(MODEL_HEADER) or self._router.catalog.default()
 
-    def _place(
+    def _resolve(
         self, name: str, document: Document | None, shown: float = 1.0, *, cut: bool = False
-    ) -> Placement:
+    ) -> ResolvedRequest:
         headers, subset = self._headers, self._subset
-        placement = self._router.place(name, document, headers, subset, shown=shown, cut=cut)
+        resolved = self._router.resolve(name, document, headers, subset, shown=shown, cut=cut)
         if not self._creates_response or document is None:
-            return placement
-        ids, model = self._router.response_ids, placement.model
+            return resolved
+        ids, model = self._router.response_ids, resolved.model
         stores = document.get(STORE) is not False and document.get(REQUEST_ID) is None
-        return placement._replace(
+        return resolved._replace(
             holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),
             stores=stores and model.spec.response_ids,
         )
 
-    def _place_by_beginning(self, body: bytes) -> Placement | None:
+    def _resolve_by_beginning(self, body: bytes) -> ResolvedRequest | None:
         """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
 
         To check the rest takes no longer than to read it value by value, where it holds few, and
@@ -237,16 +237,20 @@ class Request:
                 return None
             model, known = skimmed(body, self._wanted())
             return (
-                self._place_if_settled(name, completed(document, known)) if model == name else None
+                self._resolve_if_settled(name, completed(document, known))
+                if model == name
+                else None
             )
         except Refusal:
             return None  # one who reads all of it knows better why
 
-    def _place_if_settled(self, name: str | None, document: Document | None) -> Placement | None:
+    def _resolve_if_settled(
+        self, name: str | None, document: Document | None
+    ) -> ResolvedRequest | None:
         """The place by the beginning of a body, if no more of the body may change it."""
         if name is None or self._reads_prompts(name):
             return None  # more of the prompt may tell more
-        placed = self._place(name, document, cut=True)
+        placed = self._resolve(name, document, cut=True)
         if placed.model.strategy.reads_prompts:
             return None
         if not placed.session and not salt_is_settled(document):

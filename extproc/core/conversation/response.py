@@ -53,11 +53,11 @@ class Response:
             decision.lease.move(router.endpoint(decision.model, event.served_by))
             self.retried = True
             if decision.response_id is not None:
-                router.response_ids.moved(decision.response_id, event.served_by)
+                router.response_ids.move(decision.response_id, event.served_by)
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)
             if load is not None:
-                router.signals.answered(decision.address, load)
+                router.signals.record_load_report(decision.address, load)
         if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
             self._names = ResponseNames(decision.answer_as, events=event.media_type == EVENTS)
 
@@ -86,7 +86,7 @@ class Response:
             self._reader.feed(event.body)
             lease = self._decision.lease
             if lease.prefill is not None and self._reader.speaks(event.body):
-                lease.answered()
+                lease.finish_prefill()
         if event.end_of_stream:
             self.over()
 
@@ -110,6 +110,6 @@ class Response:
             # With one attempt Envoy has not asked the chosen one, which it may not know. Where it
             # does not tell, only the fallback is sure to have come after it.
             if event.attempts > 1 or (not event.attempts and served_by == decision.fallback):
-                ejection.heard(decision.address, Outcome.REPLACED, ejected)
+                ejection.record(decision.address, Outcome.REPLACED, ejected)
             ejected = ejection.ejected.get(served_by)
-        ejection.heard(served_by, event.outcome, ejected)
+        ejection.record(served_by, event.outcome, ejected)

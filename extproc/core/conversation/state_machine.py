@@ -61,20 +61,20 @@ from random import Random
 
 from extproc.core.conversation.events import (
     ROUTING_HEADERS,
-    Answer,
     BodyMode,
     Event,
     Immediate,
     Kind,
     Modes,
     Proceed,
+    Reply,
     chunks,
 )
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.listing import Listing
 from extproc.core.conversation.request import Request, api_without_path, header_text
 from extproc.core.conversation.response import Response
-from extproc.core.fleet.load_report import FORMAT, FORMAT_HEADER, REPORT_HEADER, Shown
+from extproc.core.fleet.load_report import FORMAT, FORMAT_HEADER, REPORT_HEADER, ResponseVisibility
 from extproc.core.request.paths import (
     ANTHROPIC_PATH,
     ANTHROPIC_VERSION,
@@ -87,11 +87,11 @@ from extproc.core.request.paths import (
 )
 from extproc.core.request.refusals import InvalidRequest, Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.request.request_id import request_id_of, response_headers
-from extproc.core.routing.router import Decision, Placement, Router
+from extproc.core.routing.router import Decision, ResolvedRequest, Router
 
 __all__ = ["Conversation", "Event", "Kind", "Listed", "Passed", "Verdict"]
 
-Answers = tuple[Answer, ...]
+Replies = tuple[Reply, ...]
 
 _UNTOLD = Modes()
 _AHEAD = Modes(BodyMode.AHEAD)
@@ -144,7 +144,7 @@ class Conversation:
         self,
         router: Router,
         rng: Random,
-        shown: Shown | None = None,
+        shown: ResponseVisibility | None = None,
         *,
         pass_unknown: bool = False,
     ) -> None:
@@ -153,7 +153,7 @@ class Conversation:
         self._anthropic = False
         """Whether the client expects Anthropic's shapes."""
         self._rng = rng
-        self._shown = shown or Shown()
+        self._shown = shown or ResponseVisibility()
         self._asked = False
         self._phase = Phase.OPENING
         self._modes = _UNTOLD
@@ -170,7 +170,7 @@ class Conversation:
         self.response: Response | None = None
         """The endpoint's answer, once something of it was shown."""
 
-    def receive(self, event: Event) -> Answers:
+    def receive(self, event: Event) -> Replies:
         """The answers to send, in this order; none where the protocol wants none, or none yet."""
         if self._phase is Phase.CLOSED or event.kind is Kind.UNKNOWN:
             return ()
@@ -197,7 +197,7 @@ class Conversation:
                 self.response.over()
             self.verdict.lease.release()
 
-    def _on_request_headers(self, event: Event) -> Answers:
+    def _on_request_headers(self, event: Event) -> Replies:
         headers = event.headers
         self.request_id = request_id_of(headers)
         if ":path" not in headers:
@@ -219,11 +219,11 @@ class Conversation:
         if route.api is Api.BARE or method in BODILESS_METHODS:
             return self._on_bare_request(event, route, path, method)
         if event.end_of_stream:
-            placement = request.place(b"", complete=True)
-            return self._decide(event.kind, placement, self._phase_after_headers(event))
+            resolved = request.resolve(b"", complete=True)
+            return self._decide(event.kind, resolved, self._phase_after_headers(event))
         return self._await_body(event.kind)
 
-    def _on_headers_without_path(self, event: Event) -> Answers:
+    def _on_headers_without_path(self, event: Event) -> Replies:
         """Serve a peer that asks for an endpoint only, and that knows which paths exist.
 
         NGINX Gateway Fabric sends no pseudo headers, no modes, the whole body without waiting for
@@ -232,13 +232,13 @@ class Conversation:
         api = api_without_path(event.headers)
         self._request = request = Request(self._router, api, event.headers, event.subset)
         if event.end_of_stream:
-            placement = request.place_unseen()
-            return self._decide(event.kind, placement, self._phase_after_headers(event))
+            resolved = request.resolve_unseen()
+            return self._decide(event.kind, resolved, self._phase_after_headers(event))
         if self._modes is _UNTOLD:
             self._modes = _AHEAD
         return self._await_body(event.kind)
 
-    def _await_body(self, kind: Kind) -> Answers:
+    def _await_body(self, kind: Kind) -> Replies:
         """Return the answer to the headers of a request with a body, or none yet."""
         request, mode = self._request, self._modes.request
         if mode is BodyMode.BUFFERED:
@@ -258,20 +258,20 @@ class Conversation:
             self._phase = Phase.WAITING if mode is BodyMode.AHEAD else Phase.HOLDING
             return ()
         if mode is BodyMode.NONE:
-            return self._decide(kind, request.place_unseen())
+            return self._decide(kind, request.resolve_unseen())
         raise UnsupportedBodyMode()
 
-    def _on_bare_request(self, event: Event, route: Route, path: str, method: str) -> Answers:
+    def _on_bare_request(self, event: Event, route: Route, path: str, method: str) -> Replies:
         """Decide by the headers alone; a body that may come goes on as it is."""
         if route.api is not Api.BARE and method != "OPTIONS":
             raise InvalidRequest(f"{method} is not a method of {route.path}: use POST.")
-        placement = None
+        resolved = None
         if route.stored_id and route.path.startswith(RESPONSES_PATH):
-            placement = self._request.place_stored(route.stored_id)
-        placement = placement or self._request.place_bare(path, method)
-        return self._decide(event.kind, placement, self._phase_after_headers(event))
+            resolved = self._request.resolve_stored(route.stored_id)
+        resolved = resolved or self._request.resolve_bare(path, method)
+        return self._decide(event.kind, resolved, self._phase_after_headers(event))
 
-    def _on_unknown_path(self, event: Event, path: str, method: str) -> Answers:
+    def _on_unknown_path(self, event: Event, path: str, method: str) -> Replies:
         if not self._pass_unknown:
             self._anthropic = ANTHROPIC_PATH in path
             raise UnknownPath(method, without_query(path))
@@ -287,20 +287,20 @@ class Conversation:
             return Phase.ROUTED
         return Phase.PASSED if event.end_of_stream else Phase.PASSING
 
-    def _on_body_alone(self, event: Event) -> Answers:
+    def _on_body_alone(self, event: Event) -> Replies:
         """The headers were not shown, so there is no answer to them that could wait."""
         if self._modes.request is not BodyMode.BUFFERED:
             raise UnsupportedBodyMode()
         self._request = Request(self._router)
         return self._on_request_body(event)
 
-    def _on_request_body(self, event: Event) -> Answers:
+    def _on_request_body(self, event: Event) -> Replies:
         request, body = self._request, event.body
         request.allow_only(event.subset)
-        placement = request.place(body, complete=event.end_of_stream)
-        (answer,) = self._decide(event.kind, placement)
+        resolved = request.resolve(body, complete=event.end_of_stream)
+        (answer,) = self._decide(event.kind, resolved)
         if event.end_of_stream:
-            self._prompt_bytes = _size(placement)
+            self._prompt_bytes = _size(resolved)
         decision = answer.decision
         if decision is not None and decision.changes_body:
             edited = request.edited(body, decision)
@@ -308,28 +308,28 @@ class Conversation:
                 answer = _with_body(answer, edited, complete=event.end_of_stream)
         return (answer,)
 
-    def _on_request_without_body(self, event: Event) -> Answers:
-        return self._decide(event.kind, self._request.place(b"", complete=True))
+    def _on_request_without_body(self, event: Event) -> Replies:
+        return self._decide(event.kind, self._request.resolve(b"", complete=True))
 
-    def _on_awaited_body(self, event: Event) -> Answers:
+    def _on_awaited_body(self, event: Event) -> Replies:
         self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
-            placement = head.end(event.body)
-            self._prompt_bytes = _size(placement)
-            return self._let_on(head, placement, head.parts + 1)
+            resolved = head.end(event.body)
+            self._prompt_bytes = _size(resolved)
+            return self._let_on(head, resolved, head.parts + 1)
         early = head.add(event.body)
         return () if early is None else self._let_on(head, early, head.parts)
 
-    def _on_awaited_trailers(self, event: Event) -> Answers:
+    def _on_awaited_trailers(self, event: Event) -> Replies:
         head = self._begun()
         decided, *parts = self._let_on(head, head.end(), head.parts)
         return (_not_to_be_retried(decided), *parts, Proceed(event.kind))
 
-    def _let_on(self, head: Head, placement: Placement, parts: int) -> Answers:
+    def _let_on(self, head: Head, resolved: ResolvedRequest, parts: int) -> Replies:
         """The headers' answer, and one for each part of the body that waits for it."""
         self._head = None
-        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement)
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, resolved)
         decision = decided.decision
         if decision is None or not decision.changes_body or not parts:
             return (decided, *_GO_ON * parts)
@@ -337,7 +337,7 @@ class Conversation:
         first = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
         return (decided, first, *_LEAVE_OUT * (parts - 1))
 
-    def _on_held_body(self, event: Event) -> Answers:
+    def _on_held_body(self, event: Event) -> Replies:
         self._request.allow_only(event.subset)
         head = self._begun()
         if event.end_of_stream:
@@ -345,7 +345,7 @@ class Conversation:
         early = head.add(event.body)
         return () if early is None else self._let_go(head, early, Phase.PASSING)
 
-    def _on_held_trailers(self, event: Event) -> Answers:
+    def _on_held_trailers(self, event: Event) -> Replies:
         head = self._begun()
         released = self._let_go(head, head.end(), Phase.PASSING)
         return (*released, *self._on_trailers(event))
@@ -356,19 +356,19 @@ class Conversation:
             self._head = Head(self._request)
         return self._head
 
-    def _on_body(self, event: Event) -> Answers:
+    def _on_body(self, event: Event) -> Replies:
         if event.end_of_stream:
             self._phase = Phase.PASSED
         return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
 
-    def _on_trailers(self, event: Event) -> Answers:
+    def _on_trailers(self, event: Event) -> Replies:
         self._phase = Phase.PASSED
         return (Proceed(event.kind),)
 
-    def _ignore(self, _: Event) -> Answers:
+    def _ignore(self, _: Event) -> Replies:
         return ()
 
-    def _on_response_headers(self, event: Event) -> Answers:
+    def _on_response_headers(self, event: Event) -> Replies:
         self._shown.response_headers = True
         response = self._answered()
         if response is not None:
@@ -385,25 +385,25 @@ class Conversation:
             removed += (_LENGTH,)
         return (Proceed(event.kind, remove_headers=removed, show_response=asks),)
 
-    def _on_response_trailers(self, event: Event) -> Answers:
+    def _on_response_trailers(self, event: Event) -> Replies:
         response = self.response
         held = b"" if response is None or self._response_passed else response.rest()
         if self._modes.response is not BodyMode.DUPLEX:
             return (Proceed(event.kind),)
         return (*chunks(Kind.RESPONSE_BODY, held, end_of_stream=False), Proceed(event.kind))
 
-    def _on_response_alone(self, event: Event) -> Answers:
+    def _on_response_alone(self, event: Event) -> Replies:
         self.refused_earlier = True
         return (Proceed(event.kind),)
 
-    def _go_on(self, event: Event) -> Answers:
+    def _go_on(self, event: Event) -> Replies:
         if event.kind is Kind.RESPONSE_BODY:
             return self._pass_response(event)
         if event.kind is Kind.RESPONSE_TRAILERS:
             return self._on_response_trailers(event)
         return (Proceed(event.kind),)
 
-    def _pass_response(self, event: Event) -> Answers:
+    def _pass_response(self, event: Event) -> Replies:
         duplex = self._modes.response is BodyMode.DUPLEX
         if self._response_passed:
             return () if duplex else (Proceed(event.kind),)
@@ -422,22 +422,22 @@ class Conversation:
             self.response = Response(self._router, self.verdict, self._prompt_bytes)
         return self.response
 
-    def _let_go(self, head: Head, placement: Placement, phase: Phase) -> Answers:
+    def _let_go(self, head: Head, resolved: ResolvedRequest, phase: Phase) -> Replies:
         """The headers' answer, and all of the body that was held."""
         self._head = None
-        (decided,) = self._decide(Kind.REQUEST_HEADERS, placement, phase)
+        (decided,) = self._decide(Kind.REQUEST_HEADERS, resolved, phase)
         decision = decided.decision
         held = head.held
         if decision is not None and decision.changes_body:
             held = head.edited(decision)
         if phase is Phase.PASSED:
-            self._prompt_bytes = _size(placement)
+            self._prompt_bytes = _size(resolved)
         return (decided, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
 
     def _decide(
-        self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED
+        self, kind: Kind, resolved: ResolvedRequest, phase: Phase = Phase.ROUTED
     ) -> tuple[Proceed]:
-        decision = self._router.decide(placement)
+        decision = self._router.decide(resolved)
         self.verdict = decision
         self._phase = phase
         reroute = kind is Kind.REQUEST_HEADERS
@@ -464,7 +464,7 @@ class Conversation:
         self._asked = not self._request.wants_load_report
         return ((FORMAT_HEADER, FORMAT),) if self._asked else ()
 
-    def _list_models(self, route: Route, *, anthropic: bool) -> Answers:
+    def _list_models(self, route: Route, *, anthropic: bool) -> Replies:
         self._anthropic = anthropic
         router = self._router
         listing = Listing(router.catalog, router.context_lengths, anthropic=anthropic)
@@ -478,13 +478,13 @@ class Conversation:
         return response_headers(self.request_id, anthropic=self._anthropic)
 
 
-def _size(placement: Placement) -> int:
+def _size(resolved: ResolvedRequest) -> int:
     """Bytes of the prompt, where all of it was looked at."""
-    prompt = placement.prompt
+    prompt = resolved.prompt
     return prompt.bytes if prompt is not None and prompt.whole else 0
 
 
-def _not_to_be_retried(answer: Answer) -> Answer:
+def _not_to_be_retried(answer: Reply) -> Reply:
     """Take the second candidate out of the answer to a request with trailers.
 
     Envoy retries only what has one (the routes of envoy.yaml), and on a route with retries it
@@ -509,7 +509,7 @@ def _with_body(answer: Proceed, body: bytes, *, complete: bool) -> Proceed:
 _GO_ON = (Proceed(Kind.REQUEST_BODY),)
 _LEAVE_OUT = (Proceed(Kind.REQUEST_BODY, body=b""),)
 
-_STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Answers]] = {
+_STEPS: dict[tuple[Phase, Kind], Callable[[Conversation, Event], Replies]] = {
     (Phase.OPENING, Kind.REQUEST_HEADERS): Conversation._on_request_headers,
     (Phase.OPENING, Kind.REQUEST_BODY): Conversation._on_body_alone,
     (Phase.OPENING, Kind.RESPONSE_HEADERS): Conversation._on_response_alone,

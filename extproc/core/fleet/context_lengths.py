@@ -13,7 +13,7 @@ class ContextLengths:
     def __init__(self) -> None:
         self._by_address: dict[str, int] = {}
 
-    def learn(self, address: str, tokens: int | None) -> None:
+    def set(self, address: str, tokens: int | None) -> None:
         """Take what the endpoint says; None where it does not say."""
         if tokens is None:
             self._by_address.pop(address, None)

@@ -105,7 +105,7 @@ def _allowed(
 
     New is who came after others: where all came together, as when we start, none is.
     """
-    ages = signals.newcomers(addresses, slow_start)
+    ages = signals.new_endpoints(addresses, slow_start)
     if not ages:
         return None
     grown_at = slow_start if len(ages) < len(addresses) else max(ages.values())

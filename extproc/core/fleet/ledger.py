@@ -27,7 +27,7 @@ class Lease:
         self.prefill: Prefill | None = None
         """What the endpoint has to compute before the answer begins, where that is known."""
 
-    def answered(self) -> None:
+    def finish_prefill(self) -> None:
         """The answer has begun: the prompt is computed. Again, it does nothing."""
         prefill, self.prefill = self.prefill, None
         if prefill is not None:

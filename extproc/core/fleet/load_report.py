@@ -31,7 +31,7 @@ _WAITING = "num_requests_waiting"
 _KV_USAGE = "kv_cache_usage_perc"
 
 
-class Shown:
+class ResponseVisibility:
     """Whether Envoy shows us the headers of answers. Nobody tells: the first ones do.
 
     Without them nobody would read a report that was asked for, nor take it away again.

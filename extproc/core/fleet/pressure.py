@@ -19,7 +19,7 @@ _REMEMBERED = 0.99
 """Of what earlier words said of the share of others, with each new one: some hundred count."""
 
 
-class Word(NamedTuple):
+class ObservedLoad(NamedTuple):
     """What an endpoint said of its load."""
 
     waiting: float
@@ -49,7 +49,7 @@ class Pressure:
         """Of the requests on all endpoints of late; 0 where nobody spoke of any."""
         return 1 - self._ours / self._all if self._all else 0.0
 
-    def heard(self, address: str, word: Word, mean_prompt: float, now: float) -> None:
+    def record(self, address: str, word: ObservedLoad, mean_prompt: float, now: float) -> None:
         """Its latest word; `mean_prompt` tokens are computed for a prompt, mostly."""
         there = word.waiting + word.running
         self._heard[address] = now

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.lowest import Lowest
 from extproc.core.fleet.prefix_index import PrefixIndex
-from extproc.core.fleet.pressure import Pressure, Word
+from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.residency import Residency
+from extproc.core.fleet.rolling_minimum import RollingMinimum
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
 MOST_REQUESTS = 1_000_000
@@ -111,7 +111,7 @@ class Signals:
         self._loads = ledger.loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
-        self._quiet: dict[str, Lowest] = {}
+        self._quiet: dict[str, RollingMinimum] = {}
         self._newest = 0.0
         self._last_word = 0.0
         self.residency = Residency()
@@ -127,7 +127,7 @@ class Signals:
         self.tokens: Mapping[str, float] = self.backlog.totals.sums
         """What is to be computed of ours and others', by address; 0 where nothing is known."""
 
-    def follow(self, addresses: Collection[str]) -> None:
+    def set_endpoints(self, addresses: Collection[str]) -> None:
         """These are the endpoints now: new ones start slowly, what others said is forgotten."""
         now = self.clock()
         for address in self._since.keys() - set(addresses):
@@ -137,7 +137,7 @@ class Signals:
             self._since.setdefault(address, now)
         self._newest = max(self._since.values(), default=now)
 
-    def reported(self, address: str, report: Report, inflight: int) -> None:
+    def record_scrape(self, address: str, report: Report, inflight: int) -> None:
         """An endpoint's metrics were read; `inflight` are our requests there when we asked."""
         if address not in self._since:
             return  # it left while it was asked
@@ -155,16 +155,16 @@ class Signals:
             # What was sent since we asked, the answer does not know of.
             self.backlog.at_most(address, int(pending) + ours - inflight)
         others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
-        word = Word(
+        word = ObservedLoad(
             report.load.waiting, report.running, report.load.kv_usage, ours, max(0.0, others)
         )
-        self.pressure.heard(address, word, self.backlog.mean, now)
+        self.pressure.record(address, word, self.backlog.mean, now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
         )
 
-    def answered(self, address: str, load: Load) -> None:
+    def record_load_report(self, address: str, load: Load) -> None:
         """An answer carried a load report. It was made when the request was over."""
         if address not in self._since:
             return
@@ -180,12 +180,12 @@ class Signals:
         """The last word of an endpoint, however old; None where there was none."""
         return self._readings.get(address)
 
-    def silent(self, max_age: float) -> frozenset[str]:
+    def stale(self, max_age: float) -> frozenset[str]:
         """Those that spoke once, but not in the `max_age` seconds before somebody's last word."""
         oldest = self._last_word - max_age
         return frozenset(a for a, reading in self._readings.items() if reading.at < oldest)
 
-    def silence(self, address: str) -> float | None:
+    def age(self, address: str) -> float | None:
         """Seconds since an endpoint said how loaded it is, since it came where it never did."""
         reading = self._readings.get(address)
         since = reading.at if reading is not None else self._since.get(address)
@@ -223,10 +223,10 @@ class Signals:
             return None
         waiting = report.load.waiting
         seen = waiting + report.running + report.finished - report.first_tokens
-        quiet = self._quiet.setdefault(address, Lowest())
-        return max(waiting, seen - quiet.with_(seen, self.clock()))
+        quiet = self._quiet.setdefault(address, RollingMinimum())
+        return max(waiting, seen - quiet.add(seen, self.clock()))
 
-    def newcomers(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
+    def new_endpoints(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
         """Those that came less than `max_age` seconds ago, with their ages."""
         now = self.clock()
         # Nearly always there are none, and this is asked for each request.

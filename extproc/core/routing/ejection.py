@@ -62,7 +62,7 @@ class Ejected:
     """Whether one has gone there when it was time."""
 
 
-class Observer(Protocol):
+class EjectionListener(Protocol):
     """Who wants to know of ejections; `models` are those that list the endpoint."""
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
@@ -84,9 +84,9 @@ class Ejection:
         """By address, those on trial included: while it is empty, requests need not ask."""
         self._avoided: frozenset[str] = frozenset()
         self._spared: dict[str, tuple[Snapshot, Snapshot]] = {}
-        self.observers: list[Observer] = []
+        self.listeners: list[EjectionListener] = []
 
-    def follow(self, models: Mapping[str, Model]) -> None:
+    def set_models(self, models: Mapping[str, Model]) -> None:
         """These are the models now. An endpoint that left is forgotten, and would begin anew."""
         self._models = models
         self._spared.clear()
@@ -98,7 +98,7 @@ class Ejection:
             for model in models.values():
                 self._keep_to_half(model)
 
-    def heard(self, address: str, outcome: Outcome | None, sent: Ejected | None = None) -> None:
+    def record(self, address: str, outcome: Outcome | None, sent: Ejected | None = None) -> None:
         """How an endpoint did with a request; `sent` is what `choose` said of it."""
         if outcome is Outcome.SERVED:
             if self._failures or self._ejected:
@@ -106,7 +106,7 @@ class Ejection:
         elif outcome is not None:
             self._failed(address, outcome, sent)
 
-    def spare(self, model: str, snapshot: Snapshot, adapter: str) -> Snapshot:
+    def without_ejected(self, model: str, snapshot: Snapshot, adapter: str) -> Snapshot:
         """The snapshot without those that are avoided now; as it is, where no other can serve."""
         now = self._clock()
         avoided = frozenset(address for address, one in self._ejected.items() if now < one.until)
@@ -151,13 +151,13 @@ class Ejection:
 
     def _eject(self, address: str, why: Outcome, seconds: float) -> None:
         self._ejected[address] = Ejected(seconds, self._clock() + seconds)
-        for observer in self.observers:
-            observer.ejected(self._listing(address), address, why, seconds)
+        for listener in self.listeners:
+            listener.ejected(self._listing(address), address, why, seconds)
 
     def _return(self, address: str) -> None:
         del self._ejected[address]
-        for observer in self.observers:
-            observer.returned(self._listing(address), address)
+        for listener in self.listeners:
+            listener.returned(self._listing(address), address)
 
     def _may_eject(self, address: str) -> bool:
         """Whether each model that lists it would still have half of its endpoints."""

@@ -52,7 +52,7 @@ class ResponseIds:
         """Return a new id for a response that the endpoint at this address makes."""
         return f"resp_{self._random_bytes(_RANDOM_BYTES).hex()}{_mark(address)}"
 
-    def moved(self, response_id: str, address: str) -> None:
+    def move(self, response_id: str, address: str) -> None:
         """Remember that another endpoint made the response."""
         if len(self._moved) >= MOST_MOVED:
             del self._moved[next(iter(self._moved))]

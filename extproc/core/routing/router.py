@@ -24,7 +24,7 @@ from extproc.core.routing.split import Split
 from extproc.core.strategies import Candidate, Prediction, Query, Reason
 
 
-class Placement(NamedTuple):
+class ResolvedRequest(NamedTuple):
     """A request as a strategy sees it: its model, adapter, prefix and place on the ring."""
 
     model: Model
@@ -123,7 +123,7 @@ class Router:
         """The catalog in force; `publish` puts another in its place."""
         self.ejection = Ejection(self.signals.clock)
         """Which endpoints are avoided because they failed."""
-        self.ejection.follow(self.catalog.models)
+        self.ejection.set_models(self.catalog.models)
         self.token_sizes = TokenSizes()
         """How long the tokens of each model are."""
         self.context_lengths = ContextLengths()
@@ -137,15 +137,15 @@ class Router:
     def publish(self, catalog: Catalog) -> None:
         """Puts a catalog in force, and shows it to all who follow."""
         self.catalog = catalog
-        self.ejection.follow(catalog.models)
+        self.ejection.set_models(catalog.models)
         for follower in self._followers:
             follower(catalog)
 
-    def follow(self, follower: Callable[[Catalog], None]) -> None:
+    def subscribe(self, follower: Callable[[Catalog], None]) -> None:
         """From now on shows each new catalog to this function too."""
         self._followers.append(follower)
 
-    def place(
+    def resolve(
         self,
         name: str,
         document: Document | None,
@@ -154,16 +154,16 @@ class Router:
         *,
         shown: float = 1.0,
         cut: bool = False,
-    ) -> Placement:
+    ) -> ResolvedRequest:
         """What the request means here; the document is that share of it. Raises ModelNotFound.
 
         `cut`: the document may end anywhere.
         """
         split = self.catalog.splits.get(name)
         if split is not None:
-            placement = self._place_split(split, document, headers, subset, shown, cut)
-            renames = split.answer_as_requested and placement.rename != name
-            return placement._replace(requested=name, answer_as=name if renames else None)
+            resolved = self._resolve_split(split, document, headers, subset, shown, cut)
+            renames = split.answer_as_requested and resolved.rename != name
+            return resolved._replace(requested=name, answer_as=name if renames else None)
         model, adapter = self.catalog.resolve(name)
         spec = model.spec.load_balancing.prefix_hash
         prefix, source = read_prefix(document, headers, spec, cut=cut)
@@ -175,14 +175,14 @@ class Router:
             prompt = prompt_of(document, served, shown=shown, cut=cut)
         key = key_of(adapter, prefix, "" if source else salt_of(document))
         answer_as = name if rename is not None and model.spec.answer_as_requested else None
-        return Placement(
+        return ResolvedRequest(
             *(model, adapter, prefix, key, snapshot, rename, prompt),
             session=source,
             requested=name,
             answer_as=answer_as,
         )
 
-    def _place_split(
+    def _resolve_split(
         self,
         split: Split,
         document: Document | None,
@@ -190,13 +190,13 @@ class Router:
         subset: Subset | None,
         shown: float,
         cut: bool,
-    ) -> Placement:
+    ) -> ResolvedRequest:
         """In the first target that has an endpoint for the request, else in the first."""
         sticky, source = read_prefix(document, headers, split.key, cut=cut)
         settled = is_settled(sticky, document, split.key, source)
-        first: Placement | None = None
+        first: ResolvedRequest | None = None
         for target in split.order(sticky, self._rng):
-            place = self.place(target, document, headers, subset, shown=shown, cut=cut)
+            place = self.resolve(target, document, headers, subset, shown=shown, cut=cut)
             served = place.adapter or place.model.spec.served
             place = place._replace(rename=served, settled=settled)
             if place.snapshot.eligible(place.adapter):
@@ -211,33 +211,33 @@ class Router:
         known = found.snapshot.endpoints if found else ()
         return next((e for e in known if e.address == address), Endpoint(address, address))
 
-    def order(self, placement: Placement, query: Query) -> Iterator[Candidate]:
+    def order(self, resolved: ResolvedRequest, query: Query) -> Iterator[Candidate]:
         """The model's eligible endpoints, the best first, at this moment's loads."""
-        return placement.model.strategy.rank(query, placement.snapshot, self.ledger.loads)
+        return resolved.model.strategy.rank(query, resolved.snapshot, self.ledger.loads)
 
-    def decide(self, placement: Placement) -> Decision:
+    def decide(self, resolved: ResolvedRequest) -> Decision:
         """Picks an endpoint and takes a lease on it. Raises NoEndpoints."""
-        spec = placement.model.spec
-        strategy = placement.model.strategy
-        query = self._query(placement)
-        ejection, spared = self.ejection, placement
+        spec = resolved.model.spec
+        strategy = resolved.model.strategy
+        query = self._query(resolved)
+        ejection, spared = self.ejection, resolved
         if ejection.ejected:
-            snapshot = ejection.spare(spec.name, placement.snapshot, placement.adapter)
-            spared = placement._replace(snapshot=snapshot)
+            snapshot = ejection.without_ejected(spec.name, resolved.snapshot, resolved.adapter)
+            spared = resolved._replace(snapshot=snapshot)
         order = self.order(spared, query)
-        if placement.holder is not None:
-            order = _holder_first(order, placement.holder)
+        if resolved.holder is not None:
+            order = _holder_first(order, resolved.holder)
         best = next(order, None)
         if best is None:
-            restricted = placement.snapshot is not placement.model.snapshot
-            raise NoEndpoints(spec.name, placement.adapter, restricted=restricted)
+            restricted = resolved.snapshot is not resolved.model.snapshot
+            raise NoEndpoints(spec.name, resolved.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
         fallback = second.endpoint.address if second else None
         ejected = None
         if ejection.ejected:
             ejected = ejection.chosen(best.endpoint.address)
             if fallback is None and self._fallbacks:
-                others = placement.snapshot.eligible(placement.adapter)
+                others = resolved.snapshot.eligible(resolved.adapter)
                 fallback = ejection.last_resort(others, best.endpoint.address)
         strategy.chosen(query, best.endpoint)
         inflight = self.ledger.loads.get(best.endpoint.address, 0)
@@ -248,30 +248,30 @@ class Router:
             lease.prefill = self.signals.backlog.add(best.endpoint.address, uncached)
         return Decision(
             model=spec.name,
-            adapter=placement.adapter,
+            adapter=resolved.adapter,
             strategy=spec.load_balancing.strategy,
-            key=placement.key,
+            key=resolved.key,
             reason=best.reason,
             hops=best.hops,
             inflight=inflight,
-            candidates=len(spared.snapshot.eligible(placement.adapter)),
+            candidates=len(spared.snapshot.eligible(resolved.adapter)),
             fallback=fallback,
-            rename=placement.rename,
+            rename=resolved.rename,
             reads_signals=strategy.reads_signals,
             prediction=prediction,
             ejected=ejected,
-            requested=placement.requested,
-            answer_as=placement.answer_as,
+            requested=resolved.requested,
+            answer_as=resolved.answer_as,
             response_id=self.response_ids.assign(best.endpoint.address)
-            if placement.stores
+            if resolved.stores
             else None,
             lease=lease,
         )
 
-    def _query(self, placement: Placement) -> Query:
-        per_token = self.token_sizes.of(placement.model.spec.name)
-        by_session = placement.session != ""
-        return Query(placement.adapter, placement.key, placement.prompt, per_token, by_session)
+    def _query(self, resolved: ResolvedRequest) -> Query:
+        per_token = self.token_sizes.of(resolved.model.spec.name)
+        by_session = resolved.session != ""
+        return Query(resolved.adapter, resolved.key, resolved.prompt, per_token, by_session)
 
 
 def _holder_first(order: Iterator[Candidate], address: str) -> Iterator[Candidate]:

@@ -140,7 +140,7 @@ class PrefixCache(Strategy):
         if now >= self._looked + max_age / 3:
             self._looked = now
             self._signals.pressure.expire(now - max_age)
-            self._silent = self._signals.silent(max_age)
+            self._silent = self._signals.stale(max_age)
 
     def _depths(self, prompt: Prompt) -> dict[int, int]:
         """How many blocks of the prompt endpoints have, by their places.

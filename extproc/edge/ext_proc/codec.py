@@ -10,7 +10,6 @@ from typing import cast
 from google.protobuf.struct_pb2 import Value
 
 from extproc.core.conversation.events import (
-    Answer,
     BodyMode,
     Chunk,
     Event,
@@ -18,6 +17,7 @@ from extproc.core.conversation.events import (
     Kind,
     Modes,
     Proceed,
+    Reply,
 )
 from extproc.core.fleet.load_report import REPORT_HEADER
 from extproc.core.fleet.outcome import outcome_of
@@ -100,7 +100,7 @@ def decode(message: bytes) -> Event:
     return Event(kind, modes=modes) if kind else _UNKNOWN
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answer: Reply) -> bytes:
     """The serialised ProcessingResponse of an answer."""
     if isinstance(answer, Proceed):
         return _encode_proceed(answer)

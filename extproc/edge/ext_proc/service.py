@@ -10,9 +10,9 @@ from time import perf_counter
 from extproc.adapters.observability.log_sampler import LogSampler
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.conversation.prefix_keeping import PrefixKeepingConversation
 from extproc.core.conversation.state_machine import Conversation
-from extproc.core.conversation.telling import TellingConversation
-from extproc.core.fleet.load_report import Shown
+from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.router import Decision, Router
 from extproc.edge.ext_proc.codec import decode, encode
@@ -39,8 +39,8 @@ class ExternalProcessor:
         self._telemetry = telemetry
         self._rng = rng
         self._sampler = sampler or LogSampler()
-        self._shown = Shown()
-        self._conversation = TellingConversation if log_prompts else Conversation
+        self._shown = ResponseVisibility()
+        self._conversation = PrefixKeepingConversation if log_prompts else Conversation
         self._pass_unknown = pass_unknown
 
     def open(self) -> Session:
@@ -121,7 +121,7 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
         told: dict[str, object] = {}
-        if isinstance(conversation, TellingConversation):
+        if isinstance(conversation, PrefixKeepingConversation):
             told["prefix"] = conversation.prefix
         hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
         log.debug(

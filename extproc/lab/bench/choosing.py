@@ -27,8 +27,8 @@ def grid(times: int) -> Grid:
 
 def _deciding(strategy: str, endpoints: int) -> Callable[[], object]:
     fleet = Fleet(strategy, endpoints)
-    placements = [fleet.place(document) for document in documents()]
-    for placement in placements:
-        fleet.decide(placement)
-    turns = cycle(placements)
+    resolved_requests = [fleet.resolve(document) for document in documents()]
+    for resolved in resolved_requests:
+        fleet.decide(resolved)
+    turns = cycle(resolved_requests)
     return lambda: fleet.decide(next(turns))

@@ -114,16 +114,16 @@ def p99_microseconds(strategy: str, endpoints: int, times: int) -> float:
     fleet = Fleet(strategy, endpoints)
     if strategy == "PrefixCache":
         fleet.fill(Random(2))
-    placements = [fleet.place(document) for document in documents()]
-    for placement in placements:
-        fleet.decide(placement)
+    resolved_requests = [fleet.resolve(document) for document in documents()]
+    for resolved in resolved_requests:
+        fleet.decide(resolved)
     found = []
     for window in range(_WINDOWS):
         taken = []
         for number in range(window, window + max(times // _WINDOWS, 100)):
-            placement = placements[number % len(placements)]
+            resolved = resolved_requests[number % len(resolved_requests)]
             started = perf_counter()
-            fleet.decide(placement)
+            fleet.decide(resolved)
             taken.append(perf_counter() - started)
         found.append(_p99(taken))
     return median(found) * 1e6

@@ -21,7 +21,7 @@ from typing import TypeVar
 from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.request.body import Document, read_json
-from extproc.core.routing.router import Placement
+from extproc.core.routing.router import ResolvedRequest
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.routers import BLOCKS, ROUNDS, Fleet, best, bodies, documents, random_blocks
 
@@ -36,10 +36,10 @@ ADDED = (256, 4, 1)
 """Blocks that a prompt adds to what is known: a new long one, a turn of a chat, a short one."""
 
 
-def _new(placement: Placement, rng: Random) -> Placement:
+def _new(resolved: ResolvedRequest, rng: Random) -> ResolvedRequest:
     """The same request with a prompt that nobody has seen."""
     prompt = Prompt(random_blocks(rng, BLOCKS), BLOCKS * BLOCK_BYTES)
-    return placement._replace(prompt=prompt, key=rng.getrandbits(64))
+    return resolved._replace(prompt=prompt, key=rng.getrandbits(64))
 
 
 def _each(call: Callable[[T], object], values: Iterator[T]) -> Callable[[], object]:
@@ -75,7 +75,7 @@ def _reading(
     return {
         "parse the body": best(dict.fromkeys(fleets, _each(parse, cycle(heads))), times),
         "read the prompt": best(
-            {name: _each(fleet.place, cycle(documents)) for name, fleet in fleets.items()}, times
+            {name: _each(fleet.resolve, cycle(documents)) for name, fleet in fleets.items()}, times
         ),
     }
 
@@ -89,9 +89,9 @@ def _deciding(
         rng = Random(2)
         if name == "PrefixCache":
             fleet.fill(rng)
-        known = [fleet.place(document) for document in documents]
-        for placement in known * 3:
-            fleet.decide(placement)
+        known = [fleet.resolve(document) for document in documents]
+        for resolved in known * 3:
+            fleet.decide(resolved)
         unknown = [_new(known[0], rng) for _ in range(times * ROUNDS)]
         warm[name] = _each(fleet.decide, cycle(known))
         new[name] = _each(fleet.decide, iter(unknown))

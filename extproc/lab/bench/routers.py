@@ -13,7 +13,7 @@ from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.body import Document, read_json
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Placement, Router
+from extproc.core.routing.router import ResolvedRequest, Router
 from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
 
@@ -42,18 +42,18 @@ class Fleet:
         spec = ModelsSpec.model_validate({"models": [model]})
         catalog = revise(Catalog(), spec.models, lambda one: build(one, rng, self.signals))
         self.router.publish(catalog)
-        self.signals.follow(self.addresses)
+        self.signals.set_endpoints(self.addresses)
         for address in self.addresses:
-            self.signals.reported(address, _CACHE, 0)
+            self.signals.record_scrape(address, _CACHE, 0)
         self._leases: deque[Lease] = deque()
 
-    def place(self, document: Document | None) -> Placement:
+    def resolve(self, document: Document | None) -> ResolvedRequest:
         """The request as the strategy sees it."""
-        return self.router.place("m", document, {})
+        return self.router.resolve("m", document, {})
 
-    def decide(self, placement: Placement) -> None:
+    def decide(self, resolved: ResolvedRequest) -> None:
         """One request comes and, once there are enough, the oldest goes."""
-        self._leases.append(self.router.decide(placement).lease)
+        self._leases.append(self.router.decide(resolved).lease)
         if len(self._leases) > _IN_FLIGHT * len(self.addresses):
             self._leases.popleft().release()
 

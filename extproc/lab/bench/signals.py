@@ -71,7 +71,7 @@ async def _run(
     rng, ledger = Random(1), Ledger()
     router = Router(ledger, signals=Signals(monotonic, ledger), rng=rng)
     scraper = Scraper(router, way, rng)
-    router.follow(scraper.follow)
+    router.subscribe(scraper.set_models)
     served_by = [f"10.0.0.{i + 1}:8000" for i in range(8)]
     spec = ModelsSpec.model_validate(way.document(addresses, served_by))
     router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))

@@ -110,17 +110,17 @@ class Sidecar:
         there = tuple(address for address, number in self._numbers.items() if number in present)
         model = self._model.model_copy(update={"endpoints": there})
         self._router.publish(revise(self._router.catalog, [model], self._make))
-        self._signals.follow(there)
+        self._signals.set_endpoints(there)
         self._read_engines()
 
     def decide(self, api: Api, turn: Turn, session: str = "") -> Decision:
         """Where a request goes, with its lease. Raises NoEndpoints where all engines are gone."""
         shown = document(api, turn.prompt, self._spec.prefix_hash.prefix_char_length)
         headers = {SESSION_HEADER: session} if session else {}
-        placement = self._router.place(turn.adapter or MODEL, shown, headers)
-        if placement.model.strategy.reads_prompts:
-            placement = placement._replace(prompt=self._prompts.of(turn))
-        return self._router.decide(placement)
+        resolved = self._router.resolve(turn.adapter or MODEL, shown, headers)
+        if resolved.model.strategy.reads_prompts:
+            resolved = resolved._replace(prompt=self._prompts.of(turn))
+        return self._router.decide(resolved)
 
     def _read_engines(self) -> None:
         """From now on; each that is new for the first time soon."""
@@ -137,7 +137,7 @@ class Sidecar:
         if self._followed.get(address) is not engine:
             return  # it has left
         inflight = self._ledger.loads.get(address, 0)
-        self._signals.reported(address, _report(engine), inflight)
+        self._signals.record_scrape(address, _report(engine), inflight)
         interval = plan.busy if inflight else plan.idle
         wait = interval * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
         self._timeline.at(self._timeline.now + wait, partial(self._read, address, plan, engine))

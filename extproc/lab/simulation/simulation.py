@@ -208,7 +208,7 @@ class _Phase:
         for number, cached in tokens.first.items():
             self._cached[number] = cached
             if self._scenario.answers_shown:
-                self._flights[number].lease.answered()
+                self._flights[number].lease.finish_prefill()
         for number in tokens.finished:
             self._flights.pop(number).lease.release()
         if tokens.finished:

@@ -26,13 +26,13 @@ def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixtu
         Ledger(), catalog(model_spec("a"), model_spec("b")), signals=Signals(clock, Ledger())
     )
     ejection, telemetry = serving.ejection, Telemetry(serving)
-    ejection.observers.append(EjectionReport(telemetry))
+    ejection.listeners.append(EjectionReport(telemetry))
     for _ in range(10):
-        ejection.heard(FAILING, Outcome.RESET)
+        ejection.record(FAILING, Outcome.RESET)
     clock.forward(5)
-    ejection.heard(FAILING, Outcome.ERROR, ejection.chosen(FAILING))
+    ejection.record(FAILING, Outcome.ERROR, ejection.chosen(FAILING))
     for _ in range(10):
-        ejection.heard(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
+        ejection.record(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
     where = {"endpoint": FAILING, "models": "a,b"}
     assert [(line.levelname, line.message, vars(line)["fields"]) for line in caplog.records] == [
         ("WARNING", "endpoint ejected", {**where, "reason": "reset", "seconds": 5.0}),

@@ -10,7 +10,7 @@ from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, 
 
 
 def decide(serving: Router, model: str) -> Decision:
-    return serving.decide(serving.place(model, None, {}))
+    return serving.decide(serving.resolve(model, None, {}))
 
 
 def test_every_model_is_shown_with_its_endpoints() -> None:
@@ -53,7 +53,7 @@ class TestSignals:
         now = 100.0
         serving = Router(Ledger(), signals=Signals(lambda: now))
         serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
-        serving.signals.follow(["10.0.0.1:8000"])
+        serving.signals.set_endpoints(["10.0.0.1:8000"])
         report = Report(
             Load(waiting=2.0, kv_usage=0.25),
             running=3.0,
@@ -66,7 +66,7 @@ class TestSignals:
             cached_tokens=768.0,
             first_tokens=3.0,
         )
-        serving.signals.reported("10.0.0.1:8000", report, inflight=1)
+        serving.signals.record_scrape("10.0.0.1:8000", report, inflight=1)
         now = 101.2345
         assert signals_of(serving) == {
             "waiting": 2.0,
@@ -84,7 +84,7 @@ class TestSignals:
             "age_seconds": 1.234,
             "reported_age_seconds": 1.234,
         }
-        serving.signals.answered("10.0.0.1:8000", Load(waiting=0.0, kv_usage=0.5))
+        serving.signals.record_load_report("10.0.0.1:8000", Load(waiting=0.0, kv_usage=0.5))
         now = 102.0
         shown = signals_of(serving)
         assert shown is not None
@@ -93,9 +93,9 @@ class TestSignals:
 
     def test_are_shown_in_part_where_only_an_answer_told_of_them(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
-        serving.signals.follow(["10.0.0.1:8000"])
+        serving.signals.set_endpoints(["10.0.0.1:8000"])
         assert signals_of(serving) is None
-        serving.signals.answered("10.0.0.1:8000", Load(waiting=1.0, kv_usage=0.5))
+        serving.signals.record_load_report("10.0.0.1:8000", Load(waiting=1.0, kv_usage=0.5))
         assert signals_of(serving) == {
             "waiting": 1.0,
             "running": None,
@@ -138,9 +138,9 @@ def test_an_endpoint_that_fails_is_ejected_until_it_serves_again() -> None:
         }
 
     for _ in range(3):
-        ejection.heard(failing, Outcome.RESET)
+        ejection.record(failing, Outcome.RESET)
     assert shown() == {"a": ["ejected", "ready"], "b": ["ejected", "ready"]}
-    ejection.heard(failing, Outcome.SERVED, ejection.chosen(failing))
+    ejection.record(failing, Outcome.SERVED, ejection.chosen(failing))
     assert shown() == {"a": ["ready", "ready"], "b": ["ready", "ready"]}
 
 

@@ -29,7 +29,7 @@ from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, 
 
 
 def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> Decision:
-    return serving.decide(serving.place(model, {"prompt": prompt}, {}))
+    return serving.decide(serving.resolve(model, {"prompt": prompt}, {}))
 
 
 def test_every_promised_metric_is_there_from_the_start() -> None:
@@ -155,10 +155,10 @@ class TestEndpoints:
         telemetry = Telemetry(serving)
         ejection, failing = serving.ejection, TWO_ADDRESSES[0]
         for _ in range(3):
-            ejection.heard(failing, Outcome.RESET)
+            ejection.record(failing, Outcome.RESET)
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 1
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 1
-        ejection.heard(failing, Outcome.SERVED, ejection.chosen(failing))
+        ejection.record(failing, Outcome.SERVED, ejection.chosen(failing))
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 0
 
@@ -291,9 +291,9 @@ class TestSignals:
         telemetry, (one, two) = Telemetry(serving), TWO_ADDRESSES
         name = "extproc_signals_age_seconds"
         assert sample(telemetry, name, model="llama", endpoint=one) == -1
-        serving.signals.follow(TWO_ADDRESSES)
+        serving.signals.set_endpoints(TWO_ADDRESSES)
         now = 105.0
-        serving.signals.reported(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        serving.signals.record_scrape(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
         now = 107.0
         assert sample(telemetry, name, model="llama", endpoint=one) == 2
         assert sample(telemetry, name, model="llama", endpoint=two) == 7
@@ -374,7 +374,7 @@ class TestPrefixes:
     def serving(self) -> Router:
         serving = Router(Ledger())
         serving.publish(catalog(model_spec(strategy="PrefixCache"), model_spec("b")))
-        serving.signals.follow(TWO_ADDRESSES)
+        serving.signals.set_endpoints(TWO_ADDRESSES)
         return serving
 
     def test_that_endpoints_are_believed_to_have_are_counted_in_blocks(self) -> None:
@@ -388,8 +388,8 @@ class TestPrefixes:
     def test_that_endpoints_really_had_are_counted_as_they_count_them(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
         said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
-        serving.signals.reported(one, said, inflight=0)
-        serving.signals.reported(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        serving.signals.record_scrape(one, said, inflight=0)
+        serving.signals.record_scrape(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
         telemetry = Telemetry(serving)
         prompt, cached = (
             "extproc_endpoint_prompt_tokens_total",
@@ -402,6 +402,6 @@ class TestPrefixes:
 
     def test_are_unknown_where_only_an_answer_told_of_an_endpoint(self) -> None:
         serving, (one, _) = self.serving(), TWO_ADDRESSES
-        serving.signals.answered(one, Load(0.0, 0.0))
+        serving.signals.record_load_report(one, Load(0.0, 0.0))
         name = "extproc_endpoint_prompt_tokens_total"
         assert sample(Telemetry(serving), name, model="llama", endpoint=one) == -1

@@ -112,7 +112,7 @@ class Scene:
         self.router = Router(ledger, signals=Signals(monotonic, ledger))
         self.results: Counter[tuple[str, str]] = Counter()
         self.scraper = Scraper(self.router, self, Random(0))
-        self.router.follow(self.scraper.follow)
+        self.router.subscribe(self.scraper.set_models)
 
     def signal_read(self, path: str, result: str) -> None:
         """Counts a reading."""

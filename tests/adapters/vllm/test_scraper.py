@@ -27,7 +27,7 @@ Start = Callable[[], Awaitable[Server]]
 def known(scene: Scene, name: str) -> bool:
     """Whether requests can call a model by this name."""
     try:
-        scene.router.place(name, None, {})
+        scene.router.resolve(name, None, {})
     except ModelNotFound:
         return False
     return True
@@ -434,8 +434,8 @@ class TestAnAdapter:
 
         one.has("sql")
         await eventually(lambda: known(scene, "sql"))
-        placement = scene.router.place("sql", None, {})
-        assert scene.router.decide(placement).address == one.address
+        resolved = scene.router.resolve("sql", None, {})
+        assert scene.router.decide(resolved).address == one.address
         assert scene.router.catalog.found == {one.address: {"sql"}}
 
         one.has()

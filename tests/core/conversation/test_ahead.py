@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Answers
+from extproc.core.conversation.state_machine import Replies
 from extproc.core.schema import ModelSpec
 from tests.core.builders import model_spec
 from tests.core.conversation.test_duplex import LLAMA, QWEN, Peer, asking, refusal
@@ -20,12 +20,12 @@ def peer(*specs: ModelSpec) -> Peer:
     return Peer(*specs, modes=AHEAD)
 
 
-def kinds(answers: Answers) -> list[Kind]:
+def kinds(answers: Replies) -> list[Kind]:
     assert all(isinstance(answer, Proceed) for answer in answers)
     return [answer.kind for answer in answers if isinstance(answer, Proceed)]
 
 
-def bodies(answers: Answers) -> list[bytes | None]:
+def bodies(answers: Replies) -> list[bytes | None]:
     return [a.body for a in answers if isinstance(a, Proceed) and a.kind is Kind.REQUEST_BODY]
 
 
@@ -95,7 +95,7 @@ class TestThePartsOfTheBody:
         one = peer(SERVED)
         one.headers()
         body = asking("l")
-        answers: Answers = ()
+        answers: Replies = ()
         for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
             answers = one.body(body[start:end], end=end == len(body))
         shown = bodies(answers)

@@ -11,7 +11,7 @@ import pytest
 
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.conversation.state_machine import Conversation, Replies
 from extproc.core.conversation.usage import Usage
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Signals
@@ -35,7 +35,7 @@ class Gateway:
     def __init__(self, strategy: str = "PrefixCache") -> None:
         ledger = Ledger()
         self.signals = Signals(lambda: 0.0, ledger)
-        self.signals.follow(TWO_ADDRESSES)
+        self.signals.set_endpoints(TWO_ADDRESSES)
         spec = model_spec("llama", aliases=["l"], adapters=["sql"], strategy=strategy)
         make = partial(build, rng=Random(0), signals=self.signals)
         self.router = Router(ledger, revise(Catalog(), [spec], make), signals=self.signals)
@@ -94,11 +94,11 @@ class Stream:
         response = self.conversation.response
         return response is not None and response.retried
 
-    def headed(self, served_by: str = "") -> Answers:
+    def headed(self, served_by: str = "") -> Replies:
         """Envoy shows the head of the answer."""
         return self.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=served_by))
 
-    def answered(self, *parts: bytes, end: bool = False) -> list[Answers]:
+    def answered(self, *parts: bytes, end: bool = False) -> list[Replies]:
         """Envoy shows pieces of its body; whether the last one is its end."""
         ends = [*[False] * (len(parts) - 1), end]
         return [

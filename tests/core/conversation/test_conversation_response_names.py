@@ -7,7 +7,7 @@ import json
 import pytest
 
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Answers
+from extproc.core.conversation.state_machine import Replies
 from extproc.core.schema import ModelSpec
 from tests.core.builders import model_spec, split_spec
 from tests.core.conversation.test_duplex import Peer, asking
@@ -40,7 +40,7 @@ def head(peer: Peer, media_type: str = "application/json") -> Proceed:
     return answer
 
 
-def passed(answers: Answers, part: bytes) -> bytes:
+def passed(answers: Replies, part: bytes) -> bytes:
     """The bytes that go to the client in place of this part."""
     if not answers:
         return b""

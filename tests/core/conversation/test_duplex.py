@@ -21,7 +21,7 @@ from extproc.core.conversation.events import (
 )
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.conversation.state_machine import Conversation, Replies
 from extproc.core.request.refusals import InvalidRequest
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router
@@ -48,7 +48,7 @@ class Peer:
         method: str = "POST",
         subset: tuple[str, ...] | None = None,
         **others: str,
-    ) -> Answers:
+    ) -> Replies:
         named = {name.replace("_", "-"): value.encode() for name, value in others.items()}
         raw = {":method": method.encode(), ":path": path.encode(), **named}
         return self.conversation.receive(
@@ -61,13 +61,13 @@ class Peer:
             )
         )
 
-    def body(self, part: bytes, *, end: bool = False) -> Answers:
+    def body(self, part: bytes, *, end: bool = False) -> Replies:
         return self.conversation.receive(Event(Kind.REQUEST_BODY, body=part, end_of_stream=end))
 
-    def trailers(self) -> Answers:
+    def trailers(self) -> Replies:
         return self.conversation.receive(Event(Kind.REQUEST_TRAILERS))
 
-    def response(self, part: bytes, *, end: bool = False) -> Answers:
+    def response(self, part: bytes, *, end: bool = False) -> Replies:
         return self.conversation.receive(Event(Kind.RESPONSE_BODY, body=part, end_of_stream=end))
 
     def routed(self, body: bytes | None = None) -> Proceed:
@@ -88,13 +88,13 @@ def asking(model: str = "llama", content: str = "hello", **more: Any) -> bytes:
     return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
 
 
-def streamed(answers: Answers, kind: Kind = Kind.REQUEST_BODY) -> bytes:
+def streamed(answers: Replies, kind: Kind = Kind.REQUEST_BODY) -> bytes:
     """What goes back to Envoy in these answers, which are pieces of a body."""
     assert all(isinstance(answer, Chunk) and answer.kind is kind for answer in answers)
     return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
 
 
-def refusal(answers: Answers) -> tuple[int, str]:
+def refusal(answers: Replies) -> tuple[int, str]:
     (answer,) = answers
     assert isinstance(answer, Immediate)
     return answer.status, json.loads(answer.body)["error"]["code"]

@@ -33,7 +33,7 @@ class Gateway:
         self.clock = Clock()
         ledger = Ledger()
         signals = Signals(self.clock, ledger)
-        signals.follow(ADDRESSES)
+        signals.set_endpoints(ADDRESSES)
         self.addresses = ADDRESSES[:endpoints]
         spec = model_spec("llama", endpoints=self.addresses)
         spec = spec.model_copy(update={"load_balancing": balancing(strategy)})
@@ -237,8 +237,8 @@ class TestAnAnswer:
             conversation.receive(answer)
         gateway.clock.forward(5)
         ejection = gateway.router.ejection
-        ejection.heard(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
-        ejection.heard(ADDRESSES[1], Outcome.RESET)
+        ejection.record(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
+        ejection.record(ADDRESSES[1], Outcome.RESET)
         assert gateway.ejected == {ADDRESSES[1]}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.conversation.state_machine import Conversation, Replies
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, split_spec
 from tests.core.conversation.test_duplex import Peer, asking, refusal
@@ -21,7 +21,7 @@ MULTIPART = b"multipart/form-data; boundary=B"
 FORM = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nqwen\r\n--B--\r\n'
 
 
-def proceed(answers: Answers, position: int = 0) -> Proceed:
+def proceed(answers: Replies, position: int = 0) -> Proceed:
     answer = answers[position]
     assert isinstance(answer, Proceed)
     return answer
@@ -36,16 +36,16 @@ class WithoutPath:
 
     def headers(
         self, *, end: bool = False, content_type: bytes = b"application/json", **others: bytes
-    ) -> Answers:
+    ) -> Replies:
         headers = {name.replace("_", "-"): value for name, value in others.items()}
         headers["content-type"] = content_type
         event = Event(Kind.REQUEST_HEADERS, headers=headers, end_of_stream=end)
         return self.conversation.receive(event)
 
-    def body(self, body: bytes) -> Answers:
+    def body(self, body: bytes) -> Replies:
         return self.conversation.receive(Event(Kind.REQUEST_BODY, body=body, end_of_stream=True))
 
-    def asked(self, body: bytes, content_type: bytes = b"application/json") -> Answers:
+    def asked(self, body: bytes, content_type: bytes = b"application/json") -> Replies:
         assert self.headers(content_type=content_type) == ()
         return self.body(body)
 

@@ -12,7 +12,7 @@ from extproc.core.request.blocks import MOST_BYTES, Prompt, prompt_of
 from extproc.core.request.body import Document, read_json
 from extproc.core.request.paths import Api
 from extproc.core.request.refusals import InvalidRequest, ModelNotFound
-from extproc.core.routing.router import Decision, Placement
+from extproc.core.routing.router import Decision, ResolvedRequest
 from tests.core.builders import model_spec, router
 
 LLAMA = model_spec("llama", prefixCharLength=20)
@@ -24,8 +24,8 @@ def head(api: Api = Api.GENERATE, **headers: str) -> Head:
     return Head(Request(router(LLAMA, QWEN), api, raw))
 
 
-def model_of(placement: Placement | None) -> str | None:
-    return placement.model.spec.name if placement else None
+def model_of(resolved: ResolvedRequest | None) -> str | None:
+    return resolved.model.spec.name if resolved else None
 
 
 def chat(**fields: Any) -> bytes:
@@ -49,15 +49,15 @@ class TestItIsEnough:
         held = head()
         body = chat(**TALK)
         assert held.add(body[:40]) is None
-        placement = held.add(body[40:200])
-        assert placement is not None
-        assert (model_of(placement), placement.prefix) == ("llama", "tell me of the sea tell"[:20])
+        resolved = held.add(body[40:200])
+        assert resolved is not None
+        assert (model_of(resolved), resolved.prefix) == ("llama", "tell me of the sea tell"[:20])
 
     def test_once_the_model_is_read_where_a_header_is_the_key(self) -> None:
         held = head(x_session="s-1")
-        placement = held.add(b'{"model": "qwen", "mess')
-        assert placement is not None
-        assert (model_of(placement), placement.prefix) == ("qwen", "s-1")
+        resolved = held.add(b'{"model": "qwen", "mess')
+        assert resolved is not None
+        assert (model_of(resolved), resolved.prefix) == ("qwen", "s-1")
 
     def test_once_the_model_is_read_where_the_api_has_no_prefix(self) -> None:
         assert model_of(head(Api.MODEL_ONLY).add(b'{"model": "llama", "input": "he')) == "llama"
@@ -126,10 +126,10 @@ class TestAStrategyThatReadsPrompts:
 
     def placed(self, body: bytes, length: str) -> Prompt:
         """What is known of the prompt of a body that is announced to be so long."""
-        placement = self.head(content_length=length).add(body[:HEAD_LIMIT])
-        assert placement is not None
-        assert placement.prompt is not None
-        return placement.prompt
+        resolved = self.head(content_length=length).add(body[:HEAD_LIMIT])
+        assert resolved is not None
+        assert resolved.prompt is not None
+        return resolved.prompt
 
     BODY = chat(**{"model": "remembers", **TALK})
 
@@ -139,22 +139,22 @@ class TestAStrategyThatReadsPrompts:
         # Model and prefix are known by then, and PrefixHash would let it go.
         assert held.add(body[:10_000]) is None
         assert held.add(body[10_000:]) is None
-        placement = held.end()
-        assert placement.prompt == prompt_of(read_json(body, complete=True), "remembers")
+        resolved = held.end()
+        assert resolved.prompt == prompt_of(read_json(body, complete=True), "remembers")
 
     def test_is_shown_the_head_of_a_body_that_does_not(self) -> None:
         held = self.head()
         for start in range(0, HEAD_LIMIT - 1, 1000):
             assert held.add(self.BODY[start : min(start + 1000, HEAD_LIMIT - 1)]) is None
-        placement = held.add(self.BODY[HEAD_LIMIT - 1 :])
-        assert placement is not None
+        resolved = held.add(self.BODY[HEAD_LIMIT - 1 :])
+        assert resolved is not None
         seen = read_json(self.BODY[:HEAD_LIMIT], complete=False)
-        assert placement.prompt == prompt_of(seen, "remembers")
+        assert resolved.prompt == prompt_of(seen, "remembers")
 
     def test_does_not_keep_other_models_from_being_let_go_early(self) -> None:
         body = chat(model="llama", **TALK)
-        placement = self.head().add(body[:300])
-        assert model_of(placement) == "llama"
+        resolved = self.head().add(body[:300])
+        assert model_of(resolved) == "llama"
 
     def test_is_told_how_long_a_body_is_that_is_cut(self) -> None:
         assert len(self.BODY) > 2 * HEAD_LIMIT
@@ -188,7 +188,7 @@ class TestAStrategyThatReadsPrompts:
 
 def _renamed() -> Decision:
     serving = router(model_spec("llama"))
-    return serving.decide(serving.place("llama", None, {})._replace(rename="qwen"))
+    return serving.decide(serving.resolve("llama", None, {})._replace(rename="qwen"))
 
 
 RENAMED = _renamed()

@@ -26,7 +26,7 @@ def lengths(**by_last_digits: int) -> ContextLengths:
     """Lengths of endpoints: `x0_1=8` for 10.0.0.1:1."""
     found = ContextLengths()
     for digits, tokens in by_last_digits.items():
-        found.learn(f"10.0.{digits[1:].replace('_', '.')}:1", tokens)
+        found.set(f"10.0.{digits[1:].replace('_', '.')}:1", tokens)
     return found
 
 
@@ -102,7 +102,7 @@ class TestTheContextLength:
         known = lengths(x0_1=8, x0_2=4)
         known.keep_only(["10.0.0.1:1"])
         assert json.loads(openai(known).one("llama"))["max_model_len"] == 8
-        known.learn("10.0.0.1:1", None)
+        known.set("10.0.0.1:1", None)
         assert "max_model_len" not in json.loads(openai(known).one("llama"))
 
 

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Answers, Conversation
-from extproc.core.fleet.load_report import Shown
+from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.fleet.signals import Load
 from tests.core.builders import TWO_ADDRESSES, model_spec, router
 
@@ -28,8 +28,8 @@ class Gateway:
 
     def __init__(self, strategy: str = "LeastQueue", *, shows_answers: bool = True) -> None:
         self.router = router(model_spec("llama", strategy=strategy))
-        self.router.signals.follow(TWO_ADDRESSES)
-        self.shown = Shown()
+        self.router.signals.set_endpoints(TWO_ADDRESSES)
+        self.shown = ResponseVisibility()
         if shows_answers:
             first = self.request()
             first.answered()
@@ -66,7 +66,7 @@ class Request:
         """Where it went."""
         return self.decided.target
 
-    def answered(self, report: bytes | None = None, served_by: str = "") -> Answers:
+    def answered(self, report: bytes | None = None, served_by: str = "") -> Replies:
         """Envoy shows the head of the answer."""
         event = Event(Kind.RESPONSE_HEADERS, load_report=report, served_by=served_by)
         return self.conversation.receive(event)

@@ -18,7 +18,7 @@ from extproc.core.conversation.events import (
     Modes,
     Proceed,
 )
-from extproc.core.conversation.state_machine import Answers, Conversation, Listed, Passed
+from extproc.core.conversation.state_machine import Conversation, Listed, Passed, Replies
 from extproc.core.request.refusals import InvalidRequest
 from extproc.core.routing.router import Decision
 from extproc.core.schema import ModelSpec
@@ -42,17 +42,17 @@ class Peer:
 
     def headers(
         self, path: str, method: str = "POST", *, end: bool = False, **others: str
-    ) -> Answers:
+    ) -> Replies:
         named = {name.replace("_", "-"): value.encode() for name, value in others.items()}
         raw = {":method": method.encode(), ":path": path.encode(), **named}
         modes = Modes(self.mode)
         return self.send(Event(Kind.REQUEST_HEADERS, headers=raw, end_of_stream=end, modes=modes))
 
-    def body(self, content: dict[str, Any] | bytes, *, end: bool = True) -> Answers:
+    def body(self, content: dict[str, Any] | bytes, *, end: bool = True) -> Replies:
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
         return self.send(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=end))
 
-    def send(self, event: Event) -> Answers:
+    def send(self, event: Event) -> Replies:
         return self.conversation.receive(event)
 
     @property
@@ -62,13 +62,13 @@ class Peer:
         return verdict
 
 
-def refused(answers: Answers) -> tuple[int, Any]:
+def refused(answers: Replies) -> tuple[int, Any]:
     (answer,) = answers
     assert isinstance(answer, Immediate)
     return answer.status, json.loads(answer.body)
 
 
-def message(answers: Answers) -> str:
+def message(answers: Replies) -> str:
     status, body = refused(answers)
     assert status == 400
     told: str = body["error"]["message"]
@@ -282,7 +282,7 @@ class TestTheModels:
 
     def test_are_told_with_the_length_of_their_context(self) -> None:
         peer = Peer(LLAMA)
-        peer.router.context_lengths.learn(TWO_ADDRESSES[0], 4096)
+        peer.router.context_lengths.set(TWO_ADDRESSES[0], 4096)
         _, entry = refused(peer.headers("/v1/models/l", "GET", end=True))
         assert entry["max_model_len"] == 4096
 

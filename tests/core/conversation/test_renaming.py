@@ -11,7 +11,7 @@ import pytest
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Answers, Conversation
+from extproc.core.conversation.state_machine import Conversation, Replies
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, by_service, model_spec, router, split_spec
 
@@ -34,7 +34,7 @@ def form(model: str) -> bytes:
     return f"--XX\r\n{field}\r\n--XX--\r\n".encode()
 
 
-def decided(answers: Answers) -> Proceed:
+def decided(answers: Replies) -> Proceed:
     """The answer that carries the decision: the first."""
     answer = answers[0]
     assert isinstance(answer, Proceed)
@@ -42,7 +42,7 @@ def decided(answers: Answers) -> Proceed:
     return answer
 
 
-def streamed(answers: Answers) -> bytes:
+def streamed(answers: Replies) -> bytes:
     return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
 
 
@@ -54,13 +54,13 @@ class Peer:
         self.conversation = Conversation(self.router, Random(0))
         self.mode = mode
 
-    def headers(self, path: str = "/v1/chat/completions", **others: bytes) -> Answers:
+    def headers(self, path: str = "/v1/chat/completions", **others: bytes) -> Replies:
         named = {name.replace("_", "-"): value for name, value in others.items()}
         headers = {":method": b"POST", ":path": path.encode(), **named}
         modes = Modes(self.mode)
         return self.conversation.receive(Event(Kind.REQUEST_HEADERS, headers=headers, modes=modes))
 
-    def body(self, part: bytes, *, end: bool = True) -> Answers:
+    def body(self, part: bytes, *, end: bool = True) -> Replies:
         return self.conversation.receive(Event(Kind.REQUEST_BODY, body=part, end_of_stream=end))
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from extproc.core.conversation.events import (
-    Answer,
     BodyMode,
     Event,
     Immediate,
     Kind,
     Modes,
     Proceed,
+    Reply,
 )
 from extproc.core.conversation.request import PENDING
 from extproc.core.conversation.state_machine import Conversation, Listed
@@ -50,7 +50,7 @@ class Peer:
         mode: BodyMode = BodyMode.BUFFERED,
         subset: tuple[str, ...] | None = None,
         **others: str,
-    ) -> Answer | None:
+    ) -> Reply | None:
         named = {name.replace("_", "-"): value.encode() for name, value in others.items()}
         raw = {":method": method.encode(), ":path": path.encode(), **named}
         return self.send(
@@ -63,14 +63,14 @@ class Peer:
             )
         )
 
-    def body(self, content: Mapping[str, Any] | bytes, *, end: bool = True) -> Answer | None:
+    def body(self, content: Mapping[str, Any] | bytes, *, end: bool = True) -> Reply | None:
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
         return self.send(Event(Kind.REQUEST_BODY, body=raw, end_of_stream=end))
 
-    def event(self, kind: Kind) -> Answer | None:
+    def event(self, kind: Kind) -> Reply | None:
         return self.send(Event(kind))
 
-    def send(self, event: Event) -> Answer | None:
+    def send(self, event: Event) -> Reply | None:
         answers = self.conversation.receive(event)
         assert len(answers) <= 1
         return answers[0] if answers else None
@@ -80,12 +80,12 @@ class Peer:
         return sum(self.router.ledger.loads.values())
 
 
-def proceeding(answer: Answer | None) -> Proceed:
+def proceeding(answer: Reply | None) -> Proceed:
     assert isinstance(answer, Proceed)
     return answer
 
 
-def refusal(answer: Answer | None) -> tuple[int, str]:
+def refusal(answer: Reply | None) -> tuple[int, str]:
     assert isinstance(answer, Immediate)
     return answer.status, json.loads(answer.body)["error"]["code"]
 
@@ -462,7 +462,7 @@ class TestARetry:
         (other,) = set(TWO_ADDRESSES) - {chosen}
         return peer, chosen, other
 
-    def answered_by(self, peer: Peer, address: str) -> Answer | None:
+    def answered_by(self, peer: Peer, address: str) -> Reply | None:
         return peer.send(Event(Kind.RESPONSE_HEADERS, served_by=address))
 
     def test_on_another_endpoint_takes_the_lease_along(self) -> None:

@@ -33,9 +33,9 @@ def queues(known: Signals, loads: dict[str, int]) -> list[float]:
 
 
 def test_what_an_endpoint_just_said_is_believed(known: Signals) -> None:
-    known.reported("a", report(waiting=4, running=10, kv_usage=0.5), inflight=14)
-    known.reported("b", report(waiting=0, running=2, kv_usage=0.1), inflight=2)
-    known.reported("c", report(), inflight=0)
+    known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.5), inflight=14)
+    known.record_scrape("b", report(waiting=0, running=2, kv_usage=0.1), inflight=2)
+    known.record_scrape("c", report(), inflight=0)
     found = estimate(known, {"a": 14, "b": 2})
     assert [(e.endpoint, e.inflight) for e in found] == [(A, 14), (B, 2), (C, 0)]
     assert [e.queue for e in found] == [4, 0, 0]
@@ -45,25 +45,25 @@ def test_what_an_endpoint_just_said_is_believed(known: Signals) -> None:
 class TestBetweenReadings:
     def test_requests_sent_since_count_as_waiting_and_fill_the_cache(self, known: Signals) -> None:
         for name in "abc":
-            known.reported(name, report(waiting=1, running=10, kv_usage=0.5), inflight=11)
+            known.record_scrape(name, report(waiting=1, running=10, kv_usage=0.5), inflight=11)
         found = estimate(known, {"a": 11, "b": 15, "c": 11})
         assert [e.queue for e in found] == [1, 5, 1]
         # A running request holds a twentieth of a cache on the mean.
         assert [e.kv_usage for e in found] == pytest.approx([0.5, 0.7, 0.5])
 
     def test_requests_that_are_over_make_room(self, known: Signals) -> None:
-        known.reported("a", report(waiting=3, running=10, kv_usage=0.5), inflight=13)
+        known.record_scrape("a", report(waiting=3, running=10, kv_usage=0.5), inflight=13)
         (first, *_) = estimate(known, {"a": 11})
         assert first.queue == 1
         assert first.kv_usage == pytest.approx(0.4)
 
     def test_no_estimate_is_below_nothing(self, known: Signals) -> None:
-        known.reported("a", report(waiting=1, running=4, kv_usage=0.1), inflight=50)
+        known.record_scrape("a", report(waiting=1, running=4, kv_usage=0.1), inflight=50)
         (first, *_) = estimate(known, {})
         assert (first.queue, first.kv_usage) == (0, 0)
 
     def test_what_other_sidecars_sent_there_is_in_what_it_said(self, known: Signals) -> None:
-        known.reported("a", report(waiting=30, running=100), inflight=2)
+        known.record_scrape("a", report(waiting=30, running=100), inflight=2)
         assert queues(known, {"a": 2})[0] == 30
         assert queues(known, {"a": 3})[0] == 31
 
@@ -71,8 +71,8 @@ class TestBetweenReadings:
 class TestAnEngineThatHangs:
     def test_is_given_away_by_requests_that_its_metrics_do_not_know(self, known: Signals) -> None:
         # Its metrics go on answering that nothing runs, at each reading.
-        known.reported("a", report(), inflight=7)
-        known.reported("b", report(running=7, kv_usage=0.1), inflight=7)
+        known.record_scrape("a", report(), inflight=7)
+        known.record_scrape("b", report(running=7, kv_usage=0.1), inflight=7)
         found = estimate(known, {"a": 7, "b": 7})
         assert [e.queue for e in found[:2]] == [7, 0]
         assert found[0].kv_usage > 0
@@ -80,8 +80,8 @@ class TestAnEngineThatHangs:
 
 class TestAnEndpointWhoseWordIsStale:
     def test_counts_as_the_mean_with_our_own_requests(self, known: Signals) -> None:
-        known.reported("a", report(waiting=4, running=10, kv_usage=0.4), inflight=10)
-        known.reported("b", report(waiting=0, running=10, kv_usage=0.2), inflight=20)
+        known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.4), inflight=10)
+        known.record_scrape("b", report(waiting=0, running=10, kv_usage=0.2), inflight=20)
         found = estimate(known, {"a": 10, "b": 20, "c": 15})
         assert found[2].queue == 2
         assert found[2].kv_usage == pytest.approx(0.3)
@@ -89,10 +89,10 @@ class TestAnEndpointWhoseWordIsStale:
         assert found[2].queue == 5
 
     def test_is_not_ideal_for_having_said_zero_once(self, known: Signals, clock: Clock) -> None:
-        known.reported("c", report(), inflight=0)
+        known.record_scrape("c", report(), inflight=0)
         clock.forward(SPEC.stale_after_seconds + 0.1)
-        known.reported("a", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
-        known.reported("b", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
+        known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
+        known.record_scrape("b", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
         found = estimate(known, {"a": 14, "b": 14, "c": 14})
         assert len({e.queue for e in found}) == 1
         assert len({e.kv_usage for e in found}) == 1
@@ -101,7 +101,7 @@ class TestAnEndpointWhoseWordIsStale:
         self, known: Signals
     ) -> None:
         for name in "ab":
-            known.reported(name, report(waiting=2, running=18, kv_usage=0.5), inflight=20)
+            known.record_scrape(name, report(waiting=2, running=18, kv_usage=0.5), inflight=20)
         found = estimate(known, {"a": 20, "b": 20})
         assert (found[2].queue, found[2].kv_usage) == (2, 0.5)
 
@@ -117,10 +117,10 @@ class TestANewEndpoint:
     @pytest.fixture
     def joined(self, clock: Clock) -> Signals:
         known = signals(clock, "a", "b")
-        known.follow(["a", "b", "c"])
+        known.set_endpoints(["a", "b", "c"])
         for name in "ab":
-            known.reported(name, report(running=10, kv_usage=0.5), inflight=10)
-        known.reported("c", report(), inflight=0)
+            known.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
+        known.record_scrape("c", report(), inflight=0)
         return known
 
     def test_looks_full_from_its_first_request_on(self, joined: Signals) -> None:
@@ -130,8 +130,8 @@ class TestANewEndpoint:
     def test_may_have_a_share_of_the_mean_that_grows(self, joined: Signals, clock: Clock) -> None:
         clock.forward(SPEC.slow_start_seconds / 2)
         for name in "ab":
-            joined.reported(name, report(running=10, kv_usage=0.5), inflight=10)
-        joined.reported("c", report(running=5), inflight=5)
+            joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
+        joined.record_scrape("c", report(running=5), inflight=5)
         assert queues(joined, {"a": 10, "b": 10, "c": 5}) == [0, 0, 0]
         assert queues(joined, {"a": 10, "b": 10, "c": 6}) == [0, 0, 1]
 
@@ -141,8 +141,8 @@ class TestANewEndpoint:
         assert [e.kv_usage for e in estimate(joined, {"a": 10, "b": 10})] == [0.5, 0.5, 0.5]
         clock.forward(SPEC.slow_start_seconds / 2)
         for name in "ab":
-            joined.reported(name, report(waiting=3, running=10, kv_usage=0.5), inflight=13)
-        joined.reported("c", report(), inflight=0)
+            joined.record_scrape(name, report(waiting=3, running=10, kv_usage=0.5), inflight=13)
+        joined.record_scrape("c", report(), inflight=0)
         found = estimate(joined, {"a": 13, "b": 13, "c": 7})
         assert found[2].queue == 3 + 7
         assert found[2].kv_usage == pytest.approx(0.5 + 7 * 0.05)
@@ -152,30 +152,30 @@ class TestANewEndpoint:
     def test_is_like_the_others_in_the_end(self, joined: Signals, clock: Clock) -> None:
         clock.forward(SPEC.slow_start_seconds)
         for name in "abc":
-            joined.reported(name, report(running=10, kv_usage=0.5), inflight=10)
+            joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
         assert queues(joined, {"a": 10, "b": 10, "c": 10}) == [0, 0, 0]
 
     def test_is_not_held_back_where_all_came_together(self, clock: Clock) -> None:
         known = Signals(clock)
-        known.follow(["a", "b", "c"])
+        known.set_endpoints(["a", "b", "c"])
         for name in "abc":
-            known.reported(name, report(running=60), inflight=60)
+            known.record_scrape(name, report(running=60), inflight=60)
         assert queues(known, {"a": 60, "b": 60, "c": 60}) == [0, 0, 0]
 
     def test_is_held_back_behind_others_that_are_hardly_older(self, clock: Clock) -> None:
         known = Signals(clock)
-        known.follow(["a", "b"])
+        known.set_endpoints(["a", "b"])
         clock.forward(4)
-        known.follow(["a", "b", "c"])
+        known.set_endpoints(["a", "b", "c"])
         clock.forward(4)
         for name in "abc":
-            known.reported(name, report(running=10), inflight=10)
+            known.record_scrape(name, report(running=10), inflight=10)
         # Half as old as they are, it may have half of what they have.
         assert queues(known, {"a": 10, "b": 10, "c": 10}) == [0, 0, 5]
 
     def test_is_not_held_back_where_that_is_not_wanted(self, joined: Signals) -> None:
         at_once = SignalsSpec.model_validate({"slowStartSeconds": 0})
-        joined.reported("c", report(running=8), inflight=8)
+        joined.record_scrape("c", report(running=8), inflight=8)
         found = estimates([A, B, C], {"a": 10, "b": 10, "c": 8}, joined, at_once)
         assert [e.queue for e in found] == [0, 0, 0]
 
@@ -200,7 +200,7 @@ def test_every_estimate_is_finite_and_more_requests_never_look_better(
     loads: dict[str, int] = {}
     for e, one in zip(fleet, said, strict=True):
         if one is not None:
-            known.reported(e.address, report(*one[:3]), inflight=one[3])
+            known.record_scrape(e.address, report(*one[:3]), inflight=one[3])
             loads[e.address] = one[4]
     before = estimates(fleet, loads, known, SPEC)
     assert all(0 <= e.queue < 1000 and 0 <= e.kv_usage < 1000 for e in before)

@@ -133,7 +133,7 @@ class TestThePromptOfALease:
 
     def test_is_computed_when_the_answer_begins(self) -> None:
         backlog, lease = self.scene()
-        lease.answered()
+        lease.finish_prefill()
         assert dict(backlog.tokens) == {}
 
     def test_is_over_when_the_lease_is(self) -> None:
@@ -145,12 +145,12 @@ class TestThePromptOfALease:
         backlog, lease = self.scene()
         lease.move(B)
         assert dict(backlog.tokens) == {B.address: 100}
-        lease.answered()
+        lease.finish_prefill()
         assert dict(backlog.tokens) == {}
 
     def test_does_not_go_with_a_lease_that_was_answered_or_is_over(self) -> None:
         backlog, lease = self.scene()
-        lease.answered()
+        lease.finish_prefill()
         lease.move(B)
         assert dict(backlog.tokens) == {}
         backlog, lease = self.scene()
@@ -165,7 +165,7 @@ class TestThePromptOfALease:
             second.prefill = backlog.add(A.address, 20)
             third.prefill = backlog.add(A.address, 3)
             if begins:
-                second.answered()
+                second.finish_prefill()
             else:
                 second.release()
             assert dict(backlog.tokens) == {A.address: left}
@@ -175,13 +175,13 @@ class TestThePromptOfALease:
     def test_may_be_told_any_number_of_times_of_its_end(self) -> None:
         backlog, lease = self.scene()
         for _ in range(2):
-            lease.answered()
+            lease.finish_prefill()
             lease.release()
         assert dict(backlog.tokens) == {}
 
     def test_is_unknown_of_most(self) -> None:
         lease = Ledger().acquire("llama", A)
         assert lease.prefill is None
-        lease.answered()
+        lease.finish_prefill()
         lease.move(B)
         lease.release()

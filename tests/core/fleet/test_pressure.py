@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet.pressure import Pressure, Word
+from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.totals import Totals
 from extproc.core.fleet.weights import WEIGHTS
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
-QUIET = Word(waiting=0, running=0, kv_usage=0, ours=0, yet_to_begin=0)
+QUIET = ObservedLoad(waiting=0, running=0, kv_usage=0, ours=0, yet_to_begin=0)
 
 
-def heard(pressure: Pressure, word: Word, address: str = A, now: float = 0.0) -> None:
-    pressure.heard(address, word, mean_prompt=1000, now=now)
+def heard(pressure: Pressure, word: ObservedLoad, address: str = A, now: float = 0.0) -> None:
+    pressure.record(address, word, mean_prompt=1000, now=now)
 
 
 class Scene:

@@ -30,7 +30,7 @@ def ledger() -> Ledger:
 @pytest.fixture
 def signals(clock: Clock, ledger: Ledger) -> Signals:
     followed = Signals(clock, ledger)
-    followed.follow([A, B])
+    followed.set_endpoints([A, B])
     return followed
 
 
@@ -43,7 +43,7 @@ def test_a_report_is_kept_with_its_time_and_our_requests_then(
     signals: Signals, clock: Clock
 ) -> None:
     said = report(waiting=3, running=8, kv_usage=0.5)
-    signals.reported(A, said, inflight=9)
+    signals.record_scrape(A, said, inflight=9)
     reading = signals.latest(A)
     assert reading is not None
     assert (reading.load, reading.running, reading.ours) == (said.load, 8, 9)
@@ -53,7 +53,7 @@ def test_a_report_is_kept_with_its_time_and_our_requests_then(
 def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
     signals: Signals, clock: Clock
 ) -> None:
-    signals.reported(A, report(), inflight=0)
+    signals.record_scrape(A, report(), inflight=0)
     clock.forward(3)
     assert signals.fresh([A, B], 3) == [signals.latest(A), None]
     clock.forward(0.01)
@@ -62,7 +62,7 @@ def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
 
 
 def test_of_our_requests_only_those_count_as_told_that_it_knew_of(signals: Signals) -> None:
-    signals.reported(A, report(waiting=1, running=2), inflight=9)
+    signals.record_scrape(A, report(waiting=1, running=2), inflight=9)
     reading = signals.latest(A)
     assert reading is not None
     assert reading.ours == 3
@@ -72,10 +72,10 @@ class TestAnAnswersLoadReport:
     def test_brings_load_up_to_date_and_leaves_the_rest(
         self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
-        signals.reported(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
+        signals.record_scrape(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
         clock.forward(1)
         hold(ledger, 5)
-        signals.answered(A, Load(0, 0.2))
+        signals.record_load_report(A, Load(0, 0.2))
         reading = signals.latest(A)
         assert reading is not None
         assert (reading.load, reading.running) == (Load(0, 0.2), 8)
@@ -83,7 +83,7 @@ class TestAnAnswersLoadReport:
 
     def test_was_made_when_its_own_request_was_over(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 5)
-        signals.answered(A, Load(9, 0))
+        signals.record_load_report(A, Load(9, 0))
         reading = signals.latest(A)
         assert reading is not None
         assert reading.ours == 4
@@ -91,10 +91,10 @@ class TestAnAnswersLoadReport:
     def test_does_not_make_requests_unknown_that_came_after_the_last_report(
         self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
-        signals.reported(A, report(), inflight=0)
+        signals.record_scrape(A, report(), inflight=0)
         clock.forward(1)
         hold(ledger, 6)
-        signals.answered(A, Load(0, 0.1))
+        signals.record_load_report(A, Load(0, 0.1))
         reading = signals.latest(A)
         assert reading is not None
         assert (reading.ours, reading.running) == (5, 5)
@@ -103,7 +103,7 @@ class TestAnAnswersLoadReport:
         self, signals: Signals, ledger: Ledger
     ) -> None:
         hold(ledger, 6)
-        signals.answered(A, Load(2, 0.1))
+        signals.record_load_report(A, Load(2, 0.1))
         reading = signals.latest(A)
         assert reading is not None
         assert (reading.running, reading.report) == (3, None)
@@ -111,33 +111,33 @@ class TestAnAnswersLoadReport:
 
 class TestWhenEndpointsChange:
     def test_what_one_said_that_left_is_forgotten(self, signals: Signals) -> None:
-        signals.reported(A, report(), inflight=0)
-        signals.reported(B, report(), inflight=0)
-        signals.follow([B])
+        signals.record_scrape(A, report(), inflight=0)
+        signals.record_scrape(B, report(), inflight=0)
+        signals.set_endpoints([B])
         assert signals.latest(A) is None
         assert signals.latest(B) is not None
 
     def test_one_that_left_while_it_was_asked_is_not_heard(self, signals: Signals) -> None:
-        signals.follow([B])
-        signals.reported(A, report(adapters=frozenset({"sql"})), inflight=0)
-        signals.answered(A, Load(0, 0))
+        signals.set_endpoints([B])
+        signals.record_scrape(A, report(adapters=frozenset({"sql"})), inflight=0)
+        signals.record_load_report(A, Load(0, 0))
         assert signals.latest(A) is None
         assert not signals.residency.has(A, "sql")
 
     def test_each_has_the_age_of_its_coming(self, signals: Signals, clock: Clock) -> None:
         clock.forward(5)
-        signals.follow([B, "10.0.0.3:8000"])
+        signals.set_endpoints([B, "10.0.0.3:8000"])
         clock.forward(1)
-        assert signals.newcomers([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
-        assert signals.newcomers([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
-        assert signals.newcomers([B, "10.0.0.3:8000"], 1) == {}
+        assert signals.new_endpoints([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
+        assert signals.new_endpoints([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
+        assert signals.new_endpoints([B, "10.0.0.3:8000"], 1) == {}
 
     def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
         signals.residency.used(A, "sql")
-        signals.follow([B])
+        signals.set_endpoints([B])
         clock.forward(5)
-        signals.follow([A, B])
-        assert signals.newcomers([A, B], 1) == {A: 0}
+        signals.set_endpoints([A, B])
+        assert signals.new_endpoints([A, B], 1) == {A: 0}
         assert not signals.residency.has(A, "sql")
 
 
@@ -189,7 +189,7 @@ class TestAnEngineThatStartsAnew:
 
     def say(self, signals: Signals, tokens: float | None, cached: float | None = None) -> None:
         said = report()._replace(prompt_tokens=tokens, cached_tokens=cached)
-        signals.reported(A, said, inflight=0)
+        signals.record_scrape(A, said, inflight=0)
 
     def cached(self, signals: Signals) -> set[str]:
         return set(signals.prefixes.matches(self.BLOCKS))
@@ -215,7 +215,7 @@ class TestAnEngineThatStartsAnew:
 
     def test_still_says_how_large_its_cache_is(self, signals: Signals) -> None:
         said = report()._replace(prompt_tokens=0, block_size=16, blocks=8)
-        signals.reported(A, said, inflight=0)
+        signals.record_scrape(A, said, inflight=0)
         signals.prefixes.sent(A, self.BLOCKS)
         assert signals.prefixes.size(A) == 2, "128 tokens are two blocks"
 
@@ -230,7 +230,7 @@ class TestAnEngineThatStartsAnew:
         assert self.cached(signals) == {A, B}
 
     def test_is_noticed_though_an_answer_told_of_its_load_meanwhile(self, signals: Signals) -> None:
-        signals.answered(A, Load(0, 0))
+        signals.record_load_report(A, Load(0, 0))
         self.say(signals, 1)
         assert self.cached(signals) == {B}
 
@@ -251,17 +251,17 @@ class TestABacklog:
 
     @pytest.fixture
     def asked(self, signals: Signals) -> Signals:
-        signals.reported(A, _begun(0, 0, 100, 100), 0)
+        signals.record_scrape(A, _begun(0, 0, 100, 100), 0)
         for tokens in (1000, 2000, 4000):
             signals.backlog.add(A, tokens)
         return signals
 
     def test_is_what_has_not_begun_and_that_is_the_last(self, asked: Signals) -> None:
-        asked.reported(A, _begun(1, 2, first_tokens=101, finished=100), 3)
+        asked.record_scrape(A, _begun(1, 2, first_tokens=101, finished=100), 3)
         assert asked.backlog.tokens[A] == 6000
 
     def test_is_nothing_when_all_have_begun(self, asked: Signals) -> None:
-        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert A not in asked.backlog.tokens
 
     def test_has_what_was_sent_while_the_engine_was_asked(
@@ -269,7 +269,7 @@ class TestABacklog:
     ) -> None:
         asked.backlog.add(A, 8000)
         hold(ledger, 4)
-        asked.reported(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert asked.backlog.tokens[A] == 8000
 
     def test_is_no_larger_for_requests_that_ended_without_an_answer(
@@ -278,11 +278,11 @@ class TestABacklog:
         # Two aborts, which are over and never had a first token.
         for _ in range(3):
             clock.forward(31)
-            asked.reported(A, _begun(0, 3, first_tokens=106, finished=105), 3)
+            asked.record_scrape(A, _begun(0, 3, first_tokens=106, finished=105), 3)
         assert A not in asked.backlog.tokens
 
     def test_stays_where_the_engine_does_not_count(self, asked: Signals) -> None:
-        asked.reported(A, report(running=3), 3)
+        asked.record_scrape(A, report(running=3), 3)
         assert asked.backlog.tokens[A] == 7000
 
 
@@ -295,23 +295,23 @@ class TestOthersRequests:
     """With what else weighs on an endpoint: test_pressure.py."""
 
     def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
-        signals.reported(A, report(waiting=0, running=7), inflight=3)
+        signals.record_scrape(A, report(waiting=0, running=7), inflight=3)
         assert signals.requests[A] == 4
 
     def test_do_not_have_what_we_sent_while_we_asked(
         self, signals: Signals, ledger: Ledger
     ) -> None:
         hold(ledger, 4)
-        signals.reported(A, report(running=4), inflight=3)
+        signals.record_scrape(A, report(running=4), inflight=3)
         assert signals.requests[A] == 4
 
     def test_have_prompts_to_compute_that_are_as_long_as_ours(
         self, signals: Signals, ledger: Ledger
     ) -> None:
-        signals.reported(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
+        signals.record_scrape(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
         hold(ledger, 1)
         signals.backlog.add(A, 500)
-        signals.reported(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
+        signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
         assert signals.tokens[A] == 500 + 2 * 500
 
     def test_wait_with_ours_where_nothing_tells_whose_answers_have_begun(
@@ -319,16 +319,16 @@ class TestOthersRequests:
     ) -> None:
         hold(ledger, 1)
         signals.backlog.add(A, 500)
-        signals.reported(A, report(waiting=3, running=2), inflight=1)
+        signals.record_scrape(A, report(waiting=3, running=2), inflight=1)
         assert signals.tokens[A] == 500 + 2 * 500
 
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
-        signals.reported(A, report(running=7), inflight=3)
-        signals.follow([])
+        signals.record_scrape(A, report(running=7), inflight=3)
+        signals.set_endpoints([])
         assert signals.requests[A] == 0
 
 
 def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:
     signals.prefixes.sent(A, [1, 2, 3])
-    signals.reported(A, report(), inflight=0)
+    signals.record_scrape(A, report(), inflight=0)
     assert signals.prefixes.matches([1, 2, 3]) == {}

@@ -44,7 +44,7 @@ def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]
                 for name, value in headers.items()
             }
             request = Request(serving, headers=raw)
-            placed = request.place(turn(session, number, billed=billed), complete=True)
+            placed = request.resolve(turn(session, number, billed=billed), complete=True)
             decision = serving.decide(placed)
             decision.lease.release()
             if number:
@@ -78,7 +78,7 @@ def test_sessions_that_open_alike_are_told_apart_by_their_ids() -> None:
         found = set()
         for session in range(SESSIONS):
             headers = {"x-claude-code-session-id": f"session {session}".encode()}
-            placed = Request(serving, headers=headers).place(
+            placed = Request(serving, headers=headers).resolve(
                 turn(session, 0, billed=True), complete=True
             )
             decision = serving.decide(placed)

@@ -17,7 +17,7 @@ from extproc.core.request.blocks import MOST_BLOCKS, prompt_of
 from extproc.core.request.large import MOST_BYTES, WHOLE
 from extproc.core.request.paths import Api
 from extproc.core.request.routing_key import key_of
-from extproc.core.routing.router import Placement
+from extproc.core.routing.router import ResolvedRequest
 from tests.core import bodies
 from tests.core.builders import brief, model_spec, router, split_spec
 from tests.core.request.test_blocks import blocks_of
@@ -34,9 +34,9 @@ def asked(salt: object = None, **fields: Any) -> Json:
     return {"model": "llama", "messages": SAID, **fields, "cache_salt": salt}
 
 
-def placed(document: Json, strategy: str = "PrefixHash", **key: Any) -> Placement:
+def placed(document: Json, strategy: str = "PrefixHash", **key: Any) -> ResolvedRequest:
     body = json.dumps(document).encode()
-    return Request(router(model_spec(strategy=strategy, **key))).place(body, complete=True)
+    return Request(router(model_spec(strategy=strategy, **key))).resolve(body, complete=True)
 
 
 class TestTheChain:
@@ -118,7 +118,7 @@ class TestTheKey:
         serving = router(model_spec(strategy="PrefixCache", endpoints=endpoints))
         chosen, hits = set(), []
         for salt in "abcdefgh":
-            place = Request(serving).place(json.dumps(asked(salt)).encode(), complete=True)
+            place = Request(serving).resolve(json.dumps(asked(salt)).encode(), complete=True)
             decision = serving.decide(place)
             decision.lease.release()
             chosen.add(decision.address)
@@ -132,7 +132,9 @@ class TestTheKey:
         for number in range(20):
             said = [{"role": "user", "content": f"question {number}"}]
             went = {
-                serving.place("canary", {"messages": said, "cache_salt": salt}, {}).model.spec.name
+                serving.resolve(
+                    "canary", {"messages": said, "cache_salt": salt}, {}
+                ).model.spec.name
                 for salt in "abc"
             }
             assert len(went) == 1
@@ -162,7 +164,7 @@ class TestALargeBody:
     def test_with_a_salt_that_is_none_is_routed_as_if_it_had_no_salt(self, salt: str) -> None:
         body = json.dumps({"model": "llama", "messages": SAID, "x": self.LONG})
         salted = f'{body[:-1]}, "cache_salt": {salt}}}'.encode()
-        assert Request(router()).place(salted, complete=True).key == key_of("", "hi")
+        assert Request(router()).resolve(salted, complete=True).key == key_of("", "hi")
 
 
 class TestABodyThatComesInParts:

@@ -19,7 +19,7 @@ from extproc.core.request.large import MOST_BYTES, WHOLE, read_large
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from extproc.core.request.rename import renamed_json
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Placement, Router
+from extproc.core.routing.router import ResolvedRequest, Router
 from extproc.core.strategies import build
 from tests.core.bodies import bodies
 from tests.core.builders import model_spec, thorough
@@ -30,12 +30,12 @@ DENSE: list[Any] = [[]] * WHOLE
 
 def place(
     body: bytes, *, strategy: str = "PrefixHash", complete: bool = True, **key: Any
-) -> Placement:
+) -> ResolvedRequest:
     """Where a request with this body belongs, among models of one strategy."""
     router = Router(Ledger())
     specs = [model_spec(name, strategy=strategy, **key) for name in ("llama", "qwen")]
     router.publish(revise(Catalog(), specs, lambda one: build(one, Random(), router.signals)))
-    return Request(router).place(body, complete=complete)
+    return Request(router).resolve(body, complete=complete)
 
 
 def chat(*messages: str, **others: Any) -> dict[str, Any]:

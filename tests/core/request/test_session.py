@@ -15,7 +15,7 @@ from extproc.core.conversation.state_machine import Conversation, Event, Kind
 from extproc.core.request.body import read_json
 from extproc.core.request.routing_key import is_settled, key_of, prefix_of, read_prefix
 from extproc.core.request.session import LONGEST_ID
-from extproc.core.routing.router import Decision, Placement
+from extproc.core.routing.router import Decision, ResolvedRequest
 from extproc.core.schema import PrefixHashSpec, SplitSpec
 from tests.core.bodies import cuts
 from tests.core.builders import brief, catalog, model_spec, router, split_spec
@@ -124,7 +124,7 @@ class TestASplit:
         def went(number: int, said: str) -> str:
             document = {"messages": [{"role": "user", "content": said}]}
             headers = {"x-session-id": f"session {number}"}
-            return serving.place("canary", document, headers).model.spec.name
+            return serving.resolve("canary", document, headers).model.spec.name
 
         first = [went(number, "one") for number in range(40)]
         assert set(first) == {"a", "b"}
@@ -176,16 +176,16 @@ class TestALargeBody:
         spec = model_spec(strategy=strategy, prefixSource="Session")
         body = {"model": "llama", "messages": [{"role": "user", "content": prompt}]}
         late = json.dumps({**body, "metadata": {"user_id": "u"}, "prompt_cache_key": "s"}).encode()
-        placed = Request(router(spec)).place(late, complete=True)
+        placed = Request(router(spec)).resolve(late, complete=True)
         assert (placed.prefix, placed.session) == ("s", "Body:prompt_cache_key")
-        assert Request(router(spec)).place(json.dumps(body).encode(), complete=True).session == ""
+        assert Request(router(spec)).resolve(json.dumps(body).encode(), complete=True).session == ""
 
 
-def placement(spec: Json, headers: dict[str, str], document: Json = CHAT) -> Placement:
-    return router(model_spec(**spec)).place("llama", document, headers)
+def resolved(spec: Json, headers: dict[str, str], document: Json = CHAT) -> ResolvedRequest:
+    return router(model_spec(**spec)).resolve("llama", document, headers)
 
 
-class TestAPlacement:
+class TestResolvedRequest:
     @pytest.mark.parametrize(
         ("source", "headers", "session"),
         [
@@ -199,12 +199,12 @@ class TestAPlacement:
     def test_says_where_its_session_was_read(
         self, source: str, headers: dict[str, str], session: str
     ) -> None:
-        assert placement({"prefixSource": source}, headers).session == session
+        assert resolved({"prefixSource": source}, headers).session == session
 
     def test_has_the_key_of_the_sessions_id_under_every_salt(self) -> None:
         """Its id alone keeps a session apart from others."""
         for document in (CHAT, {**CHAT, "cache_salt": "a"}):
-            found = placement({"prefixSource": "Session"}, {"session-id": "s"}, document)
+            found = resolved({"prefixSource": "Session"}, {"session-id": "s"}, document)
             assert found.key == key_of("", "s")
 
 

@@ -134,11 +134,11 @@ class TestARevision:
 
     def test_leaves_the_requests_in_flight_counted(self) -> None:
         serving = Router(Ledger(), catalog(LLAMA))
-        decision = serving.decide(serving.place("llama", {"prompt": "hi"}, {}))
+        decision = serving.decide(serving.resolve("llama", {"prompt": "hi"}, {}))
         serving.publish(revise(serving.catalog, [QWEN], strategy_of))
         assert dict(serving.ledger.loads) == {decision.address: 1}
         serving.publish(revise(serving.catalog, [LLAMA], strategy_of))
-        again = serving.decide(serving.place("llama", {"prompt": "hi"}, {}))
+        again = serving.decide(serving.resolve("llama", {"prompt": "hi"}, {}))
         assert (again.address, again.inflight) == (decision.address, 1)
         decision.lease.release()
         again.lease.release()

@@ -30,7 +30,7 @@ class Fleet:
     def __init__(self, count: int, *, adapter_on: Collection[int] = ()) -> None:
         self.clock = Clock()
         self.ejection = Ejection(self.clock)
-        self.ejection.observers.append(self)
+        self.ejection.listeners.append(self)
         self.endpoints = [
             Endpoint(one.address, one.name, frozenset({"sql"} if i in adapter_on else ()))
             for i, one in enumerate(endpoints(count))
@@ -43,7 +43,7 @@ class Fleet:
     def has(self, *those: Endpoint) -> None:
         """Discovery finds these."""
         self.model = model("llama", those)
-        self.ejection.follow({"llama": self.model})
+        self.ejection.set_models({"llama": self.model})
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         self.told.append((address, models, why))
@@ -55,10 +55,10 @@ class Fleet:
     def fails(self, place: int, times: int, how: Outcome = Outcome.RESET) -> None:
         """So many requests in a row, each sent while nothing was known."""
         for _ in range(times):
-            self.ejection.heard(self.addresses[place], how)
+            self.ejection.record(self.addresses[place], how)
 
     def serves(self, place: int) -> None:
-        self.ejection.heard(self.addresses[place], Outcome.SERVED)
+        self.ejection.record(self.addresses[place], Outcome.SERVED)
 
     def eject(self, *places: int) -> None:
         for place in places:
@@ -75,7 +75,7 @@ class Fleet:
         return {self.addresses.index(address) for address in self.ejection.ejected}
 
     def spared(self, adapter: str = "") -> Snapshot:
-        return self.ejection.spare("llama", self.model.snapshot, adapter)
+        return self.ejection.without_ejected("llama", self.model.snapshot, adapter)
 
     def eligible(self, adapter: str = "") -> set[int]:
         """Those that a request may go to, by their numbers."""
@@ -103,7 +103,7 @@ class TestAnEndpoint:
     def test_is_not_blamed_for_what_nobody_can_tell(self) -> None:
         fleet = Fleet(2)
         for _ in range(20):
-            fleet.ejection.heard(fleet.addresses[0], None)
+            fleet.ejection.record(fleet.addresses[0], None)
         assert fleet.out() == set()
 
     def test_is_judged_by_the_last_of_several_kinds_of_failure(self) -> None:
@@ -116,7 +116,7 @@ class TestAnEndpoint:
     def test_of_no_model_is_of_no_interest(self) -> None:
         fleet = Fleet(2)
         for _ in range(20):
-            fleet.ejection.heard("10.9.9.9:1", Outcome.ERROR)
+            fleet.ejection.record("10.9.9.9:1", Outcome.ERROR)
         assert fleet.told == []
 
     def test_that_leaves_and_comes_again_begins_anew(self) -> None:
@@ -162,7 +162,7 @@ class TestAnEjectedEndpoint:
         fleet.eject(1)
         fleet.clock.forward(FIRST_SECONDS)
         sent = fleet.try_again(1)
-        fleet.ejection.heard(fleet.addresses[1], Outcome.SERVED, sent)
+        fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, sent)
         assert fleet.out() == set()
         assert fleet.eligible() == {0, 1, 2}
         assert fleet.told[-1] == (fleet.addresses[1], ["llama"], "returned")
@@ -174,7 +174,7 @@ class TestAnEjectedEndpoint:
         fleet.eject(1)
         for _ in range(6):
             fleet.clock.forward(fleet.lengths[-1])
-            fleet.ejection.heard(fleet.addresses[1], Outcome.TIMEOUT, fleet.try_again(1))
+            fleet.ejection.record(fleet.addresses[1], Outcome.TIMEOUT, fleet.try_again(1))
             assert fleet.eligible() == {0, 2}
         assert fleet.lengths == [5, 10, 20, 40, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
 
@@ -183,7 +183,7 @@ class TestAnEjectedEndpoint:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.forward(FIRST_SECONDS)
-        fleet.ejection.heard(fleet.addresses[1], outcome)
+        fleet.ejection.record(fleet.addresses[1], outcome)
         assert fleet.out() == {1}
         assert fleet.lengths == [FIRST_SECONDS]
 
@@ -191,7 +191,7 @@ class TestAnEjectedEndpoint:
         fleet = Fleet(3)
         fleet.eject(1)
         for _ in range(5):
-            fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
+            fleet.ejection.record(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
         assert fleet.lengths == [FIRST_SECONDS]
         fleet.clock.forward(FIRST_SECONDS)
         assert fleet.eligible() == {0, 1, 2}
@@ -199,7 +199,7 @@ class TestAnEjectedEndpoint:
     def test_that_is_used_for_want_of_others_is_back_when_it_serves(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.ejection.heard(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
+        fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
         assert fleet.out() == set()
 
     def test_counts_failures_of_one_trial_once(self) -> None:
@@ -208,7 +208,7 @@ class TestAnEjectedEndpoint:
         fleet.clock.forward(FIRST_SECONDS)
         together = [fleet.try_again(1) for _ in range(5)]
         for sent in together:
-            fleet.ejection.heard(fleet.addresses[1], Outcome.RESET, sent)
+            fleet.ejection.record(fleet.addresses[1], Outcome.RESET, sent)
         assert fleet.lengths == [FIRST_SECONDS, 2 * FIRST_SECONDS]
 
     def test_is_the_fallback_where_there_is_no_other(self) -> None:
@@ -234,7 +234,7 @@ class TestTheOthers:
     def test_are_half_of_every_model_that_lists_the_endpoint(self) -> None:
         fleet = Fleet(4)
         few = model("few", fleet.endpoints[:1])
-        fleet.ejection.follow({"llama": fleet.model, "few": few})
+        fleet.ejection.set_models({"llama": fleet.model, "few": few})
         fleet.eject(0, 1)
         assert fleet.out() == {1}
 
@@ -253,7 +253,7 @@ class TestTheOthers:
         fleet = Fleet(2)
         fleet.eject(0, 1)
         assert fleet.out() == {0}
-        fleet.ejection.heard(fleet.addresses[0], Outcome.SERVED, fleet.try_again(0))
+        fleet.ejection.record(fleet.addresses[0], Outcome.SERVED, fleet.try_again(0))
         fleet.fails(1, 1)
         assert fleet.out() == {1}
 
@@ -270,7 +270,7 @@ class TestTheOthers:
             allowed = fleet.model.snapshot.restricted(
                 subset_of(tuple(fleet.addresses[place] for place in places))
             )
-            spared = fleet.ejection.spare("llama", allowed, "")
+            spared = fleet.ejection.without_ejected("llama", allowed, "")
             assert {fleet.addresses.index(e.address) for e in spared.endpoints} == left
 
 
@@ -306,9 +306,9 @@ class TestTheSnapshotOfTheOthers:
     def test_is_the_whole_one_where_none_of_it_is_ejected(self) -> None:
         fleet = Fleet(4)
         other = model("other", endpoints(8)[4:])
-        fleet.ejection.follow({"llama": fleet.model, "other": other})
+        fleet.ejection.set_models({"llama": fleet.model, "other": other})
         fleet.eject(0)
-        assert fleet.ejection.spare("other", other.snapshot, "") is other.snapshot
+        assert fleet.ejection.without_ejected("other", other.snapshot, "") is other.snapshot
 
 
 @thorough
@@ -326,7 +326,7 @@ def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
         elif step == "hear" and sent:
             where, ejected = sent.pop(data.draw(st.integers(0, len(sent) - 1), "which"))
             outcome = data.draw(st.sampled_from([*Outcome, None]), "outcome")
-            fleet.ejection.heard(fleet.addresses[where], outcome, ejected)
+            fleet.ejection.record(fleet.addresses[where], outcome, ejected)
         elif step == "wait":
             before = fleet.eligible()
             fleet.clock.forward(data.draw(st.floats(0, 30), "seconds"))
@@ -340,6 +340,6 @@ def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
         assert fleet.ejection.ejected.keys() <= {one.address for one in present}
     fleet.has(*fleet.endpoints)
     for place, address in enumerate(fleet.addresses):
-        fleet.ejection.heard(address, Outcome.SERVED, fleet.ejection.chosen(address))
+        fleet.ejection.record(address, Outcome.SERVED, fleet.ejection.chosen(address))
         assert place in fleet.eligible()
     assert fleet.out() == set()

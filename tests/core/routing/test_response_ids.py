@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Answers
+from extproc.core.conversation.state_machine import Replies
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.routing.response_ids import MOST_MOVED, ResponseIds, with_request_id
 from extproc.core.schema import ModelSpec
@@ -32,7 +32,7 @@ def asking(**fields: Any) -> bytes:
     return json.dumps({"input": "hello", "model": "l", **fields}).encode()
 
 
-def sent(answers: Answers, body: bytes) -> dict[str, Any]:
+def sent(answers: Replies, body: bytes) -> dict[str, Any]:
     """The body that goes to the server."""
     parts = [
         answer.body
@@ -70,7 +70,7 @@ class TestAnId:
         serving = ids()
         first, second = PLACES[0].address, PLACES[1].address
         made = serving.assign(first)
-        serving.moved(made, second)
+        serving.move(made, second)
         assert serving.holder(made, PLACES) == second
         assert serving.holder(made, PLACES[:1]) is None
 
@@ -79,7 +79,7 @@ class TestAnId:
         first, second = PLACES[0].address, PLACES[1].address
         made = serving.assign(first)
         for number in range(MOST_MOVED + 1):
-            serving.moved(made if not number else str(number), second)
+            serving.move(made if not number else str(number), second)
         assert serving.holder(made, PLACES) == first
         assert serving.holder(serving.assign(second), PLACES) == second
 

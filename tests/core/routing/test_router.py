@@ -32,20 +32,20 @@ PROMPT = {"prompt": "hello"}
 
 
 def test_a_request_is_placed_by_its_model_adapter_and_prefix() -> None:
-    placement = router(LLAMA).place("sql", PROMPT, {})
-    assert placement.model.spec is LLAMA
-    assert (placement.adapter, placement.prefix) == ("sql", "hello")
-    assert placement.key == xxhash.xxh64_intdigest(b"sqlhello")
+    resolved = router(LLAMA).resolve("sql", PROMPT, {})
+    assert resolved.model.spec is LLAMA
+    assert (resolved.adapter, resolved.prefix) == ("sql", "hello")
+    assert resolved.key == xxhash.xxh64_intdigest(b"sqlhello")
 
 
 def test_a_request_for_an_unknown_model_is_refused() -> None:
     with pytest.raises(ModelNotFound):
-        router(LLAMA).place("gpt", PROMPT, {})
+        router(LLAMA).resolve("gpt", PROMPT, {})
 
 
 def test_a_decision_tells_what_it_was_made_of() -> None:
     serving = router(LLAMA)
-    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     (other,) = set(TWO_ADDRESSES) - {decision.address}
     assert (decision.model, decision.adapter, decision.strategy) == ("llama", "", "PrefixHash")
     assert decision.key == xxhash.xxh64_intdigest(b"hello")
@@ -56,7 +56,7 @@ def test_a_decision_tells_what_it_was_made_of() -> None:
 
 def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
     serving = router(LLAMA)
-    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert dict(serving.ledger.loads) == {decision.address: 1}
     assert [(m, e.address, n) for m, e, n in serving.ledger.held()] == [
         ("llama", decision.address, 1)
@@ -67,13 +67,13 @@ def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
 
 def test_inflight_is_the_load_before_this_request() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
-    inflight = [serving.decide(serving.place("llama", PROMPT, {})).inflight for _ in range(3)]
+    inflight = [serving.decide(serving.resolve("llama", PROMPT, {})).inflight for _ in range(3)]
     assert inflight == [0, 1, 2]
 
 
 def test_one_endpoint_alone_has_no_fallback() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
-    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert (decision.fallback, decision.candidates) == (None, 1)
     assert decision.destination == "10.0.0.1:8000"
 
@@ -81,50 +81,50 @@ def test_one_endpoint_alone_has_no_fallback() -> None:
 def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
     whole = router(LLAMA)
     serving = Router(Ledger(), whole.catalog, fallbacks=False)
-    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert (decision.fallback, decision.candidates) == (None, 2)
     assert decision.destination == decision.address
 
 
 def test_the_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
     serving = router(LLAMA)
-    decision = serving.decide(serving.place("llama", PROMPT, {}))
+    decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert decision.destination == f"{decision.address},{decision.fallback}"
 
 
 @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
 def test_a_request_stays_within_the_subset_that_is_allowed(allowed: str) -> None:
     serving = router(LLAMA)
-    placement = serving.place("sql", PROMPT, {}, subset_of((allowed,)))
-    decision = serving.decide(placement)
+    resolved = serving.resolve("sql", PROMPT, {}, subset_of((allowed,)))
+    decision = serving.decide(resolved)
     assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
-    assert decision.key == serving.place("sql", PROMPT, {}).key
+    assert decision.key == serving.resolve("sql", PROMPT, {}).key
 
 
 def test_a_subset_without_a_ready_endpoint_is_refused_and_counts_nothing() -> None:
     serving = router(LLAMA)
     with pytest.raises(NoEndpoints, match="the gateway allows"):
-        serving.decide(serving.place("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
+        serving.decide(serving.resolve("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
     assert dict(serving.ledger.loads) == {}
 
 
 def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None:
     serving = Router(Ledger(), without_endpoints(LLAMA))
     with pytest.raises(NoEndpoints) as refused:
-        serving.decide(serving.place("sql", PROMPT, {}))
+        serving.decide(serving.resolve("sql", PROMPT, {}))
     assert refused.value.model == "llama"
     assert dict(serving.ledger.loads) == {}
 
 
 def test_a_router_without_a_catalog_knows_no_model() -> None:
     with pytest.raises(ModelNotFound, match="Known models: none"):
-        Router(Ledger()).place("llama", PROMPT, {})
+        Router(Ledger()).resolve("llama", PROMPT, {})
 
 
 def test_concurrent_requests_never_share_one_free_place() -> None:
     serving = router(model_spec(strategy="LeastLoad"))
     for _ in range(50):
-        serving.decide(serving.place("llama", PROMPT, {}))
+        serving.decide(serving.resolve("llama", PROMPT, {}))
     assert dict(serving.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
 
 
@@ -144,7 +144,7 @@ class TestTheNameInTheBody:
     )
     def test_becomes_the_one_that_servers_know(self, requested: str, rename: str | None) -> None:
         serving = router(model_spec(aliases=["l3"], adapters=["sql"]))
-        decision = serving.decide(serving.place(requested, PROMPT, {}))
+        decision = serving.decide(serving.resolve(requested, PROMPT, {}))
         assert decision.rename == rename
 
     @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ class TestTheNameInTheBody:
     ) -> None:
         spec = model_spec(aliases=["l3", "meta/llama"], adapters=["sql"])
         serving = router(spec.model_copy(update={"served_name": "meta/llama"}))
-        assert serving.place(requested, PROMPT, {}).rename == rename
+        assert serving.resolve(requested, PROMPT, {}).rename == rename
 
 
 class TestASplit:
@@ -164,7 +164,7 @@ class TestASplit:
     TWO = model_spec("two", endpoints=["10.0.0.2:8000"])
 
     def models(self, serving: Router, prompts: int = 400, name: str = "canary") -> Counter[str]:
-        places = (serving.place(name, {"prompt": f"say {i}"}, {}) for i in range(prompts))
+        places = (serving.resolve(name, {"prompt": f"say {i}"}, {}) for i in range(prompts))
         return Counter(f"{p.model.spec.name} {p.adapter} {p.rename}" for p in places)
 
     def test_shares_requests_by_weight_and_renames_them(self) -> None:
@@ -181,17 +181,17 @@ class TestASplit:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
         for i in range(20):
             turns = [{"role": "user", "content": f"question {i}"}]
-            first = serving.place("canary", {"messages": list(turns)}, {}).model
+            first = serving.resolve("canary", {"messages": list(turns)}, {}).model
             for answer in ("a", "b"):
                 turns += [{"role": "assistant", "content": answer}]
-                assert serving.place("canary", {"messages": turns}, {}).model is first
+                assert serving.resolve("canary", {"messages": turns}, {}).model is first
 
     def test_by_a_header_does_not_look_at_the_prompt(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec("canary", "Header:X-User", one=1, two=1))
         assert serving.catalog.key_headers == {"x-user"}
         by_user = {
             user: {
-                serving.place("canary", {"prompt": f"say {i}"}, {"x-user": user}).model.spec.name
+                serving.resolve("canary", {"prompt": f"say {i}"}, {"x-user": user}).model.spec.name
                 for i in range(5)
             }
             for user in map(str, range(20))
@@ -201,7 +201,7 @@ class TestASplit:
 
     def test_without_anything_to_stick_to_is_shared_by_chance(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
-        models = Counter(serving.place("canary", None, {}).model.spec.name for _ in range(400))
+        models = Counter(serving.resolve("canary", None, {}).model.spec.name for _ in range(400))
         assert models["one"] == pytest.approx(200, abs=50)
 
     def test_passes_over_a_target_without_endpoints(self) -> None:
@@ -211,19 +211,19 @@ class TestASplit:
     def test_passes_over_a_target_that_the_gateway_does_not_allow(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
         allowed = subset_of(("10.0.0.2:8000",))
-        placed = [serving.place("canary", {"prompt": str(i)}, {}, allowed) for i in range(20)]
+        placed = [serving.resolve("canary", {"prompt": str(i)}, {}, allowed) for i in range(20)]
         assert {p.model.spec.name for p in placed} == {"two"}
 
     def test_is_refused_where_no_target_has_endpoints(self) -> None:
         serving = router(by_service("gone"), by_service("lost"), split_spec(gone=1, lost=1))
         with pytest.raises(NoEndpoints):
-            serving.decide(serving.place("canary", PROMPT, {}))
+            serving.decide(serving.resolve("canary", PROMPT, {}))
 
     def test_is_a_name_in_the_list_of_models_and_in_refusals(self) -> None:
         serving = router(self.ONE, split_spec(one=1))
         assert list(serving.catalog.names_in_order()) == ["one", "sql", "canary"]
         with pytest.raises(ModelNotFound, match="canary, one, sql"):
-            serving.place("gpt", PROMPT, {})
+            serving.resolve("gpt", PROMPT, {})
 
 
 def words(name: str, size: int = 4000) -> str:
@@ -244,32 +244,32 @@ class TestAStrategyThatReadsPrompts:
     ASKED: ClassVar = {"prompt": words("story")}
 
     def test_is_shown_all_of_the_prompt_that_there_is(self) -> None:
-        placement = remembering(self.SPEC).place("llama", self.ASKED, {})
-        assert placement.prompt == prompt_of(self.ASKED, "llama")
-        assert len(placement.prompt.blocks) == 15
+        resolved = remembering(self.SPEC).resolve("llama", self.ASKED, {})
+        assert resolved.prompt == prompt_of(self.ASKED, "llama")
+        assert len(resolved.prompt.blocks) == 15
 
     def test_is_told_how_long_the_whole_is_where_a_part_is_shown(self) -> None:
-        placement = remembering(self.SPEC).place("llama", self.ASKED, {}, shown=0.5)
-        assert placement.prompt == prompt_of(self.ASKED, "llama", shown=0.5)
-        assert placement.prompt.bytes == pytest.approx(8000, abs=2)
+        resolved = remembering(self.SPEC).resolve("llama", self.ASKED, {}, shown=0.5)
+        assert resolved.prompt == prompt_of(self.ASKED, "llama", shown=0.5)
+        assert resolved.prompt.bytes == pytest.approx(8000, abs=2)
 
     def test_has_one_chain_for_all_names_of_a_model_and_another_for_each_adapter(self) -> None:
         serving = remembering(self.SPEC)
         blocks = {
             name: prompt.blocks[0]
             for name in ("llama", "l3", "sql", "l3_sql")
-            if (prompt := serving.place(name, self.ASKED, {}).prompt)
+            if (prompt := serving.resolve(name, self.ASKED, {}).prompt)
         }
         assert blocks["llama"] == blocks["l3"] != blocks["sql"] == blocks["l3_sql"]
 
     def test_is_the_only_one_for_which_prompts_are_read(self) -> None:
-        assert router(LLAMA).place("llama", self.ASKED, {}).prompt is None
+        assert router(LLAMA).resolve("llama", self.ASKED, {}).prompt is None
 
     def test_predicts_what_is_cached(self) -> None:
         serving = remembering(self.SPEC)
-        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        first = serving.decide(serving.resolve("llama", self.ASKED, {}))
         first.lease.release()
-        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        again = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert first.prediction is not None
         assert again.prediction is not None
         assert first.prediction == pytest.approx((1000, 0), abs=1)
@@ -282,18 +282,18 @@ class TestAStrategyThatReadsPrompts:
         serving = remembering(self.SPEC)
         for _ in range(500):
             serving.token_sizes.observed("llama", 2000, 1000)
-        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.prediction is not None
         assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)
 
     def test_makes_what_is_not_cached_work_until_the_answer_begins(self) -> None:
         serving = remembering(self.SPEC)
         backlog = serving.signals.backlog
-        first = serving.decide(serving.place("llama", self.ASKED, {}))
+        first = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert dict(backlog.tokens) == {first.address: pytest.approx(1000, abs=1)}
-        first.lease.answered()
+        first.lease.finish_prefill()
         assert dict(backlog.tokens) == {}
-        again = serving.decide(serving.place("llama", self.ASKED, {}))
+        again = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert again.address == first.address
         assert 0 < backlog.tokens[first.address] < 100
         again.lease.release()
@@ -301,7 +301,7 @@ class TestAStrategyThatReadsPrompts:
 
     def test_moves_the_work_with_the_request(self) -> None:
         serving = remembering(self.SPEC)
-        decision = serving.decide(serving.place("llama", self.ASKED, {}))
+        decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.fallback is not None
         decision.lease.move(serving.endpoint("llama", decision.fallback))
         assert dict(serving.signals.backlog.tokens) == {
@@ -312,13 +312,13 @@ class TestAStrategyThatReadsPrompts:
         serving = remembering(self.SPEC)
         for number in range(20):
             asked = {"prompt": words(f"{number % 3}")}
-            decision = serving.decide(serving.place("llama", asked, {}))
+            decision = serving.decide(serving.resolve("llama", asked, {}))
             assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
 
     def test_has_nothing_to_say_where_there_is_no_prompt(self) -> None:
         # Embeddings, transcriptions: only the model is read.
         serving = remembering(self.SPEC)
-        decisions = [serving.decide(serving.place("llama", None, {})) for _ in range(20)]
+        decisions = [serving.decide(serving.resolve("llama", None, {})) for _ in range(20)]
         assert {decision.prediction for decision in decisions} == {None}
         assert {decision.lease.prefill for decision in decisions} == {None}
         assert dict(serving.signals.backlog.tokens) == {}
@@ -327,15 +327,15 @@ class TestAStrategyThatReadsPrompts:
     @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
     def test_stays_within_the_subset_that_is_allowed(self, allowed: str) -> None:
         serving = remembering(self.SPEC)
-        home = serving.decide(serving.place("sql", self.ASKED, {}))
+        home = serving.decide(serving.resolve("sql", self.ASKED, {}))
         home.lease.release()
-        restricted = serving.place("sql", self.ASKED, {}, subset_of((allowed,)))
+        restricted = serving.resolve("sql", self.ASKED, {}, subset_of((allowed,)))
         decision = serving.decide(restricted)
         assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
 
     def test_refuses_where_no_endpoint_is_ready_and_counts_nothing(self) -> None:
         serving = remembering(self.SPEC)
-        nowhere = serving.place("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
+        nowhere = serving.resolve("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
         with pytest.raises(NoEndpoints):
             serving.decide(nowhere)
         assert dict(serving.signals.backlog.tokens) == {}
@@ -344,16 +344,16 @@ class TestAStrategyThatReadsPrompts:
     def test_behind_a_split_sees_the_prompt_and_its_share(self) -> None:
         one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
         serving = remembering(one, split_spec(one=1))
-        placement = serving.place("canary", self.ASKED, {}, shown=0.25)
-        assert placement.prompt == prompt_of(self.ASKED, "one", shown=0.25)
-        assert placement.rename == "one"
+        resolved = serving.resolve("canary", self.ASKED, {}, shown=0.25)
+        assert resolved.prompt == prompt_of(self.ASKED, "one", shown=0.25)
+        assert resolved.rename == "one"
 
 
 class TestAStrategyThatReadsNone:
     @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "LeastQueue", "RoundRobin"])
     def test_predicts_nothing_and_leaves_the_backlog_alone(self, strategy: str) -> None:
         serving = remembering(model_spec(strategy=strategy))
-        decision = serving.decide(serving.place("llama", {"prompt": words("story")}, {}))
+        decision = serving.decide(serving.resolve("llama", {"prompt": words("story")}, {}))
         assert (decision.prediction, decision.lease.prefill) == (None, None)
         assert dict(serving.signals.backlog.tokens) == {}
         assert len(serving.signals.prefixes) == 0
@@ -362,7 +362,7 @@ class TestAStrategyThatReadsNone:
 def test_those_who_follow_see_each_catalog_that_is_published() -> None:
     serving = router(LLAMA)
     seen: list[object] = []
-    serving.follow(seen.append)
+    serving.subscribe(seen.append)
     other = router(model_spec("qwen")).catalog
     serving.publish(other)
     assert serving.catalog is other

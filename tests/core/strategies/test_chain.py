@@ -44,7 +44,7 @@ def best(strategy: Strategy, query: Query = Query(), **loads: int) -> tuple[str,
 def say(known: Signals, **figures: tuple[float, float, float]) -> None:
     """What endpoints say of waiting, running and KV use; all requests are those of others."""
     for name, (waiting, running, kv_usage) in figures.items():
-        known.reported(name, report(waiting, running, kv_usage), inflight=0)
+        known.record_scrape(name, report(waiting, running, kv_usage), inflight=0)
 
 
 def test_each_filter_chooses_among_those_that_the_one_before_it_left(known: Signals) -> None:
@@ -60,7 +60,7 @@ def test_the_reason_is_the_filter_that_left_only_one(known: Signals) -> None:
 
 def test_equals_are_told_apart_by_our_requests_in_flight(known: Signals) -> None:
     for name, ours in {"a": 3, "b": 1, "c": 2}.items():
-        known.reported(name, report(running=10), inflight=ours)
+        known.record_scrape(name, report(running=10), inflight=ours)
     assert best(chain(known, "LeastQueue"), a=3, b=1, c=2) == ("b", Reason.LEAST_LOAD)
 
 
@@ -154,7 +154,7 @@ class TestAdapters:
     @pytest.fixture
     def slots(self, known: Signals) -> Signals:
         for name in NAMES:
-            known.reported(name, report(running=1, max_loras=2), inflight=0)
+            known.record_scrape(name, report(running=1, max_loras=2), inflight=0)
         return known
 
     def test_requests_stay_together_from_the_first_on(self, slots: Signals) -> None:
@@ -170,13 +170,13 @@ class TestAdapters:
 
     def test_stay_though_another_has_a_shorter_queue(self, slots: Signals) -> None:
         busy = report(waiting=40, running=9, max_loras=2, adapters=frozenset({"sql"}))
-        slots.reported("b", busy, inflight=0)
+        slots.record_scrape("b", busy, inflight=0)
         assert best(preset("LoraQueue", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
         assert best(preset("LowLatency", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
 
     def test_move_on_when_the_queue_is_too_long(self, slots: Signals) -> None:
         busy = report(waiting=51, running=9, max_loras=2, adapters=frozenset({"sql"}))
-        slots.reported("b", busy, inflight=0)
+        slots.record_scrape("b", busy, inflight=0)
         for strategy in ("LoraQueue", "LoraKVCache", "LowLatency"):
             assert best(preset(strategy, slots), Query("sql"))[0] in "ac"
 
@@ -229,7 +229,7 @@ def test_every_eligible_endpoint_stands_in_the_order_once(
     known = signals(Clock(), *(e.address for e in fleet))
     loads = {}
     for e, (waiting, running, kv_usage, ours) in zip(fleet, figures, strict=True):
-        known.reported(e.address, report(waiting, running, kv_usage), inflight=0)
+        known.record_scrape(e.address, report(waiting, running, kv_usage), inflight=0)
         loads[e.address] = ours
     candidates = list(preset(name, known).rank(Query(key=key), Snapshot.of(fleet), loads))
     assert sorted(c.endpoint.name for c in candidates) == [e.name for e in fleet]

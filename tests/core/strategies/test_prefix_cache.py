@@ -64,7 +64,7 @@ class Fleet:
         self.addresses = [endpoint.address for endpoint in self.snapshot.endpoints]
         self.ledger = Ledger()
         self.signals = Signals(self.clock, self.ledger)
-        self.signals.follow(self.addresses)
+        self.signals.set_endpoints(self.addresses)
         self.strategy = PrefixCache(self.signals, SignalsSpec(), Random(0), **options)
         self.leases: list[Lease] = []
 
@@ -102,7 +102,7 @@ class Fleet:
         """Its metrics of this moment."""
         said = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
         inflight = self.ledger.loads.get(endpoint.address, 0)
-        self.signals.reported(endpoint.address, said, inflight)
+        self.signals.record_scrape(endpoint.address, said, inflight)
 
     def on_the_ring(self, place: int) -> list[Endpoint]:
         return list(self.snapshot.walk(place, ""))
@@ -203,15 +203,15 @@ class TestAnEndpointThatHasFarMoreToDo:
         home = fleet.serve(query("prompt")).endpoint
         fleet.load(home, 1, 300_000)
         assert fleet.first(query("prompt")).endpoint != home
-        fleet.leases.pop().answered()
+        fleet.leases.pop().finish_prefill()
         assert fleet.first(query("prompt")).endpoint == home
 
     def test_is_spared_for_what_other_sidecars_sent_there_too(self) -> None:
         fleet = Fleet(8)
         home = fleet.serve(query("prompt", 2000)).endpoint
         for address in fleet.addresses:
-            fleet.signals.reported(address, report(running=2), inflight=0)
-        fleet.signals.reported(home.address, report(waiting=300, running=100), inflight=0)
+            fleet.signals.record_scrape(address, report(running=2), inflight=0)
+        fleet.signals.record_scrape(home.address, report(waiting=300, running=100), inflight=0)
         assert fleet.first(query("prompt", 2000)).endpoint != home
         fleet.clock.forward(3600)
         assert fleet.first(query("prompt", 2000)).endpoint == home
@@ -338,7 +338,7 @@ class TestASystemPromptThatManyShare:
         fleet = Fleet(count)
         for number in range(50 * count):
             fleet.send(query(f"{number}", 200, after=rules("rules", tokens)))
-            fleet.leases[-1].answered()
+            fleet.leases[-1].finish_prefill()
         assert len(fleet.ledger.loads) == count
         assert max(fleet.ledger.loads.values()) < 3 * 50
 
@@ -537,19 +537,19 @@ class TestAnEndpointThatLeaves:
             fleet = Fleet()
             home = fleet.serve(query("prompt")).endpoint
             if leaves:
-                fleet.signals.follow([a for a in fleet.addresses if a != home.address])
-                fleet.signals.follow(fleet.addresses)
+                fleet.signals.set_endpoints([a for a in fleet.addresses if a != home.address])
+                fleet.signals.set_endpoints(fleet.addresses)
             else:
                 for tokens in (4000, 100):
                     said = Report(Load(0, 0), 0, prompt_tokens=tokens)
-                    fleet.signals.reported(home.address, said, 0)
+                    fleet.signals.record_scrape(home.address, said, 0)
             assert {candidate.reason for candidate in fleet.order(query("prompt"))} == {Reason.COLD}
 
     def test_gives_its_prompts_to_the_next_on_the_ring(self) -> None:
         fleet = Fleet(8)
         first, second, *_ = fleet.on_the_ring(key("prompt"))
         assert fleet.serve(query("prompt")).endpoint == first
-        fleet.signals.follow([a for a in fleet.addresses if a != first.address])
+        fleet.signals.set_endpoints([a for a in fleet.addresses if a != first.address])
         fleet.snapshot = Snapshot.of([e for e in fleet.snapshot.endpoints if e != first])
         candidate = fleet.serve(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (second, Reason.COLD)
@@ -559,7 +559,7 @@ class TestACacheThatIsFull:
     def test_has_lost_what_was_not_used_for_longest(self) -> None:
         fleet = Fleet(1)
         room = Report(Load(0, 0), 0, block_size=16, blocks=10_000 // 16)
-        fleet.signals.reported(fleet.addresses[0], room, 0)
+        fleet.signals.record_scrape(fleet.addresses[0], room, 0)
         for name in ("first", "second", "third"):
             fleet.serve(query(name, 4000))
         hits = {}
@@ -721,7 +721,7 @@ class TestAnEndpointThatFallsSilent:
 
     def speak(self, fleet: Fleet, endpoints: Iterable[Endpoint]) -> None:
         for endpoint in endpoints:
-            fleet.signals.reported(endpoint.address, Report(Load(0, 0), 0), 0)
+            fleet.signals.record_scrape(endpoint.address, Report(Load(0, 0), 0), 0)
 
     def test_is_not_believed_to_have_anything(self, fleet: Fleet) -> None:
         home = fleet.serve(query("prompt")).endpoint

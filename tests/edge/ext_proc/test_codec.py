@@ -46,7 +46,7 @@ Mode = ProcessingModeBodySendMode
 def decision(*addresses: str, prompt: str = "hello", adapter: bool = False) -> Decision:
     spec = model_spec(endpoints=addresses or ("10.0.0.1:8000", "10.0.0.2:8000"), adapters=["sql"])
     serving = router(spec)
-    return serving.decide(serving.place("sql" if adapter else "llama", {"prompt": prompt}, {}))
+    return serving.decide(serving.resolve("sql" if adapter else "llama", {"prompt": prompt}, {}))
 
 
 class TestAMessageOfEnvoy:

@@ -178,13 +178,13 @@ class TestWhatSidecarsKnow:
         self, known: list[Signals], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read: list[str] = []
-        reported = Signals.reported
+        reported = Signals.record_scrape
 
         def recorded(self: Signals, address: str, report: object, inflight: int) -> None:
             read.append(address)
             reported(self, address, report, inflight)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Signals, "reported", recorded)
+        monkeypatch.setattr(Signals, "record_scrape", recorded)
         asked = arriving(60)
         simulate(fleet(asked, "LeastQueue"))
         usual = len(read)

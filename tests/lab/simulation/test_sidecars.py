@@ -99,9 +99,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
             super().__init__(*given)
             found.signals.append(self)
 
-        def reported(self, address: str, report: Report, inflight: int) -> None:
+        def record_scrape(self, address: str, report: Report, inflight: int) -> None:
             found.read[address].append(self.clock())
-            super().reported(address, report, inflight)
+            super().record_scrape(address, report, inflight)
 
     monkeypatch.setattr(sidecars, "Ledger", RecordedLedger)
     monkeypatch.setattr(sidecars, "Signals", RecordedSignals)
@@ -219,7 +219,7 @@ class TestPrefixCache:
         (signals,) = recorded.signals
         leases = [scene.decide(turn(f"{n}", 1000)).lease for n in range(3)]
         assert dict(signals.backlog.tokens) == {addresses(1)[0]: 3000}
-        leases[0].answered()
+        leases[0].finish_prefill()
         leases[1].release()
         assert dict(signals.backlog.tokens) == {addresses(1)[0]: 1000}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from extproc.core.conversation.events import Kind, Proceed
 from extproc.core.conversation.state_machine import Conversation, Phase
-from extproc.core.routing.router import Placement
+from extproc.core.routing.router import ResolvedRequest
 
 
-class TellingConversation(Conversation):
+class PrefixKeepingConversation(Conversation):
     """Keeps the prefix for as long as the stream lives: others do not, nor do they pay for this."""
 
     __slots__ = ("prefix",)
@@ -16,7 +16,7 @@ class TellingConversation(Conversation):
     """The text that was hashed, once there is a decision."""
 
     def _decide(
-        self, kind: Kind, placement: Placement, phase: Phase = Phase.ROUTED
+        self, kind: Kind, resolved: ResolvedRequest, phase: Phase = Phase.ROUTED
     ) -> tuple[Proceed]:
-        self.prefix = placement.prefix
-        return super()._decide(kind, placement, phase)
+        self.prefix = resolved.prefix
+        return super()._decide(kind, resolved, phase)

@@ -7,7 +7,7 @@ from math import inf
 _WINDOW_SECONDS = 30.0
 
 
-class Lowest:
+class RollingMinimum:
     """Of the last thirty to sixty seconds."""
 
     __slots__ = ("_before", "_began", "_now")
@@ -17,7 +17,7 @@ class Lowest:
         self._now = inf
         self._began = -inf
 
-    def with_(self, value: float, now: float) -> float:
+    def add(self, value: float, now: float) -> float:
         """The lowest, this one included."""
         if now - self._began >= _WINDOW_SECONDS:
             self._before, self._now, self._began = self._now, inf, now

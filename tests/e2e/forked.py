@@ -1,6 +1,7 @@
-"""Stand-ins as forks of a process that has imported them: that takes longer than most tests do.
+"""Stand-ins and sidecars as forks of a process that has already imported their modules.
 
-They are new processes all the same, and share nothing with those of other tests.
+The imports of a sidecar take ten times the CPU time of its start. Each fork is a new process,
+which shares nothing with the processes of other tests.
 """
 
 from __future__ import annotations
@@ -9,25 +10,31 @@ import os
 import signal
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from extproc import cli
+from extproc.commands import serve
 from extproc.lab.api_server import __main__ as stand_in_api_server
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import Process
+from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from extproc.lab.stand_ins import vllm as stand_in_vllm
 
 Main = Callable[[Sequence[str]], int]
 
+_PYTHONPATH = os.environ.get("PYTHONPATH")
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload([stand_in_vllm.__name__, stand_in_api_server.__name__])
+_CONTEXT.set_forkserver_preload(
+    [stand_in_vllm.__name__, stand_in_api_server.__name__, serve.__name__, "uvloop", __name__]
+)
 
 
 class _Forked(Process):
-    """A program that is forked, where `python -m MODULE ARGUMENTS` would run the same."""
+    """A program that is forked, with the effect of `python -m MODULE ARGUMENTS`."""
 
     @staticmethod
     @abstractmethod
@@ -39,7 +46,9 @@ class _Forked(Process):
         for output in (self.stdout, self.stderr):
             output.touch()
         made = _CONTEXT.Process(
-            target=_run, args=(self.main, arguments, self.stdout, self.stderr), daemon=True
+            target=_run,
+            args=(self.main, arguments, self._environment, self.stdout, self.stderr),
+            daemon=True,
         )
         made.start()
         self._process = _Child(made)  # type: ignore[assignment]
@@ -55,6 +64,22 @@ class ForkedApiServer(StandInApiServer, _Forked):
     """A stand-in API server."""
 
     main = staticmethod(stand_in_api_server.main)
+
+
+class ForkedSidecar(SidecarProcess, _Forked):
+    """A sidecar; one that needs other modules is a process of its own from the start."""
+
+    main = staticmethod(cli.main)
+
+    def spawn(self) -> None:
+        # A fork keeps the modules that were imported before it, whatever PYTHONPATH says now.
+        same_modules = self._environment.get("PYTHONPATH") == _PYTHONPATH
+        spawn = _Forked.spawn if same_modules else Process.spawn
+        spawn(self)
+
+
+class ForkedFileSidecar(ForkedSidecar, FileSidecar):
+    """A sidecar whose models document is a file."""
 
 
 class _Child:
@@ -79,7 +104,15 @@ class _Child:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(main: Main, arguments: Sequence[str], stdout: Path, stderr: Path) -> None:
+def _run(
+    main: Main,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: Path,
+    stderr: Path,
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     for path, descriptor in ((stdout, 1), (stderr, 2)):
         with path.open("ab") as opened:
             os.dup2(opened.fileno(), descriptor)

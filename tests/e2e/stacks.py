@@ -17,7 +17,7 @@ import pytest
 
 from extproc.envoy import envoy_configuration
 from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
-from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
+from extproc.lab.stack.sidecar import SidecarProcess
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.cluster_scene import (
     CONFIG_MAP,
@@ -26,7 +26,7 @@ from tests.e2e.cluster_scene import (
     ClusterScene,
     Deploy,
 )
-from tests.e2e.forked import ForkedApiServer, ForkedFleet
+from tests.e2e.forked import ForkedApiServer, ForkedFileSidecar, ForkedFleet, ForkedSidecar
 from tests.e2e.scene import Launch, Options, Scene
 
 OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
@@ -78,7 +78,7 @@ async def start_scene(options: Options, directory: Path, cleanup: AsyncExitStack
     """Start a scene in a directory; `cleanup` stops it."""
     replicas = await _fleet(options, directory, cleanup)
     listen = f"unix:{directory}/extproc.sock" if options.unix_socket else ""
-    sidecar = FileSidecar(
+    sidecar = ForkedFileSidecar(
         options.models(replicas.addresses),
         directory,
         listen=listen,
@@ -97,7 +97,7 @@ async def _deploy(
     api = ForkedApiServer(directory)
     cleanup.push_async_callback(api.kill)
     await api.start()
-    sidecar = SidecarProcess(
+    sidecar = ForkedSidecar(
         ["--models-configmap", f"{NAMESPACE}/{CONFIG_MAP}", "--kubeconfig", str(api.kubeconfig)],
         directory,
         arguments=options.sidecar_arguments,

@@ -32,7 +32,7 @@ LINES = 3_000
 WALL_CLOCK = re.compile(
     r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
 )
-TOLD_THE_TIME = {"adapters/logs.py", "adapters/kubernetes/events.py"}
+TOLD_THE_TIME = {"adapters/observability/logs.py", "adapters/kubernetes/events.py"}
 OVERFLOWS = "upstream_(cx|rq_pending|rq_active)_overflow"
 
 

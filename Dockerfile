@@ -18,6 +18,7 @@ RUN python -m venv /opt/extproc \
     && pip install --require-hashes --only-binary :all: -r build-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY envoy ./envoy
+# .dockerignore keeps the laboratory (extproc/lab) out of the image.
 COPY extproc ./extproc
 # mypyc, which compiles the path of a request, wants to know the types of the dependencies.
 RUN HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PYTHONPATH=/opt/extproc/lib/python3.13/site-packages \

@@ -164,6 +164,8 @@ $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildca
 		--no-build-isolation --no-deps --no-index --wheel-dir $(COMPILED) $(COMPILED)/src
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index \
 		--target $(COMPILED_LIB) $(COMPILED)/*.whl
+	@# The wheel leaves out a part of the laboratory, which tests and benchmarks import.
+	@cp -R extproc/lab $(COMPILED_LIB)/extproc
 	@rm -rf $(COMPILED)/src
 	@touch $@
 

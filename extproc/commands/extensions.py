@@ -26,13 +26,20 @@ def summary(extension: EntryPoint) -> str:
 def run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
     """Run a command with the arguments after its name; return its exit code.
 
-    A missing library of the command's extra is reported in one line.
+    A missing library of the command's extra is reported in one line, and so is a missing module
+    of the command itself: the image has the metadata of these commands, but not their code.
     """
     try:
         run: Callable[[Sequence[str]], int] = extension.load()
         return run(given)
     except ModuleNotFoundError as error:
-        if (error.name or "extproc").startswith("extproc"):
+        missing = error.name or "extproc"
+        if missing != "extproc" and f"{extension.module}.".startswith(f"{missing}."):
+            return complain(
+                f"extproc {extension.name}: this installation does not include the command: "
+                f"pip install '{_requirement(extension)}'"
+            )
+        if missing.startswith("extproc"):
             raise
         return complain(
             f"extproc {extension.name}: {error.name} is not installed: this command needs "

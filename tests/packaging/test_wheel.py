@@ -1,9 +1,8 @@
-"""The wheel, installed: commands, Envoy configurations and the demo, away from any checkout."""
+"""The wheel and the image's package, built and installed away from any checkout."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,114 +15,208 @@ import pytest
 from extproc import __version__
 from extproc.envoy import envoy_configurations
 from extproc.lab.stack.processes import Process, until
+from extproc.lab.stack.stand_in_fleet import StandInFleet
+from tests.packaging.image import ROOT, copy_builder_files
 
-ROOT = Path(__file__).parents[2]
+ROOMS_OF_COMMANDS = {
+    *("demo", "engine", "load", "measures", "published_rules", "simulation", "stack"),
+    *("stand_ins", "workloads"),
+}
+"""Packages of the laboratory that `demo`, `load`, `run` and `simulate` need."""
+
+ROOMS_OF_REPOSITORY = {"api_server", "bench", "pages", "real_vllm", "tables"}
+"""Packages of the laboratory that only this repository's tests, pages and benchmarks need."""
+
+IMPORT_LABORATORY = """
+import pkgutil, extproc.lab
+for module in pkgutil.walk_packages(extproc.lab.__path__, "extproc.lab."):
+    __import__(module.name)
+    print(module.name)
+"""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of this checkout."""
-    directory = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-build-isolation", "--wheel-dir", str(directory), str(ROOT))
-    (path,) = directory.glob("*.whl")
-    return path
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory that the wheel is installed in, with the command in its `bin`."""
-    target = tmp_path_factory.mktemp("installed")
+    return install(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as the image has it, but not compiled, installed in a directory."""
+    sources = tmp_path_factory.mktemp("builder")
+    copy_builder_files(sources)
+    wheel = build(sources, tmp_path_factory.mktemp("image-wheel"))
+    return install(wheel, tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(autouse=True)
+def _away_from_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EXTPROC_COMPILED", raising=False)
+
+
+@pytest.fixture
+def command(installed: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The installed command, which imports the installed package."""
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    return str(installed / "bin" / "extproc")
+
+
+@pytest.fixture
+def image_command(image: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The command of the image, which imports the image's package."""
+    monkeypatch.setenv("PYTHONPATH", str(image))
+    return str(image / "bin" / "extproc")
+
+
+def build(sources: Path, directory: Path) -> Path:
+    """Build a wheel and return its path."""
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(directory), str(sources))
+    (path,) = directory.glob("*.whl")
+    return path
+
+
+def install(wheel: Path, target: Path) -> Path:
+    """Install a wheel without its dependencies, which the test environment has."""
     pip("install", "--target", str(target), str(wheel))
     return target
 
 
-@pytest.fixture(autouse=True)
-def _away_from_the_checkout(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(installed))
-    monkeypatch.delenv("EXTPROC_COMPILED", raising=False)
-
-
 def pip(command: str, *arguments: str) -> None:
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    whole = [sys.executable, "-m", "pip", command, *quiet, *arguments]
-    run = subprocess.run(whole, capture_output=True, text=True, timeout=300, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+    found = run(sys.executable, "-m", "pip", command, *quiet, *arguments, seconds=300)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def run(*command: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def output(*command: str) -> str:
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    found = run(*command)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
 
 
-def test_the_wheel_is_called_extproc_router(wheel: Path) -> None:
-    assert wheel.name == f"extproc_router-{__version__}-py3-none-any.whl"
+def rooms(package: Path) -> set[str]:
+    """Return the names of the laboratory's packages in an installed package."""
+    return {path.parent.name for path in package.glob("extproc/lab/*/__init__.py")}
 
 
-def test_the_wheel_carries_every_envoy_configuration(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        for path in envoy_configurations():
-            assert archive.read(f"extproc/envoy/{path.name}") == path.read_bytes()
+class TestWheel:
+    def test_has_the_name_of_the_distribution(self, wheel: Path) -> None:
+        assert wheel.name == f"extproc_router-{__version__}-py3-none-any.whl"
+
+    def test_contains_every_envoy_configuration(self, wheel: Path) -> None:
+        with zipfile.ZipFile(wheel) as archive:
+            for path in envoy_configurations():
+                assert archive.read(f"extproc/envoy/{path.name}") == path.read_bytes()
+
+    def test_contains_the_rooms_of_the_commands_only(self, installed: Path) -> None:
+        assert rooms(installed) == ROOMS_OF_COMMANDS
+
+    def test_lists_cover_every_room_of_the_laboratory(self) -> None:
+        assert rooms(ROOT) == ROOMS_OF_COMMANDS | ROOMS_OF_REPOSITORY
 
 
-def test_the_installed_package_finds_its_own_configurations(installed: Path) -> None:
-    code = "from extproc.envoy import envoy_configuration as one; print(one('fail-closed.yaml'))"
-    found = output(sys.executable, "-c", code)
-    assert Path(found.strip()) == installed / "extproc" / "envoy" / "fail-closed.yaml"
+@pytest.mark.usefixtures("command")
+class TestInstalledPackage:
+    def test_finds_its_own_configurations(self, installed: Path) -> None:
+        code = (
+            "from extproc.envoy import envoy_configuration as one; print(one('fail-closed.yaml'))"
+        )
+        found = output(sys.executable, "-c", code)
+        assert Path(found.strip()) == installed / "extproc" / "envoy" / "fail-closed.yaml"
+
+    def test_imports_every_module_of_its_laboratory(self) -> None:
+        imported = output(sys.executable, "-c", IMPORT_LABORATORY).split()
+        assert {name.split(".")[2] for name in imported} >= ROOMS_OF_COMMANDS
 
 
-def test_the_installed_command_tells_its_version(installed: Path) -> None:
-    assert output(str(installed / "bin" / "extproc"), "--version") == f"extproc {__version__}\n"
+class TestInstalledCommand:
+    def test_prints_its_version(self, command: str) -> None:
+        assert output(command, "--version") == f"extproc {__version__}\n"
+
+    async def test_demo_compares_the_strategies(self, command: str, tmp_path: Path) -> None:
+        process = Process("demo", [command, "demo", "--users", "3", "--turns", "2"], tmp_path)
+        process.spawn()
+        try:
+            assert await process.wait(120) == 0, process.error_output()
+        finally:
+            await process.stop()
+        lines = process.stdout.read_text().splitlines()
+        assert any(line.startswith("Verdict: ") for line in lines)
+        assert [line for line in lines if len(line) > 80] == []
+
+    async def test_run_serves_the_request_that_it_prints(
+        self, command: str, tmp_path: Path
+    ) -> None:
+        process = Process("run", [command, "run"], tmp_path)
+        process.spawn()
+        try:
+            await until(lambda: "Ctrl-C" in process.stdout.read_text(), 60, "the stack")
+            found = re.search(r"curl -N (\S+) -d '(.*)'", process.stdout.read_text())
+            assert found
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(found[1], json=json.loads(found[2])) as response,
+            ):
+                assert response.status == 200
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        finally:
+            await process.stop()
+        assert process.returncode() == 0
+
+    def test_simulate_prints_a_run(self, command: str) -> None:
+        arguments = ["--workload", "saas", "--sessions", "5", "--strategy", "PrefixHash"]
+        assert "Mean TTFT" in output(command, "simulate", *arguments)
+
+    async def test_load_measures_a_server(self, command: str, tmp_path: Path) -> None:
+        fleet = StandInFleet(1, tmp_path, ["--time-scale", "50"])
+        await fleet.start()
+        try:
+            url = f"http://{fleet.addresses[0]}"
+            arguments = ["--url", url, "--model", "llama", "--workload", "saas", "--sessions", "2"]
+            process = Process("load", [command, "load", *arguments], tmp_path)
+            process.spawn()
+            assert await process.wait(60) == 0, process.error_output()
+        finally:
+            await fleet.stop()
+        assert "Mean TTFT" in process.stdout.read_text()
+
+    def test_names_the_extra_if_a_library_is_missing(self, installed: Path) -> None:
+        # An isolated Python that sees the package and nothing that it depends on.
+        code = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        code += "from extproc.cli import main; sys.exit(main(['demo']))"
+        found = run(sys.executable, "-I", "-S", "-c", code)
+        assert found.returncode == 2
+        assert "is not installed: this command needs extproc-router[demo]" in found.stderr
+        assert len(found.stderr.splitlines()) == 1
 
 
-async def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
-    command = [str(installed / "bin" / "extproc"), "demo", "--users", "3", "--turns", "2"]
-    process = Process("demo", command, tmp_path)
-    process.spawn()
-    try:
-        assert await process.wait(120) == 0, process.error_output()
-    finally:
-        await process.stop()
-    lines = process.stdout.read_text().splitlines()
-    assert any(line.startswith("Verdict: ") for line in lines)
-    assert [line for line in lines if len(line) > 80] == []
+class TestImage:
+    def test_leaves_out_the_laboratory(self, image: Path) -> None:
+        assert (image / "extproc" / "app.py").exists()
+        assert not (image / "extproc" / "lab").exists()
 
+    def test_has_the_command(self, image_command: str) -> None:
+        assert output(image_command, "--version") == f"extproc {__version__}\n"
 
-async def test_the_stack_kept_up_answers_the_request_that_it_prints(
-    installed: Path, tmp_path: Path
-) -> None:
-    process = Process("run", [str(installed / "bin" / "extproc"), "run"], tmp_path)
-    process.spawn()
-    try:
-        await until(lambda: "Ctrl-C" in process.stdout.read_text(), 60, "the stack")
-        found = re.search(r"curl -N (\S+) -d '(.*)'", process.stdout.read_text())
-        assert found
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(found[1], json=json.loads(found[2])) as response,
-        ):
-            assert response.status == 200
-            assert (await response.read()).endswith(b"data: [DONE]\n\n")
-    finally:
-        await process.stop()
-    assert process.returncode() == 0
-
-
-def test_a_command_without_its_libraries_names_the_extra(installed: Path) -> None:
-    # An isolated Python that sees the package and nothing that it depends on.
-    code = f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-    code += "from extproc.cli import main; sys.exit(main(['demo']))"
-    run = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ},
-        check=False,
-    )
-    assert run.returncode == 2
-    assert "is not installed: this command needs extproc-router[demo]" in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+    @pytest.mark.parametrize("name", ["demo", "load", "run", "simulate"])
+    def test_refuses_a_command_of_the_laboratory_in_one_line(
+        self, name: str, image_command: str
+    ) -> None:
+        extra = "demo" if name in ("demo", "run") else "lab"
+        found = run(image_command, name, "--help")
+        assert (found.returncode, found.stdout) == (2, "")
+        assert found.stderr == (
+            f"extproc {name}: this installation does not include the command: "
+            f"pip install 'extproc-router[{extra}]'\n"
+        )

@@ -29,8 +29,8 @@ from extproc.lab.stack.processes import Process, until
             ["--quick", "--no-peers"],
             [
                 *["the decision alone", "ring_hash", "sidecar us", "200 send 100 MB", "200 hang"],
-                *["decide, prompts seen before", "PrefixCache: memory", "by their own time"],
-                *["SSE answers", "targets", "p99 of choosing"],
+                *["decide, known prompt", "PrefixCache: memory", "by their own time"],
+                *["SSE responses", "targets", "p99 of a choice"],
             ],
         ),
     ],

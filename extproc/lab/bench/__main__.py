@@ -87,7 +87,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
     console.print()
     return Results(
         machine=machine(),
-        ways={way.name: way.told for way in compared},
+        ways={way.name: way.description for way in compared},
         rows=under_load,
         held=held,
         p99_us={

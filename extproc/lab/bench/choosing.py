@@ -21,7 +21,7 @@ def grid(times: int) -> Grid:
     for endpoints in ENDPOINTS:
         costs = best({name: _deciding(name, endpoints) for name in STRATEGIES}, times)
         rows.append([str(endpoints), *(f"{cost:.0f}" for cost in costs.values())])
-    title = "choosing an endpoint and a second candidate, prompts seen before; CPU us per request"
+    title = "choosing an endpoint and a second candidate, known prompts; CPU us per request"
     return Grid(title, ["endpoints", *STRATEGIES], rows, left=0)
 
 

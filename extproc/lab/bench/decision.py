@@ -27,7 +27,7 @@ HEADERS = 14
 SHOWN = 65_536
 """Bytes of a body: Envoy shows no more than twice its buffer."""
 
-SIZES = {"1 kB": 1_000, "32 kB": 32_000, "400 kB (its head)": 400_000}
+SIZES = {"1 kB": 1_000, "32 kB": 32_000, "400 kB (head)": 400_000}
 ENDPOINTS = (2, 8, 100)
 STRATEGIES = ("PrefixHash", "PrefixCache")
 

@@ -23,7 +23,7 @@ def through(results: Results) -> Grid:
     ):
         rows += [[]] if rows else []
         rows += _group(f"{size}, {connections}", list(group))
-    return Grid(title(results), ["body, connections", "way", *_COSTS, *_MEMORY], rows, left=2)
+    return Grid(title(results), ["body, connections", "setup", *_COSTS, *_MEMORY], rows, left=2)
 
 
 def title(results: Results) -> str:
@@ -31,8 +31,8 @@ def title(results: Results) -> str:
     generator = max((row.figures.generator_cores for row in results.rows), default=0)
     upstreams = max((row.figures.upstream_cores for row in results.rows), default=0)
     return (
-        f"closed loop; the generator ({results.machine['generator']}) took {generator:.2f} of a "
-        f"core at the most, the upstreams {upstreams:.2f}"
+        f"closed loop; the generator ({results.machine['generator']}) used at most {generator:.2f} "
+        f"of a core, the upstreams {upstreams:.2f}"
     )
 
 
@@ -62,9 +62,9 @@ def held(results: Results) -> Grid:
     for _, group in groupby(results.held, lambda one: one.streams):
         rows += [[]] if rows else []
         rows += [_stream_row(one) for one in group]
-    headings = ["streams", "way", "at once", "proxy MB", "kB a stream", "sidecar MB"]
-    headings += ["kB a stream", "proxy us", "sidecar us", "failed"]
-    title = f"SSE answers of {CHUNKS} chunks: MB before, at and after; CPU us for each stream"
+    headings = ["streams", "setup", "at once", "proxy MB", "kB per stream", "sidecar MB"]
+    headings += ["kB per stream", "proxy us", "sidecar us", "failed"]
+    title = f"SSE responses of {CHUNKS} chunks: MB before, at and after; CPU us per stream"
     return Grid(title, headings, rows, left=2)
 
 

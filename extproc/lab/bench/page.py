@@ -30,14 +30,14 @@ def text(results: Results) -> str:
     """The page."""
     parts = {
         "machine": table(["", ""], list(results.machine.items()), left=2),
-        "ways": table(["way", "what it is"], list(results.ways.items()), left=2),
+        "ways": table(["setup", "description"], list(results.ways.items()), left=2),
         "targets": targets.grid(results).markdown(),
         "filter": _what_the_filter_takes(results),
         "caption": grids.title(results).capitalize(),
         "through": grids.through(results).markdown(),
         "held": grids.held(results).markdown(),
     }
-    parts |= dict.fromkeys(_COMPILED, "The compiled package was not measured in this run.")
+    parts |= dict.fromkeys(_COMPILED, "This run did not measure the compiled package.")
     parts |= {name: grid.markdown() for name, grid in results.grids.items()}
     return Template(_TEXT.read_text()).substitute(parts)
 
@@ -47,9 +47,12 @@ def _what_the_filter_takes(results: Results) -> str:
     ours, alone, peer = (results.figures(way, "1 kB", 32) for way in (FAST, ALONE, SGLANG))
     if ours is None or alone is None:
         return ""
-    told = f"Of the {ours.cpu_us:.0f} us Envoy itself takes {ours.proxy_us:.0f}, "
-    told += f"{ours.proxy_us - alone.proxy_us:.0f} more than without the filter"
-    return f"{told}; {SGLANG} takes {peer.cpu_us:.0f} in all." if peer else f"{told}."
+    added = ours.proxy_us - alone.proxy_us
+    text = (
+        f"Envoy takes {ours.proxy_us:.0f} of the {ours.cpu_us:.0f} us of CPU time per request, "
+        f"{added:.0f} us more than without the filter"
+    )
+    return f"{text}. {SGLANG} takes {peer.cpu_us:.0f} us in total." if peer else f"{text}."
 
 
 if __name__ == "__main__":

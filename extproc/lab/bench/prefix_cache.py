@@ -95,7 +95,7 @@ def _deciding(
         unknown = [_new(known[0], rng) for _ in range(times * ROUNDS)]
         warm[name] = _each(fleet.decide, cycle(known))
         new[name] = _each(fleet.decide, iter(unknown))
-    return {"decide, prompts seen before": best(warm, times), "decide, new": best(new, times)}
+    return {"decide, known prompt": best(warm, times), "decide, new prompt": best(new, times)}
 
 
 def memory_grid(blocks: int) -> Grid:
@@ -109,7 +109,7 @@ def memory_grid(blocks: int) -> Grid:
         used = (f"{each:.0f}" for each in (full - before, turned_over - before, turned_over))
         rows.append([str(added), f"{held:,}", *used])
     title = f"PrefixCache: memory of room for {blocks:,} blocks on {INDEX_ENDPOINTS} endpoints"
-    headings = ["blocks that a prompt adds", "blocks", "index MB", "after as many more"]
+    headings = ["new blocks per prompt", "blocks", "index MB", "after as many more blocks"]
     return Grid(title, [*headings, "process MB"], rows, left=0)
 
 

@@ -48,7 +48,7 @@ def grid(strategy: str, requests: int = REQUESTS, size: int = SIZE) -> Grid:
         for entry in entries[:_SHOWN]
     ]
     title = f"{strategy}, {ENDPOINTS} endpoints, {size:,} bytes: functions by their own time"
-    return Grid(title, ["function", "calls a request", "own us", "with what it calls us"], rows)
+    return Grid(title, ["function", "calls per request", "own us", "with callees us"], rows)
 
 
 def _name(code: str | CodeType) -> str:

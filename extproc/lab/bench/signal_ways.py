@@ -86,7 +86,7 @@ def ways() -> list[Way]:
 
 
 def _alone() -> Way:
-    return Way("nobody is asked", Manner.HEALTHY, "PrefixHash")
+    return Way("no scrapes", Manner.HEALTHY, "PrefixHash")
 
 
 async def fleets_of(directory: Path, cleanup: AsyncExitStack) -> Mapping[Manner, list[str]]:

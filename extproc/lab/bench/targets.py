@@ -13,7 +13,7 @@ from extproc.lab.tables.markdown import number, yes
 
 PLAIN, FAST = (of_transport(transport) for transport in TRANSPORTS)
 
-_MISSING = "not there"
+_MISSING = "not measured"
 
 
 @dataclass(frozen=True)
@@ -83,24 +83,24 @@ def _p99(strategy: str) -> Callable[[Results], float | None]:
 
 
 TARGETS = (
-    Target("sidecar CPU a request, fast, us", 60, _fast_us),
-    Target("the same, of what it is on grpcio", 1 / 6, _of_grpcio),
-    Target(f"requests/s of {FAST}, of {LUA}", 0.75, _throughput, at_most=False),
-    Target(f"CPU of {FAST}, of {SGLANG}", 0.9, _cpu_of(SGLANG)),
-    Target(f"CPU of {FAST}, of {VLLM}", 0.5, _cpu_of(VLLM)),
-    Target("sidecar CPU for a body of 2 MB, of that for 32 kB", 1.5, _large_body),
+    Target("sidecar CPU per request, fast transport, us", 60, _fast_us),
+    Target("the same / the same on grpcio", 1 / 6, _of_grpcio),
+    Target(f"requests/s: {FAST} / {LUA}", 0.75, _throughput, at_most=False),
+    Target(f"CPU: {FAST} / {SGLANG}", 0.9, _cpu_of(SGLANG)),
+    Target(f"CPU: {FAST} / {VLLM}", 0.5, _cpu_of(VLLM)),
+    Target("sidecar CPU: 2 MB body / 32 kB body", 1.5, _large_body),
     Target("p50 added to Envoy alone, 1 connection, ms", 0.35, _added_ms),
     Target("sidecar memory with 8,000 streams, MB", 100, _streams_mb),
-    Target("p99 of choosing among 100 endpoints, PrefixHash, us", 100, _p99("PrefixHash")),
-    Target("p99 of choosing among 100 endpoints, PrefixCache, us", 100, _p99("PrefixCache")),
+    Target("p99 of a choice among 100 endpoints, PrefixHash, us", 100, _p99("PrefixHash")),
+    Target("p99 of a choice among 100 endpoints, PrefixCache, us", 100, _p99("PrefixCache")),
 )
 
 
 def grid(results: Results) -> Grid:
     """Each target; bodies of 1 kB and 32 connections where nothing else is said."""
     rows = [_row(target, target.value(results)) for target in TARGETS]
-    title = "targets: 1 kB and 32 connections where nothing else is said"
-    return Grid(title, ["", "measured", "target", "holds"], rows)
+    title = "targets: 1 kB and 32 connections unless the row says otherwise"
+    return Grid(title, ["", "measured", "target", "met"], rows)
 
 
 def _row(target: Target, value: float | None) -> list[str]:

@@ -47,7 +47,7 @@ class Way:
     """One of those compared."""
 
     name: str
-    told: str
+    description: str
     """What it is, for those who read the table."""
     start: Start
 
@@ -64,11 +64,13 @@ def of_transport(transport: str) -> str:
 
 def with_tls(pair: KeyPair) -> list[Way]:
     """The sidecar on each transport, with TLS between Envoy and it."""
-    told = "`PrefixHash` in `extproc serve --transport {} --tls-cert ...`; Envoy with one worker"
+    description = (
+        "`PrefixHash` in `extproc serve --transport {} --tls-cert ...`; Envoy with one worker"
+    )
     return [
         Way(
             f"{of_transport(transport)}, TLS",
-            told.format(transport),
+            description.format(transport),
             partial(_start_extproc, transport, tls=pair),
         )
         for transport in TRANSPORTS
@@ -79,14 +81,16 @@ def ways(with_peers: bool) -> list[Way]:
     """Those that can be run here, in the order of the tables."""
     found = [
         Way(ALONE, "round robin, no filter; one worker", _start_alone),
-        Way(LUA, "the prompt's beginning hashed in Lua; one worker", _start_lua),
+        Way(LUA, "a Lua filter hashes the start of the prompt; one worker", _start_lua),
     ]
     for transport in TRANSPORTS:
-        told = f"`PrefixHash` in `extproc serve --transport {transport}`; Envoy with one worker"
-        found.append(Way(of_transport(transport), told, partial(_start_extproc, transport)))
+        description = (
+            f"`PrefixHash` in `extproc serve --transport {transport}`; Envoy with one worker"
+        )
+        found.append(Way(of_transport(transport), description, partial(_start_extproc, transport)))
     for name in peers.installed() if with_peers else []:
-        told = "a proxy of its own, policy `cache_aware`; one worker thread"
-        found.append(Way(f"{name} {peers.PEERS[name]}", told, partial(_start_peer, name)))
+        description = "its own proxy, policy `cache_aware`; one worker thread"
+        found.append(Way(f"{name} {peers.PEERS[name]}", description, partial(_start_peer, name)))
     return found
 
 

@@ -66,7 +66,8 @@ def fitted(figures: Figures) -> str:
         f"{table_of(FITTED, figures)}\n\n"
         f"ITL and throughput are within 10 % and mean TTFT is within a factor of 1.5 in {met} of "
         f"the {len(FITTED)} rows. The parameters were fitted with these prompts. With prompts "
-        f"from {len(_SEEDS)} other seeds, {again} of {len(_OTHER_SEEDS)} rows are, all except {weak}."
+        f"from {len(_SEEDS)} other seeds, {again} of {len(_OTHER_SEEDS)} rows are, all except "
+        f"{weak}."
     )
 
 

@@ -118,7 +118,9 @@ def weights(book: Book) -> str:
             if figures:
                 times = [" / ".join(number(one[metric]) for metric in _BEST) for one in figures]
                 rows.append([scene, str(sidecars), *times])
-    return _table(["workload", "sidecars", "all weights", *(f"no `{one}`" for one in WITHOUT)], rows)
+    return _table(
+        ["workload", "sidecars", "all weights", *(f"no `{one}`" for one in WITHOUT)], rows
+    )
 
 
 def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:

@@ -37,7 +37,7 @@ def made_up(*without: str) -> Results:
     memory = Memory(50.0, 90.0, 70.0)
     return Results(
         machine={"cores": "2", "generator": "our own"},
-        ways=dict.fromkeys(ways, "told"),
+        ways=dict.fromkeys(ways, "a description"),
         rows=[Row(way, *load, ways[way]) for load in loads for way in ways],
         held=[
             Held(way, 8_000, 8_000, memory, memory if way in SIDECARS else None, 2e3, 6e2, 30.0, 0)

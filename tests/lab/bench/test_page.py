@@ -28,7 +28,7 @@ def test_the_page_is_written_beside_its_figures(tmp_path: Path) -> None:
     assert not re.search(r"\$\w", written)
     assert f"| 1 kB, 32 | {FAST} | 6,000 | 0.60 | 0.50 | 1.50 | 100 | 60 | 2.67 |" in written
     assert f"| 8,000 | {FAST} | 8,000 | 50, 90, 70 | 5.0 |" in written
-    assert "not there" not in written
+    assert "not measured" not in written
 
 
 def test_of_rounds_the_medians_count_and_all_failures() -> None:

@@ -26,8 +26,8 @@ def test_a_figure_on_the_bound_is_good_enough() -> None:
 
 
 def test_what_was_not_measured_is_not_there() -> None:
-    assert [row[1] for row in measured(FAST)][:8] == ["not there"] * 8
-    assert [row[1] for row in measured(SGLANG)].count("not there") == 1
+    assert [row[1] for row in measured(FAST)][:8] == ["not measured"] * 8
+    assert [row[1] for row in measured(SGLANG)].count("not measured") == 1
 
 
 def test_fewer_streams_at_once_do_not_count() -> None:

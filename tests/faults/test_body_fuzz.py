@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from extproc.core.request import large
 from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS
+from extproc.core.request.json_limits import MAX_PARSED_BYTES, MAX_PARSED_VALUES
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.e2e.scene import CHAT, Launch, Options, Reply
@@ -34,8 +34,8 @@ AT_ONCE = 50
 SEED = int(os.environ.get("EXTPROC_FUZZ_SEED", "1"))
 WORST_SECONDS = 0.05
 """CPU time of one body. Only `make faults` asserts it: a busy neighbor can double it."""
-MOST_BUILT_BYTES = large.MOST_BYTES  # and once more the value of `model`, which may be all of it
-MOST_BUILT_VALUES = 2 * large.MOST_VALUES
+MOST_BUILT_BYTES = MAX_PARSED_BYTES  # and once more the value of `model`, which may be all of it
+MOST_BUILT_VALUES = 2 * MAX_PARSED_VALUES
 MOST_TIMES_SKIMMED = 2
 MOST_TIMES_HASHED = 1
 REFERENCE = b"[" + b"1," * 500_000 + b"1]"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import xxhash
 
-from extproc.core.request import large
+from extproc.core.request import json_scan
 
 
 @dataclass
@@ -35,7 +35,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Work]:
     work = Work()
     with patch.context() as within:
         within.setattr(jiter, "from_json", _parsing(work, jiter.from_json))
-        within.setattr(large, "_skimmer", _skimming(work, large._skimmer))
+        within.setattr(json_scan, "_decoder", _skimming(work, json_scan._decoder))
         within.setattr(xxhash, "xxh64_intdigest", _hashing(work, xxhash.xxh64_intdigest))
         within.setattr(xxhash, "xxh3_64_hexdigest", _hashing(work, xxhash.xxh3_64_hexdigest))
         yield work

@@ -9,15 +9,10 @@ from typing import NamedTuple
 
 from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
 from extproc.core.fleet.subset import subset_of
-from extproc.core.request.body import (
-    MODEL_HEADER,
-    Document,
-    missing_model,
-    model_in_form,
-    model_in_json,
-    read_json,
-)
-from extproc.core.request.large import MOST_BYTES, WHOLE, completed, read_large, skimmed
+from extproc.core.request.form_body import model_in_form
+from extproc.core.request.json_body import read_beginning, read_json_body, with_rest
+from extproc.core.request.json_document import Document
+from extproc.core.request.model_name import MODEL_HEADER, missing_model
 from extproc.core.request.paths import Api, model_in_query, without_query
 from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
 from extproc.core.request.rename import renamed_form, renamed_json
@@ -29,7 +24,6 @@ PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
 should we die before the body's answer, Envoy answers 503 instead of guessing."""
 
-_BEGINNING = 65_536  # bytes
 _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
 _CONTENT_TYPE = "content-type"
@@ -110,7 +104,7 @@ class Request:
     def resolve(self, head: bytes, *, complete: bool) -> ResolvedRequest:
         """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
         self._whole = complete
-        if complete and WHOLE < len(head) <= MOST_BYTES and self._has_prompt:
+        if complete and self._has_prompt:
             placed = self._resolve_by_beginning(head)
             if placed is not None:
                 return placed
@@ -226,23 +220,17 @@ class Request:
         )
 
     def _resolve_by_beginning(self, body: bytes) -> ResolvedRequest | None:
-        """Where a large body belongs, if its beginning tells the prefix and the rest is sound.
-
-        To check the rest takes no longer than to read it value by value, where it holds few, and
-        they need not be counted. Of a field that stands twice, the first may then make the prefix.
-        """
+        """Resolve a large complete body by its beginning; None if that does not decide it."""
         try:
-            name, document, _ = self._read(body[:_BEGINNING], complete=False)
-            if document is None or name is None or self._reads_prompts(name):
+            beginning = read_beginning(body)
+            if beginning is None or beginning.model is None or self._reads_prompts(beginning.model):
                 return None
-            model, known = skimmed(body, self._wanted())
-            return (
-                self._resolve_if_settled(name, completed(document, known))
-                if model == name
-                else None
-            )
+            checked = with_rest(beginning, body, self._wanted())
+            if checked is None:
+                return None
+            return self._resolve_if_settled(checked.model, self._prompt_fields(checked.document))
         except Refusal:
-            return None  # one who reads all of it knows better why
+            return None  # the error of the full reading is more precise
 
     def _resolve_if_settled(
         self, name: str | None, document: Document | None
@@ -277,14 +265,14 @@ class Request:
         """
         if self._is_form:
             return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
-        if len(head) > WHOLE:
-            name, document, read = read_large(head, complete=complete, fields=self._wanted())
-        else:
-            document = read_json(head, complete=complete)
-            name, read = model_in_json(head, document, complete=complete), len(head)
+        body = read_json_body(head, complete=complete, fields=self._wanted())
+        return body.model, self._prompt_fields(body.document), body.parsed_bytes
+
+    def _prompt_fields(self, document: Document) -> Document | None:
+        """Return the document with its prompt under a known key; None if it holds no prompt."""
         if self._api is Api.NATIVE:
-            document = with_prompt(document)
-        return name, document if self._has_prompt else None, read
+            return with_prompt(document)
+        return document if self._has_prompt else None
 
 
 def header_text(headers: Mapping[str, bytes], name: str) -> str:

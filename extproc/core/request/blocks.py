@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from extproc.core.request.body import Document
+from extproc.core.request.json_document import Document
 from extproc.core.request.prompt import prompts_of, spoken
 from extproc.core.request.session import salt_of
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from extproc.core.request.body import Document
+from extproc.core.request.json_document import Document
 from extproc.core.request.leaves import Open, leaves, number_text, open_in
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})

@@ -22,8 +22,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from extproc.core.request.body import form_values
-from extproc.core.request.large import WHOLE, is_strict_object
+from extproc.core.request.form_body import form_values
+from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
+from extproc.core.request.json_scan import is_strict_object
 
 Span = tuple[int, int]
 
@@ -49,7 +50,7 @@ def renamed_json(head: bytes, name: str, *, whole: bool = False) -> bytes:
     It is the head itself where that shows no whole value of `model`. `whole`: it is known to be all
     of the object, and to have one.
     """
-    large = len(head) > WHOLE
+    large = len(head) > ALWAYS_PARSED_BYTES
     spans = _models_in_large(head, whole=whole) if large else _json_models(head)
     return _replaced(head, spans, json.dumps(name).encode())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import xxhash
 
-from extproc.core.request.body import Document
+from extproc.core.request.json_document import Document
 from extproc.core.request.prompt import (
     first_user_message,
     first_user_message_is_whole,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from extproc.core.request.body import Document
+from extproc.core.request.json_document import Document
 from extproc.core.schema import PrefixHashSpec, SessionKey
 
 SALT = "cache_salt"

@@ -13,7 +13,7 @@ from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.subset import Subset
 from extproc.core.fleet.token_sizes import TokenSizes
 from extproc.core.request.blocks import Prompt, prompt_of
-from extproc.core.request.body import Document
+from extproc.core.request.json_document import Document
 from extproc.core.request.refusals import NoEndpoints
 from extproc.core.request.routing_key import is_settled, key_of, read_prefix
 from extproc.core.request.session import salt_of

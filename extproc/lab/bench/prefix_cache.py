@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
-from extproc.core.request.body import Document, read_json
+from extproc.core.request.json_document import Document, parse_document
 from extproc.core.routing.router import ResolvedRequest
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.routers import BLOCKS, ROUNDS, Fleet, best, bodies, documents, random_blocks
@@ -70,7 +70,7 @@ def _reading(
     fleets = {strategy: Fleet(strategy, 2) for strategy in STRATEGIES}
 
     def parse(head: bytes) -> object:
-        return read_json(head, complete=False)
+        return parse_document(head, complete=False)
 
     return {
         "parse the body": best(dict.fromkeys(fleets, _each(parse, cycle(heads))), times),

@@ -11,7 +11,7 @@ from time import process_time
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.request.blocks import BLOCK_BYTES
-from extproc.core.request.body import Document, read_json
+from extproc.core.request.json_document import Document, parse_document
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import ResolvedRequest, Router
 from extproc.core.schema import ModelsSpec
@@ -87,7 +87,7 @@ def random_blocks(rng: Random, number: int) -> list[int]:
 
 def documents() -> list[Document]:
     """The same requests, read."""
-    return [read_json(head, complete=False) for head in bodies()]
+    return [parse_document(head, complete=False) for head in bodies()]
 
 
 def best(ways: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:

@@ -32,8 +32,12 @@ from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core import schema as spec
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Signals
-from extproc.core.request.body import MOST_PARTS
-from extproc.core.request.large import MOST_BYTES, MOST_VALUES, WHOLE
+from extproc.core.request.form_body import MAX_PARTS
+from extproc.core.request.json_limits import (
+    ALWAYS_PARSED_BYTES,
+    MAX_PARSED_BYTES,
+    MAX_PARSED_VALUES,
+)
 from extproc.core.request.paths import ANTHROPIC_VERSION, INFERENCE_PATHS, MODELS_PATH, Api
 from extproc.core.request.refusals import NoEndpoints, Refusal
 from extproc.core.routing.router import Router
@@ -330,16 +334,17 @@ def _paths() -> Iterator[str]:
     )
     yield ""
     yield from _paragraph(
-        f"A body of JSON is read value by value up to {WHOLE:,} bytes. A larger one that Envoy "
-        "shows is checked and searched to its end for its `model`, its `cache_salt` and the fields "
-        "of `sessionSources`, wherever they stand, and read value by value as far as "
-        f"{MOST_BYTES:,} bytes, images in base64 not counted, and {MOST_VALUES:,} texts, commas "
-        "and brackets go; what is beyond makes no prefix and no block, and is only counted. One "
-        "that goes further than that must be strict JSON, without `NaN` and `Infinity`; nesting "
-        "deeper than 200 and numbers of thousands of digits are there for the server to refuse."
+        f"The sidecar parses JSON bodies of up to {ALWAYS_PARSED_BYTES:,} bytes in full. It scans "
+        "a larger body to its end for `model`, `cache_salt` and the fields of `sessionSources`. "
+        f"It parses the beginning of such a body: up to {MAX_PARSED_BYTES:,} bytes, without images "
+        f"in base64, and up to {MAX_PARSED_VALUES:,} strings, commas and opening brackets. The "
+        "text after that is counted, but it is not part of the prefix or of a block. A body that "
+        "is longer than its parsed beginning must be strict JSON, without `NaN` and `Infinity`. "
+        "The scan accepts nesting deeper than 200 levels and numbers with thousands of digits; "
+        "the inference server checks those."
     )
     yield ""
-    yield f"Of a multipart form the first {MOST_PARTS:,} parts are looked at."
+    yield f"The sidecar searches the first {MAX_PARTS:,} parts of a multipart form."
 
 
 def _refusals() -> Iterator[str]:

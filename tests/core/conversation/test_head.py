@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from extproc.compiled import COMPILED
 from extproc.core.conversation.head import HEAD_LIMIT, Head
 from extproc.core.conversation.request import Request
 from extproc.core.request.blocks import MOST_BYTES, Prompt, prompt_of
-from extproc.core.request.body import Document, read_json
+from extproc.core.request.json_body import JsonBody, read_json_body
+from extproc.core.request.json_document import parse_document
 from extproc.core.request.paths import Api
 from extproc.core.request.refusals import InvalidRequest, ModelNotFound
 from extproc.core.routing.router import Decision, ResolvedRequest
@@ -140,7 +142,7 @@ class TestAStrategyThatReadsPrompts:
         assert held.add(body[:10_000]) is None
         assert held.add(body[10_000:]) is None
         resolved = held.end()
-        assert resolved.prompt == prompt_of(read_json(body, complete=True), "remembers")
+        assert resolved.prompt == prompt_of(parse_document(body, complete=True), "remembers")
 
     def test_is_shown_the_head_of_a_body_that_does_not(self) -> None:
         held = self.head()
@@ -148,7 +150,7 @@ class TestAStrategyThatReadsPrompts:
             assert held.add(self.BODY[start : min(start + 1000, HEAD_LIMIT - 1)]) is None
         resolved = held.add(self.BODY[HEAD_LIMIT - 1 :])
         assert resolved is not None
-        seen = read_json(self.BODY[:HEAD_LIMIT], complete=False)
+        seen = parse_document(self.BODY[:HEAD_LIMIT], complete=False)
         assert resolved.prompt == prompt_of(seen, "remembers")
 
     def test_does_not_keep_other_models_from_being_let_go_early(self) -> None:
@@ -158,7 +160,7 @@ class TestAStrategyThatReadsPrompts:
 
     def test_is_told_how_long_a_body_is_that_is_cut(self) -> None:
         assert len(self.BODY) > 2 * HEAD_LIMIT
-        whole = prompt_of(read_json(self.BODY, complete=True), "remembers")
+        whole = prompt_of(parse_document(self.BODY, complete=True), "remembers")
         prompt = self.placed(self.BODY, str(len(self.BODY)))
         assert prompt.bytes == pytest.approx(whole.bytes, rel=0.01)
         assert prompt.blocks == whole.blocks[: len(prompt.blocks)]
@@ -182,7 +184,7 @@ class TestAStrategyThatReadsPrompts:
     @pytest.mark.parametrize("length", ["1", "1000000", "9" * 12])
     def test_does_not_look_at_the_length_of_a_body_that_it_has_seen(self, length: str) -> None:
         body = chat(model="remembers", prompt="tell me of the sea " * 100)
-        whole = prompt_of(read_json(body, complete=True), "remembers")
+        whole = prompt_of(parse_document(body, complete=True), "remembers")
         assert self.head(content_length=length).end(body).prompt == whole
 
 
@@ -220,11 +222,11 @@ def test_what_was_not_read_of_it_keeps_its_name() -> None:
 def test_a_trickle_is_read_no_more_often_than_it_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def counting(body: bytes, *, complete: bool) -> Document:
+    def counting(body: bytes, *, complete: bool, fields: Iterable[str]) -> JsonBody:
         sizes.append(len(body))
-        return read_json(body, complete=complete)
+        return read_json_body(body, complete=complete, fields=fields)
 
-    monkeypatch.setattr("extproc.core.conversation.request.read_json", counting)
+    monkeypatch.setattr("extproc.core.conversation.request.read_json_body", counting)
     body = json.dumps({**TALK, "model": "llama"}).encode()
     held = head(x_model="llama")
     for i in range(HEAD_LIMIT):

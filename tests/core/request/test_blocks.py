@@ -20,7 +20,7 @@ from extproc.core.request.blocks import (
     Prompt,
     prompt_of,
 )
-from extproc.core.request.body import read_json
+from extproc.core.request.json_document import parse_document
 from extproc.core.request.prompt import prompts_of, spoken
 from extproc.core.request.refusals import InvalidRequest
 from tests.core import bodies
@@ -204,9 +204,9 @@ class TestACutBody:
         asked = in_template_order({"model": "llama", **asked})
         body = bodies.written(asked, compact=compact, ascii_only=ascii_only)
         with blocks_of(size):
-            whole = prompt_of(read_json(body, complete=True), "llama")
+            whole = prompt_of(parse_document(body, complete=True), "llama")
             for cut in bodies.cuts(body):
-                seen = prompt_of(read_json(cut, complete=False), "llama", cut=True)
+                seen = prompt_of(parse_document(cut, complete=False), "llama", cut=True)
                 assert seen.blocks == whole.blocks[: len(seen.blocks)]
                 assert all(
                     any(list(part) == list(chain[: len(part)]) for chain in every_chain(whole))
@@ -218,23 +218,23 @@ class TestACutBody:
     def test_of_prose_loses_less_than_a_block(self) -> None:
         body = json.dumps({"model": "llama", "messages": [user(words("prose", 5000))]}).encode()
         for length in range(1000, len(body), 37):
-            seen = prompt_of(read_json(body[:length], complete=False), "llama")
+            seen = prompt_of(parse_document(body[:length], complete=False), "llama")
             overhead = body.index(b"prose")
             assert len(seen.blocks) >= (length - overhead) // BLOCK_BYTES
 
     def test_whose_tools_come_behind_gives_a_chain_of_its_own(self) -> None:
         # Nothing can be done about it; but equal bodies are still found to be equal.
         body = json.dumps({"messages": ASKED, "tools": [TOOL]}).encode()
-        whole = prompt_of(read_json(body, complete=True), "llama").blocks
-        cut = prompt_of(read_json(body[:700], complete=False), "llama").blocks
+        whole = prompt_of(parse_document(body, complete=True), "llama").blocks
+        cut = prompt_of(parse_document(body[:700], complete=False), "llama").blocks
         assert len(cut) == 2
         assert common(whole, cut) == 0
 
     def test_with_a_character_in_two_is_read_to_the_one_before(self) -> None:
         body = json.dumps({"prompt": "世界" * 300}, ensure_ascii=False).encode()
-        whole = prompt_of(read_json(body, complete=True), "llama").blocks
+        whole = prompt_of(parse_document(body, complete=True), "llama").blocks
         for length in range(900, 910):
-            cut = prompt_of(read_json(body[:length], complete=False), "llama").blocks
+            cut = prompt_of(parse_document(body[:length], complete=False), "llama").blocks
             assert len(cut) == 3
             assert cut == whole[:3]
 
@@ -242,9 +242,9 @@ class TestACutBody:
         url = {"url": "data:image/png;base64," + "QUJD" * 50_000}
         parts = [{"type": "text", "text": TEXT}, {"type": "image_url", "image_url": url}]
         body = json.dumps({"messages": [user(parts)]}).encode()
-        whole = prompt_of(read_json(body, complete=True), "llama").blocks
+        whole = prompt_of(parse_document(body, complete=True), "llama").blocks
         for length in (1200, 2000, 3000, 65_536):
-            cut = prompt_of(read_json(body[:length], complete=False), "llama").blocks
+            cut = prompt_of(parse_document(body[:length], complete=False), "llama").blocks
             assert common(whole, cut) >= 1000 // BLOCK_BYTES
 
 
@@ -442,16 +442,16 @@ class TestOddBodies:
     def test_are_read_however_wrong_their_types(self, document: Json) -> None:
         body = bodies.written(document)
         with blocks_of(3):
-            prompt_of(read_json(body, complete=True), "llama")
+            prompt_of(parse_document(body, complete=True), "llama")
             for cut in bodies.cuts(body):
-                prompt_of(read_json(cut, complete=False), "llama")
+                prompt_of(parse_document(cut, complete=False), "llama")
 
     def test_may_be_as_deep_as_the_parser_allows(self) -> None:
         depth = 0
         for levels in range(1, 400):
             body = b'{"messages": ' + b"[" * levels + b'"x"' + b"]" * levels + b"}"
             try:
-                document = read_json(body, complete=True)
+                document = parse_document(body, complete=True)
             except InvalidRequest:
                 break
             depth = levels

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.request import Request
 from extproc.core.request.blocks import MOST_BLOCKS, prompt_of
-from extproc.core.request.large import MOST_BYTES, WHOLE
+from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES, MAX_PARSED_BYTES
 from extproc.core.request.paths import Api
 from extproc.core.request.routing_key import key_of
 from extproc.core.routing.router import ResolvedRequest
@@ -141,7 +141,7 @@ class TestTheKey:
 
 
 class TestALargeBody:
-    LONG = "word " * (WHOLE // 5 + 1)
+    LONG = "word " * (ALWAYS_PARSED_BYTES // 5 + 1)
 
     @pytest.mark.parametrize("times", [1, 12])
     @pytest.mark.parametrize("filler", ["word ", "QUJD", "[1], "])
@@ -149,11 +149,11 @@ class TestALargeBody:
     def test_has_the_salt_that_stands_behind_its_prompt(
         self, strategy: str, filler: str, times: int
     ) -> None:
-        more = [{"role": "user", "content": filler * (times * WHOLE // len(filler))}]
+        more = [{"role": "user", "content": filler * (times * ALWAYS_PARSED_BYTES // len(filler))}]
         found = []
         for salt in (None, "a", "b"):
             document = {"messages": SAID + more, "cache_salt": salt, "model": "llama"}
-            assert len(json.dumps(document)) > WHOLE
+            assert len(json.dumps(document)) > ALWAYS_PARSED_BYTES
             found.append(placed(document, strategy))
         assert len({one.key for one in found}) == 3
         assert found[1].key == key_of("", "hi", "a")
@@ -189,7 +189,7 @@ class TestABodyThatComesInParts:
 
 def test_an_image_of_some_megabytes_hides_nothing_behind_it() -> None:
     """Base64 does not count towards the bytes that are read."""
-    url = {"url": "data:image/jpeg;base64," + "QUJDRE" * (MOST_BYTES // 2)}
+    url = {"url": "data:image/jpeg;base64," + "QUJDRE" * (MAX_PARSED_BYTES // 2)}
     image = {"type": "image_url", "image_url": url}
     rules = {"role": "system", "content": RULES}
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.core.request.body import model_in_form, model_in_json, read_json
+from extproc.core.request.form_body import model_in_form
+from extproc.core.request.json_document import model_of, parse_document
 from extproc.core.request.rename import renamed_form, renamed_json
 from tests.core.bodies import bodies, cuts, text
 from tests.core.builders import brief, thorough
-from tests.core.request.test_body_form import CONTENT_TYPE, FILE, MODEL, TRAP, form
+from tests.core.request.test_form_body import CONTENT_TYPE, FILE, MODEL, TRAP, form
 
 # What could be taken for the key, for its end, or for a bracket.
 TRICKS = ["model", '"model":', '"model": "x"', '\\"', "\\", 'x"model"', "{", "]", ":", "\\u006d"]
@@ -151,9 +152,9 @@ class TestACutObject:
     ) -> None:
         whole = renamed_json(body, name)
         for head in cuts(body):
-            document = read_json(head, complete=False)
+            document = parse_document(head, complete=False)
             renamed = renamed_json(head, name)
-            if model_in_json(head, document, complete=False) is None:
+            if model_of(head, document, complete=False) is None:
                 assert renamed is head
             else:
                 assert renamed + body[len(head) :] == whole

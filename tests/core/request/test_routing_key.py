@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.core.request.body import read_json
+from extproc.core.request.json_document import parse_document
 from extproc.core.request.routing_key import is_settled, key_of, prefix_of
 from extproc.core.schema import PrefixHashSpec
 from tests.core.bodies import bodies, completions, cuts, documents, written
@@ -103,7 +103,7 @@ class TestACutBody:
         self, prefix_source: str, body: bytes, length: int
     ) -> None:
         spec = source(prefix_source, length)
-        whole = prefix_of(read_json(body, complete=True), {}, spec)
+        whole = prefix_of(parse_document(body, complete=True), {}, spec)
         for head in cuts(body):
             part = prefix_of(_document(head), {}, spec, cut=True)
             assert whole.startswith(part), head
@@ -112,7 +112,7 @@ class TestACutBody:
     @given(body=bodies(completions), length=st.integers(1, 60))
     def test_has_the_whole_prefix_once_it_is_long_enough(self, body: bytes, length: int) -> None:
         spec = source("FirstUserMessage", length)
-        whole = prefix_of(read_json(body, complete=True), {}, spec)
+        whole = prefix_of(parse_document(body, complete=True), {}, spec)
         parts = [prefix_of(_document(head), {}, spec, cut=True) for head in cuts(body)]
         assert [len(part) for part in parts] == sorted(len(part) for part in parts)
         assert parts[-1] == whole
@@ -143,7 +143,7 @@ class TestASettledPrefix:
     @given(body=bodies(documents), length=st.integers(1, 60))
     def test_is_the_whole_bodys(self, prefix_source: str, body: bytes, length: int) -> None:
         spec = source(prefix_source, length)
-        whole = prefix_of(read_json(body, complete=True), {}, spec)
+        whole = prefix_of(parse_document(body, complete=True), {}, spec)
         for head in cuts(body):
             document = _document(head)
             prefix = prefix_of(document, {}, spec, cut=True)
@@ -211,7 +211,7 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 def _document(head: bytes) -> dict[str, Any]:
     # Whitespace alone is refused; nothing else that begins an object is.
-    return read_json(head, complete=False)
+    return parse_document(head, complete=False)
 
 
 @thorough

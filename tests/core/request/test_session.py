@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from extproc.core.conversation.request import Request
 from extproc.core.conversation.state_machine import Conversation, Event, Kind
-from extproc.core.request.body import read_json
+from extproc.core.request.json_document import parse_document
 from extproc.core.request.routing_key import is_settled, key_of, prefix_of, read_prefix
 from extproc.core.request.session import LONGEST_ID
 from extproc.core.routing.router import Decision, ResolvedRequest
@@ -156,9 +156,9 @@ class TestACutBody:
     ) -> None:
         body = json.dumps({k: v for k, v in fields if k not in missing}).encode()
         spec = sessions("Header:x-a", "Body:prompt_cache_key", "Body:metadata.user_id")
-        whole = read_prefix(read_json(body, complete=True), {}, spec)
+        whole = read_prefix(parse_document(body, complete=True), {}, spec)
         for head in cuts(body):
-            document = read_json(head, complete=False)
+            document = parse_document(head, complete=False)
             found = read_prefix(document, {}, spec, cut=True)
             assert found == whole or not is_settled(found[0], document, spec, found[1])
 

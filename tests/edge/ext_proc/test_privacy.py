@@ -13,7 +13,7 @@ import pytest
 
 from extproc.adapters.observability import logs
 from extproc.adapters.observability.state import model_states
-from extproc.core.request.large import WHOLE
+from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
 from extproc.edge.ext_proc.service import ExternalProcessor
 from tests.core.builders import model_spec
 from tests.edge.envoy import (
@@ -27,7 +27,7 @@ from tests.edge.envoy import (
 from tests.edge.streams import Sidecar
 
 CANARY = "canary-of-a-very-private-matter"
-LONG = f"{CANARY} " * (WHOLE // 16)
+LONG = f"{CANARY} " * (ALWAYS_PARSED_BYTES // 16)
 Written = Callable[[], str]
 
 
@@ -89,7 +89,10 @@ def bodies() -> Iterator[bytes]:
     for end in (b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\x00"):
         yield b'{"model": "llama", "prompt": "%b%b"}' % (CANARY.encode(), end)
         yield b'{"model": "llama", "prompt": "%b%b"}' % (LONG.encode(), end)
-    yield b'{"model": "llama", "x": %b, "prompt": "%b"}' % (b"[" * WHOLE, CANARY.encode())
+    yield b'{"model": "llama", "x": %b, "prompt": "%b"}' % (
+        b"[" * ALWAYS_PARSED_BYTES,
+        CANARY.encode(),
+    )
 
 
 def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS, Prompt, prompt_of
-from extproc.core.request.body import read_json
+from extproc.core.request.json_document import parse_document
 from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED, Prompts, Shown
 from extproc.lab.simulation.sidecars import MODEL
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN, document
@@ -177,7 +177,7 @@ class TestWhatIsShown:
         head = body[: SHIPPED.head]
         assert len(body) < SHIPPED.whole
         few = Shown(whole=SHIPPED.head, head=SHIPPED.head)
-        real = prompt_of(read_json(head, complete=False), MODEL, shown=len(head) / len(body))
+        real = prompt_of(parse_document(head, complete=False), MODEL, shown=len(head) / len(body))
         made = Prompts(few).of(asked)
         assert 0 <= len(made.blocks) - len(real.blocks) <= 4
         assert real.bytes == pytest.approx(made.bytes, rel=0.02)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.core.request.body import model_in_form
+from extproc.core.request.form_body import model_in_form
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from tests.core.builders import thorough
 
@@ -194,7 +194,7 @@ def test_no_field_with_odd_parameters_is_the_model(parameters: bytes) -> None:
 def test_no_field_keeps_the_router_busy(fields: str) -> None:
     # In a process of its own, which can be stopped. It takes milliseconds, or minutes.
     code = (
-        "from extproc.core.request.body import model_in_form\n"
+        "from extproc.core.request.form_body import model_in_form\n"
         f"body = b'--XX\\r\\n' + {fields} + b'\\r\\n\\r\\nx\\r\\n--XX'\n"
         f"print(model_in_form(body, {CONTENT_TYPE!r}))"
     )

@@ -7,20 +7,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.core.request.body import missing_model, model_in_json, read_json
+from extproc.core.request.json_document import model_of, parse_document
+from extproc.core.request.model_name import missing_model
 from extproc.core.request.paths import Api
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from tests.core.bodies import bodies, cuts
 from tests.core.builders import brief, thorough
 
 
-def model_of(head: bytes, *, complete: bool) -> str | None:
-    return model_in_json(head, read_json(head, complete=complete), complete=complete)
+def read_model(head: bytes, *, complete: bool) -> str | None:
+    return model_of(head, parse_document(head, complete=complete), complete=complete)
 
 
 class TestAWholeBody:
     def test_is_read(self) -> None:
-        assert read_json(b' {"model": "llama", "n": [1, 2.5, null]} ', complete=True) == {
+        assert parse_document(b' {"model": "llama", "n": [1, 2.5, null]} ', complete=True) == {
             "model": "llama",
             "n": [1, 2.5, None],
         }
@@ -29,10 +30,10 @@ class TestAWholeBody:
     def test_names_its_model_before_or_after_its_messages(self, key_order: list[str]) -> None:
         fields = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
         body = json.dumps({key: fields[key] for key in key_order}).encode()
-        assert model_of(body, complete=True) == "llama"
+        assert read_model(body, complete=True) == "llama"
 
     def test_with_a_key_twice_means_the_second_as_for_vllm(self) -> None:
-        assert model_of(b'{"model": "a", "x": 1, "model": "b"}', complete=True) == "b"
+        assert read_model(b'{"model": "a", "x": 1, "model": "b"}', complete=True) == "b"
 
     @pytest.mark.parametrize(
         "body",
@@ -64,14 +65,14 @@ class TestAWholeBody:
     )
     def test_that_is_no_json_object_is_refused(self, body: bytes) -> None:
         with pytest.raises(InvalidRequest) as refused:
-            read_json(body, complete=True)
+            parse_document(body, complete=True)
         assert refused.value.status == 400
         json.loads(refused.value.body())
 
     @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
     def test_with_a_number_only_python_reads_still_names_its_model(self, number: bytes) -> None:
         # vLLM reads these, so it is not for a router to refuse them.
-        assert model_of(b'{"x": %s, "model": "llama"}' % number, complete=True) == "llama"
+        assert read_model(b'{"x": %s, "model": "llama"}' % number, complete=True) == "llama"
 
     @pytest.mark.parametrize(
         ("body", "why"),
@@ -85,12 +86,12 @@ class TestAWholeBody:
     )
     def test_whose_model_is_no_name_is_refused(self, body: bytes, why: str) -> None:
         with pytest.raises(InvalidRequest) as refused:
-            model_of(body, complete=True)
+            read_model(body, complete=True)
         assert (refused.value.message, refused.value.param) == (why, "model")
 
     @pytest.mark.parametrize("body", [b"{}", b'{"messages": []}', b'{"model": null}'])
     def test_without_a_model_names_none(self, body: bytes) -> None:
-        assert model_of(body, complete=True) is None
+        assert read_model(body, complete=True) is None
 
 
 class TestACutBody:
@@ -110,12 +111,12 @@ class TestACutBody:
         ],
     )
     def test_is_read_as_far_as_it_goes(self, head: bytes, document: dict[str, Any]) -> None:
-        assert read_json(head, complete=False) == document
+        assert parse_document(head, complete=False) == document
 
     def test_whose_model_has_half_a_character_at_its_end_is_refused(self) -> None:
         """The parser takes it for the end of the head while it may shorten strings."""
         with pytest.raises(InvalidRequest):
-            model_of(b'{"model": "llam\xd3", "messages": [[', complete=False)
+            read_model(b'{"model": "llam\xd3", "messages": [[', complete=False)
 
     @pytest.mark.parametrize(
         "head",
@@ -132,7 +133,7 @@ class TestACutBody:
     )
     def test_that_nothing_could_make_an_object_is_refused(self, head: bytes) -> None:
         with pytest.raises(InvalidRequest):
-            read_json(head, complete=False)
+            parse_document(head, complete=False)
 
     @pytest.mark.parametrize(
         "head",
@@ -149,7 +150,7 @@ class TestACutBody:
         ],
     )
     def test_before_the_end_of_its_models_name_names_none(self, head: bytes) -> None:
-        assert model_of(head, complete=False) is None
+        assert read_model(head, complete=False) is None
 
     @pytest.mark.parametrize(
         "head",
@@ -160,26 +161,26 @@ class TestACutBody:
         ],
     )
     def test_after_its_models_name_names_it(self, head: bytes) -> None:
-        assert model_of(head, complete=False) == "llama"
+        assert read_model(head, complete=False) == "llama"
 
     def test_in_a_second_model_key_does_not_name_half_of_it(self) -> None:
         for first in (b'"model": "a", ', b'"model": "a", "x": "' + b"y" * 10_000 + b'", '):
             for second in (b'"model": "lla', b'"mod\\u0065l": "lla'):
-                assert model_of(b"{" + first + second, complete=False) != "lla"
+                assert read_model(b"{" + first + second, complete=False) != "lla"
 
     @pytest.mark.parametrize(
         "head", [b'{"model": 7, "mes', b'{"model": "", "mes', b'{"model": ["a"], "mes']
     )
     def test_whose_model_is_surely_none_is_refused(self, head: bytes) -> None:
         with pytest.raises(InvalidRequest):
-            model_of(head, complete=False)
+            read_model(head, complete=False)
 
     @thorough
     @given(bodies())
     @example('{"model":"世界","prompt":"\\ud83d\\ude00"}'.encode())
     def test_names_the_whole_bodys_model_or_none_and_never_half_of_it(self, body: bytes) -> None:
-        whole = model_of(body, complete=True)
-        found = [model_of(head, complete=False) for head in cuts(body)]
+        whole = read_model(body, complete=True)
+        found = [read_model(head, complete=False) for head in cuts(body)]
         assert set(found) <= {None, whole}
         # Once seen, it stays seen.
         assert found == sorted(found, key=lambda model: model is not None)
@@ -189,8 +190,8 @@ class TestACutBody:
     def test_that_is_in_fact_whole_says_the_same_as_if_it_were_known_to_be(
         self, body: bytes
     ) -> None:
-        assert read_json(body, complete=False) == read_json(body, complete=True)
-        assert model_of(body, complete=False) == model_of(body, complete=True)
+        assert parse_document(body, complete=False) == parse_document(body, complete=True)
+        assert read_model(body, complete=False) == read_model(body, complete=True)
 
 
 @thorough
@@ -199,7 +200,7 @@ class TestACutBody:
 @example(b'{"model":', True)
 def test_no_bytes_raise_anything_but_a_refusal(head: bytes, complete: bool) -> None:
     try:
-        model = model_of(head, complete=complete)
+        model = read_model(head, complete=complete)
     except Refusal:
         return
     assert model is None or model.encode()

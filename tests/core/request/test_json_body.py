@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from extproc.core.conversation.request import Request
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.request import large
-from extproc.core.request.body import model_in_json, read_json
-from extproc.core.request.large import MOST_BYTES, WHOLE, read_large
+from extproc.core.request.json_body import read_json_body, read_within
+from extproc.core.request.json_document import model_of, parse_document
+from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES, MAX_PARSED_BYTES
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from extproc.core.request.rename import renamed_json
 from extproc.core.routing.catalog import Catalog, revise
@@ -24,8 +24,8 @@ from extproc.core.strategies import build
 from tests.core.bodies import bodies
 from tests.core.builders import model_spec, thorough
 
-LONG = "word " * (WHOLE // 5 + 1)
-DENSE: list[Any] = [[]] * WHOLE
+LONG = "word " * (ALWAYS_PARSED_BYTES // 5 + 1)
+DENSE: list[Any] = [[]] * ALWAYS_PARSED_BYTES
 
 
 def place(
@@ -50,7 +50,7 @@ def written(document: dict[str, Any]) -> bytes:
 
 
 class TestALargeBody:
-    @pytest.mark.parametrize("filler", [LONG, DENSE, {"a": DENSE}, "é" * WHOLE])
+    @pytest.mark.parametrize("filler", [LONG, DENSE, {"a": DENSE}, "é" * ALWAYS_PARSED_BYTES])
     @pytest.mark.parametrize("first", [True, False])
     def test_names_its_model_before_or_after_its_long_fields(
         self, filler: object, first: bool
@@ -69,7 +69,7 @@ class TestALargeBody:
         say = LONG[: 600_000 // turns] + "[1, 2], {3: 4}. "
         document = chat("Hello!", *[say] * turns)
         body = written(document)
-        assert WHOLE < len(body) < MOST_BYTES
+        assert ALWAYS_PARSED_BYTES < len(body) < MAX_PARSED_BYTES
         known = place(body, strategy=strategy)
         assert known.prefix == "Hello!"
         if known.prompt is not None:
@@ -95,7 +95,7 @@ class TestALargeBody:
         assert prefix.endswith("Hello!")
 
     def test_of_many_values_has_the_prefix_of_its_beginning(self) -> None:
-        document = chat("Hello!", *["x"] * WHOLE)
+        document = chat("Hello!", *["x"] * ALWAYS_PARSED_BYTES)
         assert place(written(document)).prefix == "Hello!"
         known = place(written(document), strategy="PrefixCache").prompt
         assert known is not None
@@ -140,12 +140,12 @@ class TestALargeBody:
         assert place(body).prefix == "Hello!"
 
     def test_of_blanks_at_first_is_read(self) -> None:
-        assert place(b" " * 2 * MOST_BYTES + written(chat("Hello!"))).prefix == "Hello!"
+        assert place(b" " * 2 * MAX_PARSED_BYTES + written(chat("Hello!"))).prefix == "Hello!"
 
 
 class TestALargeHead:
     def test_names_the_model_it_begins_with(self) -> None:
-        body = written(chat(LONG, *["x"] * WHOLE))
+        body = written(chat(LONG, *["x"] * ALWAYS_PARSED_BYTES))
         assert place(body[:-100], complete=False).model.spec.name == "llama"
 
     def test_that_is_in_fact_whole_names_the_model_it_ends_with(self) -> None:
@@ -188,32 +188,38 @@ class TestRenamed:
 
 @thorough
 @given(st.binary() | bodies(), st.integers(0, 100), st.booleans())
-def test_however_little_is_read_value_by_value_it_means_the_same(
-    body: bytes, end: int, complete: bool
+def test_any_limit_of_parsed_bytes_gives_the_result_of_a_full_parse(
+    body: bytes, limit: int, complete: bool
 ) -> None:
-    """Where all is said in strict JSON; else no bytes raise anything but a refusal."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "_end", lambda head: min(end, len(head)))
-        try:
-            model, document, read = read_large(body, complete=complete)
-        except Refusal:
-            return
-    assert read <= len(body)
-    if model is None:
+    """A body that is not strict JSON may differ, but raises nothing except a refusal."""
+    try:
+        read = read_within(body, limit, complete=complete)
+    except Refusal:
+        return
+    assert read.parsed_bytes <= len(body)
+    if read.model is None:
         assert not complete
         return
     try:
-        whole = read_json(body, complete=True)
+        whole = parse_document(body, complete=True)
     except InvalidRequest:
-        return  # more lenient with what it skips
-    assert model == model_in_json(body, whole, complete=True)
-    assert set(document) - {"model"} <= set(whole)
+        return  # the scan tolerates more in the values that it skips
+    assert read.model == model_of(body, whole, complete=True)
+    assert set(read.document) - {"model"} <= set(whole)
 
 
 @thorough
 @given(bodies(), st.integers(1, 100))
-def test_a_request_is_not_refused_for_being_large(body: bytes, end: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "_end", lambda head: min(end, len(head)))
-        model, _, _ = read_large(body, complete=True)
-    assert model == json.loads(body)["model"]
+def test_no_limit_of_parsed_bytes_rejects_a_valid_body(body: bytes, limit: int) -> None:
+    assert read_within(body, limit, complete=True).model == json.loads(body)["model"]
+
+
+@thorough
+@given(st.binary() | bodies(), st.booleans())
+def test_small_body_is_parsed_in_full(body: bytes, complete: bool) -> None:
+    try:
+        read = read_json_body(body, complete=complete)
+    except Refusal:
+        return
+    document = parse_document(body, complete=complete)
+    assert read == (model_of(body, document, complete=complete), document, len(body))

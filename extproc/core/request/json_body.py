@@ -1,0 +1,102 @@
+"""Reads the model and the other fields of a JSON body of any size, complete or cut.
+
+Small bodies, and large ones with few values, are parsed in full (`json_document`). Of other bodies
+two readings are combined:
+
+- their beginning, as far as the limits go (`json_limits`), is parsed with every value. The
+  beginning of a prompt, which decides the routing, is there.
+- all of them is scanned for the model and some other fields (`json_scan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from extproc.core.request.json_document import Document, model_of, parse_document
+from extproc.core.request.json_limits import (
+    ALWAYS_PARSED_BYTES,
+    MAX_PARSED_BYTES,
+    parsed_length,
+)
+from extproc.core.request.json_scan import scan_fields
+from extproc.core.request.refusals import InvalidRequest
+from extproc.core.request.session import SALT
+
+_BEGINNING_BYTES = 65_536
+_BLANKS = b" \t\r\n"
+
+
+class JsonBody(NamedTuple):
+    """The content of a JSON body that the sidecar has read."""
+
+    model: str | None
+    """The model that the body names; None if it names none so far."""
+
+    document: Document
+    """The parsed fields, in the body's order. If the body was cut, the last one may be cut."""
+
+    parsed_bytes: int
+    """Bytes from which the document was parsed."""
+
+
+def read_json_body(head: bytes, *, complete: bool, fields: Iterable[str] = ()) -> JsonBody:
+    """Read a body, or its first part if it is not `complete`.
+
+    In a complete body, `cache_salt` and `fields` are found wherever they are. Raises InvalidRequest
+    if it is not a JSON object or its model is not valid.
+    """
+    if len(head) <= ALWAYS_PARSED_BYTES:
+        return _parse_all(head, complete=complete)
+    limit = parsed_length(head.lstrip(_BLANKS))
+    return read_within(head, limit, complete=complete, fields=fields)
+
+
+def read_within(head: bytes, limit: int, *, complete: bool, fields: Iterable[str] = ()) -> JsonBody:
+    """Read a body of which `limit` bytes may be parsed with every value, blanks before it aside."""
+    bare = head.lstrip(_BLANKS)
+    if limit >= len(bare):
+        return _parse_all(head, complete=complete)
+    beginning = bare[:limit]
+    document = parse_document(beginning, complete=False)
+    try:
+        model, scanned = scan_fields(head, (*fields, SALT))
+    except InvalidRequest:
+        if complete:
+            raise
+        # Most likely the head is cut, and the scan needs all of it.
+        return JsonBody(model_of(beginning, document, complete=False), document, len(beginning))
+    found = {name: value for name, value in scanned.items() if value is not None}
+    return JsonBody(model, _joined(document, found), len(beginning))
+
+
+def read_beginning(body: bytes) -> JsonBody | None:
+    """Read the first 64 KiB of a complete body; None if to read all of it costs no more.
+
+    The model is certain only after `with_rest`.
+    """
+    # In a larger body the values would have to be counted before the scan.
+    if not ALWAYS_PARSED_BYTES < len(body) <= MAX_PARSED_BYTES:
+        return None
+    return _parse_all(body[:_BEGINNING_BYTES], complete=False)
+
+
+def with_rest(beginning: JsonBody, body: bytes, fields: Iterable[str]) -> JsonBody | None:
+    """Return a body's beginning with what a scan of all of it finds; None if the model differs.
+
+    Absent fields are in the document as None. If a field occurs twice, the first may remain.
+    """
+    model, scanned = scan_fields(body, (*fields, SALT))
+    if model is None or model != beginning.model:
+        return None
+    return beginning._replace(document=_joined(beginning.document, scanned))
+
+
+def _parse_all(head: bytes, *, complete: bool) -> JsonBody:
+    document = parse_document(head, complete=complete)
+    return JsonBody(model_of(head, document, complete=complete), document, len(head))
+
+
+def _joined(document: Document, scanned: Document) -> Document:
+    """Return a cut document with the scanned fields. Its last field stays last: it may be cut."""
+    return {**scanned, **{name: value for name, value in document.items() if name not in scanned}}

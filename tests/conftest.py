@@ -12,8 +12,10 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.extent import extent
 from tests.faults.report import show
 
 if TYPE_CHECKING:
@@ -59,6 +61,15 @@ MADE_ONCE = (
     "tests/manifests/",
     "tests/packaging/",
 )
+
+# Hypothesis measures time with these on, and a busy machine would fail a test.
+settings.register_profile(
+    "untimed",
+    max_examples=extent(25, 100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

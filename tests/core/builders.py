@@ -16,10 +16,10 @@ from extproc.core.routing.catalog import Catalog, Model, revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Candidate, Query, Strategy, build
+from tests.extent import extent
 
-# No deadlines: machines differ, and no test here asserts a time.
-thorough = settings(max_examples=300, deadline=None)
-brief = settings(max_examples=75, deadline=None)
+thorough = settings(max_examples=extent(75, 300))
+brief = settings(max_examples=extent(20, 75))
 
 TWO_ADDRESSES = ("10.0.0.1:8000", "10.0.0.2:8000")
 

@@ -19,6 +19,7 @@ from extproc.envoy.locate import ROUTING_HEADERS
 from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.tree import parse
 from tests.envoy.texts import CLUSTER, CORS, JSON_LOG, ROUTER, listener, merged
+from tests.extent import extent
 
 PATHS = ("/app", "/v1/", "/v1/models", "/api/v1", "/rerank", "/")
 WORD = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8)
@@ -66,10 +67,11 @@ LAYOUTS = st.sampled_from(
         lambda data: json.dumps(data, indent=2),
     ]
 )
+
 PREFIXES = st.sampled_from([[], ["/team"], ["/", "/a/b"]])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=extent(10, 30))
 @given(configurations(), LAYOUTS, PREFIXES)
 def test_nothing_of_the_user_changes_and_a_second_run_changes_nothing(
     data: Any, layout: Any, prefixes: list[str]
@@ -83,7 +85,7 @@ def test_nothing_of_the_user_changes_and_a_second_run_changes_nothing(
     assert errors == []
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=extent(10, 20))
 @given(configurations(), st.lists(WORD, min_size=1, max_size=6))
 def test_every_line_and_comment_stays_in_its_order(data: Any, comments: list[str]) -> None:
     lines = yaml.safe_dump(data, sort_keys=False).splitlines()
@@ -124,7 +126,7 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=extent(10, 20))
 @given(configurations(), LAYOUTS, st.lists(st.tuples(st.integers(0), JUNK), max_size=3))
 def test_a_configuration_that_makes_no_sense_is_refused_or_taken(
     data: Any, layout: Any, changes: list[tuple[int, Any]]

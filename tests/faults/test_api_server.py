@@ -13,7 +13,7 @@ from extproc.lab.api_server.builders import config_map
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
-from tests.faults.extent import extent
+from tests.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 

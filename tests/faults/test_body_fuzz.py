@@ -21,7 +21,7 @@ from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.e2e.scene import CHAT, Launch, Options, Reply
 from tests.edge.envoy import BUFFERED_PARTIAL, DUPLEX, request_headers
 from tests.edge.streams import Sidecar
-from tests.faults.extent import FULL, extent
+from tests.extent import FULL, extent
 from tests.faults.large_bodies import SIZE, large_bodies
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming

@@ -12,7 +12,7 @@ from extproc.adapters.configuration.document import MAX_BYTES
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import Json, Launch, Options, Scene, chat
-from tests.faults.extent import extent
+from tests.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 

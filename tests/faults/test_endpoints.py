@@ -9,8 +9,8 @@ import pytest
 
 from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CONFIGS, MODEL, Json, Launch, Options, Scene, chat, chosen_endpoint
+from tests.extent import FULL
 from tests.faults.engines import Engine
-from tests.faults.extent import FULL
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 

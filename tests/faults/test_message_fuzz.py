@@ -38,7 +38,7 @@ from tests.edge.envoy import (
 )
 from tests.edge.grpc_client import GrpcClient
 from tests.edge.streams import Sidecar
-from tests.faults.extent import extent
+from tests.extent import extent
 from tests.faults.report import Report
 from tests.faults.traps import GOOD, TRAPS
 
@@ -291,7 +291,7 @@ def test_message_sequence_fuzz(report: Report) -> None:
         "library as peer"
     )
     Streams.sent, Streams.routed = 0, Counter()
-    once = settings(max_examples=RUNS, stateful_step_count=STEPS, deadline=None)
+    once = settings(max_examples=RUNS, stateful_step_count=STEPS)
     run_state_machine_as_test(Streams, settings=once)
     modes = ", ".join(f"{mode.name} {count:,}" for mode, count in sorted(Streams.routed.items()))
     report.lost(

@@ -10,8 +10,8 @@ from tests.core.builders import model_spec
 from tests.e2e.scene import MODEL, Launch, Options, chat
 from tests.edge.envoy import chat_request, request_body, request_headers
 from tests.edge.streams import Sidecar
+from tests.extent import extent
 from tests.faults.bad_metrics import FAULTS, Engine
-from tests.faults.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.extent import extent
 from tests.faults.canary import Canary
-from tests.faults.extent import extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 

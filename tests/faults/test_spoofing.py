@@ -12,8 +12,8 @@ import pytest
 from multidict import CIMultiDict
 
 from tests.e2e.scene import CONFIGS, Json, Launch, Options, Scene, chat
+from tests.extent import FULL, extent
 from tests.faults.canary import Canary
-from tests.faults.extent import FULL, extent
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 

@@ -14,7 +14,7 @@ from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.http2 import wire
-from tests.faults.extent import FULL, extent
+from tests.extent import FULL, extent
 from tests.faults.http2_attacks import ATTACKS, GREETING, REQUEST, UPDATE, headers
 from tests.faults.report import Report
 

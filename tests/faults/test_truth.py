@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import CHAT, Launch, Options, Scene, chat
-from tests.faults.extent import extent
+from tests.extent import extent
 from tests.faults.inside_sidecar import complaints, holdings, prepare
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from extproc.adapters.configuration.document import MAX_BYTES, DocumentError, parse
 from extproc.core.schema import InferencePoolSpec, NamedEndpoints, ServiceSpec, StrategyName
+from tests.extent import extent
 
 LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
@@ -20,6 +21,7 @@ MODEL_KEYS = (
     "inferencePool, split, adapters, "
     "discoverAdapters, loadBalancing"
 )
+
 NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"
 NO_NAME = "is no Kubernetes name: lower case letters, digits, '-' and '.'"
 STRATEGIES = ", ".join(get_args(StrategyName))
@@ -658,7 +660,7 @@ def taken_or_refused(text: bytes) -> tuple[object, ...]:
     return models
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=extent(75, 300))
 @given(documents)
 def test_any_document_is_either_taken_or_refused_with_reasons(document: object) -> None:
     try:
@@ -668,7 +670,7 @@ def test_any_document_is_either_taken_or_refused_with_reasons(document: object) 
     assert all(taken_or_refused(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=extent(75, 300))
 @given(
     st.binary()
     | st.lists(

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from extproc.core.fleet.backlog import Backlog, Prefill
 from tests.core.builders import thorough
+from tests.extent import extent
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 
@@ -324,4 +325,4 @@ class BacklogMachine(RuleBasedStateMachine):
 
 
 TestBacklog = BacklogMachine.TestCase
-TestBacklog.settings = settings(max_examples=100, deadline=None)
+TestBacklog.settings = settings(max_examples=extent(25, 100))

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.ledger import Lease, Ledger
 from tests.core.builders import endpoint
+from tests.extent import extent
 
 A, B = endpoint("10.0.0.1:8000"), endpoint("10.0.0.2:8000")
 
@@ -119,7 +120,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=100, deadline=None)
+TestLedger.settings = settings(max_examples=extent(25, 100))
 
 
 class TestThePromptOfALease:

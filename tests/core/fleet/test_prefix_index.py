@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from extproc.core.fleet.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, RUN_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+from tests.extent import extent
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 TOKENS = int(BLOCK_BYTES / BYTES_PER_TOKEN)  # of a block
@@ -483,4 +484,4 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
 
 TestPrefixIndex = PrefixIndexMachine.TestCase
-TestPrefixIndex.settings = settings(max_examples=100, deadline=None)
+TestPrefixIndex.settings = settings(max_examples=extent(25, 100))

@@ -39,6 +39,7 @@ from tests.edge.envoy import (
     response_body,
     response_headers,
 )
+from tests.extent import extent
 
 Mode = ProcessingModeBodySendMode
 
@@ -294,7 +295,7 @@ class TestAMessageOfEnvoy:
         with pytest.raises(DecodeError):
             decode(message)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=extent(75, 300))
     @given(st.binary())
     @example(request_headers()[:-1])
     def test_that_is_any_bytes_is_read_or_refused(self, message: bytes) -> None:

@@ -17,6 +17,7 @@ from extproc.edge.http2 import Data, Ended, Event, Http2Connection, Limits, Open
 from tests.edge.http2 import wire
 from tests.edge.http2.client import DONE, OK
 from tests.edge.http2.test_properties import check_queues
+from tests.extent import extent
 
 LIMITS = Limits(stream_window=70_000, connection_window=100_000, concurrent_streams=8)
 REQUEST = [(name.decode(), value.decode()) for name, value in wire.REQUEST]
@@ -264,4 +265,4 @@ def chosen(streams: object, pick: int) -> int:
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestConversation.settings = settings(max_examples=extent(20, 80), stateful_step_count=60)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from extproc.lab.simulation.block_ids import BlockIds
 from extproc.lab.workloads.workload import Segment, Turn, conversation
+from tests.extent import extent
 from tests.lab.simulation.builders import turn
 
 Token = tuple[str, int]
@@ -44,7 +45,7 @@ turns = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=extent(75, 300))
 @given(st.lists(turns, min_size=2, max_size=5), st.integers(1, 5))
 def test_ids_are_equal_exactly_where_blocks_are(asked: list[Turn], size: int) -> None:
     ids = BlockIds(size)

@@ -17,6 +17,7 @@ from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED, Prompts, Shown
 from extproc.lab.simulation.sidecars import MODEL
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN, document
 from extproc.lab.workloads.workload import Api, Segment, Turn, conversation
+from tests.extent import extent
 from tests.lab.simulation.builders import turn
 
 _BLOCK = BLOCK_BYTES // CHARACTERS_PER_TOKEN  # tokens
@@ -67,7 +68,7 @@ turns = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=extent(50, 200))
 @given(st.lists(turns, min_size=2, max_size=5), st.sampled_from(get_args(Api)))
 def test_prompts_agree_as_far_as_their_texts_do(asked: list[Turn], api: Api) -> None:
     names = Prompts()

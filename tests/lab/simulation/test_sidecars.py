@@ -26,6 +26,7 @@ from extproc.lab.simulation.sidecars import MODEL, Routing, Sidecar
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
 from extproc.lab.workloads.workload import Api, Segment, Turn
+from tests.extent import extent
 from tests.lab.simulation.builders import BLOCK, balancing, engine, turn
 
 STRATEGIES = sorted(set(get_args(StrategyName)) - {"Chain"})
@@ -312,7 +313,7 @@ segments = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=extent(75, 300))
 @given(
     st.lists(segments, min_size=1, max_size=6).map(tuple),
     st.sampled_from(get_args(Api)),

@@ -21,6 +21,7 @@ from extproc.lab.simulation.sidecars import Routing
 from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads import Options, named
 from extproc.lab.workloads.workload import Segment, Session, Turn, Workload
+from tests.extent import extent
 from tests.lab.simulation.builders import (
     BLOCK,
     balancing,
@@ -405,7 +406,7 @@ def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
     assert ((run.first - run.sent)[good] >= shortest).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=extent(15, 60))
 @given(workloads, profiles, strategies, clients, st.integers(1, 3), st.integers(1, 3))
 def test_whatever_is_simulated(
     asked: Workload,

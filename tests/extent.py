@@ -1,4 +1,4 @@
-"""How much is tried: enough in `make test` to find a regression, all of it in `make faults`."""
+"""How much a test tries: enough in `make test` to find a regression, all of it in `make faults`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ FULL = os.environ.get("EXTPROC_FAULTS") == "full"
 
 
 def extent(short: int, full: int) -> int:
-    """So many, or so many seconds."""
+    """Return `short` in `make test` and `full` in `make faults`."""
     return full if FULL else short

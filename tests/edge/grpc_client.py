@@ -11,7 +11,8 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from extproc.edge.grpc.connection import GrpcConnection, Method
+from extproc.edge.grpc.calls import Method
+from extproc.edge.grpc.connection import GrpcConnection
 from extproc.edge.grpc.messages import Messages, Status, framed
 
 INITIAL_WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE

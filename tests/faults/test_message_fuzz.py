@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from extproc.edge.grpc.connection import Method
+from extproc.edge.grpc.calls import Method
 from extproc.edge.grpc.health import SERVICE
 from extproc.edge.grpc.messages import Status
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest, ProcessingResponse

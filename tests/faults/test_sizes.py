@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections import Counter
 
-from extproc.edge.grpc.connection import Method
+from extproc.edge.grpc.calls import Method
 from extproc.edge.grpc.health import SERVICE
 from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
 from tests.core.builders import model_spec

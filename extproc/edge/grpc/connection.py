@@ -1,12 +1,9 @@
-"""One peer's gRPC calls, over one HTTP/2 connection: bytes in, bytes out.
+"""The gRPC calls of one peer over one HTTP/2 connection: bytes in, bytes out.
 
-A call is answered as its messages come, in the same turn, so only two things can pile up. One is
-answers that the peer does not read: while many of those wait on a stream the peer is not told that
-it may send more of it. The other is messages that are not complete. From `_MUCH` bytes of them on,
-the peer is asked to keep to small windows. Beyond `_UNFINISHED`, only the streams whose messages
-began first may send more than their windows, so one message after the other becomes complete; the
-connection's window stays open, so those streams can always proceed. Beyond `_MOST_UNFINISHED`,
-which takes some five hundred streams, the last one to begin is refused.
+Messages are handled as they arrive, in the same turn of the event loop. Only two things can pile
+up: responses that the peer does not read, and messages that are incomplete. While many bytes of
+responses wait on a stream, the peer gets no credit to send more on it. The memory of incomplete
+messages is limited by `UnfinishedMessages`.
 """
 
 from __future__ import annotations
@@ -14,128 +11,66 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import quote
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from extproc.edge.grpc.messages import CallError, Messages, Status, framed
-from extproc.edge.http2 import LIMITS, Data, Ended, Http2Connection, Opened, Reset
-from extproc.edge.http2 import encode_headers as block
+from extproc.edge.grpc.calls import Call, Method
+from extproc.edge.grpc.messages import CallError, Status, framed
+from extproc.edge.grpc.responses import NOT_GRPC, NOT_POST, START, trailers
+from extproc.edge.grpc.unfinished import ENOUGH, MOST, UnfinishedMessages
+from extproc.edge.http2 import Data, Ended, Http2Connection, Opened, Reset
 
 log = logging.getLogger("extproc.grpc")
 
 _UNREAD = 262_144
-"""Bytes of answers that may wait on a stream while the peer may still send on it."""
-
-_UNFINISHED = 32 << 20
-"""Bytes of incomplete messages beyond which they are completed one after the other."""
-
-_MUCH = 24 << 20
-"""Bytes of incomplete messages beyond which streams get narrow windows."""
-
-_LITTLE = 1 << 20
-"""Bytes of incomplete messages below which streams get their usual windows again."""
-
-_NARROW = 32_768
-"""Bytes of a narrow window."""
-
-_FIRST = 2
-"""Calls that may always proceed: with one alone, its peer and we would wait for each other."""
-
-_MOST_UNFINISHED = 72 << 20
-"""Bytes of incomplete messages, at the most."""
+"""Bytes of responses that may wait on a stream while the peer may still send on it."""
 
 _CONTENT_TYPE = b"application/grpc"
 _CONTENT_TYPES = (b"application/grpc+", b"application/grpc;")
 
-_HEADERS = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-_BEGIN = block(_HEADERS)
-_NO_GRPC = block([(b":status", b"415")])
-_NO_POST = block([(b":status", b"405"), (b"allow", b"POST")])
-
-
-class Handler(Protocol):
-    """Answers one call."""
-
-    def receive(self, message: bytes) -> Sequence[bytes]:
-        """The answers to a message. Raises CallError, or DecodeError for a garbled one."""
-
-    def close(self) -> None:
-        """The call is over, however that came. It is called once."""
-
-
-Send = Callable[[bytes], None]
-"""Sends a message that answers none."""
-
-
-class Method(NamedTuple):
-    """What a path of HTTP/2 calls."""
-
-    handler: Callable[[Send], Handler]
-    """Opens a call. Raises CallError if there can be none now."""
-    ends_with_peer: bool = True
-    """Whether the call is over when the peer has sent its last message."""
-
-
-class _Call:
-    __slots__ = ("answered", "handler", "messages", "method", "stream", "unfinished", "withheld")
-
-    def __init__(self, stream: int, method: Method, handler: Handler) -> None:
-        self.stream = stream
-        self.method = method
-        self.handler = handler
-        self.messages = Messages()
-        self.answered = False
-        self.unfinished = 0
-        """Bytes of a message that is not complete, as far as they are accounted for."""
-        self.withheld = 0
-        """Bytes that the peer may send in place of those that came, and does not know of yet."""
-
 
 class GrpcConnection:
-    """`flush` is called when there is something to `take` although nothing was received.
+    """Opens a call for each stream, and passes its messages to the handler.
 
-    `unfinished` and `most_unfinished` are bytes of incomplete messages; see above.
+    `flush` is called when there are bytes to `take` although none were received. `unfinished` and
+    `most_unfinished` are limits of `UnfinishedMessages`, in bytes.
     """
 
     def __init__(
         self,
         methods: Mapping[bytes, Method],
         flush: Callable[[], None],
-        unfinished: int = _UNFINISHED,
-        most_unfinished: int = _MOST_UNFINISHED,
+        unfinished: int = ENOUGH,
+        most_unfinished: int = MOST,
     ) -> None:
         self._methods = methods
         self._flush = flush
-        self._enough = unfinished
-        self._most = most_unfinished
         self._http2 = Http2Connection()
-        self._calls: dict[int, _Call] = {}
-        self._stalled: dict[int, _Call] = {}
-        self._unfinished: dict[int, _Call] = {}
-        """Calls with an incomplete message, in the order in which these began."""
-        self._unfinished_bytes = 0
-        self._narrow = False
+        self._sender = self._http2.sender
+        self._windows = self._http2.windows
+        self._calls: dict[int, Call] = {}
+        self._stalled: dict[int, Call] = {}
+        """Calls whose responses the peer does not read."""
+        self._unfinished = UnfinishedMessages(self._http2, unfinished, most_unfinished)
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer has sent its preface and its first SETTINGS."""
+        """True once the peer has sent its preface and its first SETTINGS."""
         return self._http2.greeted
 
     @property
     def calls(self) -> int:
-        """Calls that are not over."""
+        """Number of calls that are not over."""
         return len(self._calls)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to come from either side."""
+        """True if neither side will send any more."""
         return self._http2.closed or self._http2.drained
 
     def receive(self, data: bytes, now: float) -> None:
-        """Answers what has come; `now` in seconds of any clock. Never raises."""
+        """Handle bytes of the peer. `now` is monotonic, in seconds. Never raises."""
         for event in self._http2.receive(data, now):
             _STEPS[type(event)](self, event)
         if self._stalled:
@@ -143,43 +78,42 @@ class GrpcConnection:
                 self._admit(call)
 
     def take(self) -> bytes:
-        """What is to be sent to the peer now."""
+        """Return the bytes to send to the peer now."""
         return self._http2.take()
 
     def drain(self) -> None:
-        """No new calls; those that wait for no message of the peer's are over now."""
+        """Accept no new calls. End those that do not end with the peer's last message."""
         self._http2.go_away()
         for call in [call for call in self._calls.values() if not call.method.ends_with_peer]:
             self._end(call, Status.UNAVAILABLE, "shutting down")
 
     def lost(self) -> None:
-        """The peer is gone, and all its calls are over."""
+        """End all calls, after the transport has closed."""
         for event in self._http2.lost():
             _STEPS[type(event)](self, event)
-        # It leads back to the owner: without it, both are freed when they are dropped.
-        self._flush = _nothing
+        # Break the reference cycle through the owner, so that both are freed at once.
+        self._flush = _do_nothing
 
     def _on_opened(self, event: Opened) -> None:
         kind = event.headers.get(b"content-type", b"")
         if kind != _CONTENT_TYPE and not kind.startswith(_CONTENT_TYPES):
-            self._http2.end(event.stream, _NO_GRPC)
+            self._sender.end(event.stream, NOT_GRPC)
             return
         if event.headers[b":method"] != b"POST":
-            self._http2.end(event.stream, _NO_POST)
-            return
-        method = self._methods.get(event.headers.get(b":path", b""))
-        if method is None:
-            self._http2.end(event.stream, _ending(Status.UNIMPLEMENTED, "no such method", False))
+            self._sender.end(event.stream, NOT_POST)
             return
         try:
-            handler = method.handler(partial(self._say, event.stream))
+            method = self._methods.get(event.headers.get(b":path", b""))
+            if method is None:
+                raise CallError(Status.UNIMPLEMENTED, "no such method")
+            handler = method.handler(partial(self._push, event.stream))
         except CallError as error:
-            self._http2.end(event.stream, _ending(error.status, str(error), False))
+            self._sender.end(event.stream, trailers(error.status, str(error), answered=False))
             return
-        self._calls[event.stream] = _Call(event.stream, method, handler)
+        self._calls[event.stream] = Call(event.stream, method, handler)
 
-    def _say(self, stream: int, message: bytes) -> None:
-        """Sends a message that answers none."""
+    def _push(self, stream: int, message: bytes) -> None:
+        """Send a message although none was received."""
         call = self._calls.get(stream)
         if call is not None:
             self._send(call, (message,))
@@ -197,7 +131,7 @@ class GrpcConnection:
         except DecodeError:
             self._end(call, Status.INVALID_ARGUMENT, "not a message of this method")
         except Exception:
-            log.exception("a call broke off")
+            log.exception("call failed")
             self._end(call, Status.INTERNAL, "internal error")
         else:
             call.withheld += len(event.data)
@@ -219,82 +153,40 @@ class GrpcConnection:
         if call is not None:
             self._close(call)
 
-    def _send(self, call: _Call, messages: Sequence[bytes]) -> None:
+    def _send(self, call: Call, messages: Sequence[bytes]) -> None:
         if not messages:
             return
         if not call.answered:
             call.answered = True
-            self._http2.start_response(call.stream, _BEGIN)
-        # In one frame of HTTP/2, which costs each side less than two.
+            self._sender.start_response(call.stream, START)
+        # One DATA frame for all of them: it costs each side less than several frames.
         data = framed(messages[0]) if len(messages) == 1 else b"".join(map(framed, messages))
-        self._http2.send(call.stream, data)
+        self._sender.send(call.stream, data)
 
-    def _admit(self, call: _Call) -> None:
-        """Lets the peer send as much again as it has, unless it leaves answers unread."""
-        if self._http2.queued(call.stream) > _UNREAD:
+    def _admit(self, call: Call) -> None:
+        """Give the peer credit for what it has sent, unless it leaves many responses unread."""
+        if self._sender.queued(call.stream) > _UNREAD:
             self._stalled[call.stream] = call
             return
         self._stalled.pop(call.stream, None)
         size = call.withheld
         call.withheld = 0
-        if not call.unfinished:
-            self._http2.consumed(call.stream, size)
-            return
-        self._http2.keep(call.stream, size)
-        first = self._is_first(call)
-        if first:
-            self._http2.widen(call.stream)
-        if first or self._unfinished_bytes <= self._enough:
-            self._http2.let_go(call.stream)
-
-    def _account(self, call: _Call, unfinished: int) -> None:
-        """Notes how many bytes of a call wait for the rest of their message."""
-        change = unfinished - call.unfinished
-        call.unfinished = unfinished
-        self._unfinished_bytes += change
-        if unfinished:
-            self._unfinished[call.stream] = call
+        if call.unfinished:
+            self._unfinished.admit(call, size)
         else:
-            self._unfinished.pop(call.stream, None)
-            self._http2.let_go(call.stream)
-        if change < 0:
-            self._resume()
-        self._set_windows()
-        while self._unfinished_bytes > self._most:
-            last = next(reversed(self._unfinished.values()))
+            self._windows.consumed(call.stream, size)
+
+    def _account(self, call: Call, unfinished: int) -> None:
+        """Record the bytes of an incomplete message, and end calls while there are too many."""
+        self._unfinished.account(call, unfinished)
+        while (last := self._unfinished.excess()) is not None:
             self._end(last, Status.RESOURCE_EXHAUSTED, "too many incomplete messages at once")
 
-    def _set_windows(self) -> None:
-        """Narrows the windows of all streams under pressure, and widens them after it."""
-        if self._narrow and self._unfinished_bytes < _LITTLE:
-            self._narrow = False
-            self._http2.set_stream_window(LIMITS.stream_window)
-        elif not self._narrow and self._unfinished_bytes > _MUCH:
-            self._narrow = True
-            self._http2.set_stream_window(_NARROW)
-
-    def _is_first(self, call: _Call) -> bool:
-        """Whether its incomplete message is one of those that began first."""
-        return any(one is call for one in islice(self._unfinished.values(), _FIRST))
-
-    def _resume(self) -> None:
-        """Lets those send whose messages began first, and more if there is room."""
-        room = self._enough - self._unfinished_bytes
-        for number, call in enumerate(self._unfinished.values()):
-            if number >= _FIRST and room <= 0:
-                return
-            self._http2.let_go(call.stream)
-            room -= LIMITS.stream_window
-
-    def _end(self, call: _Call, status: Status, message: str = "") -> None:
+    def _end(self, call: Call, status: Status, message: str = "") -> None:
         self._close(call)
-        if status is Status.OK:
-            trailers = _OK if call.answered else _OK_ALONE
-        else:
-            trailers = _ending(status, message, call.answered)
-        self._http2.end(call.stream, trailers)
+        self._sender.end(call.stream, trailers(status, message, answered=call.answered))
 
-    def _close(self, call: _Call) -> None:
+    def _close(self, call: Call) -> None:
         del self._calls[call.stream]
         self._stalled.pop(call.stream, None)
         if call.unfinished:
@@ -302,23 +194,12 @@ class GrpcConnection:
         try:
             call.handler.close()
         except Exception:
-            log.exception("the end of a call broke off")
+            log.exception("end of call failed")
 
 
-def _nothing() -> None:
-    """What is left to do for a connection that is lost."""
+def _do_nothing() -> None:
+    """Replace `flush` when the connection is lost."""
 
-
-def _ending(status: Status, message: str, answered: bool) -> bytes:
-    """The trailers; of a call without an answer they are its headers, too."""
-    trailers = [(b"grpc-status", str(int(status)).encode())]
-    if message:
-        trailers.append((b"grpc-message", quote(message, safe=" ,:;/'").encode()))
-    return block([*(() if answered else _HEADERS), *trailers])
-
-
-_OK = _ending(Status.OK, "", True)
-_OK_ALONE = _ending(Status.OK, "", False)
 
 _STEPS: dict[type, Callable[[GrpcConnection, Any], None]] = {
     Opened: GrpcConnection._on_opened,

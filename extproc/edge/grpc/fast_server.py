@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 
 from extproc.edge.ext_proc.service import ExternalProcessor, Session
-from extproc.edge.grpc.connection import Method, Send
+from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.health import SERVICE, Health
 from extproc.edge.grpc.listening import Listener
 from extproc.edge.grpc.messages import CallError, Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from extproc.edge.grpc.connection import Method, Send
+from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.messages import CallError, Status
 from extproc.edge.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 

@@ -11,7 +11,8 @@ from time import monotonic, thread_time
 from typing import Protocol, cast
 
 from extproc.adapters.observability.logs import fields
-from extproc.edge.grpc.connection import GrpcConnection, Method
+from extproc.edge.grpc.calls import Method
+from extproc.edge.grpc.connection import GrpcConnection
 
 log = logging.getLogger("extproc.grpc")
 

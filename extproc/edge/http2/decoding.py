@@ -1,11 +1,10 @@
-"""Header blocks of the peer.
+"""Decoding of the peer's header blocks, with caches.
 
-Our SETTINGS leave the peer no table to refer to. Once it has acknowledged them, and its first
-block afterwards has said so, what a block means is a function of its bytes, and Envoy's
-blocks are the same for stream after stream: a few are kept with what they mean. With tracing
-on one field of a block is always new, so fields are kept, too: to decode a whole block takes
-as long as all the rest of a request. Before that, and for whatever is not kept, there is the
-real decoder.
+Our SETTINGS leave the peer no dynamic table. After it has acknowledged them, and its next
+block has confirmed that, the meaning of a block depends on its bytes only. Envoy's blocks are
+the same for stream after stream, so we keep a few of them decoded. With tracing, one field of each
+block is new, so we also keep single fields: decoding a whole block takes as long as the
+rest of a request. All other blocks go through the hpack library.
 """
 
 from __future__ import annotations
@@ -18,65 +17,65 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from extproc.edge.http2 import fields
 from extproc.edge.http2.errors import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from extproc.edge.http2.events import Headers
-from extproc.edge.http2.limits import Limits
+from extproc.edge.http2.limits import FIELDS_PER_TOKEN, Budget, Limits
 from extproc.edge.http2.splitting import after_updates, split
 
 _KEPT = 64
-"""Blocks that are kept. A peer that never repeats itself only has them thrown away each time."""
+"""Cached blocks. When the cache is full, all of it is dropped."""
 _KEPT_SIZE = 4_096
-"""Bytes of the longest one."""
+"""Bytes of the longest cached block."""
 _KEPT_FIELDS = 256
+"""Cached fields."""
 _KEPT_FIELD_SIZE = 256
-"""Bytes of the longest one."""
+"""Bytes of the longest cached field."""
 
 _EXPANSION = 8_192
-"""Bytes that a decoded block may have beyond twice its encoded size. Huffman's code is at most that
-dense; the rest is for references: a hundred to the static table, and a whole dynamic one."""
+"""Bytes that a decoded block may have beyond twice its encoded size. Huffman coding at most doubles
+the size. The rest is for references: a hundred to the static table, and a whole dynamic table."""
 
 Field = tuple[bytes, bytes]
 
 
 class HeaderDecoder:
-    """One for a connection, as the blocks before are part of what a block means."""
+    """The decoder of one connection: a block may refer to the blocks before it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, budget: Budget) -> None:
         self._longest = limits.header_block
         self._decoder = Decoder(max_header_list_size=limits.header_list)
         self._fields: dict[bytes, Field] = {}
         self._list_limit = limits.header_list
         self._most_fields = limits.header_fields
-        self.fields = 0
-        """Fields of the last block that had to be decoded."""
-        self.kept: dict[bytes, Headers] = {}
-        """Requests by their blocks: the caller looks here first, and saves a call."""
+        self._budget = budget
+        self.requests: dict[bytes, Headers] = {}
+        """Cached requests by block. The caller looks here first, which saves a call."""
 
     def acknowledged(self) -> None:
-        """The peer has read our SETTINGS: its next block must do without a table."""
+        """Expect no dynamic table from now on: the peer has applied our SETTINGS."""
         self._decoder.max_allowed_table_size = 0
 
     def request(self, block: bytes) -> Headers | None:
-        """The headers of a request; None if it is malformed.
+        """Return the headers of a request, or None if it is malformed.
 
-        Raises ConnectionFault for a block that cannot be decoded: nothing after it could.
+        Raises ConnectionFault for a block that cannot be decoded, as later blocks may refer to it.
         """
         timeless = self._timeless(block)
         decoded = self._by_field(block) if timeless else None
         headers = fields.request(self._decoded(block) if decoded is None else decoded)
         if headers is not None and timeless:
-            if len(self.kept) >= _KEPT:
-                self.kept.clear()
-            self.kept[block] = headers
+            if len(self.requests) >= _KEPT:
+                self.requests.clear()
+            self.requests[block] = headers
         return headers
 
     def trailers(self, block: bytes) -> bool:
-        """Whether these are well-formed trailers. Raises ConnectionFault, as above."""
+        """Decode trailers. Return True if they are well-formed. Raises ConnectionFault as above."""
         return fields.trailers(self._decoded(block))
 
     def _decoded(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
         if len(block) > self._longest:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "header block too long")
         try:
-            # Counted first: the decoder takes microseconds for each field, which may be one byte.
+            # Count first: decoding takes microseconds for each field, and a field may be one byte.
             self._pieces(block, after_updates(block))
             self._decoder.max_header_list_size = min(self._list_limit, 2 * len(block) + _EXPANSION)
             return self._decoder.decode(block, raw=True)
@@ -86,15 +85,20 @@ class HeaderDecoder:
             raise ConnectionFault(COMPRESSION_ERROR, "header block not decodable") from None
 
     def _pieces(self, block: bytes, at: int) -> list[bytes]:
-        """The encoded fields. Raises ConnectionFault if there are too many, or ValueError."""
+        """Return the encoded fields, and take the tokens for decoding them.
+
+        Raises ConnectionFault if there are too many fields, or ValueError for a malformed block.
+        """
         pieces = list(islice(split(block, at), self._most_fields + 1))
-        self.fields = len(pieces)
-        if self.fields > self._most_fields:
+        if len(pieces) > self._most_fields:
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many header fields")
+        tokens = len(pieces) // FIELDS_PER_TOKEN
+        if tokens:
+            self._budget.spend(tokens)
         return pieces
 
     def _by_field(self, block: bytes) -> list[Field] | None:
-        """The fields of a block that will always mean the same; None if it is not sound."""
+        """Decode a timeless block from cached fields. Return None if it is malformed."""
         try:
             found = [self._field(piece) for piece in self._pieces(block, 0)]
         except (ValueError, HPACKError):
@@ -115,7 +119,7 @@ class HeaderDecoder:
         return field
 
     def _timeless(self, block: bytes) -> bool:
-        """Whether it will always mean the same, and is no change of the table's size."""
+        """Return True if a block has the same meaning whatever came before it."""
         if self._decoder.max_allowed_table_size or len(block) > _KEPT_SIZE:
             return False
         return bool(block) and block[0] & 0xE0 != 0x20

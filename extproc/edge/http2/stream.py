@@ -1,4 +1,4 @@
-"""What a connection knows of one open stream."""
+"""The state of one open stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class Stream:
-    """A record: the connection does everything with it."""
+    """A record that the sender, the receiver and the windows of a connection change."""
 
     __slots__ = (
         *("answered", "consumed", "ending", "held", "id", "kept", "peer_ended", "queue"),
@@ -16,25 +16,26 @@ class Stream:
     def __init__(self, id_: int, send_window: int, receive_window: int) -> None:
         self.id = id_
         self.send_window = send_window
-        """Bytes that the peer lets us send; below zero after it has changed its mind."""
+        """Bytes that the peer lets us send. Negative after the peer has reduced its windows."""
         self.window = receive_window
-        """Bytes that the peer may have sent without a WINDOW_UPDATE from us."""
+        """Size of our window: bytes that the peer may send without a WINDOW_UPDATE from us."""
         self.receive_window = receive_window
-        """Bytes that we let the peer send."""
+        """Bytes that the peer may still send."""
         self.held = 0
-        """Bytes that came and count against the connection's window."""
+        """Received bytes that count against the connection's window."""
         self.kept = 0
-        """Bytes that came and count against the stream's window only."""
+        """Received bytes that count against the stream's window only."""
         self.consumed = 0
-        """Bytes that came and are dealt with, but that the peer has not been told of."""
+        """Consumed bytes that no WINDOW_UPDATE has given back yet."""
         self.answered = False
-        """Whether we have sent anything."""
+        """True once we have sent response headers."""
         self.peer_ended = False
+        """True once the peer has sent END_STREAM."""
         self.ending = False
-        """Whether we have ended it: once what is queued has gone, it is closed."""
+        """True once `Sender.end` was called. The stream closes when its queue is empty."""
         self.queue: deque[memoryview] | None = None
-        """What waits for a window; None until anything had to."""
+        """Response data that waits for a window. None until data had to wait."""
         self.queued = 0
-        """Bytes of it."""
+        """Bytes in the queue."""
         self.trailers = b""
-        """The block that comes after it."""
+        """The header block to send after the queue."""

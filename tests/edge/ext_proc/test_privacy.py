@@ -132,7 +132,7 @@ def test_an_error_at_a_request_is_logged_without_what_it_quotes(
     try:
         f"{CANARY}\ud800".encode()
     except UnicodeEncodeError:
-        logging.getLogger(name).exception("a call broke off")
+        logging.getLogger(name).exception("call failed")
     logged = written()
     assert "UnicodeEncodeError" in logged
     assert "Traceback" in logged

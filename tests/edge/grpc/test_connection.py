@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from hpack import Encoder
 
-from extproc.edge.grpc.connection import Method, Send
+from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.health import Health
 from extproc.edge.grpc.messages import CallError, Status
 from tests.edge.grpc_client import CallResult, GrpcClient

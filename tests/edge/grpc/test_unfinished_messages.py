@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.edge.grpc.connection import GrpcConnection, Method
+from extproc.edge.grpc.calls import Method
+from extproc.edge.grpc.connection import GrpcConnection
 from extproc.edge.grpc.messages import MOST_BYTES, framed
 from extproc.edge.http2 import LIMITS
 from tests.edge.http2 import wire
@@ -74,7 +75,7 @@ class Client:
             self.send(choose(ready))
 
     def hear(self) -> None:
-        self.peak = max(self.peak, self.server._unfinished_bytes)
+        self.peak = max(self.peak, self.server._unfinished.size)
         data = self.server.take()
         while data:
             size, kind, flags = int.from_bytes(data[:3]), data[3], data[4]
@@ -125,7 +126,7 @@ def test_hundreds_of_large_messages_at_once_all_become_complete_in_bounded_memor
     assert len(client.answers) == len(streams)
     assert client.answers[3] == b"%d" % (8 * MIB)
     assert client.peak < 72 * MIB
-    assert client.server._unfinished_bytes == 0
+    assert client.server._unfinished.size == 0
 
 
 def test_a_few_large_messages_are_not_held_up() -> None:
@@ -158,7 +159,7 @@ def test_whichever_stream_the_peer_prefers_all_messages_become_complete(
     client.send_all(random.choice)
     found = {stream: int(answer) for stream, answer in client.answers.items()}
     assert found == {2 * number + 3: size for number, size in enumerate(sizes)}
-    assert client.server._unfinished_bytes == 0
+    assert client.server._unfinished.size == 0
 
 
 def test_first_messages_that_never_end_let_the_next_one_go_when_their_streams_are_over() -> None:
@@ -205,7 +206,7 @@ def test_what_many_streams_leave_unfinished_is_bounded_and_the_last_ones_are_ref
             if client.unsent.get(stream, 0) < 5 * MIB:
                 break
     assert client.peak <= 72 * MIB + FRAME
-    assert client.server._unfinished_bytes <= 72 * MIB
+    assert client.server._unfinished.size <= 72 * MIB
     assert min(client.refused) > 200
     assert 3 not in client.refused
 

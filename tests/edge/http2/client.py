@@ -25,7 +25,7 @@ class Http2Client:
             self.send(wire.PREFACE, wire.settings(settings), wire.SETTINGS_ACK)
             # The first block without a table must say so.
             self.send(wire.frame(wire.HEADERS, 5, 1, b"\x20" + wire.block()))
-            self.connection.end(1, DONE)
+            self.connection.sender.end(1, DONE)
             self.connection.take()
 
     def send(self, *frames: bytes) -> list[Event]:
@@ -38,7 +38,7 @@ class Http2Client:
         """Streams whose requests go on, and that are answered."""
         for stream in streams:
             self.send(wire.headers(stream))
-            self.connection.start_response(stream, OK)
+            self.connection.sender.start_response(stream, OK)
         self.connection.take()
 
     def fault_code(self) -> int:
@@ -47,7 +47,7 @@ class Http2Client:
         ((_, code),) = wire.faults(heard)
         assert heard[-1].type == wire.GOAWAY
         assert self.connection.closed
-        assert self.connection.open_streams == 0
+        assert self.connection.streams.open == {}
         assert self.send(wire.ping()) == []
         assert self.received() == []
         return code

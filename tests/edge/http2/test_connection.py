@@ -84,7 +84,7 @@ class TestAFault:
     def test_comes_after_what_was_right_and_resets_every_open_stream(self) -> None:
         client = Http2Client()
         client.open(3, 5)
-        client.connection.end(3, DONE)
+        client.connection.sender.end(3, DONE)
         events = client.send(wire.headers(7), wire.data(0), wire.headers(9))
         assert [type(event) for event in events] == [Opened, Reset, Reset]
         assert events[1:] == [Reset(5, wire.PROTOCOL_ERROR), Reset(7, wire.PROTOCOL_ERROR)]
@@ -96,13 +96,13 @@ class TestAFault:
         client.send(wire.data(0))
         client.received()
         connection = client.connection
-        connection.start_response(3, DONE)
-        connection.send(3, b"x")
-        connection.end(3, DONE)
-        connection.reset(3, wire.CANCEL)
-        connection.consumed(3, 1)
+        connection.sender.start_response(3, DONE)
+        connection.sender.send(3, b"x")
+        connection.sender.end(3, DONE)
+        connection.sender.reset(3, wire.CANCEL)
+        connection.windows.consumed(3, 1)
         connection.go_away()
-        assert connection.queued(3) == 0
+        assert connection.sender.queued(3) == 0
         assert connection.take() == b""
         assert connection.lost() == []
 
@@ -139,8 +139,8 @@ class TestATransportThatIsGone:
     def test_resets_what_is_open(self) -> None:
         client = Http2Client()
         client.open(3, 5)
-        client.connection.send(3, bytes(100_000))
-        client.connection.end(3, DONE)
+        client.connection.sender.send(3, bytes(100_000))
+        client.connection.sender.end(3, DONE)
         assert client.connection.lost() == [Reset(5, wire.CANCEL)]
         assert client.connection.closed
         assert client.connection.lost() == []

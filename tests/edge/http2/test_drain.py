@@ -47,7 +47,7 @@ class TestGoingAway:
         client.open(3)
         client.connection.go_away()
         assert not client.connection.drained
-        client.connection.end(3, DONE)
+        client.connection.sender.end(3, DONE)
         assert not client.connection.drained  # Others may be under way.
         client.connection.go_away()
         assert client.connection.drained
@@ -71,7 +71,7 @@ class TestAPeerThatGoesAway:
         assert not client.connection.closed
         assert client.send(wire.data(3, b"x"), wire.headers(5)) == [Data(3, b"x")]
         assert wire.resets(client.received()) == [(5, wire.REFUSED_STREAM)]
-        client.connection.end(3, DONE)
+        client.connection.sender.end(3, DONE)
         assert client.connection.closed
         assert len(client.received()) == 2
 

@@ -17,21 +17,21 @@ class TestWhatWeSend:
     def test_waits_for_the_streams_window(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 5)])
         client.open(3)
-        client.connection.send(3, b"hello world")
+        client.connection.sender.send(3, b"hello world")
         assert data_of(client.received(), 3) == b"hello"
-        assert client.connection.queued(3) == 6
+        assert client.connection.sender.queued(3) == 6
         client.send(wire.window_update(3, 4))
         assert data_of(client.received(), 3) == b" wor"
         client.send(wire.window_update(3, 4))
         assert data_of(client.received(), 3) == b"ld"
-        assert client.connection.queued(3) == 0
+        assert client.connection.sender.queued(3) == 0
 
     def test_waits_for_the_connections_window(self) -> None:
         client = Http2Client()
         client.open(3)
-        client.connection.send(3, bytes(65_535))
+        client.connection.sender.send(3, bytes(65_535))
         assert len(data_of(client.received(), 3)) == 65_535
-        client.connection.send(3, b"more")
+        client.connection.sender.send(3, b"more")
         client.send(wire.window_update(3, 4))
         assert client.received() == []
         client.send(wire.window_update(0, 4))
@@ -40,22 +40,22 @@ class TestWhatWeSend:
     def test_stays_in_order_behind_what_waits(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
         client.open(3)
-        client.connection.send(3, b"one")
-        client.connection.send(3, b"two")
-        client.connection.end(3, DONE)
-        assert client.connection.queued(3) == 6
+        client.connection.sender.send(3, b"one")
+        client.connection.sender.send(3, b"two")
+        client.connection.sender.end(3, DONE)
+        assert client.connection.sender.queued(3) == 6
         assert client.received() == []
         client.send(wire.window_update(3, 10))
         *found, trailers, _ = client.received()
         assert data_of(found, 3) == b"onetwo"
         assert "END_STREAM" in trailers.flags
-        assert client.connection.open_streams == 0
+        assert client.connection.streams.open == {}
 
     def test_goes_when_the_initial_window_grows(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 2)])
         client.open(3, 5)
-        client.connection.send(3, b"abc")
-        client.connection.send(5, b"def")
+        client.connection.sender.send(3, b"abc")
+        client.connection.sender.send(5, b"def")
         client.received()
         client.send(wire.settings([(INITIAL_WINDOW, 9)]))
         found = client.received()
@@ -64,7 +64,7 @@ class TestWhatWeSend:
     def test_goes_after_our_word_that_we_know_of_the_larger_window(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
         client.open(3)
-        client.connection.send(3, b"abc")
+        client.connection.sender.send(3, b"abc")
         client.send(wire.settings([(INITIAL_WINDOW, 9)]))
         acknowledgement, data = client.received()
         assert acknowledgement.type == wire.SETTINGS
@@ -73,9 +73,9 @@ class TestWhatWeSend:
     def test_waits_until_a_window_that_shrank_below_zero_is_open_again(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 10)])
         client.open(3)
-        client.connection.send(3, b"12345678")
+        client.connection.sender.send(3, b"12345678")
         client.send(wire.settings([(INITIAL_WINDOW, 3)]))
-        client.connection.send(3, b"x")
+        client.connection.sender.send(3, b"x")
         client.received()
         client.send(wire.window_update(3, 5))
         assert client.received() == []
@@ -85,8 +85,8 @@ class TestWhatWeSend:
     def test_leaves_the_line_when_its_own_window_is_taken_back(self) -> None:
         client = Http2Client()
         client.open(3, 5)
-        client.connection.send(3, bytes(65_535))
-        client.connection.send(5, b"hello")
+        client.connection.sender.send(3, bytes(65_535))
+        client.connection.sender.send(5, b"hello")
         client.received()
         client.send(wire.settings([(INITIAL_WINDOW, 0)]), wire.window_update(0, 100))
         assert data_of(client.received(), 5) == b""
@@ -96,9 +96,9 @@ class TestWhatWeSend:
     def test_is_sent_in_turns_when_the_connections_window_opens(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
         client.open(3, 5, 7, 9)
-        client.connection.send(3, bytes(65_535))
+        client.connection.sender.send(3, bytes(65_535))
         for stream in (5, 7, 9):
-            client.connection.send(stream, bytes(40_000))
+            client.connection.sender.send(stream, bytes(40_000))
         client.received()
         client.send(wire.window_update(0, 4 * 16_384))
         client.send(wire.window_update(0, 4 * 16_384))
@@ -108,20 +108,20 @@ class TestWhatWeSend:
     def test_costs_nothing_of_streams_that_have_nothing_to_send(self) -> None:
         client = Http2Client()
         client.open(*range(3, 2_003, 2))
-        client.connection.send(3, bytes(65_536))
-        assert list(client.connection._waiting) == []  # Its own window is shut as well.
+        client.connection.sender.send(3, bytes(65_536))
+        assert list(client.connection.streams.waiting) == []  # Its own window is shut as well.
         client.send(wire.window_update(3, 1))
-        assert list(client.connection._waiting) == [3]
+        assert list(client.connection.streams.waiting) == [3]
 
     def test_leaves_nothing_behind_when_its_stream_is_broken_off(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
         client.open(3, 5)
-        client.connection.send(3, bytes(65_535))
+        client.connection.sender.send(3, bytes(65_535))
         for stream in range(7, 1_007, 2):
             client.open(stream)
-            client.connection.send(stream, b"x")
+            client.connection.sender.send(stream, b"x")
             client.send(wire.rst_stream(stream))
-        assert len(client.connection._waiting) == 0
+        assert len(client.connection.streams.waiting) == 0
 
 
 class TestWhatThePeerMaySend:
@@ -132,9 +132,9 @@ class TestWhatThePeerMaySend:
             client.send(wire.data(3, bytes(10_000)))
             assert client.received() == []
         for _ in range(4):
-            client.connection.consumed(3, 10_000)
+            client.connection.windows.consumed(3, 10_000)
             assert client.received() == []
-        client.connection.consumed(3, 10_000)
+        client.connection.windows.consumed(3, 10_000)
         assert updates_of(client.received()) == [(3, 50_000)]
 
     def test_is_opened_again_for_the_connection_too(self) -> None:
@@ -142,23 +142,23 @@ class TestWhatThePeerMaySend:
         client.open(3, 5)
         for stream in (3, 5):
             client.send(*[wire.data(stream, bytes(10_000))] * 5)
-            client.connection.consumed(stream, 50_000)
+            client.connection.windows.consumed(stream, 50_000)
         assert updates_of(client.received()) == [(3, 50_000), (5, 50_000), (0, 100_000)]
 
     def test_is_not_opened_for_more_than_came(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
-        client.connection.consumed(3, 10**9)
+        client.connection.windows.consumed(3, 10**9)
         assert client.received() == []
         client.send(*[wire.data(3, bytes(10_000))] * 6)
-        client.connection.consumed(3, 10**9)
+        client.connection.windows.consumed(3, 10**9)
         assert updates_of(client.received()) == [(3, 60_000)]
 
     def test_is_not_opened_on_a_stream_that_the_peer_has_ended(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(16_000), end=i == 5) for i in range(6)])
-        client.connection.consumed(3, 96_000)
+        client.connection.windows.consumed(3, 96_000)
         assert client.received() == []
 
     def test_counts_padding_which_nobody_needs_to_consume(self) -> None:
@@ -178,25 +178,25 @@ class TestWhatThePeerMaySend:
             if how == "the peer's reset":
                 client.send(wire.rst_stream(stream))
             elif how == "our reset":
-                client.connection.reset(stream, wire.CANCEL)
+                client.connection.sender.reset(stream, wire.CANCEL)
             else:
-                client.connection.end(stream, DONE)
+                client.connection.sender.end(stream, DONE)
         assert updates_of(client.received()) == [(0, 100_000)]
 
     def test_is_what_was_not_consumed_only_when_its_answer_still_waits(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 4)
-        client.connection.consumed(3, 10_000)
-        client.connection.send(3, bytes(70_000))
-        client.connection.end(3, DONE)
+        client.connection.windows.consumed(3, 10_000)
+        client.connection.sender.send(3, bytes(70_000))
+        client.connection.sender.end(3, DONE)
         client.send(*[wire.data(3, bytes(10_000))] * 5)
         client.send(wire.window_update(0, 10_000), wire.window_update(3, 10_000))
-        assert client.connection.open_streams == 0
+        assert client.connection.streams.open == {}
         client.open(5)
         client.send(wire.data(5, bytes(10_000)))
         client.received()
-        client.connection.reset(5, wire.CANCEL)
+        client.connection.sender.reset(5, wire.CANCEL)
         assert updates_of(client.received()) == [(0, 100_000)]
 
     def test_is_held_by_answers_that_wait_even_after_our_end(self) -> None:
@@ -204,13 +204,13 @@ class TestWhatThePeerMaySend:
         for stream in (3, 5):
             client.open(stream)
             client.send(*[wire.data(stream, bytes(10_000))] * 5)
-            client.connection.send(stream, bytes(50_000))
-            client.connection.end(stream, DONE)
+            client.connection.sender.send(stream, bytes(50_000))
+            client.connection.sender.end(stream, DONE)
         client.send(wire.padded_data(5, b"late", 100))
         client.received()
-        assert client.connection._consumed == 105
+        assert client.connection.windows.connection.consumed == 105
         client.send(wire.window_update(3, 50_000), wire.window_update(5, 15_535))
-        assert client.connection._consumed == 50_105
+        assert client.connection.windows.connection.consumed == 50_105
 
     def test_is_not_more_than_the_streams_window(self) -> None:
         client = Http2Client(SMALL)
@@ -233,7 +233,7 @@ class TestWhatThePeerMaySend:
         client.open(3, 5, 7)
         for stream in (3, 5):
             client.send(*[wire.data(stream, bytes(10_000))] * 10)
-        client.connection.reset(7, wire.CANCEL)
+        client.connection.sender.reset(7, wire.CANCEL)
         client.send(wire.data(7, b"x"))
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
@@ -259,7 +259,7 @@ class TestASmallerWindow:
         client.connection.set_stream_window(30_000)
         client.send(wire.SETTINGS_ACK)
         client.received()
-        client.connection.consumed(3, 50_000)
+        client.connection.windows.consumed(3, 50_000)
         assert (3, 50_000) in updates_of(client.received())
         client.send(*[wire.data(3, bytes(10_000))] * 3)
         assert not client.connection.closed
@@ -270,7 +270,7 @@ class TestASmallerWindow:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 4)
-        client.connection.consumed(3, 40_000)
+        client.connection.windows.consumed(3, 40_000)
         client.connection.set_stream_window(30_000)
         client.received()
         client.send(wire.SETTINGS_ACK)
@@ -339,7 +339,7 @@ class TestSettings:
         client = Http2Client()
         client.send(wire.settings([(INITIAL_WINDOW, 0), (INITIAL_WINDOW, 3)]))
         client.open(3)
-        client.connection.send(3, b"hello")
+        client.connection.sender.send(3, b"hello")
         assert data_of(client.received(), 3) == b"hel"
 
 

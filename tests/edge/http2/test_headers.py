@@ -9,14 +9,19 @@ from hpack import Decoder, Encoder, HeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.edge.http2 import Limits, Opened, encode_headers
+from extproc.edge.http2 import LIMITS, Limits, Opened, encode_headers
 from extproc.edge.http2.decoding import HeaderDecoder
 from extproc.edge.http2.errors import ConnectionFault
+from extproc.edge.http2.limits import Budget
 from tests.core.builders import brief, thorough
 from tests.edge.http2 import wire
 from tests.edge.http2.client import DONE, OK, Http2Client
 
 METHOD, SCHEME, PATH, AUTHORITY = wire.REQUEST[:4]
+
+
+def header_decoder(limits: Limits = LIMITS) -> HeaderDecoder:
+    return HeaderDecoder(limits, Budget(limits.budget, limits.budget_per_second))
 
 
 def opened(client: Http2Client, stream: int, fields: wire.Fields) -> Mapping[bytes, bytes] | None:
@@ -135,7 +140,7 @@ class TestABlock:
         for stream, fields in ((1, wire.REQUEST), (3, [*wire.REQUEST, (b"x", b"new")])):
             block = encoder.encode(fields)
             client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, stream, block))
-        client.connection.end(1, DONE)
+        client.connection.sender.end(1, DONE)
         block = encoder.encode([*wire.REQUEST, (b"x", b"new")])
         (event,) = client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 5, block))
         assert isinstance(event, Opened)
@@ -182,25 +187,25 @@ class TestBlocksThatRepeat:
         assert first.headers is second.headers
 
     def test_are_never_kept_while_there_is_a_table(self) -> None:
-        decoder = HeaderDecoder(Limits())
+        decoder = header_decoder()
         decoder.request(wire.block())
-        assert decoder.kept == {}
+        assert decoder.requests == {}
 
     def test_are_few_and_short(self) -> None:
-        decoder = HeaderDecoder(Limits())
+        decoder = header_decoder()
         decoder.acknowledged()
         decoder.request(b"\x20" + wire.block())
-        assert decoder.kept == {}
+        assert decoder.requests == {}
         decoder.request(wire.block([*wire.REQUEST, (b"x", bytes(5_000))]))
-        assert decoder.kept == {}
+        assert decoder.requests == {}
         for i in range(1_000):
             decoder.request(wire.block([*wire.REQUEST, (b"x", b"%d" % i)]))
-            assert len(decoder.kept) <= 64
+            assert len(decoder.requests) <= 64
 
 
 class TestABlockWithANewField:
     def test_has_only_that_decoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        decoder = HeaderDecoder(Limits())
+        decoder = header_decoder()
         decoder.acknowledged()
         decoder.request(b"\x20" + wire.block())
         decoder.request(wire.block([*wire.REQUEST, (b"traceparent", b"00-1")]))
@@ -218,7 +223,7 @@ class TestABlockWithANewField:
         assert len(decoded[0]) < 20
 
     def test_may_not_have_more_than_a_list_may(self) -> None:
-        decoder = HeaderDecoder(Limits(header_list=300))
+        decoder = header_decoder(Limits(header_list=300))
         decoder.acknowledged()
         decoder.trailers(b"\x20")
         for _ in range(2):
@@ -229,7 +234,7 @@ class TestABlockWithANewField:
     @given(st.binary(max_size=60))
     def test_is_refused_where_a_new_decoder_refuses_it(self, block: bytes) -> None:
         def outcome(*earlier: bytes) -> object:
-            decoder = HeaderDecoder(Limits())
+            decoder = header_decoder()
             decoder.acknowledged()
             decoder.trailers(b"\x20")
             for one in earlier:
@@ -254,15 +259,15 @@ def test_what_is_kept_is_what_a_new_decoder_makes_of_it(
 ) -> None:
     encoder = Encoder()
     encoder.header_table_size = 0
-    decoder = HeaderDecoder(Limits())
+    decoder = header_decoder()
     decoder.acknowledged()
     for _ in range(8):
         block = encoder.encode(draw.draw(st.sampled_from(requests)))
-        fresh = HeaderDecoder(Limits())
+        fresh = header_decoder()
         fresh.acknowledged()
         fresh.trailers(b"\x20")
         expected = fresh.request(block)
-        kept = decoder.kept.get(block)
+        kept = decoder.requests.get(block)
         assert kept is None or kept == expected
         assert decoder.request(block) == expected
 
@@ -287,8 +292,8 @@ class TestOurs:
         client = Http2Client(greet=False)
         client.send(wire.PREFACE, wire.settings([(1, 0)]), wire.headers(1), wire.headers(3))
         client.received()
-        client.connection.start_response(1, OK)
-        client.connection.start_response(3, OK)
+        client.connection.sender.start_response(1, OK)
+        client.connection.sender.start_response(3, OK)
         first, second = client.received()
         assert first.data == b"\x20" + OK  # type: ignore[attr-defined]
         assert second.data == OK  # type: ignore[attr-defined]

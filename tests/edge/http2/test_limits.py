@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from extproc.edge.http2 import Limits
+from extproc.edge.http2.errors import ConnectionFault
 from extproc.edge.http2.limits import Budget
 from tests.edge.http2 import wire
 from tests.edge.http2.client import DONE, Http2Client
@@ -89,7 +90,7 @@ def test_streams_that_we_ended_first_may_all_be_broken_off_by_the_peer_too() -> 
     streams = range(3, 2_003, 2)
     client.open(*streams)
     for stream in streams:
-        client.connection.end(stream, DONE)
+        client.connection.sender.end(stream, DONE)
     client.send(*[wire.data(stream, b"x") + wire.rst_stream(stream) for stream in streams])
     assert not client.connection.closed
 
@@ -98,7 +99,7 @@ def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
     client = Http2Client(TIGHT)
     client.open(3)
     for _ in range(10_000):
-        client.connection.send(3, b"hello")
+        client.connection.sender.send(3, b"hello")
         client.send(wire.window_update(3, 5), wire.window_update(0, 5))
         client.connection.take()
     assert not client.connection.closed
@@ -107,7 +108,7 @@ def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
 def test_a_window_opened_byte_by_byte_is_no_way_to_read() -> None:
     client = Http2Client(TIGHT, settings=[(4, 0)])
     client.open(3)
-    client.connection.send(3, bytes(10_000))
+    client.connection.sender.send(3, bytes(10_000))
     for _ in range(60):
         client.send(wire.window_update(3, 1))
     assert client.fault_code() == wire.ENHANCE_YOUR_CALM
@@ -126,21 +127,35 @@ def test_nothing_is_kept_of_streams_that_are_long_over() -> None:
     for stream in range(3, 2_003, 2):
         client.open(stream)
         client.send(wire.data(stream, b"x"))
-        client.connection.end(stream, DONE)
+        client.connection.sender.end(stream, DONE)
         client.connection.take()
-    assert len(client.connection._recent) == 10
-    assert client.connection._streams == {}
+    assert len(client.connection.streams.recent) == 10
+    assert client.connection.streams.open == {}
 
 
-class TestABudget:
-    def test_comes_back_with_time_up_to_its_size(self) -> None:
+class TestBudget:
+    def test_regains_tokens_with_time_up_to_its_capacity(self) -> None:
         budget = Budget(3, per_second=2)
-        assert [budget.spend(0) for _ in range(4)] == [True, True, True, False]
+        assert spent(budget, 0, 0, 0, 0) == [True, True, True, False]
         budget.left = 0
-        assert [budget.spend(1) for _ in range(3)] == [True, True, False]
+        assert spent(budget, 1, 1, 1) == [True, True, False]
         budget.left = 0
-        assert [budget.spend(100) for _ in range(4)] == [True, True, True, False]
+        assert spent(budget, 100, 100, 100, 100) == [True, True, True, False]
 
-    def test_does_not_mind_a_clock_that_goes_back(self) -> None:
+    def test_accepts_a_clock_that_goes_back(self) -> None:
         budget = Budget(2, per_second=1)
-        assert [budget.spend(10), budget.spend(5), budget.spend(10)] == [True, True, False]
+        assert spent(budget, 10, 5, 10) == [True, True, False]
+
+
+def spent(budget: Budget, *times: float) -> list[bool]:
+    """Take a token at each of these times. Return which attempts succeeded."""
+    return [takes_token(budget, now) for now in times]
+
+
+def takes_token(budget: Budget, now: float) -> bool:
+    budget.now = now
+    try:
+        budget.spend()
+    except ConnectionFault:
+        return False
+    return True

@@ -38,16 +38,16 @@ class Echo:
         self.now += 0.1
         for event in connection.receive(data, self.now):
             if isinstance(event, Opened):
-                connection.start_response(event.stream, OK)
+                connection.sender.start_response(event.stream, OK)
             elif isinstance(event, Data):
-                connection.send(event.stream, event.data)
+                connection.sender.send(event.stream, event.data)
                 held = self._held.get(event.stream, 0)
                 self._held[event.stream] = held + len(event.data)
             elif isinstance(event, Ended):
-                connection.end(event.stream, DONE)
+                connection.sender.end(event.stream, DONE)
         self.most_held = max(self.most_held, sum(self._held.values()))
-        for stream in [s for s in self._held if not connection.queued(s)]:
-            connection.consumed(stream, self._held.pop(stream))
+        for stream in [s for s in self._held if not connection.sender.queued(s)]:
+            connection.windows.consumed(stream, self._held.pop(stream))
 
 
 class SlowReader:
@@ -115,7 +115,7 @@ def test_every_body_comes_back_whole(window: int) -> None:
         if client.ended == STREAMS:
             break
     assert client.received == client.bodies
-    assert server.connection.open_streams == 0
+    assert server.connection.streams.open == {}
     assert server.most_held <= SMALL.connection_window
 
 
@@ -125,12 +125,12 @@ def test_no_stream_gets_more_than_one_turn_more_than_another(updates: list[int])
     client = Http2Client(settings=[(4, 10**6)])
     first, *others = range(3, 19, 2)
     client.open(first, *others)
-    client.connection.send(first, bytes(65_535))
+    client.connection.sender.send(first, bytes(65_535))
     for stream in others:
-        client.connection.send(stream, bytes(600_000))
+        client.connection.sender.send(stream, bytes(600_000))
     client.received()
     client.send(*[wire.window_update(0, update) for update in updates])
     turns = Counter(frame.stream_id for frame in client.received())
     assert max(turns.values(), default=0) - min(map(turns.__getitem__, others)) <= 1
-    waiting = sum(map(client.connection.queued, others))
+    waiting = sum(map(client.connection.sender.queued, others))
     assert sum(updates) == len(others) * 600_000 - waiting

@@ -57,16 +57,16 @@ class Application:
         stream = draw.draw(st.sampled_from(sorted(self.open)))
         match draw.draw(st.integers(0, 5)):
             case 0:
-                self.connection.start_response(stream, OK)
+                self.connection.sender.start_response(stream, OK)
             case 1:
-                self.connection.send(stream, bytes(draw.draw(st.integers(0, 70_000))))
+                self.connection.sender.send(stream, bytes(draw.draw(st.integers(0, 70_000))))
             case 2:
-                self.connection.consumed(stream, draw.draw(st.integers(0, 70_000)))
+                self.connection.windows.consumed(stream, draw.draw(st.integers(0, 70_000)))
             case 3:
-                self.connection.end(stream, DONE)
+                self.connection.sender.end(stream, DONE)
                 self.open.remove(stream)
             case 4:
-                self.connection.reset(stream, wire.CANCEL)
+                self.connection.sender.reset(stream, wire.CANCEL)
                 self.open.remove(stream)
             case _:
                 self.connection.go_away()
@@ -74,9 +74,9 @@ class Application:
 
 def check_queues(connection: Http2Connection) -> None:
     """Nobody waits in the line who need not, or who should not."""
-    waiting = connection._waiting
-    assert not waiting or connection._send_window <= 0
-    for state in connection._streams.values():
+    waiting = connection.streams.waiting
+    assert not waiting or connection.sender._window <= 0
+    for state in connection.streams.open.values():
         assert state.queued == sum(map(len, state.queue or ()))
         assert (state.id in waiting) == (state.queued > 0 and state.send_window > 0)
         assert state.queued or not state.ending
@@ -84,15 +84,16 @@ def check_queues(connection: Http2Connection) -> None:
 
 def check_size(connection: Http2Connection) -> None:
     """What it holds is bounded, and what the peer may send is accounted for."""
-    streams = connection._streams
+    streams = connection.streams.open
     assert len(streams) <= 4
-    assert len(connection._recent) <= 2
-    assert len(connection._tail) < 9 + 16_384
-    assert len(connection._kept) <= 64
-    assert not connection._recent.keys() & streams.keys()
+    assert len(connection.streams.recent) <= 2
+    assert len(connection._buffer._tail) < 9 + 16_384
+    assert len(connection._receiver._requests) <= 64
+    assert not connection.streams.recent.keys() & streams.keys()
     if not connection.closed:
         held = sum(70_000 - s.receive_window - s.consumed for s in streams.values())
-        assert connection._receive_window + connection._consumed + held == 100_000
+        window = connection.windows.connection
+        assert window.left + window.consumed + held == 100_000
 
 
 @thorough
@@ -138,6 +139,6 @@ def test_after_a_fault_nothing_is_open(whole: bytes) -> None:
             open_.add(event.stream)
         elif isinstance(event, Reset):
             open_.remove(event.stream)
-    assert len(open_) == connection.open_streams
+    assert len(open_) == len(connection.streams.open)
     faults = wire.faults(wire.parsed(connection.take()))
     assert (len(faults) == 1) == connection._failed

@@ -73,11 +73,11 @@ class TestAnAnswer:
     def test_is_headers_data_and_trailers(self) -> None:
         client = Http2Client()
         client.send(wire.headers(3, end=True))
-        client.connection.start_response(3, OK)
-        client.connection.send(3, b"one")
-        client.connection.send(3, b"")
-        client.connection.send(3, b"two")
-        client.connection.end(3, DONE)
+        client.connection.sender.start_response(3, OK)
+        client.connection.sender.send(3, b"one")
+        client.connection.sender.send(3, b"")
+        client.connection.sender.send(3, b"two")
+        client.connection.sender.end(3, DONE)
         first, one, two, last = client.received()
         assert isinstance(first, HeadersFrame)
         assert first.data == OK
@@ -86,19 +86,19 @@ class TestAnAnswer:
         assert data_of([one, two], 3) == b"onetwo"
         assert isinstance(last, HeadersFrame)
         assert set(last.flags) == {"END_HEADERS", "END_STREAM"}
-        assert client.connection.open_streams == 0
+        assert client.connection.streams.open == {}
 
     def test_may_be_trailers_only(self) -> None:
         client = Http2Client()
         client.send(wire.headers(3, end=True))
-        client.connection.end(3, DONE)
+        client.connection.sender.end(3, DONE)
         (only,) = client.received()
         assert set(only.flags) == {"END_HEADERS", "END_STREAM"}
 
     def test_in_frames_no_larger_than_the_peer_wants(self) -> None:
         client = Http2Client(settings=[(5, 20_000)])
         client.open(3)
-        client.connection.send(3, bytes(50_000))
+        client.connection.sender.send(3, bytes(50_000))
         assert [len(f.data) for f in client.received() if isinstance(f, DataFrame)] == [
             20_000,
             20_000,
@@ -109,14 +109,14 @@ class TestAnAnswer:
         client = Http2Client(settings=[(5, 2**24 - 1), (4, 10**6)])
         client.open(3)
         client.send(wire.window_update(0, 10**6))
-        client.connection.send(3, bytes(100_000))
+        client.connection.sender.send(3, bytes(100_000))
         sizes = [len(f.data) for f in client.received() if isinstance(f, DataFrame)]
         assert sizes == [65_536, 100_000 - 65_536]
 
     def test_with_headers_larger_than_a_frame_goes_on_in_further_frames(self) -> None:
         client = Http2Client()
         client.send(wire.headers(3, end=True))
-        client.connection.start_response(3, bytes(40_000))
+        client.connection.sender.start_response(3, bytes(40_000))
         found = client.received()
         assert [type(f).__name__ for f in found] == [
             "HeadersFrame",
@@ -129,7 +129,7 @@ class TestAnAnswer:
     def test_that_ends_before_the_request_breaks_the_request_off(self) -> None:
         client = Http2Client()
         client.open(3)
-        client.connection.end(3, DONE)
+        client.connection.sender.end(3, DONE)
         trailers, reset = client.received()
         assert isinstance(trailers, HeadersFrame)
         assert isinstance(reset, RstStreamFrame)
@@ -139,25 +139,25 @@ class TestAnAnswer:
         client = Http2Client()
         client.open(3)
         client.send(wire.rst_stream(3))
-        client.connection.start_response(3, OK)
-        client.connection.send(3, b"x")
-        client.connection.end(3, DONE)
-        client.connection.reset(3, wire.CANCEL)
-        client.connection.consumed(3, 100)
+        client.connection.sender.start_response(3, OK)
+        client.connection.sender.send(3, b"x")
+        client.connection.sender.end(3, DONE)
+        client.connection.sender.reset(3, wire.CANCEL)
+        client.connection.windows.consumed(3, 100)
         assert client.connection.take() == b""
 
     def test_that_has_ended_takes_no_more(self) -> None:
         client = Http2Client()
         client.open(3)
-        client.connection.send(3, bytes(70_000))
-        client.connection.end(3, DONE)
+        client.connection.sender.send(3, bytes(70_000))
+        client.connection.sender.end(3, DONE)
         client.received()
-        client.connection.start_response(3, OK)
-        client.connection.send(3, b"x")
-        client.connection.end(3, DONE)
-        client.connection.consumed(3, 100)
+        client.connection.sender.start_response(3, OK)
+        client.connection.sender.send(3, b"x")
+        client.connection.sender.end(3, DONE)
+        client.connection.windows.consumed(3, 100)
         assert client.connection.take() == b""
-        assert client.connection.queued(3) == 70_000 - 65_535
+        assert client.connection.sender.queued(3) == 70_000 - 65_535
 
 
 class TestAReset:
@@ -166,18 +166,18 @@ class TestAReset:
         client.open(3)
         assert client.send(wire.rst_stream(3, 5), wire.rst_stream(3, 5)) == [Reset(3, 5)]
         assert client.received() == []
-        assert client.connection.open_streams == 0
+        assert client.connection.streams.open == {}
 
     def test_of_ours_drops_what_is_queued(self) -> None:
         client = Http2Client()
         client.open(3)
-        client.connection.send(3, bytes(70_000))
+        client.connection.sender.send(3, bytes(70_000))
         client.received()
-        client.connection.reset(3, wire.CANCEL)
+        client.connection.sender.reset(3, wire.CANCEL)
         client.send(wire.window_update(0, 100_000))
         assert wire.resets(found := client.received()) == [(3, wire.CANCEL)]
         assert data_of(found, 3) == b""
-        assert client.connection.queued(3) == 0
+        assert client.connection.sender.queued(3) == 0
 
 
 class TestAStreamThatWeHaveEnded:
@@ -197,11 +197,11 @@ class TestAStreamThatWeHaveEnded:
         client = Http2Client()
         client.open(3)
         if "queued" in how:
-            client.connection.send(3, bytes(70_000))
+            client.connection.sender.send(3, bytes(70_000))
         if how == "reset":
-            client.connection.reset(3, wire.CANCEL)
+            client.connection.sender.reset(3, wire.CANCEL)
         else:
-            client.connection.end(3, DONE)
+            client.connection.sender.end(3, DONE)
         client.received()
         assert client.send(wire.data(3, b"late"), late) == []
         assert not client.received() or late == wire.window_update(3, 5)
@@ -211,7 +211,7 @@ class TestAStreamThatWeHaveEnded:
         client = Http2Client(Limits(stream_window=100_000, connection_window=100_000))
         client.open(3)
         client.send(wire.data(3, bytes(16_000)))
-        client.connection.reset(3, wire.CANCEL)
+        client.connection.sender.reset(3, wire.CANCEL)
         client.send(*[wire.data(3, bytes(16_000))] * 3)
         assert updates_of(client.received()) == [(0, 64_000)]
 
@@ -219,7 +219,7 @@ class TestAStreamThatWeHaveEnded:
         client = Http2Client(Limits(remembered=2))
         client.open(3, 5, 7)
         for stream in (3, 5, 7):
-            client.connection.reset(stream, wire.CANCEL)
+            client.connection.sender.reset(stream, wire.CANCEL)
         client.received()
         client.send(*[wire.data(stream, b"late") for stream in (3, 5, 7)])
         assert wire.resets(client.received()) == [(3, wire.STREAM_CLOSED)]
@@ -270,7 +270,7 @@ class TestTooManyStreams:
         )
         assert [type(event) for event in events] == [Opened, Opened]
         assert wire.resets(client.received()) == [(7, wire.REFUSED_STREAM)]
-        client.connection.reset(3, wire.CANCEL)
+        client.connection.sender.reset(3, wire.CANCEL)
         assert isinstance(client.send(wire.headers(9))[0], Opened)
 
 

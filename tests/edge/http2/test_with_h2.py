@@ -85,7 +85,7 @@ class Server:
         if isinstance(event, Opened):
             assert event.headers == dict(wire.REQUEST)
             self.open.add(event.stream)
-            self.connection.start_response(event.stream, OK)
+            self.connection.sender.start_response(event.stream, OK)
         elif isinstance(event, Data):
             self.received[event.stream] += event.data
             self.held[event.stream] += len(event.data)
@@ -171,27 +171,27 @@ class Conversation(RuleBasedStateMachine):
     def server_sends(self, pick: int, size: int) -> None:
         stream = chosen(self.server.open, pick)
         data = self.random.randbytes(size)
-        self.server.connection.send(stream, data)
+        self.server.connection.sender.send(stream, data)
         self.server.sent[stream] += data
 
     @precondition(lambda self: self.server.open)
     @rule(pick=picks)
     def server_consumes(self, pick: int) -> None:
         stream = chosen(self.server.open, pick)
-        self.server.connection.consumed(stream, self.server.held.pop(stream, 0))
+        self.server.connection.windows.consumed(stream, self.server.held.pop(stream, 0))
 
     @precondition(lambda self: self.server.open)
     @rule(pick=picks)
     def server_ends(self, pick: int) -> None:
         stream = chosen(self.server.open, pick)
-        self.server.connection.end(stream, DONE)
+        self.server.connection.sender.end(stream, DONE)
         self.server.open.remove(stream)
 
     @precondition(lambda self: self.server.open)
     @rule(pick=picks)
     def server_breaks_off(self, pick: int) -> None:
         stream = chosen(self.server.open, pick)
-        self.server.connection.reset(stream, wire.CANCEL)
+        self.server.connection.sender.reset(stream, wire.CANCEL)
         self.server.open.remove(stream)
         self.server.reset.add(stream)
 
@@ -226,12 +226,12 @@ class Conversation(RuleBasedStateMachine):
         for _ in range(4):
             self._exchange()
             for stream in list(self.server.open):
-                self.server.connection.consumed(stream, self.server.held.pop(stream, 0))
+                self.server.connection.windows.consumed(stream, self.server.held.pop(stream, 0))
         for stream in list(self.client.open):
             self.client.h2.end_stream(stream)
         self._exchange()
         for stream in list(self.server.open):
-            self.server.connection.end(stream, DONE)
+            self.server.connection.sender.end(stream, DONE)
         self._exchange()
         self._check_the_end()
 
@@ -248,14 +248,14 @@ class Conversation(RuleBasedStateMachine):
 
     def _check_the_end(self) -> None:
         client, server = self.client, self.server
-        assert server.connection.open_streams == 0
+        assert server.connection.streams.open == {}
         assert client.pings == 0
         for stream in server.ended - client.reset - server.reset:
             assert server.received[stream] == client.sent[stream]
         for stream in client.ended - server.reset:
             assert client.received[stream] == server.sent[stream]
-        connection = server.connection
-        assert connection._receive_window + connection._consumed == LIMITS.connection_window
+        window = server.connection.windows.connection
+        assert window.left + window.consumed == LIMITS.connection_window
 
 
 def chosen(streams: object, pick: int) -> int:

@@ -1,7 +1,7 @@
-"""docs/reliability.md: what was done to a running stack, and what was lost.
+"""The page of fault-injection results, docs/reliability.md.
 
-What the tests of faults came to is kept in docs/reliability.json, and the page is made of that
-alone. So some faults can be tried anew, and those that take hours stay as they were.
+docs/reliability.json keeps the result of each fault test, and the page is made from it. A run of
+some tests replaces their results only, so the tests that take hours need not run each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from extproc.lab.tables.markdown import table
 
 PAGE = "reliability.md"
 OUTCOMES = "reliability.json"
-"""Beside the page: the outcomes that it shows."""
+"""The outcomes that the page shows."""
 
 Verdict = Literal["held", "known weakness", "not held"]
 
@@ -27,43 +27,43 @@ _TEXT = Path(__file__).with_suffix(".md")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One fault, tried once."""
+    """The result of one fault test."""
 
     fault: str
     promise: str
-    """What is to hold all the same."""
+    """What must hold in spite of the fault."""
     tried: str
     lost: str
     verdict: Verdict
     seconds: float
-    """That it took to try."""
+    """Duration of the test."""
 
     def line(self) -> str:
-        """For a terminal."""
+        """Return a line for a terminal."""
         return f"{self.fault}: {self.verdict}; tried {self.tried}; lost {self.lost}"
 
 
 class Scoreboard:
-    """Outcomes by fault, in the order in which faults were first tried."""
+    """Outcomes by fault, in the order in which the faults were first tested."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._outcomes = {outcome.fault: outcome for outcome in outcomes}
 
     @classmethod
     def read(cls, path: Path) -> Scoreboard:
-        """What stands there; nothing where there is no file yet."""
+        """Read a file; without a file, return an empty scoreboard."""
         return cls(_ADAPTER.validate_json(path.read_bytes()) if path.exists() else ())
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the outcomes as JSON."""
         path.write_bytes(_ADAPTER.dump_json(list(self._outcomes.values()), indent=1) + b"\n")
 
     def note(self, outcome: Outcome) -> None:
-        """In the place of what was known of that fault."""
+        """Replace the outcome of that fault."""
         self._outcomes[outcome.fault] = outcome
 
     def text(self) -> str:
-        """The page."""
+        """Return the page."""
         outcomes = list(self._outcomes.values())
         verdicts = [outcome.verdict for outcome in outcomes]
         return Template(_TEXT.read_text()).substitute(
@@ -79,7 +79,7 @@ _ADAPTER = TypeAdapter(list[Outcome])
 
 
 def update(docs: Path, outcomes: Iterable[Outcome]) -> None:
-    """Notes outcomes of a run, and writes the page."""
+    """Add the outcomes of a run, and write the page."""
     board = Scoreboard.read(docs / OUTCOMES)
     for outcome in outcomes:
         board.note(outcome)
@@ -88,21 +88,35 @@ def update(docs: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def _table(outcomes: Iterable[Outcome]) -> str:
-    headings = ["fault", "what is to hold", "tried", "lost", "verdict", "seconds"]
-    rows = [
-        [
-            f"`{outcome.fault}`",
-            *map(_cell, (outcome.promise, outcome.tried, outcome.lost)),
-            outcome.verdict if outcome.verdict == "held" else f"**{outcome.verdict}**",
-            f"{outcome.seconds:.0f}",
-        ]
-        for outcome in outcomes
-    ]
+    headings = ["fault", "promise", "fault injected", "lost", "verdict", "seconds"]
+    rows = []
+    for _, group in _by_test(outcomes):
+        above = ("", "")
+        for outcome in group:
+            texts = (outcome.promise, outcome.tried)
+            shown = ["" if text == over else text for text, over in zip(texts, above, strict=True)]
+            above = texts
+            rows.append(
+                [
+                    f"`{outcome.fault}`",
+                    *map(_cell, (*shown, outcome.lost)),
+                    outcome.verdict if outcome.verdict == "held" else f"**{outcome.verdict}**",
+                    f"{outcome.seconds:.0f}",
+                ]
+            )
     return table(headings, rows, left=5)
 
 
+def _by_test(outcomes: Iterable[Outcome]) -> Iterable[tuple[str, list[Outcome]]]:
+    """Group the outcomes by their test, without its parameters."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.fault.partition("[")[0], []).append(outcome)
+    return groups.items()
+
+
 def _cell(text: str) -> str:
-    """Text that ends no column."""
+    """Return the text on one line, with its pipes escaped."""
     return " ".join(text.replace("|", "\\|").split())
 
 

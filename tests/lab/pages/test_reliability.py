@@ -22,4 +22,14 @@ def test_what_did_not_hold_stands_out_and_no_text_ends_a_cell() -> None:
     text = Scoreboard([KILLED, FROZEN]).text()
     assert "| `killed` | nothing | 3 kills | 0 failed | held | 12 |" in text
     assert "| `frozen` | nothing | a \\| b | 2 failed | **not held** | 4 |" in text
-    assert "Of 2 faults 1 held, 0 are known weaknesses, 1 did not hold." in text
+    assert "**2 faults: 1 held, 0 known weaknesses, 1 not held.**" in text
+
+
+def test_repeated_texts_of_one_test_are_left_out() -> None:
+    outcomes = [Outcome(f"spoofed[{n}]", "safe", "10 headers", f"{n}", "held", 1) for n in (1, 2)]
+    text = Scoreboard([outcomes[0], FROZEN, outcomes[1]]).text()
+    assert (
+        "| `spoofed[1]` | safe | 10 headers | 1 | held | 1 |\n"
+        "| `spoofed[2]` |  |  | 2 | held | 1 |\n"
+        "| `frozen` | nothing |"
+    ) in text

@@ -9,23 +9,19 @@ from pydantic import BaseModel
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.routing.router import Router
-from extproc.lab.pages.reference import (
-    Undocumented,
-    attribute_docstrings,
-    documented,
-    flags,
-    metrics,
-    page,
-    strategy_in_words,
-    values,
-)
+from extproc.lab.pages.commands import flags
+from extproc.lab.pages.docstrings import Undocumented, attribute_docstrings, documented
+from extproc.lab.pages.document import values
+from extproc.lab.pages.metrics import metrics
+from extproc.lab.pages.reference import page
+from extproc.lab.pages.strategies import strategy_in_words
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "reference.md"
 
 
-def test_the_committed_page_is_what_the_code_says() -> None:
+def test_the_committed_page_matches_the_code() -> None:
     current = COMMITTED.read_text() == page()
-    assert current, f"{COMMITTED.name} is not what the code says: make reference"
+    assert current, f"{COMMITTED.name} does not match the code: run `make reference`"
 
 
 class Example(BaseModel):
@@ -39,8 +35,8 @@ class Example(BaseModel):
     also_bare: int = 3
 
 
-class TestDocstringsOfAttributes:
-    def test_are_read_as_one_line_each(self) -> None:
+class TestAttributeDocstrings:
+    def test_become_one_line_each(self) -> None:
         assert attribute_docstrings(Example) == {"documented": "What it means, in two lines."}
 
     def test_are_found_in_a_class_inside_another_scope(self) -> None:
@@ -50,54 +46,52 @@ class TestDocstringsOfAttributes:
 
         assert attribute_docstrings(Inner) == {"value": "Its meaning."}
 
-    def test_one_that_is_missing_stops_the_page(self) -> None:
+    def test_missing_docstring_raises(self) -> None:
         with pytest.raises(Undocumented, match=r"Example\.bare has no docstring"):
             documented(Example, Example.model_fields)
 
 
 class TestValues:
-    def test_are_told_in_words(self) -> None:
+    def test_are_described_in_words(self) -> None:
         assert values({"type": "integer", "minimum": 1, "maximum": 2000}) == (
             "whole number from 1 to 2,000"
         )
         assert values({"type": "array", "items": {"enum": ["a", "b"]}}) == "list of: `a`, `b`"
         assert values({"anyOf": [{"format": "IP:PORT"}, {"type": "null"}]}) == "IP:PORT"
 
-    def test_of_a_kind_without_words_stop_the_page(self) -> None:
+    def test_of_an_unknown_type_raise(self) -> None:
         with pytest.raises(TypeError, match="'object'"):
             values({"type": "object"})
 
 
-def test_a_strategy_is_told_in_the_words_of_its_module() -> None:
+def test_a_strategy_is_described_by_its_module() -> None:
     assert strategy_in_words("RoundRobin") == "Each endpoint in turn."
 
 
 class TestFlags:
-    def test_say_which_of_them_can_be_given_by_the_environment(self) -> None:
+    def test_name_the_environment_variables_that_set_them(self) -> None:
         explain = {flag.name: flag.variable for flag in flags("extproc explain")}
         assert explain["--models FILE"] == "EXTPROC_MODELS"
         assert explain["--json"] == ""
         assert all(flag.variable for flag in flags("extproc serve"))
 
-    def test_do_not_depend_on_the_environment_of_who_writes_the_page(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_do_not_depend_on_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = flags("extproc serve")
         monkeypatch.setenv("EXTPROC_LISTEN", "unix:/elsewhere")
         monkeypatch.setenv("EXTPROC_ALLOW_LOOPBACK", "true")
         assert flags("extproc serve") == before
 
-    def test_have_a_default_or_say_that_they_are_required(self) -> None:
+    def test_have_a_default_or_are_required(self) -> None:
         defaults = {flag.name: flag.default for flag in flags("extproc serve")}
         assert defaults["--listen ADDR"] == "127.0.0.1:9002"
         assert [flag.default for flag in flags("extproc check")] == ["required"]
 
 
-def test_metrics_are_there_before_their_first_sample() -> None:
+def test_metrics_are_listed_before_their_first_sample() -> None:
     telemetry = Telemetry(Router(Ledger()))
-    Counter("extproc_new", "Help.", ["who"], registry=telemetry._registry)
+    Counter("extproc_new", "Help.", ["label"], registry=telemetry._registry)
     Gauge("other_project", "Help.", registry=telemetry._registry)
     found = {metric.name: metric for metric in metrics(telemetry)}
-    assert found["extproc_new_total"][1:] == ("counter", ("who",), "Help.")
+    assert found["extproc_new_total"][1:] == ("counter", ("label",), "Help.")
     assert found["extproc_inflight_requests"].labels == ("model", "endpoint")
     assert "other_project" not in found

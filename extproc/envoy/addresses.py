@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from extproc.envoy.tree import Node, scalar
+from extproc.envoy.nodes import Node
+from extproc.envoy.tree import scalar
 
 
 def socket_address(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extproc.envoy.tree import Mapping, Node
+from extproc.envoy.nodes import Mapping, Node
 
 CONNECTION_MANAGER = "http_connection_manager.v3.HttpConnectionManager"
 EXT_PROC = "filters.http.ext_proc.v3.ExternalProcessor"
@@ -78,7 +78,7 @@ def _managers(root: Node) -> Iterator[tuple[Node, Mapping]]:
 
 
 def is_a(node: Node, kind: str) -> bool:
-    """Tell whether an extension's `typed_config` is of this type."""
+    """Return True if an extension's `typed_config` is of this type."""
     return node.text("typed_config.@type").endswith("." + kind)
 
 
@@ -87,7 +87,7 @@ def of_kind(nodes: list[Node], kind: str) -> list[Node]:
 
 
 def is_ours(ext_proc: Node) -> bool:
-    """Tell whether an ext_proc filter asks this sidecar: it receives the sidecar's metadata."""
+    """Return True if an ext_proc filter asks this sidecar: it receives the sidecar's metadata."""
     untyped = ext_proc.at("typed_config.metadata_options.receiving_namespaces.untyped")
     names = untyped.data() if untyped is not None else []
     return isinstance(names, list) and "extproc" in names
@@ -99,12 +99,12 @@ def sidecar_filter(manager: Manager) -> Node | None:
 
 
 def reads_target(route: Node) -> bool:
-    """Tell whether a route is for requests that have a decision."""
+    """Return True if a route is for requests that have a decision."""
     return ROUTING_HEADERS[0] in _matched_headers(route)
 
 
 def names_second(route: Node) -> bool:
-    """Tell whether a route is for requests that have a second candidate, by header or metadata."""
+    """Return True if a route matches requests with a second candidate, by header or metadata."""
     metadata = [key for one in route.list("match.dynamic_metadata") for key in one.list("path")]
     keys = {key.text("key") for key in metadata}
     return ROUTING_HEADERS[1] in _matched_headers(route) | keys

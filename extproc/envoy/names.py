@@ -15,8 +15,8 @@ from extproc.envoy.locate import (
     reads_target,
     sidecar_filter,
 )
+from extproc.envoy.nodes import Node
 from extproc.envoy.problems import ConfigurationError
-from extproc.envoy.tree import Node
 
 PREFIX = "llm-"
 """Prefix for a name that the user's configuration already has for something else."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from extproc.envoy.nodes import Alias, Mapping, Node, Sequence, walk
 from extproc.envoy.problems import ConfigurationError
-from extproc.envoy.tree import Alias, Mapping, Node, Sequence, inline, parse, walk
+from extproc.envoy.tree import inline, parse
 
 _ANCHOR = re.compile(r"(?<![^\s\[{,])&([A-Za-z0-9_-]+)")
 _OPENING = {"]": "[", "}": "{"}

@@ -13,8 +13,9 @@ from textwrap import dedent
 from extproc.envoy import envoy_configuration
 from extproc.envoy.locate import ROUTER, is_a, managers
 from extproc.envoy.names import Names
+from extproc.envoy.nodes import Alias, Mapping, Node, Scalar, Sequence, walk
 from extproc.envoy.splice import lines_of_entry, lines_of_item, replace_value
-from extproc.envoy.tree import Alias, Mapping, Node, Scalar, Sequence, parse, scalar, walk
+from extproc.envoy.tree import parse, scalar
 
 ANCHOR_PREFIX = "extproc_"
 """Anchors in the pieces get this prefix, so that they never hide an anchor of the user."""

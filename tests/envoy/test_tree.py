@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.envoy import envoy_configurations
-from extproc.envoy.tree import Mapping, Scalar, YamlError, parse, scalar, walk
+from extproc.envoy.nodes import Mapping, Scalar, walk
+from extproc.envoy.tree import YamlError, parse, scalar
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12)),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from extproc.envoy.lint.finding import Finding, error, warning
 from extproc.envoy.lint.subject import MOST_BODY, Route, Subject, number
-from extproc.envoy.tree import Node
+from extproc.envoy.nodes import Node
 
 _TIMES = 4
 """Bodies that overflow a buffer must be this many times its size (docs/envoy.md)."""

@@ -8,7 +8,7 @@ from extproc.envoy.addresses import addresses_of
 from extproc.envoy.lint.finding import Finding, error, warning
 from extproc.envoy.lint.subject import Subject, number, seconds
 from extproc.envoy.locate import cluster, cluster_of
-from extproc.envoy.tree import Node
+from extproc.envoy.nodes import Node
 
 _CONNECT = 2.0
 _DEFAULTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from extproc.envoy.tree import Node
+from extproc.envoy.nodes import Node
 
 
 class Severity(Enum):

@@ -119,7 +119,7 @@ def idle_timeout_short(subject: Subject) -> Iterator[Finding]:
 
 
 def _needs_second(subject: Subject, route: Route) -> bool:
-    """Tell whether a route is for requests with a second candidate: those without one may have a
+    """Return True if a route is for requests with a second candidate: those without one may have a
     route of their own after it.
     """
     if names_second(route.node):

@@ -18,7 +18,7 @@ from extproc.envoy.locate import (
     reads_target,
 )
 from extproc.envoy.merge.paths import is_catch_all, takes_llm_paths
-from extproc.envoy.tree import Node, Scalar, Sequence, walk
+from extproc.envoy.nodes import Node, Scalar, Sequence, walk
 
 MOST_BODY = 8388608
 """Bytes of a body that the recommended configuration shows whole."""
@@ -135,7 +135,7 @@ class Subject:
         return found
 
     def asks(self, route: Route) -> bool:
-        """Tell whether the filter is on for a route."""
+        """Return True if the filter is on for a route."""
         setting = route.setting(self.ext_proc.text("name"))
         if setting is not None:
             return setting.text("disabled") != "true"
@@ -190,7 +190,7 @@ def subjects(root: Node) -> list[Subject]:
 
 
 def reads_decision(one: Node) -> bool:
-    """Tell whether a cluster takes its host from a header or metadata of the decision."""
+    """Return True if a cluster takes its host from a header or metadata of the decision."""
     config = one.get("original_dst_lb_config")
     policies = one.get("load_balancing_policy")
     names = [node.value for part in (config, policies) if part is not None for node in _texts(part)]
@@ -227,5 +227,5 @@ def _serves_requests(route: Node) -> bool:
 
 
 def _is_llm_pattern(route: Node) -> bool:
-    """Tell whether the path condition is one of this project's own patterns."""
+    """Return True if the path condition is one of this project's own patterns."""
     return "tokenize" in route.text("match.safe_regex.regex")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from extproc.envoy.merge.plan import Plan, manager_in
+from extproc.envoy.nodes import Mapping, Node, Scalar
 from extproc.envoy.splice import add_entries
-from extproc.envoy.tree import Mapping, Node, Scalar, parse
+from extproc.envoy.tree import parse
 
 _WHERE = ("typed_config.log_format.json_format", "typed_config.json_format")
 

@@ -8,10 +8,11 @@ from typing import Any
 from extproc.envoy.addresses import addresses_of, cluster_type, lb_endpoints
 from extproc.envoy.locate import cluster, clusters
 from extproc.envoy.merge.plan import Plan, covers
+from extproc.envoy.nodes import Mapping, Node, Sequence
 from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.splice import add_entries, insert_items, replace_items, replace_value
 from extproc.envoy.template import items_of
-from extproc.envoy.tree import Mapping, Node, Sequence, parse
+from extproc.envoy.tree import parse
 
 DEFAULT_SIDECAR = "127.0.0.1:9002"
 _DNS = "dns_lookup_family"

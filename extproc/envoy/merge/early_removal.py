@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from extproc.envoy.locate import HEADER_MUTATION, ROUTING_HEADERS, of_kind
 from extproc.envoy.merge.plan import Plan, manager_in
+from extproc.envoy.nodes import Mapping, Node, Sequence
 from extproc.envoy.splice import add_entries, insert_items
-from extproc.envoy.tree import Mapping, Node, Sequence, parse
+from extproc.envoy.tree import parse
 
 KEY = "early_header_mutation_extensions"
 

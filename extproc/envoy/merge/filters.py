@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from extproc.envoy.locate import BUFFER, EXT_PROC, ROUTER, Manager, is_a, is_ours, of_kind
 from extproc.envoy.merge.plan import Plan, covers, manager_in
+from extproc.envoy.nodes import Sequence
 from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.splice import insert_items, replace_items
-from extproc.envoy.tree import Sequence, parse
+from extproc.envoy.tree import parse
 
 
 def add_filters(text: str, number: int, plan: Plan) -> str:

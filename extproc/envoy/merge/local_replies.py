@@ -7,8 +7,9 @@ from typing import Any
 from extproc.envoy.merge.mounted import ANYWHERE
 from extproc.envoy.merge.paths import v1_regex
 from extproc.envoy.merge.plan import Plan, covers, manager_in
+from extproc.envoy.nodes import Mapping, Node, Sequence, walk
 from extproc.envoy.splice import add_entries, indented, insert_items, replace_items, replace_value
-from extproc.envoy.tree import Mapping, Node, Sequence, inline, parse, walk
+from extproc.envoy.tree import inline, parse
 
 _CODES = frozenset(
     {"unknown_path", "request_too_large", "upstream_timeout", "upstream_unavailable"}

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from collections.abc import Mapping as Map
 from typing import Any
 
+from extproc.envoy.nodes import Mapping, Node, Scalar, Sequence, walk
 from extproc.envoy.splice import add_entries, insert_items, replace_value
-from extproc.envoy.tree import Mapping, Node, Scalar, Sequence, inline, parse, walk
+from extproc.envoy.tree import inline, parse
 
 ANYWHERE = "*"
 """The prefix of the recommended configuration: LLM paths behind any prefix."""

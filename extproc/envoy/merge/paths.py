@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from extproc.envoy.tree import Node, parse, walk
+from extproc.envoy.nodes import Node, walk
+from extproc.envoy.tree import parse
 
 _ANYWHERE = ".*"
 _AND_BELOW = "(/.*)?"
@@ -35,19 +36,19 @@ def v1_regex(routes: str) -> str:
 
 
 def takes_llm_paths(route: Node, prefixes: tuple[str, ...]) -> bool:
-    """Tell whether a route's path condition holds for a `/v1/` path of an LLM server."""
+    """Return True if a route's path condition holds for a `/v1/` path of an LLM server."""
     return any(
         _matches(route, prefix.strip("*") + path) for prefix in prefixes for path in _SAMPLES
     )
 
 
 def is_conditional(route: Node) -> bool:
-    """Tell whether a route asks for more than a path: headers, query parameters, a fraction."""
+    """Return True if a route asks for more than a path: headers, query parameters, a fraction."""
     return any(key not in _PATH_CONDITIONS for key in route.entries_at("match"))
 
 
 def is_catch_all(route: Node) -> bool:
-    """Tell whether a route takes every request."""
+    """Return True if a route takes every request."""
     return not is_conditional(route) and (
         route.text("match.prefix") == "/" or route.text("match.safe_regex.regex") in (".*", "/.*")
     )

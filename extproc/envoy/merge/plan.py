@@ -61,7 +61,7 @@ def manager_in(text: str, number: int) -> Manager:
 
 
 def covers(existing: Any, wanted: Any) -> bool:
-    """Tell whether a value has all that is wanted; it may have more, and other tunable values."""
+    """Return True if a value has all that is wanted; it may have more, and other tunable values."""
     if isinstance(wanted, Map):
         return isinstance(existing, Map) and all(
             key in existing and (key in TUNABLE or covers(existing[key], value))

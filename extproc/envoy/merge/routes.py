@@ -10,9 +10,10 @@ from extproc.envoy.merge.mounted import mounted, with_extras
 from extproc.envoy.merge.paths import is_catch_all, is_conditional, takes_llm_paths
 from extproc.envoy.merge.plan import Plan, covers, manager_in
 from extproc.envoy.names import Names
+from extproc.envoy.nodes import Mapping, Node, Sequence
 from extproc.envoy.problems import ConfigurationError
 from extproc.envoy.splice import add_entries, insert_items, replace_items, with_fresh_anchors
-from extproc.envoy.tree import Mapping, Node, Sequence, parse
+from extproc.envoy.tree import parse
 
 _INHERITED = (
     "request_headers_to_add",
@@ -67,7 +68,7 @@ def virtual_host(manager: Manager, name: str) -> Node:
 
 
 def is_our_route(route: Node, names: Names) -> bool:
-    """Tell whether this project's pieces put a route there, in this version or an older one."""
+    """Return True if this project's pieces put a route there, in this version or an older one."""
     to = cluster_of(route)
     if reads_target(route) or (to and to == names.chosen):
         return True

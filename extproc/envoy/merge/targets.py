@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from extproc.envoy.locate import Manager, managers
 from extproc.envoy.merge.routes import is_our_route
 from extproc.envoy.names import Names
+from extproc.envoy.nodes import Node
 from extproc.envoy.problems import ConfigurationError
-from extproc.envoy.tree import Node
 
 _ELSEWHERE = {"rds": "RDS", "scoped_routes": "scoped routes (SRDS)"}
 

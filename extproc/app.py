@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from secrets import token_bytes
 from time import monotonic
 from typing import Protocol
 
@@ -29,9 +28,8 @@ from extproc.adapters.observability.telemetry import Telemetry
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Signals
-from extproc.core.routing.response_ids import ResponseIds
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.router import Router
 from extproc.core.schema import Source
 from extproc.edge.admin import AdminServer, admin_app
@@ -149,23 +147,19 @@ class Sidecar:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         rng = Random()
-        ledger = Ledger()
-        self._router = Router(
-            ledger,
-            signals=Signals(monotonic, ledger),
-            rng=rng,
-            fallbacks=not settings.single_endpoint,
-            response_ids=ResponseIds(token_bytes),
-        )
-        self._telemetry = Telemetry(self._router)
-        self._router.ejection.listeners.append(EjectionReport(self._telemetry))
-        self._scraper = Scraper(self._router, self._telemetry, rng)
+        self._fleet = Fleet(monotonic)
+        self._router = Router(self._fleet, rng=rng, fallbacks=not settings.single_endpoint)
+        self._telemetry = Telemetry(self._fleet, self._catalog)
+        self._fleet.ejection.listeners.append(EjectionReport(self._telemetry))
+        self._scraper = Scraper(self._router, self._fleet, self._telemetry, rng)
         self._router.subscribe(self._scraper.set_models)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         resolve = Resolver(settings.dns_server).resolve
         self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng, resolve)
         self._telemetry.read_ages(self._discovery.age)
-        configuration = Configuration(self._router, self._discovery, self._telemetry, rng)
+        configuration = Configuration(
+            self._router, self._fleet.signals, self._discovery, self._telemetry, rng
+        )
         self._models = self._models_source(settings.models, configuration, rng)
         processor = ExternalProcessor(
             self._router,
@@ -175,7 +169,8 @@ class Sidecar:
             pass_unknown=settings.pass_unknown,
         )
         self._grpc = _server(settings, processor)
-        self._admin = AdminServer(admin_app(self._router, self._telemetry, self._why_not_ready))
+        admin = admin_app(self._fleet, self._catalog, self._telemetry, self._why_not_ready)
+        self._admin = AdminServer(admin)
         self._following: asyncio.Task[None] | None = None
         self._serving = False
         self._draining = False
@@ -240,11 +235,14 @@ class Sidecar:
             models.namespace, models.name, self._cluster, configuration, self._telemetry, rng
         )
 
+    def _catalog(self) -> Catalog:
+        return self._router.catalog
+
     def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
         self._router.publish(self._router.catalog.rediscovered(source, endpoints))
 
     def _streams(self) -> int:
-        return sum(self._router.ledger.loads.values())
+        return sum(self._fleet.ledger.loads.values())
 
     def _why_not_ready(self) -> str | None:
         if self._draining:

@@ -9,11 +9,13 @@ from random import Random
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation, Event, Kind
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Decision, ResolvedRequest, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
@@ -147,8 +149,9 @@ def explain(
     `head` is what Envoy shows of a body of `length` bytes; `inflight` are the loads to assume, by
     address.
     """
-    router = _WatchedRouter(_ledger(inflight))
-    router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), router.signals)))
+    fleet = _fleet(inflight)
+    router = _WatchedRouter(fleet)
+    router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), fleet.signals)))
     conversation = Conversation(router, Random())
     # Clients give the body's length, though Envoy may not show all of it.
     pseudo = {":method": "POST", ":path": path, "content-length": str(length), **headers}
@@ -164,12 +167,12 @@ def explain(
     return replace(explanation, shown_bytes=len(head), body_bytes=length)
 
 
-def _ledger(inflight: Mapping[str, int]) -> Ledger:
-    ledger = Ledger()
+def _fleet(inflight: Mapping[str, int]) -> Fleet:
+    fleet = Fleet()
     for address, count in inflight.items():
         for _ in range(count):
-            ledger.acquire("", Endpoint(address, address))
-    return ledger
+            fleet.ledger.acquire("", Endpoint(address, address))
+    return fleet
 
 
 def _prompt(resolved: ResolvedRequest) -> ExplainedPrompt | None:

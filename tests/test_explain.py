@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from extproc.cli import main
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation, Event, Kind
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec, ModelsSpec
 from extproc.explain import WHOLE_BYTES, Explanation, explain, shown
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec

@@ -8,13 +8,16 @@ from aiohttp import web
 
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.routing.router import Router
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.routing.catalog import Catalog
 
 Ready = Callable[[], str | None]
 """Why the sidecar is not ready; None when it is."""
 
 
-def admin_app(router: Router, telemetry: Telemetry, why_not_ready: Ready) -> web.Application:
+def admin_app(
+    fleet: Fleet, catalog: Callable[[], Catalog], telemetry: Telemetry, why_not_ready: Ready
+) -> web.Application:
     """The admin port's routes."""
 
     async def metrics(_: web.Request) -> web.Response:
@@ -31,7 +34,7 @@ def admin_app(router: Router, telemetry: Telemetry, why_not_ready: Ready) -> web
         return web.Response(text=f"{why_not or 'ok'}\n", status=503 if why_not else 200)
 
     async def state(_: web.Request) -> web.Response:
-        return web.json_response({"models": model_states(router)})
+        return web.json_response({"models": model_states(fleet, catalog())})
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

@@ -13,7 +13,7 @@ from extproc.adapters.dns.resolver import Resolve
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.router import Router
 from extproc.core.schema import Source
 
@@ -24,16 +24,23 @@ BROKEN = b"models: [\n"
 NO_CREDENTIALS = Path("/nonexistent/kubeconfig")
 
 
+def telemetry_of(router: Router) -> Telemetry:
+    """Return the metrics of a sidecar with this router."""
+    return Telemetry(router.fleet, lambda: router.catalog)
+
+
 class Served:
     """A configuration with its discovery, router and metrics."""
 
     def __init__(self, cluster: Cluster | None = None, resolve: Resolve | None = None) -> None:
         self.cluster = cluster or Cluster(NO_CREDENTIALS, allow_loopback=False)
-        self.router = Router(Ledger())
-        self.telemetry = Telemetry(self.router)
+        self.router = Router(Fleet())
+        self.telemetry = telemetry_of(self.router)
         rng = Random(0)
         self.discovery = Discovery(self.cluster, self._publish, self.telemetry, rng, resolve)
-        self.configuration = Configuration(self.router, self.discovery, self.telemetry, rng)
+        self.configuration = Configuration(
+            self.router, self.router.fleet.signals, self.discovery, self.telemetry, rng
+        )
 
     @property
     def models(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import settings
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.signals import Signals
 from extproc.core.routing.catalog import Catalog, Model, revise
@@ -100,7 +101,7 @@ def catalog(*specs: ModelSpec) -> Catalog:
 
 def router(*specs: ModelSpec) -> Router:
     """A router with an empty ledger; one model with two endpoints where none is given."""
-    return Router(Ledger(), catalog(*(specs or (model_spec(),))))
+    return Router(Fleet(), catalog(*(specs or (model_spec(),))))
 
 
 def without_endpoints(spec: ModelSpec) -> Catalog:

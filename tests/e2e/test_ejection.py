@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from extproc.core.fleet.ejection import FAILURES, FIRST_SECONDS
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.routing.ejection import FAILURES, FIRST_SECONDS
 from extproc.lab.stack.processes import until
 from tests.e2e.failing_endpoint import FailingEndpoint, Manner, failing_endpoint
 from tests.e2e.scene import (

@@ -25,7 +25,7 @@ class Sidecar:
         pass_unknown: bool = False,
     ) -> None:
         self.router: Router = router(*specs)
-        self.telemetry = Telemetry(self.router)
+        self.telemetry = Telemetry(self.router.fleet, lambda: self.router.catalog)
         self.processor = ExternalProcessor(
             self.router, self.telemetry, Random(0), sampler=sampler, pass_unknown=pass_unknown
         )
@@ -40,7 +40,7 @@ class Sidecar:
 
     @property
     def in_flight(self) -> int:
-        return sum(self.router.ledger.loads.values())
+        return sum(self.router.fleet.ledger.loads.values())
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -30,7 +30,12 @@ def sidecar() -> Sidecar:
 
 
 def app_of(sidecar: Sidecar, readiness: Readiness) -> web.Application:
-    return admin_app(sidecar.router, sidecar.telemetry, lambda: readiness.why_not)
+    return admin_app(
+        sidecar.router.fleet,
+        lambda: sidecar.router.catalog,
+        sidecar.telemetry,
+        lambda: readiness.why_not,
+    )
 
 
 @pytest.fixture

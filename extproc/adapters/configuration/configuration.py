@@ -18,6 +18,7 @@ from extproc.adapters.discovery import Discovery
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.signals import Signals
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import LoadBalancingSpec, ModelsSpec, Source
@@ -30,9 +31,15 @@ class Configuration:
     """Publishes each good document to the router."""
 
     def __init__(
-        self, router: Router, discovery: Discovery, telemetry: Telemetry, rng: Random
+        self,
+        router: Router,
+        signals: Signals,
+        discovery: Discovery,
+        telemetry: Telemetry,
+        rng: Random,
     ) -> None:
         self._router = router
+        self._signals = signals
         self._discovery = discovery
         self._telemetry = telemetry
         self._rng = rng
@@ -87,4 +94,4 @@ class Configuration:
         log.error("models document refused", extra=fields(source=source, why=problem))
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:
-        return build(spec, self._rng, self._router.signals)
+        return build(spec, self._rng, self._signals)

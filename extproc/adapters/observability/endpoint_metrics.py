@@ -8,8 +8,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from extproc.adapters.observability.state import Readiness, standings
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Report
-from extproc.core.routing.router import Router
+from extproc.core.routing.catalog import Catalog
 from extproc.core.schema import Source
 from extproc.core.strategies import Strategy
 
@@ -17,8 +18,9 @@ from extproc.core.strategies import Strategy
 class EndpointMetrics(Collector):
     """Collected when they are asked for, so that requests pay nothing for them."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, fleet: Fleet, catalog: Callable[[], Catalog]) -> None:
+        self._fleet = fleet
+        self._catalog = catalog
         self.age: Callable[[Source], float] = lambda _: 0.0
 
     def collect(self) -> Iterator[Metric]:
@@ -41,11 +43,12 @@ class EndpointMetrics(Collector):
             "addresses.",
             labels=["model"],
         )
-        counts = {name: _no_endpoints() for name in self._router.catalog.models}
-        for model in self._router.catalog.models.values():
+        catalog = self._catalog()
+        counts = {name: _no_endpoints() for name in catalog.models}
+        for model in catalog.models.values():
             source = model.spec.source
             age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
-        for name, endpoint, requests, readiness in standings(self._router):
+        for name, endpoint, requests, readiness in standings(self._fleet, catalog):
             counts.setdefault(name, _no_endpoints())[readiness] += 1
             inflight.add_metric([name, endpoint.address], requests)
         for name, count in counts.items():
@@ -72,7 +75,7 @@ class EndpointMetrics(Collector):
             labels=["model", "endpoint"],
         )
         for labels in self._places(lambda strategy: strategy.reads_signals):
-            seconds = self._router.signals.age(labels[1])
+            seconds = self._fleet.signals.age(labels[1])
             if seconds is not None:
                 age.add_metric(labels, seconds)
             report = self._report(labels[1])
@@ -89,17 +92,17 @@ class EndpointMetrics(Collector):
             labels=["model", "endpoint"],
         )
         for labels in self._places(lambda strategy: strategy.reads_prompts):
-            blocks.add_metric(labels, self._router.signals.prefixes.size(labels[1]))
+            blocks.add_metric(labels, self._fleet.signals.prefixes.size(labels[1]))
         yield blocks
 
     def _places(self, wanted: Callable[[Strategy], bool]) -> Iterator[tuple[str, str]]:
         """Model and address of each endpoint, of the models with such a strategy."""
-        for model in self._router.catalog.models.values():
+        for model in self._catalog().models.values():
             if wanted(model.strategy):
                 yield from ((model.spec.name, one.address) for one in model.snapshot.endpoints)
 
     def _report(self, address: str) -> Report | None:
-        reading = self._router.signals.latest(address)
+        reading = self._fleet.signals.latest(address)
         return None if reading is None else reading.report
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypedDict
 
 from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
-from extproc.core.routing.router import Router
+from extproc.core.routing.catalog import Catalog
 
 Readiness = Literal["ready", "ejected", "draining"]
 """`ejected` has failed: it is avoided, or has yet to show that it serves again. `draining` has
@@ -64,21 +65,21 @@ class ModelState(TypedDict):
     endpoints: list[EndpointState]
 
 
-def standings(router: Router) -> Iterator[Standing]:
+def standings(fleet: Fleet, catalog: Catalog) -> Iterator[Standing]:
     """The endpoints of every model: the present ones, then those that left and hold requests."""
-    loads, ejected = router.ledger.loads, router.ejection.ejected
+    loads, ejected = fleet.ledger.loads, fleet.ejection.ejected
     present: set[tuple[str, str]] = set()
-    for name, model in router.catalog.models.items():
+    for name, model in catalog.models.items():
         for endpoint in model.snapshot.endpoints:
             present.add((name, endpoint.address))
             readiness: Readiness = "ejected" if endpoint.address in ejected else "ready"
             yield Standing(name, endpoint, loads.get(endpoint.address, 0), readiness)
-    for name, endpoint, inflight in router.ledger.held():
+    for name, endpoint, inflight in fleet.ledger.held():
         if (name, endpoint.address) not in present:
             yield Standing(name, endpoint, inflight, "draining")
 
 
-def model_states(router: Router) -> dict[str, ModelState]:
+def model_states(fleet: Fleet, catalog: Catalog) -> dict[str, ModelState]:
     """Every configured model, and those that left but still hold requests."""
     states: dict[str, ModelState] = {
         name: {
@@ -86,12 +87,12 @@ def model_states(router: Router) -> dict[str, ModelState]:
             "adapters": sorted({*model.spec.adapters, *model.snapshot.adapters}),
             "endpoints": [],
         }
-        for name, model in router.catalog.models.items()
+        for name, model in catalog.models.items()
     }
-    for standing in standings(router):
+    for standing in standings(fleet, catalog):
         left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
         state = states.setdefault(standing.model, left)
-        state["endpoints"].append(_endpoint(standing, router.signals))
+        state["endpoints"].append(_endpoint(standing, fleet.signals))
     return states
 
 

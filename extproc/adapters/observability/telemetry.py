@@ -21,9 +21,11 @@ from extproc.adapters.observability.prompt_metrics import PromptMetrics
 from extproc.adapters.observability.tallies import Distribution, Tally
 from extproc.core.conversation.state_machine import Listed, Passed, Verdict
 from extproc.core.conversation.usage import Usage
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.refusals import Refusal
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.catalog import Catalog
+from extproc.core.routing.decision import Decision
 from extproc.core.schema import Source
 from extproc.core.strategies import Prediction
 
@@ -44,7 +46,7 @@ _HOPS_BUCKETS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 class Telemetry:
     """The sidecar's metrics, in a registry of their own."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, fleet: Fleet, catalog: Callable[[], Catalog]) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Tally(
             "extproc_requests",
@@ -117,7 +119,7 @@ class Telemetry:
             registry=registry,
         )
         self._prompts = PromptMetrics(registry)
-        self._endpoints = EndpointMetrics(router)
+        self._endpoints = EndpointMetrics(fleet, catalog)
         registry.register(self._endpoints)
         registry.register(_Logs())
         ProcessCollector(registry=registry)

@@ -14,6 +14,7 @@ from extproc.adapters.vllm.endpoint import FollowedEndpoint, Surroundings
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.readings import Observer
 from extproc.adapters.vllm.schedule import Pacer, Plan, plans
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Adapters, Catalog
 from extproc.core.routing.router import Router
 
@@ -39,17 +40,18 @@ _SETTLE_POLL_SECONDS = 0.02
 class Scraper:
     """One task for each endpoint that is asked for anything, as the router's catalogs come."""
 
-    def __init__(self, router: Router, observer: Observer, rng: Random) -> None:
+    def __init__(self, router: Router, fleet: Fleet, observer: Observer, rng: Random) -> None:
         self._router = router
+        self._fleet = fleet
         self._found = FoundAdapters(self._publish)
         self._shared = Surroundings(
             Client(),
-            router.signals,
-            router.ledger.loads,
+            fleet.signals,
+            fleet.ledger.loads,
             self._found,
-            router.context_lengths,
+            fleet.context_lengths,
             observer,
-            Complaints(router.signals.clock),
+            Complaints(fleet.signals.clock),
             rng,
             Pacer(METRICS_PER_SECOND, _TOGETHER),
             Pacer(LISTS_PER_SECOND, _TOGETHER),
@@ -67,7 +69,7 @@ class Scraper:
         names = _names(catalog)
         self._keep_only([a for a in wanted if self._names.get(a) == names[a]], wanted)
         self._names = names
-        self._router.signals.set_endpoints(wanted.keys())
+        self._fleet.signals.set_endpoints(wanted.keys())
         for address in self._endpoints:
             self._endpoints[address].follow(wanted[address])
         new = [address for address in wanted if address not in self._endpoints]
@@ -83,9 +85,9 @@ class Scraper:
         Who starts to serve before knows no adapter but the configured ones, and would
         refuse requests for all others.
         """
-        deadline = self._router.signals.clock() + seconds
+        deadline = self._fleet.signals.clock() + seconds
         while not all(endpoint.is_known for endpoint in self._endpoints.values()):
-            if self._router.signals.clock() >= deadline:
+            if self._fleet.signals.clock() >= deadline:
                 log.warning(
                     "endpoints have not said yet how they are", extra=fields(waited=seconds)
                 )
@@ -105,14 +107,14 @@ class Scraper:
 
     def _keep_only(self, addresses: Collection[str], wanted: Mapping[str, Plan]) -> None:
         """Forgets all others, also where another pod has taken an address over."""
-        self._router.signals.set_endpoints(addresses)
+        self._fleet.signals.set_endpoints(addresses)
         for address in self._endpoints.keys() - set(addresses):
             self._endpoints.pop(address).task.cancel()
             self._shared.complaints.forget(address)
             self._shared.client.forget(address)
         listing = [address for address in addresses if wanted[address].adapters]
         self._found.keep_only(listing)
-        self._router.context_lengths.keep_only(listing)
+        self._fleet.context_lengths.keep_only(listing)
 
     def _begin(self, address: str, plan: Plan, delay: float) -> None:
         self._endpoints[address] = followed = FollowedEndpoint(address, plan, self._shared, delay)
@@ -121,7 +123,7 @@ class Scraper:
 
     async def _watch(self) -> None:
         """Wakes endpoints that became busy: cheaper than if each looked for itself."""
-        loads = self._router.ledger.loads
+        loads = self._fleet.ledger.loads
         while True:
             await asyncio.sleep(self._shortest / 2 or 1)
             for address in loads:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 
 TARGET_HEADER = "x-target-endpoint"
 FALLBACK_HEADER = "x-target-endpoint-fallback"

@@ -9,7 +9,8 @@ one: it is read when it has doubled, which costs no more than reading it twice.
 from __future__ import annotations
 
 from extproc.core.conversation.request import Request
-from extproc.core.routing.router import Decision, ResolvedRequest
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
 
 HEAD_LIMIT = 65_536
 """Bytes: what is not said by then is not waited for. About what Envoy shows of a

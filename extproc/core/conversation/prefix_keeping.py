@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extproc.core.conversation.events import Kind, Proceed
 from extproc.core.conversation.state_machine import Conversation, Phase
-from extproc.core.routing.router import ResolvedRequest
+from extproc.core.routing.resolved_request import ResolvedRequest
 
 
 class PrefixKeepingConversation(Conversation):

@@ -17,8 +17,16 @@ from extproc.core.request.paths import Api, model_in_query, without_query
 from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
 from extproc.core.request.rename import renamed_form, renamed_json
 from extproc.core.request.routing_key import is_settled, salt_is_settled
-from extproc.core.routing.response_ids import FIELDS, PREVIOUS, REQUEST_ID, STORE, with_request_id
-from extproc.core.routing.router import Decision, ResolvedRequest, Router
+from extproc.core.request.stored_responses import (
+    FIELDS,
+    PREVIOUS,
+    REQUEST_ID,
+    STORE,
+    with_request_id,
+)
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
 
 PENDING = "pending"
 """The provisional target where the model is not yet known: no address, so that
@@ -154,7 +162,7 @@ class Request:
         """Return the place of a request for a stored response; None where no endpoint has it."""
         for model in self._router.catalog.models.values():
             endpoints = model.snapshot.endpoints
-            holder = self._router.response_ids.holder(response_id, endpoints)
+            holder = self._router.fleet.response_ids.holder(response_id, endpoints)
             if holder is not None:
                 resolved = self._resolve(model.spec.name, None)
                 return resolved._replace(rename=None, holder=holder)
@@ -212,7 +220,7 @@ class Request:
         resolved = self._router.resolve(name, document, headers, subset, shown=shown, cut=cut)
         if not self._creates_response or document is None:
             return resolved
-        ids, model = self._router.response_ids, resolved.model
+        ids, model = self._router.fleet.response_ids, resolved.model
         stores = document.get(STORE) is not False and document.get(REQUEST_ID) is None
         return resolved._replace(
             holder=ids.holder(document.get(PREVIOUS), model.snapshot.endpoints),

@@ -1,7 +1,7 @@
 """The answer to a routed request, as far as Envoy shows it.
 
 The response headers name the endpoint that Envoy asked. If it failed, it is ejected
-(`extproc.core.routing.ejection`). If Envoy retried on another endpoint, the lease moves there. A
+(`extproc.core.fleet.ejection`). If Envoy retried on another endpoint, the lease moves there. A
 report counts as a reading of the endpoint's metrics.
 
 Its body, in any mode, tells when the prompt is computed, by its first bytes, and at its end by
@@ -17,21 +17,22 @@ from __future__ import annotations
 from extproc.core.conversation.events import Event
 from extproc.core.conversation.response_names import EVENTS, JSON, ResponseNames
 from extproc.core.conversation.usage import Usage, UsageReader
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.load_report import load_of
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
 
 
 class Response:
     """Of one request; to be told when it is `over`."""
 
     __slots__ = (
-        *("_decision", "_names", "_prompt_bytes", "_reader", "_router"),
+        *("_decision", "_fleet", "_names", "_prompt_bytes", "_reader"),
         *("keeps_name", "retried", "usage"),
     )
 
-    def __init__(self, router: Router, decision: Decision, prompt_bytes: int) -> None:
-        self._router = router
+    def __init__(self, fleet: Fleet, decision: Decision, prompt_bytes: int) -> None:
+        self._fleet = fleet
         self._decision = decision
         self._prompt_bytes = prompt_bytes
         """0: not all of the prompt was seen."""
@@ -46,18 +47,18 @@ class Response:
 
     def headers(self, event: Event) -> None:
         """Its head, with what Envoy tells of the endpoint."""
-        decision, router = self._decision, self._router
+        decision, fleet = self._decision, self._fleet
         if event.served_by:
             self._judge(event)
         if event.served_by not in ("", decision.address):
-            decision.lease.move(router.endpoint(decision.model, event.served_by))
+            decision.lease.move(fleet.endpoint(decision.model, event.served_by))
             self.retried = True
             if decision.response_id is not None:
-                router.response_ids.move(decision.response_id, event.served_by)
+                fleet.response_ids.move(decision.response_id, event.served_by)
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)
             if load is not None:
-                router.signals.record_load_report(decision.address, load)
+                fleet.signals.record_load_report(decision.address, load)
         if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
             self._names = ResponseNames(decision.answer_as, events=event.media_type == EVENTS)
 
@@ -99,12 +100,12 @@ class Response:
             return
         self.usage = reader.usage()
         if self.usage is not None and self._prompt_bytes:
-            sizes, tokens = self._router.token_sizes, self.usage.prompt_tokens
+            sizes, tokens = self._fleet.token_sizes, self.usage.prompt_tokens
             sizes.observed(self._decision.model, self._prompt_bytes, tokens)
 
     def _judge(self, event: Event) -> None:
         """Counts how the endpoints did that were asked."""
-        ejection, decision, served_by = self._router.ejection, self._decision, event.served_by
+        ejection, decision, served_by = self._fleet.ejection, self._decision, event.served_by
         ejected = decision.ejected
         if served_by != decision.address:
             # With one attempt Envoy has not asked the chosen one, which it may not know. Where it

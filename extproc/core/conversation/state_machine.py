@@ -87,7 +87,9 @@ from extproc.core.request.paths import (
 )
 from extproc.core.request.refusals import InvalidRequest, Refusal, UnknownPath, UnsupportedBodyMode
 from extproc.core.request.request_id import request_id_of, response_headers
-from extproc.core.routing.router import Decision, ResolvedRequest, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
 
 __all__ = ["Conversation", "Event", "Kind", "Listed", "Passed", "Verdict"]
 
@@ -419,7 +421,7 @@ class Conversation:
     def _answered(self) -> Response | None:
         """The answer, if it is one to a request that was routed."""
         if self.response is None and isinstance(self.verdict, Decision):
-            self.response = Response(self._router, self.verdict, self._prompt_bytes)
+            self.response = Response(self._router.fleet, self.verdict, self._prompt_bytes)
         return self.response
 
     def _let_go(self, head: Head, resolved: ResolvedRequest, phase: Phase) -> Replies:
@@ -467,7 +469,7 @@ class Conversation:
     def _list_models(self, route: Route, *, anthropic: bool) -> Replies:
         self._anthropic = anthropic
         router = self._router
-        listing = Listing(router.catalog, router.context_lengths, anthropic=anthropic)
+        listing = Listing(router.catalog, router.fleet.context_lengths, anthropic=anthropic)
         body = listing.one(route.stored_id) if route.stored_id else listing.all()
         self._phase = Phase.CLOSED
         self.verdict = Listed()

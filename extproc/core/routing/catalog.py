@@ -130,6 +130,10 @@ class Catalog:
         only = None if self.splits else self.only()
         return only.spec.name if only else None
 
+    def snapshots(self) -> dict[str, Snapshot]:
+        """Return the ready endpoints of each model."""
+        return {name: model.snapshot for name, model in self.models.items()}
+
     def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
         """The catalog in which the models of a source have these endpoints."""
         models = (

@@ -14,7 +14,8 @@ from extproc.core.conversation.prefix_keeping import PrefixKeepingConversation
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.request.refusals import Refusal
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.edge.ext_proc.codec import decode, encode
 
 log = logging.getLogger("extproc.requests")

@@ -20,7 +20,7 @@ from extproc.core.conversation.events import (
     Kind,
     Proceed,
 )
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 from extproc.edge.wire.external_processor_pb2 import (
     BodyMutation,
     BodyResponse,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import cycle
 
 from extproc.lab.bench.grid import Grid
-from extproc.lab.bench.routers import Fleet, best, documents
+from extproc.lab.bench.routers import BusyRouter, best, documents
 
 STRATEGIES = (
     *("PrefixHash", "PrefixCache", "LeastLoad", "LeastRequest"),
@@ -26,7 +26,7 @@ def grid(times: int) -> Grid:
 
 
 def _deciding(strategy: str, endpoints: int) -> Callable[[], object]:
-    fleet = Fleet(strategy, endpoints)
+    fleet = BusyRouter(strategy, endpoints)
     resolved_requests = [fleet.resolve(document) for document in documents()]
     for resolved in resolved_requests:
         fleet.decide(resolved)

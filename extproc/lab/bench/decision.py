@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter, process_time
 
 from extproc.core.conversation.state_machine import Conversation
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
@@ -20,7 +20,7 @@ from extproc.edge.ext_proc.codec import decode, encode
 from extproc.edge.wire.external_processor_pb2 import ProcessingRequest
 from extproc.edge.wire.processing_mode_pb2 import ProcessingMode
 from extproc.lab.bench.grid import Grid
-from extproc.lab.bench.routers import Fleet, documents
+from extproc.lab.bench.routers import BusyRouter, documents
 from extproc.lab.bench.wire import MODEL, PATH, PREFIXES, body
 
 HEADERS = 14
@@ -44,8 +44,9 @@ class DecisionPath:
         model = {"name": MODEL, "endpoints": addresses, "loadBalancing": balancing}
         spec = ModelsSpec.model_validate({"models": [model]})
         self._rng = rng = Random(1)
-        self._router = router = Router(Ledger())
-        router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))
+        fleet = Fleet()
+        self._router = router = Router(fleet)
+        router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, fleet.signals)))
         self._messages = messages(size)
         # As many requests stay in flight as a loaded fleet has: the bound must work.
         self._open = deque(Conversation(router, rng) for _ in range(_IN_FLIGHT * endpoints))
@@ -111,7 +112,7 @@ def p99_microseconds(strategy: str, endpoints: int, times: int) -> float:
     Neighbours may take the core in the middle of a decision. So of many short times the percentile
     in the middle counts.
     """
-    fleet = Fleet(strategy, endpoints)
+    fleet = BusyRouter(strategy, endpoints)
     if strategy == "PrefixCache":
         fleet.fill(Random(2))
     resolved_requests = [fleet.resolve(document) for document in documents()]

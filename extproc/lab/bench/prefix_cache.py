@@ -21,9 +21,17 @@ from typing import TypeVar
 from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.request.json_document import Document, parse_document
-from extproc.core.routing.router import ResolvedRequest
+from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.lab.bench.grid import Grid
-from extproc.lab.bench.routers import BLOCKS, ROUNDS, Fleet, best, bodies, documents, random_blocks
+from extproc.lab.bench.routers import (
+    BLOCKS,
+    ROUNDS,
+    BusyRouter,
+    best,
+    bodies,
+    documents,
+    random_blocks,
+)
 
 T = TypeVar("T")
 
@@ -67,7 +75,7 @@ def _shown(costs: Mapping[str, float]) -> list[str]:
 def _reading(
     heads: Sequence[bytes], documents: Sequence[Document], times: int
 ) -> dict[str, dict[str, float]]:
-    fleets = {strategy: Fleet(strategy, 2) for strategy in STRATEGIES}
+    fleets = {strategy: BusyRouter(strategy, 2) for strategy in STRATEGIES}
 
     def parse(head: bytes) -> object:
         return parse_document(head, complete=False)
@@ -83,7 +91,7 @@ def _reading(
 def _deciding(
     documents: Sequence[Document], endpoints: int, times: int
 ) -> dict[str, dict[str, float]]:
-    fleets = {strategy: Fleet(strategy, endpoints) for strategy in STRATEGIES}
+    fleets = {strategy: BusyRouter(strategy, endpoints) for strategy in STRATEGIES}
     warm, new = {}, {}
     for name, fleet in fleets.items():
         rng = Random(2)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from random import Random
 from time import process_time
 
-from extproc.core.fleet.ledger import Lease, Ledger
-from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.ledger import Lease
+from extproc.core.fleet.signals import Load, Report
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.json_document import Document, parse_document
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import ResolvedRequest, Router
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
 
@@ -29,14 +31,15 @@ ROUNDS = 9
 """The best of which counts."""
 
 
-class Fleet:
+class BusyRouter:
     """A router with one model on so many endpoints, and requests that come and go."""
 
     def __init__(self, strategy: str, endpoints: int) -> None:
-        rng, ledger = Random(1), Ledger()
+        rng = Random(1)
         self.addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
-        self.signals = Signals(lambda: 0.0, ledger)
-        self.router = Router(ledger, signals=self.signals, rng=rng)
+        fleet = Fleet()
+        self.signals = fleet.signals
+        self.router = Router(fleet, rng=rng)
         load_balancing = {"strategy": strategy}
         model = {"name": "m", "endpoints": self.addresses, "loadBalancing": load_balancing}
         spec = ModelsSpec.model_validate({"models": [model]})

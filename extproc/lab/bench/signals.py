@@ -25,8 +25,7 @@ from time import monotonic, perf_counter, process_time, sleep
 
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.core.conversation.state_machine import Conversation
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
@@ -68,13 +67,13 @@ async def _run(
     receiving: socket.socket,
     seconds: float,
 ) -> None:
-    rng, ledger = Random(1), Ledger()
-    router = Router(ledger, signals=Signals(monotonic, ledger), rng=rng)
-    scraper = Scraper(router, way, rng)
+    rng, fleet = Random(1), Fleet(monotonic)
+    router = Router(fleet, rng=rng)
+    scraper = Scraper(router, fleet, way, rng)
     router.subscribe(scraper.set_models)
     served_by = [f"10.0.0.{i + 1}:8000" for i in range(8)]
     spec = ModelsSpec.model_validate(way.document(addresses, served_by))
-    router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, router.signals)))
+    router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, fleet.signals)))
     await asyncio.sleep(min(way.settle_seconds(), 2 * seconds))
     decide = _decider(router, messages, rng)
     _drain(receiving)

@@ -9,8 +9,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.routing.router import Router
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.routing.catalog import Catalog
 from extproc.lab.pages.lines import NOTHING, codes, heading, table
 
 
@@ -29,7 +29,7 @@ def metrics_section() -> Iterator[str]:
     yield "The admin port serves them under `/metrics`, on Linux with metrics of the process."
     rows = [
         (f"`{one.name}`", one.kind, codes(one.labels) or NOTHING, one.meaning)
-        for one in metrics(Telemetry(Router(Ledger())))
+        for one in metrics(Telemetry(Fleet(), Catalog))
     ]
     yield from table(("metric", "type", "labels", "meaning"), rows)
 

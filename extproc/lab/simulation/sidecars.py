@@ -11,11 +11,13 @@ from functools import partial
 from random import Random
 
 from extproc.adapters.vllm.schedule import Plan, plans
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.routing.catalog import revise
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Strategy, build
 from extproc.core.strategies.prefix_cache import PrefixCache
@@ -92,7 +94,9 @@ class Sidecar:
         rng = Random(f"strategy {seed}")
         self._ledger = Ledger()
         self._signals = Signals(timeline.clock, self._ledger, routing.weights or WEIGHTS)
-        self._router = Router(self._ledger, signals=self._signals, rng=rng, fallbacks=False)
+        self._router = Router(
+            Fleet(ledger=self._ledger, signals=self._signals), rng=rng, fallbacks=False
+        )
         self._model = ModelSpec(
             name=MODEL,
             endpoints=tuple(addresses),

@@ -58,7 +58,7 @@ async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
     served.router.decide(served.router.resolve("llama", None, {}))
     await apply(served.configuration, LLAMA)
     assert served.router.catalog.models["llama"].strategy is strategy
-    assert sum(served.router.ledger.loads.values()) == 1
+    assert sum(served.router.fleet.ledger.loads.values()) == 1
 
 
 class TestWhileADocumentIsBroughtInForce:

@@ -7,12 +7,10 @@ import logging
 import pytest
 
 from extproc.adapters.observability.ejections import EjectionReport
-from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.fleet.signals import Signals
 from extproc.core.routing.router import Router
-from tests.adapters.documents import sample
+from tests.adapters.documents import sample, telemetry_of
 from tests.core.builders import TWO_ADDRESSES, catalog, model_spec
 from tests.core.clock import Clock
 
@@ -22,10 +20,8 @@ FAILING = TWO_ADDRESSES[0]
 def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "extproc.ejections")
     clock = Clock()
-    serving = Router(
-        Ledger(), catalog(model_spec("a"), model_spec("b")), signals=Signals(clock, Ledger())
-    )
-    ejection, telemetry = serving.ejection, Telemetry(serving)
+    serving = Router(Fleet(clock), catalog(model_spec("a"), model_spec("b")))
+    ejection, telemetry = serving.fleet.ejection, telemetry_of(serving)
     ejection.listeners.append(EjectionReport(telemetry))
     for _ in range(10):
         ejection.record(FAILING, Outcome.RESET)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from extproc.adapters.observability.state import SignalsState, model_states, standings
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.fleet.signals import Load, Report, Signals
-from extproc.core.routing.router import Decision, Router
+from extproc.core.fleet.signals import Load, Report
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
 
 
@@ -17,7 +18,7 @@ def test_every_model_is_shown_with_its_endpoints() -> None:
     serving = router(model_spec(adapters=["sql", "law"], strategy="LeastLoad"))
     decided = decide(serving, "llama")
     loads = {decided.address: 1}
-    assert model_states(serving) == {
+    assert model_states(serving.fleet, serving.catalog) == {
         "llama": {
             "strategy": "LeastLoad",
             "adapters": ["law", "sql"],
@@ -39,11 +40,11 @@ def test_every_model_is_shown_with_its_endpoints() -> None:
 def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
     spec = by_service(adapters=["sql"])
     serving = router(spec)
-    assert model_states(serving)["llama"]["endpoints"] == []
+    assert model_states(serving.fleet, serving.catalog)["llama"]["endpoints"] == []
     assert spec.source is not None
     found = [Endpoint("10.0.0.7:8000", "ns/pod-1")]
     serving.publish(serving.catalog.rediscovered(spec.source, found))
-    (endpoint,) = model_states(serving)["llama"]["endpoints"]
+    (endpoint,) = model_states(serving.fleet, serving.catalog)["llama"]["endpoints"]
     assert (endpoint["address"], endpoint["name"]) == ("10.0.0.7:8000", "ns/pod-1")
     assert (endpoint["state"], endpoint["adapters"]) == ("ready", ["sql"])
 
@@ -51,9 +52,9 @@ def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
 class TestSignals:
     def test_are_shown_with_their_age(self) -> None:
         now = 100.0
-        serving = Router(Ledger(), signals=Signals(lambda: now))
+        serving = Router(Fleet(lambda: now))
         serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
-        serving.signals.set_endpoints(["10.0.0.1:8000"])
+        serving.fleet.signals.set_endpoints(["10.0.0.1:8000"])
         report = Report(
             Load(waiting=2.0, kv_usage=0.25),
             running=3.0,
@@ -66,7 +67,7 @@ class TestSignals:
             cached_tokens=768.0,
             first_tokens=3.0,
         )
-        serving.signals.record_scrape("10.0.0.1:8000", report, inflight=1)
+        serving.fleet.signals.record_scrape("10.0.0.1:8000", report, inflight=1)
         now = 101.2345
         assert signals_of(serving) == {
             "waiting": 2.0,
@@ -84,7 +85,7 @@ class TestSignals:
             "age_seconds": 1.234,
             "reported_age_seconds": 1.234,
         }
-        serving.signals.record_load_report("10.0.0.1:8000", Load(waiting=0.0, kv_usage=0.5))
+        serving.fleet.signals.record_load_report("10.0.0.1:8000", Load(waiting=0.0, kv_usage=0.5))
         now = 102.0
         shown = signals_of(serving)
         assert shown is not None
@@ -93,9 +94,9 @@ class TestSignals:
 
     def test_are_shown_in_part_where_only_an_answer_told_of_them(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
-        serving.signals.set_endpoints(["10.0.0.1:8000"])
+        serving.fleet.signals.set_endpoints(["10.0.0.1:8000"])
         assert signals_of(serving) is None
-        serving.signals.record_load_report("10.0.0.1:8000", Load(waiting=1.0, kv_usage=0.5))
+        serving.fleet.signals.record_load_report("10.0.0.1:8000", Load(waiting=1.0, kv_usage=0.5))
         assert signals_of(serving) == {
             "waiting": 1.0,
             "running": None,
@@ -115,26 +116,26 @@ class TestSignals:
 
 
 def signals_of(serving: Router) -> SignalsState | None:
-    (endpoint,) = model_states(serving)["llama"]["endpoints"]
+    (endpoint,) = model_states(serving.fleet, serving.catalog)["llama"]["endpoints"]
     return endpoint["signals"]
 
 
 def test_adapters_that_endpoints_said_they_have_are_shown() -> None:
     serving = router(model_spec(strategy="LeastQueue", adapters=["sql"]))
     serving.publish(serving.catalog.with_adapters({"10.0.0.1:8000": frozenset({"law"})}))
-    shown = model_states(serving)["llama"]
+    shown = model_states(serving.fleet, serving.catalog)["llama"]
     assert shown["adapters"] == ["law", "sql"]
     assert [endpoint["adapters"] for endpoint in shown["endpoints"]] == [["law", "sql"], ["sql"]]
 
 
 def test_an_endpoint_that_fails_is_ejected_until_it_serves_again() -> None:
     serving = router(model_spec("a"), model_spec("b"))
-    ejection, (failing, _) = serving.ejection, TWO_ADDRESSES
+    ejection, (failing, _) = serving.fleet.ejection, TWO_ADDRESSES
 
     def shown() -> dict[str, list[str]]:
         return {
             name: [endpoint["state"] for endpoint in model["endpoints"]]
-            for name, model in model_states(serving).items()
+            for name, model in model_states(serving.fleet, serving.catalog).items()
         }
 
     for _ in range(3):
@@ -150,7 +151,7 @@ def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
     serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
 
     def shown() -> list[tuple[str, str, int]]:
-        endpoints = model_states(serving)["llama"]["endpoints"]
+        endpoints = model_states(serving.fleet, serving.catalog)["llama"]["endpoints"]
         return [(e["address"], e["state"], e["inflight"]) for e in endpoints]
 
     assert shown() == [("10.0.0.2:8000", "ready", 0), ("10.0.0.1:8000", "draining", 2)]
@@ -167,7 +168,10 @@ def test_endpoints_can_be_gone_through_without_what_they_said() -> None:
     decide(serving, "a")
     decide(serving, "b")
     serving.publish(catalog(model_spec("a"), by_service("c")))
-    shown = [(model, endpoint.address, *rest) for model, endpoint, *rest in standings(serving)]
+    shown = [
+        (model, endpoint.address, *rest)
+        for model, endpoint, *rest in standings(serving.fleet, serving.catalog)
+    ]
     assert shown == [
         ("a", "10.0.0.1:8000", 1, "ready"),
         ("a", "10.0.0.2:8000", 1, "ready"),
@@ -180,7 +184,7 @@ def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -
     decide(serving, "llama")
     serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
     serving.publish(catalog(model_spec(endpoints=["10.0.0.1:8000"])))
-    (endpoint,) = model_states(serving)["llama"]["endpoints"]
+    (endpoint,) = model_states(serving.fleet, serving.catalog)["llama"]["endpoints"]
     assert (endpoint["state"], endpoint["inflight"]) == ("ready", 1)
 
 
@@ -188,11 +192,11 @@ def test_a_model_that_left_is_shown_while_it_has_requests() -> None:
     serving = router(model_spec("old", endpoints=["10.0.0.1:8000"]))
     last = decide(serving, "old")
     serving.publish(catalog(model_spec("new", endpoints=["10.0.0.2:8000"])))
-    old = model_states(serving)["old"]
+    old = model_states(serving.fleet, serving.catalog)["old"]
     assert old["strategy"] is None
     assert [(e["state"], e["inflight"]) for e in old["endpoints"]] == [("draining", 1)]
     last.lease.release()
-    assert set(model_states(serving)) == {"new"}
+    assert set(model_states(serving.fleet, serving.catalog)) == {"new"}
 
 
 def test_an_endpoint_that_moved_to_another_model_drains_under_the_old() -> None:
@@ -200,6 +204,6 @@ def test_an_endpoint_that_moved_to_another_model_drains_under_the_old() -> None:
     decide(serving, "old")
     serving.publish(catalog(model_spec("new", endpoints=["10.0.0.1:8000"])))
     decide(serving, "new")
-    states = model_states(serving)
+    states = model_states(serving.fleet, serving.catalog)
     assert [(e["state"], e["inflight"]) for e in states["old"]["endpoints"]] == [("draining", 1)]
     assert [(e["state"], e["inflight"]) for e in states["new"]["endpoints"]] == [("ready", 2)]

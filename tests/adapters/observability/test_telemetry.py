@@ -17,14 +17,15 @@ from extproc.core.conversation.state_machine import (
     Verdict,
 )
 from extproc.core.conversation.usage import Usage
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.signals import Load, Reading, Report, Signals
 from extproc.core.request.refusals import ModelNotFound, NoEndpoints, Refusal, UnknownPath
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.core.schema import ServiceSpec
 from extproc.core.strategies import Prediction
-from tests.adapters.documents import sample
+from tests.adapters.documents import sample, telemetry_of
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
 
 
@@ -35,7 +36,7 @@ def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> De
 def test_every_promised_metric_is_there_from_the_start() -> None:
     families = {
         family.name: family
-        for family in text_string_to_metric_families(Telemetry(router()).exposition().decode())
+        for family in text_string_to_metric_families(telemetry_of(router()).exposition().decode())
     }
     promised = {
         "extproc_requests": "counter",
@@ -69,7 +70,7 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
 class TestARequest:
     def test_that_is_routed_counts_under_its_model_and_strategy(self) -> None:
         serving = router(model_spec(adapters=["sql"]))
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving, "sql"), 0.0001)
         labels = {"model": "llama", "outcome": "routed", "strategy": "PrefixHash"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
@@ -85,7 +86,7 @@ class TestARequest:
     def test_that_is_refused_counts_under_its_code(
         self, refusal: Refusal, model: str, outcome: str
     ) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.decided(refusal, 0.0001)
         labels = {"model": model, "outcome": outcome, "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
@@ -94,13 +95,13 @@ class TestARequest:
         ("verdict", "outcome"), [(Listed(), "models_listed"), (Passed(), "passed")]
     )
     def test_without_a_decision_counts_as_such(self, verdict: Verdict, outcome: str) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.decided(verdict, 0.0001)
         labels = {"model": "unknown", "outcome": outcome, "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
 
     def test_that_was_aborted_counts_as_such_and_took_no_decision(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.aborted()
         labels = {"model": "unknown", "outcome": "aborted", "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
@@ -108,7 +109,7 @@ class TestARequest:
 
     def test_is_timed(self) -> None:
         serving = router()
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving), 0.00003)
         telemetry.decided(UnknownPath("GET", "/"), 0.5)
         name = "extproc_decision_duration_seconds"
@@ -121,10 +122,10 @@ class TestARequest:
 class TestHops:
     def test_are_counted_where_the_ring_was_walked(self) -> None:
         serving = router(model_spec(meanLoadFactor=100))
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         home = decision(serving)
         for _ in range(3):
-            serving.ledger.acquire("llama", home.lease.endpoint)
+            serving.fleet.ledger.acquire("llama", home.lease.endpoint)
         telemetry.decided(home, 0.0001)
         telemetry.decided(decision(serving), 0.0001)
         assert sample(telemetry, "extproc_ring_hops_count") == 2
@@ -132,7 +133,7 @@ class TestHops:
 
     def test_are_not_where_it_was_not(self) -> None:
         serving = router(model_spec("a", strategy="LeastLoad"), model_spec("llama"))
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving, "a"), 0.0001)
         telemetry.decided(decision(serving, "llama", prompt=""), 0.0001)
         assert sample(telemetry, "extproc_ring_hops_count") == 0
@@ -141,7 +142,7 @@ class TestHops:
 class TestEndpoints:
     def test_are_counted_by_state_and_their_requests_by_address(self) -> None:
         serving = router()
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         chosen = decision(serving).address
         (other,) = set(TWO_ADDRESSES) - {chosen}
         inflight = "extproc_inflight_requests"
@@ -152,8 +153,8 @@ class TestEndpoints:
 
     def test_that_fail_are_counted_as_ejected_until_they_serve_again(self) -> None:
         serving = router()
-        telemetry = Telemetry(serving)
-        ejection, failing = serving.ejection, TWO_ADDRESSES[0]
+        telemetry = telemetry_of(serving)
+        ejection, failing = serving.fleet.ejection, TWO_ADDRESSES[0]
         for _ in range(3):
             ejection.record(failing, Outcome.RESET)
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 1
@@ -164,7 +165,7 @@ class TestEndpoints:
 
     def test_that_left_are_counted_as_draining_until_they_are_empty(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         last = decision(serving)
         serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
         labels = {"model": "llama", "endpoint": "10.0.0.1:8000"}
@@ -176,7 +177,7 @@ class TestEndpoints:
 
     def test_of_a_model_that_left_are_counted_while_it_has_requests(self) -> None:
         serving = router(model_spec("old"))
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         last = decision(serving, "old")
         serving.publish(catalog(model_spec("new")))
         assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == 1
@@ -185,7 +186,7 @@ class TestEndpoints:
         assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == -1
 
     def test_are_counted_where_a_model_has_none(self) -> None:
-        telemetry = Telemetry(router(by_service("llama")))
+        telemetry = telemetry_of(router(by_service("llama")))
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 0
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
 
@@ -195,25 +196,27 @@ class TestEndpoints:
             def latest(self, address: str) -> Reading | None:
                 raise AssertionError(address)
 
-        serving = Router(Ledger(), signals=Unread(lambda: 0.0))
+        serving = Router(Fleet(signals=Unread(lambda: 0.0)))
         serving.publish(catalog(model_spec()))
-        assert sample(Telemetry(serving), "extproc_endpoints", model="llama", state="ready") == 2
+        assert sample(telemetry_of(serving), "extproc_endpoints", model="llama", state="ready") == 2
 
     def test_of_a_static_list_are_always_current(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 0
 
 
 class TestDiscovery:
     def test_is_as_old_as_the_source_of_a_models_endpoints(self) -> None:
-        telemetry = Telemetry(router(by_service("llama", name="a"), by_service("qwen", name="b")))
+        telemetry = telemetry_of(
+            router(by_service("llama", name="a"), by_service("qwen", name="b"))
+        )
         ages = {"service ns/a": 1.5, "service ns/b": 30.0}
         telemetry.read_ages(lambda source: ages[str(source)])
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 1.5
         assert sample(telemetry, "extproc_discovery_age_seconds", model="qwen") == 30
 
     def test_counts_refused_addresses_by_source_and_reason_and_names_none(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         source = ServiceSpec(namespace="ns", name="a", port=8000)
         for _ in range(2):
             telemetry.endpoint_refused(source, Refused.LOOPBACK)
@@ -223,7 +226,7 @@ class TestDiscovery:
         assert sample(telemetry, name, reason="api_server", source=shown) == 1
 
     def test_counts_lists_and_watches_by_result(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.listed("endpointslices", "ok")
         telemetry.watched("endpointslices", "expired")
         telemetry.watched("endpointslices", "expired")
@@ -235,7 +238,7 @@ class TestDiscovery:
 
 def test_no_text_of_a_client_becomes_a_label() -> None:
     serving = router()
-    telemetry = Telemetry(serving)
+    telemetry = telemetry_of(serving)
     for raw in (
         b'{"model": "secret", "prompt": "secret"}',
         b'{"model": "llama_secret"}',
@@ -251,7 +254,7 @@ def test_no_text_of_a_client_becomes_a_label() -> None:
 
 
 def test_reloads_count_by_result() -> None:
-    telemetry = Telemetry(router())
+    telemetry = telemetry_of(router())
     telemetry.reloaded(successfully=True)
     telemetry.reloaded(successfully=False)
     telemetry.reloaded(successfully=False)
@@ -261,13 +264,13 @@ def test_reloads_count_by_result() -> None:
 
 
 def test_each_telemetry_has_a_registry_of_its_own() -> None:
-    first, second = Telemetry(router()), Telemetry(router())
+    first, second = telemetry_of(router()), telemetry_of(router())
     first.reloaded(successfully=True)
     assert sample(second, "extproc_config_reloads_total", result="success") == 0
 
 
 def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
-    telemetry = Telemetry(router(model_spec('a"b\\c\nd世')))
+    telemetry = telemetry_of(router(model_spec('a"b\\c\nd世')))
     families = list(text_string_to_metric_families(telemetry.exposition().decode()))
     (age,) = (family for family in families if family.name == "extproc_discovery_age_seconds")
     assert age.samples[0].labels == {"model": 'a"b\\c\nd世'}
@@ -275,7 +278,7 @@ def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
 
 class TestSignals:
     def test_count_readings_by_path_and_result(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         for result in ("ok", "ok", "timeout"):
             telemetry.signal_read("/metrics", result)
         telemetry.signal_read("/v1/models", "status")
@@ -286,14 +289,14 @@ class TestSignals:
 
     def test_are_as_old_as_the_last_word_of_an_endpoint_or_as_the_endpoint(self) -> None:
         now = 100.0
-        serving = Router(Ledger(), signals=Signals(lambda: now))
+        serving = Router(Fleet(lambda: now))
         serving.publish(catalog(model_spec(strategy="LeastQueue"), model_spec("b")))
-        telemetry, (one, two) = Telemetry(serving), TWO_ADDRESSES
+        telemetry, (one, two) = telemetry_of(serving), TWO_ADDRESSES
         name = "extproc_signals_age_seconds"
         assert sample(telemetry, name, model="llama", endpoint=one) == -1
-        serving.signals.set_endpoints(TWO_ADDRESSES)
+        serving.fleet.signals.set_endpoints(TWO_ADDRESSES)
         now = 105.0
-        serving.signals.record_scrape(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        serving.fleet.signals.record_scrape(one, Report(Load(0.0, 0.0), 0.0), inflight=0)
         now = 107.0
         assert sample(telemetry, name, model="llama", endpoint=one) == 2
         assert sample(telemetry, name, model="llama", endpoint=two) == 7
@@ -313,7 +316,7 @@ class TestPrompts:
 
     def test_count_with_what_is_predicted_to_be_cached_when_they_are_routed(self) -> None:
         serving = router()
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         for _ in range(2):
             routed = decision(serving)._replace(prediction=self.predicted)
             telemetry.decided(routed, 0.0001)
@@ -324,19 +327,19 @@ class TestPrompts:
 
     def test_count_nowhere_where_nothing_is_predicted(self) -> None:
         serving = router()
-        telemetry = Telemetry(serving)
+        telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving), 0.0001)
         assert self.of(telemetry, "prompt_tokens") == -1
 
     def test_count_as_answers_count_them(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402, 384), self.predicted)
         telemetry.answered("llama", Usage(98, 16), self.predicted)
         assert self.of(telemetry, "answered_prompt_tokens") == 500
         assert self.of(telemetry, "answered_cached_tokens") == 400
 
     def test_count_nowhere_where_an_answer_does_not_say_what_was_cached(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402), self.predicted)
         assert self.of(telemetry, "answered_prompt_tokens") == -1
 
@@ -352,18 +355,18 @@ class TestPrompts:
     def test_are_off_by_the_share_that_was_predicted_less_the_actual_one(
         self, cached: int, below: str, above: str
     ) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(400, cached), self.predicted)
         assert (self.errors(telemetry, below), self.errors(telemetry, above)) == (0, 1)
 
     def test_are_not_off_where_another_endpoint_answered_than_was_predicted(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402, 384), None)
         assert self.of(telemetry, "answered_cached_tokens") == 384
         assert self.errors(telemetry) == 0
 
     def test_count_by_model(self) -> None:
-        telemetry = Telemetry(router())
+        telemetry = telemetry_of(router())
         for model, cached in (("llama", 1), ("qwen", 2), ("llama", 4)):
             telemetry.answered(model, Usage(400, cached), self.predicted)
         assert self.of(telemetry, "answered_cached_tokens", "llama") == 5
@@ -372,15 +375,15 @@ class TestPrompts:
 
 class TestPrefixes:
     def serving(self) -> Router:
-        serving = Router(Ledger())
+        serving = Router(Fleet())
         serving.publish(catalog(model_spec(strategy="PrefixCache"), model_spec("b")))
-        serving.signals.set_endpoints(TWO_ADDRESSES)
+        serving.fleet.signals.set_endpoints(TWO_ADDRESSES)
         return serving
 
     def test_that_endpoints_are_believed_to_have_are_counted_in_blocks(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
-        serving.signals.prefixes.sent(one, (1, 2, 3))
-        telemetry, name = Telemetry(serving), "extproc_prefix_index_blocks"
+        serving.fleet.signals.prefixes.sent(one, (1, 2, 3))
+        telemetry, name = telemetry_of(serving), "extproc_prefix_index_blocks"
         assert sample(telemetry, name, model="llama", endpoint=one) == 3
         assert sample(telemetry, name, model="llama", endpoint=two) == 0
         assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy has no index"
@@ -388,9 +391,9 @@ class TestPrefixes:
     def test_that_endpoints_really_had_are_counted_as_they_count_them(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
         said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
-        serving.signals.record_scrape(one, said, inflight=0)
-        serving.signals.record_scrape(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
-        telemetry = Telemetry(serving)
+        serving.fleet.signals.record_scrape(one, said, inflight=0)
+        serving.fleet.signals.record_scrape(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
+        telemetry = telemetry_of(serving)
         prompt, cached = (
             "extproc_endpoint_prompt_tokens_total",
             "extproc_endpoint_cached_tokens_total",
@@ -402,6 +405,6 @@ class TestPrefixes:
 
     def test_are_unknown_where_only_an_answer_told_of_an_endpoint(self) -> None:
         serving, (one, _) = self.serving(), TWO_ADDRESSES
-        serving.signals.record_load_report(one, Load(0.0, 0.0))
+        serving.fleet.signals.record_load_report(one, Load(0.0, 0.0))
         name = "extproc_endpoint_prompt_tokens_total"
-        assert sample(Telemetry(serving), name, model="llama", endpoint=one) == -1
+        assert sample(telemetry_of(serving), name, model="llama", endpoint=one) == -1

@@ -12,8 +12,8 @@ from time import monotonic
 
 from extproc.adapters.vllm.readings import METRICS, MODELS
 from extproc.adapters.vllm.scraper import Scraper
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Reading, Signals
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.signals import Reading
 from extproc.core.routing.catalog import revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
@@ -108,10 +108,10 @@ class Scene:
     """A router whose endpoints are asked."""
 
     def __init__(self) -> None:
-        ledger = Ledger()
-        self.router = Router(ledger, signals=Signals(monotonic, ledger))
+        fleet = Fleet(monotonic)
+        self.router = Router(fleet)
         self.results: Counter[tuple[str, str]] = Counter()
-        self.scraper = Scraper(self.router, self, Random(0))
+        self.scraper = Scraper(self.router, fleet, self, Random(0))
         self.router.subscribe(self.scraper.set_models)
 
     def signal_read(self, path: str, result: str) -> None:
@@ -123,12 +123,14 @@ class Scene:
         spec = ModelsSpec.model_validate({"models": models})
         router = self.router
         self.router.publish(
-            revise(router.catalog, spec.models, lambda one: build(one, Random(0), router.signals))
+            revise(
+                router.catalog, spec.models, lambda one: build(one, Random(0), router.fleet.signals)
+            )
         )
 
     def reading(self, address: str) -> Reading | None:
         """The last word of an endpoint."""
-        return self.router.signals.latest(address)
+        return self.router.fleet.signals.latest(address)
 
     def has_read(self, *servers: Server) -> bool:
         """Whether each of these has said something."""

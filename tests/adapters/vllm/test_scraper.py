@@ -64,7 +64,7 @@ class TestMetrics:
         self, scene: Scene, server: Server
     ) -> None:
         async def answers_after_a_request_has_come(writer: asyncio.StreamWriter) -> None:
-            scene.router.ledger.acquire("base", Endpoint(server.address, ""))
+            scene.router.fleet.ledger.acquire("base", Endpoint(server.address, ""))
             writer.write(answer(BASE.encode()))
 
         server.answers[METRICS] = answers_after_a_request_has_come
@@ -72,7 +72,7 @@ class TestMetrics:
         await eventually(lambda: scene.has_read(server))
         reading = scene.reading(server.address)
         assert reading is not None
-        assert (reading.ours, scene.router.ledger.loads[server.address]) == (0, 1)
+        assert (reading.ours, scene.router.fleet.ledger.loads[server.address]) == (0, 1)
 
     async def test_of_an_ipv6_endpoint_are_read(self, scene: Scene) -> None:
         server = Server()
@@ -184,7 +184,7 @@ class TestAnEndpoint:
         server.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
         scene.configure(model(server, idle=60))
         await eventually(lambda: scene.has_read(server))
-        lease = scene.router.ledger.acquire("base", Endpoint(server.address, ""))
+        lease = scene.router.fleet.ledger.acquire("base", Endpoint(server.address, ""))
         await eventually(lambda: server.count(METRICS) > 3)
         lease.release()
 
@@ -546,7 +546,7 @@ class TestAnAdapter:
 class TestTheLongestContext:
     def length(self, scene: Scene) -> int | None:
         snapshot = scene.router.catalog.models["base"].snapshot
-        return scene.router.context_lengths.of(snapshot)
+        return scene.router.fleet.context_lengths.of(snapshot)
 
     def says(self, server: Server, tokens: object) -> None:
         card = {"id": "base", "parent": None, "max_model_len": tokens}

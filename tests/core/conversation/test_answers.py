@@ -13,11 +13,11 @@ from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation, Replies
 from extproc.core.conversation.usage import Usage
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.blocks import BYTES_PER_TOKEN
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.core.strategies import build
 from tests.core.builders import TWO_ADDRESSES, model_spec
 
@@ -33,12 +33,12 @@ class Gateway:
     """A sidecar with one model, and a stream after the other."""
 
     def __init__(self, strategy: str = "PrefixCache") -> None:
-        ledger = Ledger()
-        self.signals = Signals(lambda: 0.0, ledger)
+        fleet = Fleet()
+        self.signals = fleet.signals
         self.signals.set_endpoints(TWO_ADDRESSES)
         spec = model_spec("llama", aliases=["l"], adapters=["sql"], strategy=strategy)
         make = partial(build, rng=Random(0), signals=self.signals)
-        self.router = Router(ledger, revise(Catalog(), [spec], make), signals=self.signals)
+        self.router = Router(fleet, revise(Catalog(), [spec], make))
 
     def request(self, mode: BodyMode = BodyMode.DUPLEX, **how: Any) -> Stream:
         """A request that was routed."""
@@ -46,7 +46,7 @@ class Gateway:
 
     @property
     def bytes_per_token(self) -> float:
-        return self.router.token_sizes.of("llama")
+        return self.router.fleet.token_sizes.of("llama")
 
 
 class Stream:

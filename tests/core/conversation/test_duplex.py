@@ -79,7 +79,7 @@ class Peer:
 
     @property
     def in_flight(self) -> int:
-        return sum(self.router.ledger.loads.values())
+        return sum(self.router.fleet.ledger.loads.values())
 
 
 def asking(model: str = "llama", content: str = "hello", **more: Any) -> bytes:
@@ -339,7 +339,7 @@ class TestTheResponse:
         assert isinstance(answer, Proceed)
         (other,) = set(TWO_ADDRESSES) - {answer.target}
         peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=other))
-        assert dict(peer.router.ledger.loads) == {other: 1}
+        assert dict(peer.router.fleet.ledger.loads) == {other: 1}
         peer.conversation.close()
         assert peer.in_flight == 0
 

@@ -11,11 +11,11 @@ import pytest
 
 from extproc.core.conversation.events import Event, Kind
 from extproc.core.conversation.state_machine import Conversation
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.fleet.signals import Signals
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.core.schema import ModelSpec, StrategyName
 from extproc.core.strategies import build
 from tests.core.builders import balancing, model_spec, split_spec
@@ -31,15 +31,15 @@ class Gateway:
 
     def __init__(self, strategy: str = "PrefixHash", *more: ModelSpec, endpoints: int = 4) -> None:
         self.clock = Clock()
-        ledger = Ledger()
-        signals = Signals(self.clock, ledger)
+        fleet = Fleet(self.clock)
+        signals = fleet.signals
         signals.set_endpoints(ADDRESSES)
         self.addresses = ADDRESSES[:endpoints]
         spec = model_spec("llama", endpoints=self.addresses)
         spec = spec.model_copy(update={"load_balancing": balancing(strategy)})
         make = partial(build, rng=Random(0), signals=signals)
         catalog = revise(Catalog(), [spec, *more], make)
-        self.router = Router(ledger, catalog, signals=signals)
+        self.router = Router(fleet, catalog)
         self.asked = 0
 
     def request(self, model: str = "llama") -> tuple[Conversation, Decision]:
@@ -98,7 +98,7 @@ class Gateway:
 
     @property
     def ejected(self) -> set[str]:
-        return set(self.router.ejection.ejected)
+        return set(self.router.fleet.ejection.ejected)
 
 
 class TestAnEndpointThatRefuses:
@@ -146,9 +146,9 @@ class TestAnEndpointThatRefuses:
         gateway = Gateway("Random")
         running, _ = gateway.until_chosen()
         gateway.fail()
-        assert gateway.router.ledger.loads[FAILING] == 1
+        assert gateway.router.fleet.ledger.loads[FAILING] == 1
         running.close()
-        assert FAILING not in gateway.router.ledger.loads
+        assert FAILING not in gateway.router.fleet.ledger.loads
 
     def test_is_ejected_for_longer_when_it_refuses_its_trial(self) -> None:
         gateway = Gateway()
@@ -236,7 +236,7 @@ class TestAnAnswer:
             )
             conversation.receive(answer)
         gateway.clock.forward(5)
-        ejection = gateway.router.ejection
+        ejection = gateway.router.fleet.ejection
         ejection.record(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
         ejection.record(ADDRESSES[1], Outcome.RESET)
         assert gateway.ejected == {ADDRESSES[1]}

@@ -14,7 +14,8 @@ from extproc.core.request.json_body import JsonBody, read_json_body
 from extproc.core.request.json_document import parse_document
 from extproc.core.request.paths import Api
 from extproc.core.request.refusals import InvalidRequest, ModelNotFound
-from extproc.core.routing.router import Decision, ResolvedRequest
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
 from tests.core.builders import model_spec, router
 
 LLAMA = model_spec("llama", prefixCharLength=20)

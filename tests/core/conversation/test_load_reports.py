@@ -28,7 +28,7 @@ class Gateway:
 
     def __init__(self, strategy: str = "LeastQueue", *, shows_answers: bool = True) -> None:
         self.router = router(model_spec("llama", strategy=strategy))
-        self.router.signals.set_endpoints(TWO_ADDRESSES)
+        self.router.fleet.signals.set_endpoints(TWO_ADDRESSES)
         self.shown = ResponseVisibility()
         if shows_answers:
             first = self.request()
@@ -40,7 +40,7 @@ class Gateway:
 
     def loads(self) -> dict[str, Load]:
         """What is known, by endpoint."""
-        readings = {address: self.router.signals.latest(address) for address in TWO_ADDRESSES}
+        readings = {address: self.router.fleet.signals.latest(address) for address in TWO_ADDRESSES}
         return {address: reading.load for address, reading in readings.items() if reading}
 
 
@@ -120,7 +120,7 @@ class TestAReport:
         (other,) = set(TWO_ADDRESSES) - {request.address}
         request.answered(REPORT, served_by=other)
         assert gateway.loads() == {other: Load(3, 0.25)}
-        assert dict(gateway.router.ledger.loads) == {other: 1}
+        assert dict(gateway.router.fleet.ledger.loads) == {other: 1}
 
     def test_that_the_client_asked_for_is_heard_and_reaches_it(self) -> None:
         gateway = Gateway()

@@ -20,7 +20,7 @@ from extproc.core.conversation.events import (
 )
 from extproc.core.conversation.state_machine import Conversation, Listed, Passed, Replies
 from extproc.core.request.refusals import InvalidRequest
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, split_spec
 
@@ -282,7 +282,7 @@ class TestTheModels:
 
     def test_are_told_with_the_length_of_their_context(self) -> None:
         peer = Peer(LLAMA)
-        peer.router.context_lengths.set(TWO_ADDRESSES[0], 4096)
+        peer.router.fleet.context_lengths.set(TWO_ADDRESSES[0], 4096)
         _, entry = refused(peer.headers("/v1/models/l", "GET", end=True))
         assert entry["max_model_len"] == 4096
 

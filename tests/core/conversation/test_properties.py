@@ -24,13 +24,14 @@ from extproc.core.conversation.events import (
 )
 from extproc.core.conversation.request import PENDING
 from extproc.core.conversation.state_machine import Conversation, Passed
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.paths import INFERENCE_PATHS
 from extproc.core.request.rename import renamed_form, renamed_json
+from extproc.core.request.stored_responses import with_request_id
 from extproc.core.routing.catalog import Catalog
-from extproc.core.routing.response_ids import with_request_id
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from tests.core.bodies import bodies, documents, written
 from tests.core.builders import catalog, model_spec, split_spec, thorough, without_endpoints
 
@@ -231,7 +232,7 @@ ahead = sequences_of([Modes(BodyMode.AHEAD)])
 def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    conversation = conversing(Router(Fleet(), models), pass_unknown)
     ended = False
     for event in sequence:
         answers = conversation.receive(event)
@@ -254,18 +255,18 @@ def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate
 def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
     models: Catalog, sequence: list[Event], end: int, pass_unknown: bool
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown)
     for event in sequence[:end]:
         conversation.receive(event)
-        assert sum(router.ledger.loads.values()) <= 1
+        assert sum(router.fleet.ledger.loads.values()) <= 1
     conversation.close()
-    assert dict(router.ledger.loads) == {}
+    assert dict(router.fleet.ledger.loads) == {}
     for event in sequence[end:]:
         assert conversation.receive(event) == ()
     conversation.close()
-    assert dict(router.ledger.loads) == {}
-    assert list(router.ledger.held()) == []
+    assert dict(router.fleet.ledger.loads) == {}
+    assert list(router.fleet.ledger.held()) == []
 
 
 @thorough
@@ -273,7 +274,7 @@ def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
 def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     ready = {
         endpoint.address
         for model in router.catalog.models.values()
@@ -310,7 +311,7 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
 def test_a_verdict_never_changes(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    conversation = conversing(Router(Fleet(), models), pass_unknown)
     verdict = None
     for event in sequence:
         conversation.receive(event)
@@ -330,7 +331,7 @@ PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
 def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown)
     came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
     open_ = ended = bodiless = False
@@ -366,7 +367,7 @@ def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
         assert order == sorted(order)
         assert bodiless or ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
     conversation.close()
-    assert dict(router.ledger.loads) == {}
+    assert dict(router.fleet.ledger.loads) == {}
 
 
 def edits(body: bytes, decision: Decision) -> set[bytes]:
@@ -390,7 +391,7 @@ def renamings(body: bytes, name: str) -> set[bytes]:
 def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown)
     asked = list[Kind]()
     answered = list[Kind]()
@@ -410,7 +411,7 @@ def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
         for answer in answers:
             if isinstance(answer, Immediate):
                 conversation.close()
-                assert dict(router.ledger.loads) == {}
+                assert dict(router.fleet.ledger.loads) == {}
                 return
             assert isinstance(answer, Proceed)
             answered.append(answer.kind)
@@ -426,7 +427,7 @@ def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
     elif isinstance(verdict, Decision | Passed):
         assert arrived == body
     conversation.close()
-    assert dict(router.ledger.loads) == {}
+    assert dict(router.fleet.ledger.loads) == {}
 
 
 @thorough
@@ -434,14 +435,14 @@ def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
 def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that_route(
     models: Catalog, sequence: list[Event]
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown=True)
     for event in sequence:
         before = conversation.verdict
         answers = conversation.receive(event)
         if not isinstance(conversation.verdict, Passed):
             continue
-        assert dict(router.ledger.loads) == {}
+        assert dict(router.fleet.ledger.loads) == {}
         for answer in answers:
             assert not isinstance(answer, Immediate)
             if isinstance(answer, Proceed):
@@ -455,7 +456,7 @@ def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that
 def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    conversation = conversing(Router(Fleet(), models), pass_unknown)
     for event in sequence:
         for answer in conversation.receive(event):
             if not isinstance(answer, Proceed) or answer.body is None:
@@ -475,7 +476,7 @@ def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_a
 def test_a_report_is_taken_away_only_where_we_asked_for_it(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
-    conversation = conversing(Router(Ledger(), models), pass_unknown)
+    conversation = conversing(Router(Fleet(), models), pass_unknown)
     asked = False
     for event in sequence:
         for answer in conversation.receive(event):
@@ -493,7 +494,7 @@ def test_a_report_is_taken_away_only_where_we_asked_for_it(
 def test_an_answer_says_something_only_of_a_prompt_that_was_predicted_and_nothing_of_it_is_kept(
     models: Catalog, sequence: list[Event]
 ) -> None:
-    router = Router(Ledger(), models)
+    router = Router(Fleet(), models)
     conversation = Conversation(router, Random(0))
     shown = b""
     for event in sequence:
@@ -510,7 +511,7 @@ def test_an_answer_says_something_only_of_a_prompt_that_was_predicted_and_nothin
             assert verdict.prediction is not None
             assert USAGE in shown
             assert response.usage == (9, 3)
-    assert not any(router.signals.backlog.tokens.values())
+    assert not any(router.fleet.signals.backlog.tokens.values())
 
 
 def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
@@ -543,7 +544,7 @@ def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
     )
     outcomes = []
     for parts in ([body], _parts(body, cuts)):
-        conversation = Conversation(Router(Ledger(), catalog(spec)), Random(0))
+        conversation = Conversation(Router(Fleet(), catalog(spec)), Random(0))
         first = Event(
             Kind.REQUEST_HEADERS,
             headers={":path": b"/v1/chat/completions", ":method": b"POST", "x-session": b"s"},

@@ -20,10 +20,11 @@ from extproc.core.conversation.events import (
 )
 from extproc.core.conversation.request import PENDING
 from extproc.core.conversation.state_machine import Conversation, Listed
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from extproc.core.routing.catalog import Catalog
-from extproc.core.routing.router import Decision, Router
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.router import Router
 from extproc.core.schema import ModelSpec
 from extproc.core.strategies import Reason
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, without_endpoints
@@ -38,7 +39,7 @@ class Peer:
     """Envoy's side of one stream whose bodies are not to be streamed back: one answer an event."""
 
     def __init__(self, *specs: ModelSpec, catalog: Catalog | None = None) -> None:
-        self.router = Router(Ledger(), catalog) if catalog else router(*specs)
+        self.router = Router(Fleet(), catalog) if catalog else router(*specs)
         self.conversation = Conversation(self.router, Random(0))
 
     def headers(
@@ -77,7 +78,7 @@ class Peer:
 
     @property
     def in_flight(self) -> int:
-        return sum(self.router.ledger.loads.values())
+        return sum(self.router.fleet.ledger.loads.values())
 
 
 def proceeding(answer: Reply | None) -> Proceed:
@@ -183,7 +184,7 @@ class TestTheAnswerToTheBody:
         peer = Peer(LLAMA)
         peer.headers()
         target = proceeding(peer.body(asking())).target
-        assert dict(peer.router.ledger.loads) == {target: 1}
+        assert dict(peer.router.fleet.ledger.loads) == {target: 1}
         for kind in LATER_KINDS:
             peer.event(kind)
             assert peer.in_flight == 1
@@ -468,7 +469,7 @@ class TestARetry:
     def test_on_another_endpoint_takes_the_lease_along(self) -> None:
         peer, _, other = self.peer()
         assert self.answered_by(peer, other) == Proceed(Kind.RESPONSE_HEADERS)
-        assert dict(peer.router.ledger.loads) == {other: 1}
+        assert dict(peer.router.fleet.ledger.loads) == {other: 1}
         peer.conversation.close()
         assert peer.in_flight == 0
 
@@ -476,18 +477,18 @@ class TestARetry:
         peer, chosen, _ = self.peer()
         for address in (chosen, ""):
             assert self.answered_by(peer, address) == Proceed(Kind.RESPONSE_HEADERS)
-            assert dict(peer.router.ledger.loads) == {chosen: 1}
+            assert dict(peer.router.fleet.ledger.loads) == {chosen: 1}
 
     def test_on_an_endpoint_that_has_left_is_counted_there_too(self) -> None:
         peer, _, _ = self.peer()
         self.answered_by(peer, "10.9.9.9:8000")
-        assert dict(peer.router.ledger.loads) == {"10.9.9.9:8000": 1}
+        assert dict(peer.router.fleet.ledger.loads) == {"10.9.9.9:8000": 1}
 
     def test_counts_once_however_often_it_is_told(self) -> None:
         peer, chosen, other = self.peer()
         for address in (other, other, chosen, other):
             self.answered_by(peer, address)
-            assert dict(peer.router.ledger.loads) == {address: 1}
+            assert dict(peer.router.fleet.ledger.loads) == {address: 1}
 
     def test_before_the_decision_or_after_the_end_means_nothing(self) -> None:
         peer = Peer(LLAMA)
@@ -503,7 +504,7 @@ class TestARetry:
 class TestTheEnd:
     def test_gives_the_lease_back_once_however_often_it_comes(self) -> None:
         peer = Peer(LLAMA)
-        held = peer.router.ledger.acquire(
+        held = peer.router.fleet.ledger.acquire(
             "llama", peer.router.catalog.models["llama"].snapshot.endpoints[0]
         )
         peer.headers()

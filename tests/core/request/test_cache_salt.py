@@ -17,7 +17,7 @@ from extproc.core.request.blocks import MOST_BLOCKS, prompt_of
 from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES, MAX_PARSED_BYTES
 from extproc.core.request.paths import Api
 from extproc.core.request.routing_key import key_of
-from extproc.core.routing.router import ResolvedRequest
+from extproc.core.routing.resolved_request import ResolvedRequest
 from tests.core import bodies
 from tests.core.builders import brief, model_spec, router, split_spec
 from tests.core.request.test_blocks import blocks_of

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.conversation.request import Request
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.json_body import read_json_body, read_within
 from extproc.core.request.json_document import model_of, parse_document
 from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES, MAX_PARSED_BYTES
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from extproc.core.request.rename import renamed_json
 from extproc.core.routing.catalog import Catalog, revise
-from extproc.core.routing.router import ResolvedRequest, Router
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
 from extproc.core.strategies import build
 from tests.core.bodies import bodies
 from tests.core.builders import model_spec, thorough
@@ -32,9 +33,9 @@ def place(
     body: bytes, *, strategy: str = "PrefixHash", complete: bool = True, **key: Any
 ) -> ResolvedRequest:
     """Where a request with this body belongs, among models of one strategy."""
-    router = Router(Ledger())
+    router = Router(Fleet())
     specs = [model_spec(name, strategy=strategy, **key) for name in ("llama", "qwen")]
-    router.publish(revise(Catalog(), specs, lambda one: build(one, Random(), router.signals)))
+    router.publish(revise(Catalog(), specs, lambda one: build(one, Random(), router.fleet.signals)))
     return Request(router).resolve(body, complete=complete)
 
 

@@ -15,7 +15,8 @@ from extproc.core.conversation.state_machine import Conversation, Event, Kind
 from extproc.core.request.json_document import parse_document
 from extproc.core.request.routing_key import is_settled, key_of, prefix_of, read_prefix
 from extproc.core.request.session import LONGEST_ID
-from extproc.core.routing.router import Decision, ResolvedRequest
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.schema import PrefixHashSpec, SplitSpec
 from tests.core.bodies import cuts
 from tests.core.builders import brief, catalog, model_spec, router, split_spec

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
@@ -133,16 +133,16 @@ class TestARevision:
         assert not before.names("other")
 
     def test_leaves_the_requests_in_flight_counted(self) -> None:
-        serving = Router(Ledger(), catalog(LLAMA))
+        serving = Router(Fleet(), catalog(LLAMA))
         decision = serving.decide(serving.resolve("llama", {"prompt": "hi"}, {}))
         serving.publish(revise(serving.catalog, [QWEN], strategy_of))
-        assert dict(serving.ledger.loads) == {decision.address: 1}
+        assert dict(serving.fleet.ledger.loads) == {decision.address: 1}
         serving.publish(revise(serving.catalog, [LLAMA], strategy_of))
         again = serving.decide(serving.resolve("llama", {"prompt": "hi"}, {}))
         assert (again.address, again.inflight) == (decision.address, 1)
         decision.lease.release()
         again.lease.release()
-        assert dict(serving.ledger.loads) == {}
+        assert dict(serving.fleet.ledger.loads) == {}
 
 
 class TestDiscovery:

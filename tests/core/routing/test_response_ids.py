@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
 from extproc.core.conversation.state_machine import Replies
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.routing.response_ids import MOST_MOVED, ResponseIds, with_request_id
+from extproc.core.fleet.response_ids import MOST_MOVED, ResponseIds
+from extproc.core.request.stored_responses import with_request_id
 from extproc.core.schema import ModelSpec
 from extproc.core.strategies import Reason
 from tests.core.builders import TWO_ADDRESSES, endpoints, model_spec, thorough
@@ -142,7 +143,7 @@ class TestAStoredResponse:
     @pytest.mark.parametrize("size", [10, 200_000, 1_500_000])
     def test_is_gone_on_with_where_it_is(self, modes: Modes, address: str, size: int) -> None:
         peer = Peer(LLAMA, modes=modes)
-        previous = peer.router.response_ids.assign(address)
+        previous = peer.router.fleet.response_ids.assign(address)
         body = asking(input="x" * size, previous_response_id=previous)
         decided, _ = created(peer, body)
         assert decided.decision is not None
@@ -153,7 +154,7 @@ class TestAStoredResponse:
         peer = Peer(LLAMA)
         for address in TWO_ADDRESSES:
             peer = Peer(LLAMA)
-            previous = peer.router.response_ids.assign(address)
+            previous = peer.router.fleet.response_ids.assign(address)
             body = asking(input="x" * 1000, previous_response_id=previous)
             peer.headers(RESPONSES)
             assert peer.body(body[:900]) == ()
@@ -166,14 +167,14 @@ class TestAStoredResponse:
         peer = Peer(LLAMA, modes=MODES[1])
         _, body = created(peer, asking())
         peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=address))
-        holder = peer.router.response_ids.holder(
+        holder = peer.router.fleet.response_ids.holder(
             body["request_id"], [Endpoint(one, one) for one in TWO_ADDRESSES]
         )
         assert holder == address
 
     def test_whose_endpoint_is_not_ready_is_asked_for_elsewhere(self) -> None:
         peer = Peer(model_spec("llama", endpoints=TWO_ADDRESSES[:1]))
-        lost = peer.router.response_ids.assign(TWO_ADDRESSES[1])
+        lost = peer.router.fleet.response_ids.assign(TWO_ADDRESSES[1])
         (found,) = peer.headers(f"{RESPONSES}/{lost}", method="GET", end=True)
         assert isinstance(found, Proceed)
         assert found.target == TWO_ADDRESSES[0]
@@ -185,7 +186,7 @@ class TestAStoredResponse:
 
     def test_stays_within_the_gateways_subset(self) -> None:
         peer = Peer(LLAMA)
-        held = peer.router.response_ids.assign(TWO_ADDRESSES[1])
+        held = peer.router.fleet.response_ids.assign(TWO_ADDRESSES[1])
         (found,) = peer.headers(
             f"{RESPONSES}/{held}", method="GET", end=True, subset=TWO_ADDRESSES[:1]
         )

@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 import xxhash
 
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.subset import subset_of
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.refusals import ModelNotFound, NoEndpoints
@@ -57,12 +56,12 @@ def test_a_decision_tells_what_it_was_made_of() -> None:
 def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
     serving = router(LLAMA)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
-    assert dict(serving.ledger.loads) == {decision.address: 1}
-    assert [(m, e.address, n) for m, e, n in serving.ledger.held()] == [
+    assert dict(serving.fleet.ledger.loads) == {decision.address: 1}
+    assert [(m, e.address, n) for m, e, n in serving.fleet.ledger.held()] == [
         ("llama", decision.address, 1)
     ]
     decision.lease.release()
-    assert dict(serving.ledger.loads) == {}
+    assert dict(serving.fleet.ledger.loads) == {}
 
 
 def test_inflight_is_the_load_before_this_request() -> None:
@@ -80,7 +79,7 @@ def test_one_endpoint_alone_has_no_fallback() -> None:
 
 def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
     whole = router(LLAMA)
-    serving = Router(Ledger(), whole.catalog, fallbacks=False)
+    serving = Router(Fleet(), whole.catalog, fallbacks=False)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert (decision.fallback, decision.candidates) == (None, 2)
     assert decision.destination == decision.address
@@ -105,36 +104,36 @@ def test_a_subset_without_a_ready_endpoint_is_refused_and_counts_nothing() -> No
     serving = router(LLAMA)
     with pytest.raises(NoEndpoints, match="the gateway allows"):
         serving.decide(serving.resolve("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
-    assert dict(serving.ledger.loads) == {}
+    assert dict(serving.fleet.ledger.loads) == {}
 
 
 def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None:
-    serving = Router(Ledger(), without_endpoints(LLAMA))
+    serving = Router(Fleet(), without_endpoints(LLAMA))
     with pytest.raises(NoEndpoints) as refused:
         serving.decide(serving.resolve("sql", PROMPT, {}))
     assert refused.value.model == "llama"
-    assert dict(serving.ledger.loads) == {}
+    assert dict(serving.fleet.ledger.loads) == {}
 
 
 def test_a_router_without_a_catalog_knows_no_model() -> None:
     with pytest.raises(ModelNotFound, match="Known models: none"):
-        Router(Ledger()).resolve("llama", PROMPT, {})
+        Router(Fleet()).resolve("llama", PROMPT, {})
 
 
 def test_concurrent_requests_never_share_one_free_place() -> None:
     serving = router(model_spec(strategy="LeastLoad"))
     for _ in range(50):
         serving.decide(serving.resolve("llama", PROMPT, {}))
-    assert dict(serving.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
+    assert dict(serving.fleet.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
 
 
 def test_an_endpoint_is_found_by_its_address_or_known_by_nothing_else() -> None:
     serving = router(LLAMA)
-    known = serving.endpoint("llama", "10.0.0.1:8000")
+    known = serving.fleet.endpoint("llama", "10.0.0.1:8000")
     assert known.adapters == {"sql"}
-    unknown = serving.endpoint("llama", "10.9.9.9:8000")
+    unknown = serving.fleet.endpoint("llama", "10.9.9.9:8000")
     assert (unknown.address, unknown.name) == ("10.9.9.9:8000", "10.9.9.9:8000")
-    assert serving.endpoint("gone", "10.0.0.1:8000").address == "10.0.0.1:8000"
+    assert serving.fleet.endpoint("gone", "10.0.0.1:8000").address == "10.0.0.1:8000"
 
 
 class TestTheNameInTheBody:
@@ -233,10 +232,9 @@ def words(name: str, size: int = 4000) -> str:
 
 def remembering(*specs: ModelSpec) -> Router:
     """A router whose strategies remember in its own signals."""
-    ledger = Ledger()
-    signals = Signals(Clock(), ledger)
-    make = partial(build, rng=Random(0), signals=signals)
-    return Router(ledger, revise(Catalog(), specs, make), signals=signals)
+    fleet = Fleet(Clock())
+    make = partial(build, rng=Random(0), signals=fleet.signals)
+    return Router(fleet, revise(Catalog(), specs, make))
 
 
 class TestAStrategyThatReadsPrompts:
@@ -281,14 +279,14 @@ class TestAStrategyThatReadsPrompts:
     def test_predicts_by_the_size_of_the_models_tokens(self) -> None:
         serving = remembering(self.SPEC)
         for _ in range(500):
-            serving.token_sizes.observed("llama", 2000, 1000)
+            serving.fleet.token_sizes.observed("llama", 2000, 1000)
         decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.prediction is not None
         assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)
 
     def test_makes_what_is_not_cached_work_until_the_answer_begins(self) -> None:
         serving = remembering(self.SPEC)
-        backlog = serving.signals.backlog
+        backlog = serving.fleet.signals.backlog
         first = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert dict(backlog.tokens) == {first.address: pytest.approx(1000, abs=1)}
         first.lease.finish_prefill()
@@ -303,8 +301,8 @@ class TestAStrategyThatReadsPrompts:
         serving = remembering(self.SPEC)
         decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.fallback is not None
-        decision.lease.move(serving.endpoint("llama", decision.fallback))
-        assert dict(serving.signals.backlog.tokens) == {
+        decision.lease.move(serving.fleet.endpoint("llama", decision.fallback))
+        assert dict(serving.fleet.signals.backlog.tokens) == {
             decision.fallback: pytest.approx(1000, abs=1)
         }
 
@@ -321,8 +319,8 @@ class TestAStrategyThatReadsPrompts:
         decisions = [serving.decide(serving.resolve("llama", None, {})) for _ in range(20)]
         assert {decision.prediction for decision in decisions} == {None}
         assert {decision.lease.prefill for decision in decisions} == {None}
-        assert dict(serving.signals.backlog.tokens) == {}
-        assert min(serving.ledger.loads[address] for address in TWO_ADDRESSES) >= 7
+        assert dict(serving.fleet.signals.backlog.tokens) == {}
+        assert min(serving.fleet.ledger.loads[address] for address in TWO_ADDRESSES) >= 7
 
     @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
     def test_stays_within_the_subset_that_is_allowed(self, allowed: str) -> None:
@@ -338,8 +336,8 @@ class TestAStrategyThatReadsPrompts:
         nowhere = serving.resolve("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
         with pytest.raises(NoEndpoints):
             serving.decide(nowhere)
-        assert dict(serving.signals.backlog.tokens) == {}
-        assert len(serving.signals.prefixes) == 0
+        assert dict(serving.fleet.signals.backlog.tokens) == {}
+        assert len(serving.fleet.signals.prefixes) == 0
 
     def test_behind_a_split_sees_the_prompt_and_its_share(self) -> None:
         one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
@@ -355,8 +353,8 @@ class TestAStrategyThatReadsNone:
         serving = remembering(model_spec(strategy=strategy))
         decision = serving.decide(serving.resolve("llama", {"prompt": words("story")}, {}))
         assert (decision.prediction, decision.lease.prefill) == (None, None)
-        assert dict(serving.signals.backlog.tokens) == {}
-        assert len(serving.signals.prefixes) == 0
+        assert dict(serving.fleet.signals.backlog.tokens) == {}
+        assert len(serving.fleet.signals.prefixes) == 0
 
 
 def test_those_who_follow_see_each_catalog_that_is_published() -> None:

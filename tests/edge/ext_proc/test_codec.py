@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from extproc.core.conversation.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.refusals import NoEndpoints
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 from extproc.core.strategies import Prediction
 from extproc.edge.ext_proc.codec import decode, encode
 from tests.core.builders import model_spec, router

@@ -122,7 +122,7 @@ def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:
     assert "refused" in logged
     assert CANARY not in logged
     assert CANARY not in sidecar.telemetry.exposition().decode()
-    assert CANARY not in json.dumps(model_states(sidecar.router))
+    assert CANARY not in json.dumps(model_states(sidecar.router.fleet, sidecar.router.catalog))
 
 
 @pytest.mark.parametrize("name", ["extproc.grpc", "grpc._cython.cygrpc", "asyncio"])

@@ -7,8 +7,8 @@ from prometheus_client import Counter, Gauge
 from pydantic import BaseModel
 
 from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.fleet.ledger import Ledger
-from extproc.core.routing.router import Router
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.routing.catalog import Catalog
 from extproc.lab.pages.commands import flags
 from extproc.lab.pages.docstrings import Undocumented, attribute_docstrings, documented
 from extproc.lab.pages.document import values
@@ -88,7 +88,7 @@ class TestFlags:
 
 
 def test_metrics_are_listed_before_their_first_sample() -> None:
-    telemetry = Telemetry(Router(Ledger()))
+    telemetry = Telemetry(Fleet(), Catalog)
     Counter("extproc_new", "Help.", ["label"], registry=telemetry._registry)
     Gauge("other_project", "Help.", registry=telemetry._registry)
     found = {metric.name: metric for metric in metrics(telemetry)}

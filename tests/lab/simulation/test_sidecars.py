@@ -14,7 +14,7 @@ from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.request.routing_key import prefix_of
-from extproc.core.routing.router import Decision
+from extproc.core.routing.decision import Decision
 from extproc.core.schema import LoadBalancingSpec, PrefixHashSpec
 from extproc.core.schema.load_balancing import StrategyName
 from extproc.core.schema.values import PREFIX_SOURCES

@@ -8,20 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.fleet.ejection import FAILURES, FIRST_SECONDS, MOST_SECONDS, Ejected, Ejection
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.subset import subset_of
-from extproc.core.routing.catalog import Model
-from extproc.core.routing.ejection import FAILURES, FIRST_SECONDS, MOST_SECONDS, Ejected, Ejection
-from tests.core.builders import endpoints, model_spec, strategy_of, thorough
+from tests.core.builders import endpoints, thorough
 from tests.core.clock import Clock
 
 Told = tuple[str, Collection[str], str]
-
-
-def model(name: str, of: Collection[Endpoint]) -> Model:
-    spec = model_spec(name)
-    return Model.of(spec, strategy_of(spec.load_balancing), of)
 
 
 class Fleet:
@@ -42,8 +36,8 @@ class Fleet:
 
     def has(self, *those: Endpoint) -> None:
         """Discovery finds these."""
-        self.model = model("llama", those)
-        self.ejection.set_models({"llama": self.model})
+        self.snapshot = Snapshot.of(those)
+        self.ejection.set_models({"llama": self.snapshot})
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         self.told.append((address, models, why))
@@ -75,7 +69,7 @@ class Fleet:
         return {self.addresses.index(address) for address in self.ejection.ejected}
 
     def spared(self, adapter: str = "") -> Snapshot:
-        return self.ejection.without_ejected("llama", self.model.snapshot, adapter)
+        return self.ejection.without_ejected("llama", self.snapshot, adapter)
 
     def eligible(self, adapter: str = "") -> set[int]:
         """Those that a request may go to, by their numbers."""
@@ -233,8 +227,8 @@ class TestTheOthers:
 
     def test_are_half_of_every_model_that_lists_the_endpoint(self) -> None:
         fleet = Fleet(4)
-        few = model("few", fleet.endpoints[:1])
-        fleet.ejection.set_models({"llama": fleet.model, "few": few})
+        few = Snapshot.of(fleet.endpoints[:1])
+        fleet.ejection.set_models({"llama": fleet.snapshot, "few": few})
         fleet.eject(0, 1)
         assert fleet.out() == {1}
 
@@ -267,7 +261,7 @@ class TestTheOthers:
         fleet = Fleet(4)
         fleet.eject(1)
         for places, left in [((1,), {1}), ((1, 2), {2}), ((0, 3), {0, 3})]:
-            allowed = fleet.model.snapshot.restricted(
+            allowed = fleet.snapshot.restricted(
                 subset_of(tuple(fleet.addresses[place] for place in places))
             )
             spared = fleet.ejection.without_ejected("llama", allowed, "")
@@ -291,7 +285,7 @@ class TestTheSnapshotOfTheOthers:
         first = fleet.spared()
         fleet.clock.forward(1)
         assert fleet.spared() is first
-        assert fleet.spared("no-such-adapter") is fleet.model.snapshot
+        assert fleet.spared("no-such-adapter") is fleet.snapshot
         assert fleet.spared() is first
 
     def test_is_made_anew_when_the_endpoints_or_the_ejected_ones_change(self) -> None:
@@ -305,10 +299,10 @@ class TestTheSnapshotOfTheOthers:
 
     def test_is_the_whole_one_where_none_of_it_is_ejected(self) -> None:
         fleet = Fleet(4)
-        other = model("other", endpoints(8)[4:])
-        fleet.ejection.set_models({"llama": fleet.model, "other": other})
+        other = Snapshot.of(endpoints(8)[4:])
+        fleet.ejection.set_models({"llama": fleet.snapshot, "other": other})
         fleet.eject(0)
-        assert fleet.ejection.without_ejected("other", other.snapshot, "") is other.snapshot
+        assert fleet.ejection.without_ejected("other", other, "") is other
 
 
 @thorough
@@ -333,7 +327,7 @@ def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
             assert before <= fleet.eligible(), "time only brings back"
         elif step == "discover":
             fleet.has(*fleet.endpoints[: place + 1])
-        present = fleet.model.snapshot.endpoints
+        present = fleet.snapshot.endpoints
         assert len(fleet.out()) <= len(present) // 2
         assert fleet.eligible()
         assert fleet.eligible("sql") == {0}

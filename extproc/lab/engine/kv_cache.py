@@ -1,19 +1,18 @@
-"""A paged prefix cache: which blocks of keys and values one engine holds, and which it evicts.
+"""The paged prefix cache of one engine: the blocks of keys and values that it holds and evicts.
 
-Theory of operation. The cache has a fixed number of blocks. Each is in one of three states:
+The cache has a fixed number of blocks. Each block is in one of three states:
 
-    blank   nothing worth keeping in it
+    blank   holds nothing
     used    held by at least one request; never evicted
-    idle    full, findable by its id, held by nobody; evicted when a blank block is wanted
+    idle    full, found by its id, but held by no request; evicted if a blank block is needed
 
-A block that is not yet full has no id and belongs to one request (*anonymous*). When it
-fills up it is *named*: from then on other requests find it. Ids are chained (the id of
-a block depends on all blocks before it), so a request finds the blocks of its prefix by
-walking its ids until the first one that is not there.
+A block that is not full yet has no id and belongs to one request (*anonymous*). Once it is full, it
+is *named*, and other requests can find it. Ids are chained: the id of a block depends on all blocks
+before it. A request finds the blocks of its prefix by walking its ids up to the first missing one.
 
-Eviction is least recently released first, and a request releases its blocks from the
-tail to the head, as vLLM does: the tail of a long conversation goes before its head, which
-more requests share, and what is left is still a prefix.
+The block that was released least recently is evicted first. As in vLLM, a request releases its
+blocks from the tail to the head. The tail of a long conversation is therefore evicted before its
+head, which more requests share, and the rest is still a prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BlockId = Hashable
 
 
 class Holding:
-    """The blocks that one request holds; only the cache changes it."""
+    """The blocks that one request holds. Only the cache changes a holding."""
 
     __slots__ = ("anonymous", "named")
 
@@ -36,31 +35,31 @@ class Holding:
 
     @property
     def blocks(self) -> int:
-        """How many blocks this is."""
+        """Number of blocks."""
         return len(self.named) + self.anonymous
 
 
 class PrefixCache:
-    """Every operation is linear in the blocks of its request, whatever the size of the cache."""
+    """A cache in which each operation takes time linear in the blocks of its request."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"a cache needs a block at least, not {capacity}")
+            raise ValueError(f"a cache needs at least one block, not {capacity}")
         self.capacity = capacity
-        """Blocks in all."""
+        """Blocks in total."""
         self._holders: dict[BlockId, int] = {}
-        # Not a dict: its first key is found by a scan over all that were deleted before it.
+        # A dict would scan all deleted keys to find its first key.
         self._idle: OrderedDict[BlockId, None] = OrderedDict()
         self._anonymous = 0
 
     @property
     def used(self) -> int:
-        """Blocks held by requests; one that several share counts once."""
+        """Blocks held by requests; a shared block counts once."""
         return len(self._holders) + self._anonymous
 
     @property
     def free(self) -> int:
-        """Blocks that can be had: blank ones, and idle ones by eviction."""
+        """Blocks that can be allocated: blank ones, and idle ones by eviction."""
         return self.capacity - self.used
 
     @property
@@ -70,11 +69,11 @@ class PrefixCache:
 
     @property
     def usage(self) -> float:
-        """The used share, 0 to 1. Idle blocks count as free, as in vLLM's gauge."""
+        """Share of used blocks, 0 to 1. Idle blocks count as free, as in vLLM's gauge."""
         return self.used / self.capacity
 
     def match(self, ids: Iterable[BlockId]) -> int:
-        """How many of the first ids are here without a gap."""
+        """Return how many of the first ids the cache has, up to the first missing one."""
         hits = 0
         for block in ids:
             if block not in self._holders and block not in self._idle:
@@ -83,9 +82,9 @@ class PrefixCache:
         return hits
 
     def acquire(self, ids: Sequence[BlockId], hits: int, fresh: int) -> Holding | None:
-        """Holds the first `hits` of the ids, which must be here, and `fresh` anonymous blocks.
+        """Hold the first `hits` of the ids, which must exist, and `fresh` anonymous blocks.
 
-        None, and nothing has changed, where there is no room.
+        Without room, return None and change nothing.
         """
         found = list(islice(ids, hits))
         revived = sum(block in self._idle for block in found)
@@ -97,7 +96,7 @@ class PrefixCache:
         return Holding(found, fresh)
 
     def grow(self, holding: Holding, fresh: int) -> bool:
-        """Adds anonymous blocks to a holding; False, and nothing has changed, without room."""
+        """Add anonymous blocks to a holding. Without room, return False and change nothing."""
         if fresh > self.free:
             return False
         self._take(fresh)
@@ -105,10 +104,10 @@ class PrefixCache:
         return True
 
     def name(self, holding: Holding, block: BlockId) -> None:
-        """One of the holding's anonymous blocks is full and can be found from now on.
+        """Give a full anonymous block of a holding its id, so that other requests find it.
 
-        Where another request has computed the same block meanwhile, this one stays an
-        anonymous copy: a request's blocks are never exchanged while it runs.
+        If another request has computed the same block meanwhile, this one stays an anonymous
+        copy. A request's blocks are never exchanged while it runs.
         """
         if block in self._holders or block in self._idle:
             return
@@ -118,7 +117,7 @@ class PrefixCache:
         self._holders[block] = 1
 
     def release(self, holding: Holding) -> None:
-        """Gives all blocks back; again, it does nothing."""
+        """Release all blocks of a holding; do nothing if it is empty."""
         for block in reversed(holding.named):
             holders = self._holders[block] - 1
             if holders:
@@ -131,7 +130,7 @@ class PrefixCache:
         holding.anonymous = 0
 
     def clear(self) -> None:
-        """Forgets idle blocks; those that requests hold stay."""
+        """Drop idle blocks; requests keep the blocks that they hold."""
         self._idle.clear()
 
     def _hold(self, block: BlockId) -> None:

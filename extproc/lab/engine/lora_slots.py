@@ -1,14 +1,14 @@
-"""Where the LoRA adapters of one engine are, and what it costs to bring them where they are needed.
+"""The LoRA adapters of one engine: their locations, and the time to load them.
 
-Theory of operation. An adapter is in one of three places:
+An adapter is in one of three locations:
 
-    on disk         only; reading it takes `lora_load_seconds`
-    in host memory  `max_cpu_loras` of them; copying one into a slot takes `lora_activate_seconds`
-    in a slot       of `max_loras` on the GPU, and in host memory as well; ready for the batch
+    on disk         only there; reading it takes `lora_load_seconds`
+    in host memory  at most `max_cpu_loras`; copying one into a slot takes `lora_activate_seconds`
+    in a slot       at most `max_loras`, on the GPU and in host memory; ready for the batch
 
-Both kinds of room are full in the end, and the least recently used makes room. An adapter that
-leaves host memory leaves its slot too, as in vLLM. There both happens in the engine's own
-loop, so nothing is computed while an adapter is brought in.
+If host memory or the slots are full, the least recently used adapter is dropped. As in vLLM, an
+adapter that leaves host memory also leaves its slot. vLLM loads adapters in the loop of its engine,
+so the engine computes nothing during that time.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from extproc.lab.engine.profile import Profile
 
 
 class LoraSlots:
-    """All methods say how many seconds what they did takes."""
+    """The slots and the host memory; methods that load return the seconds that it takes."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._host_room = profile.max_cpu_loras or profile.max_loras
-        # Both in order of use.
+        # Both are in order of use, the least recently used first.
         self._slots: OrderedDict[str, None] = OrderedDict()
         self._host: OrderedDict[str, None] = OrderedDict()
 
     @property
     def in_slots(self) -> list[str]:
-        """Ready for a batch; the least recently used comes first."""
+        """Adapters in slots, the least recently used first."""
         return list(self._slots)
 
     @property
     def in_host_memory(self) -> list[str]:
-        """Those in slots among them; the least recently used comes first."""
+        """Adapters in host memory, including those in slots, the least recently used first."""
         return list(self._host)
 
     def use(self, adapters: Collection[str]) -> float:
-        """Brings all adapters of a batch, `max_loras` at most, into slots."""
+        """Load all adapters of a batch, at most `max_loras`, into slots."""
         self._touch(adapters)
         return sum(self._fetch(adapter) for adapter in adapters if adapter not in self._slots)
 
     def load(self, adapter: str) -> float:
-        """Reads an adapter from disk, also where it was, and brings it into a slot.
+        """Read an adapter from disk, even if it is in memory, and load it into a slot.
 
-        As in vLLM it may push out one that the batch uses; the next step brings that one back.
+        As in vLLM, it may replace an adapter of the batch; the next step loads that one again.
         """
         if not self._profile.max_loras:
-            raise ValueError(f"adapter {adapter} is to be loaded, but LoRA is off")
+            raise ValueError(f"adapter {adapter} cannot be loaded: LoRA is off")
         self._forget(adapter)
         return self._fetch(adapter)
 
     def _touch(self, adapters: Collection[str]) -> None:
-        """Before any is fetched: what this batch uses must not be pushed out for it."""
+        """Mark the adapters as used, so that none of them is dropped to load another."""
         for adapter in adapters:
             if adapter in self._host:
                 self._host.move_to_end(adapter)

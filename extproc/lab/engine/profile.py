@@ -1,8 +1,9 @@
-"""How fast an engine is and how much it holds: a small file for each model on each GPU.
+"""Engine profiles: the speed and the capacity of a model on a GPU.
 
-The seconds of a step: a base, a share for every token of context in the batch, and for
-each request admitted an overhead and its uncached prompt tokens. The files, with where each
-figure comes from, are in `profiles/`; `extproc simulate --calibrate` fits one to a table.
+The duration of a step is the sum of a base, a share for each token of context in the batch, an
+overhead for each admitted request, and the time for its uncached prompt tokens. The files in
+`profiles/` name the source of each number. `extproc simulate --calibrate` fits a profile to a
+table.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ _DIRECTORY = Path(__file__).parent / "profiles"
 
 
 class ProfileError(InputError):
-    """There is no such profile, or its file is wrong; says in one line what is."""
+    """Raised for an unknown profile or an invalid file, with a message of one line."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The constants of a model on a GPU."""
+    """The parameters of a model on a GPU."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
-    """For reports."""
+    """Name in reports."""
 
     step_base_seconds: Positive
-    """Seconds of any step: reading the weights once."""
+    """Seconds of each step: the GPU reads the weights once."""
 
     seconds_per_context_token: NotNegative
-    """Seconds per token of context of each request in the batch: reading its keys and values."""
+    """Seconds per context token of the batch: the GPU reads its keys and values."""
 
     admission_seconds: NotNegative
-    """Seconds per request admitted in a step."""
+    """Seconds per admitted request."""
 
     prefill_tokens_per_second: Positive
     """Uncached prompt tokens per second."""
@@ -56,35 +57,38 @@ class Profile:
     """Tokens per block; vLLM's default on GPUs."""
 
     max_num_seqs: Count = 256
-    """Requests in the running batch at most; vLLM's default in the published runs."""
+    """Most requests in the running batch; vLLM's default in the published runs."""
 
     max_num_batched_tokens: Count = 16_384
-    """Tokens computed in one step at most; a longer prompt is computed in chunks. The published
-    runs' value."""
+    """Most tokens that a step computes; a longer prompt is computed in chunks. This is the value
+    of the published runs."""
 
     max_loras: Natural = 0
-    """Adapters in one batch at most, and so the slots for them on the GPU. 0: LoRA is off."""
+    """Most adapters in one batch, which is the number of slots on the GPU. 0 turns LoRA off."""
 
     max_cpu_loras: Natural = 0
-    """Adapters in host memory at most; those in slots are among them, as in vLLM, so it is as many
-    as there are slots at least. 0: just as many, vLLM's default."""
+    """Most adapters in host memory, at least `max_loras`: as in vLLM, those in slots are included.
+    0 means `max_loras`, vLLM's default."""
 
     lora_load_seconds: NotNegative = 0.5
-    """Seconds to read an adapter from disk into host memory. Assumed: some 100 MB at the pace of a
-    network disk; nothing of it is in the published tables."""
+    """Seconds to read an adapter from disk into host memory. This is an assumption: 100 MB from a
+    network disk. The published tables do not cover it."""
 
     lora_activate_seconds: NotNegative = 0.01
-    """Seconds to copy an adapter from host memory into a slot. Assumed: some 100 MB over PCIe."""
+    """Seconds to copy an adapter from host memory into a slot. This is an assumption: 100 MB over
+    PCIe."""
 
     def __post_init__(self) -> None:
         if self.kv_tokens < self.block_size:
-            raise ValueError(f"kv_tokens ({self.kv_tokens}) must be a block's at least")
+            raise ValueError(
+                f"kv_tokens ({self.kv_tokens}) must be at least one block ({self.block_size})"
+            )
         if 0 < self.max_cpu_loras < self.max_loras:
             raise ValueError(
                 f"max_cpu_loras ({self.max_cpu_loras}) must be at least max_loras "
-                f"({self.max_loras}): host memory holds what is in the slots too"
+                f"({self.max_loras}): host memory also holds the adapters in slots"
             )
-        # As vLLM demands; without it some of a batch would have no token in a step.
+        # vLLM requires this too: otherwise some requests of a batch would get no token in a step.
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
@@ -93,20 +97,20 @@ class Profile:
 
     @property
     def kv_blocks(self) -> int:
-        """Whole blocks that fit into the cache."""
+        """Number of whole blocks in the cache."""
         return self.kv_tokens // self.block_size
 
 
 def names() -> list[str]:
-    """The profiles that come with the laboratory."""
+    """Return the names of the profiles that ship with the laboratory."""
     return sorted(path.stem for path in _DIRECTORY.glob("*.yaml"))
 
 
 def named(name: str) -> Profile:
-    """The profile of this name, or in this file. Raises ProfileError."""
+    """Return the profile with this name, or the one in this file. Raises ProfileError."""
     path = _DIRECTORY / f"{name}.yaml" if name in names() else Path(name)
     if path.suffix != ".yaml":
-        raise ProfileError(f"there is no profile {name!r}; there are {', '.join(names())}")
+        raise ProfileError(f"unknown profile {name!r}: known profiles are {', '.join(names())}")
     try:
         return TypeAdapter(Profile).validate_python(_fields(path))
     except ValidationError as error:
@@ -116,7 +120,7 @@ def named(name: str) -> Profile:
 
 
 def as_fields(engine: Profile) -> dict[str, Any]:
-    """What its file would say, less what it need not."""
+    """Return the fields of a profile's file, without those that have their default."""
     return {
         field.name: value
         for field in fields(engine)
@@ -125,29 +129,29 @@ def as_fields(engine: Profile) -> dict[str, Any]:
 
 
 def _fields(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What the file says, over what the profile says that it is like."""
-    said = _read(path)
-    like = said.pop("like", None)
+    """Return the fields of a file, merged over those of the profile that `like` names."""
+    own = _read(path)
+    like = own.pop("like", None)
     if like is None:
-        return said
-    # One that comes with the laboratory, or a neighbour.
+        return own
+    # A shipped profile, or a file in the same directory.
     other = (_DIRECTORY if like in names() else path.parent) / f"{like}.yaml"
     if other in (path, *seen) or not other.exists():
-        raise ProfileError(f"{path}: like: there is no profile {like!r} to start from")
-    return {**_fields(other, (path, *seen)), **said}
+        raise ProfileError(f"{path}: like: unknown profile {like!r}")
+    return {**_fields(other, (path, *seen)), **own}
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        said = yaml.safe_load(path.read_text())
+        own = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: {' '.join(str(error).split())}") from None
-    if not isinstance(said, dict):
-        raise ProfileError(f"{path}: is no mapping")
-    return said
+    if not isinstance(own, dict):
+        raise ProfileError(f"{path}: must be a mapping of fields")
+    return own
 
 
 L4_LLAMA_3_1_8B_FP8 = named("l4-llama-3.1-8b-fp8")
-"""The replica of KubeAI's published tables."""
+"""The profile of the replicas in KubeAI's published tables."""

@@ -1,55 +1,41 @@
-"""A request in a simulated engine, how far it has got, and what comes out of a step."""
+"""A request in a simulated engine, and its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from extproc.lab.engine.kv_cache import BlockId, Holding
 
 
 @dataclass(frozen=True, slots=True)
 class SimRequest:
-    """A request as the engine needs it: sizes and identities of blocks, no text."""
+    """A request as the engine needs it: sizes and block ids, no text."""
 
     request_id: int
-    """Unique among the requests in the engine."""
+    """An id that no other request in the engine has."""
 
     prompt_tokens: int
-    """Tokens of the prompt, one at least."""
+    """Tokens of the prompt, at least one."""
 
     output_tokens: int
-    """Tokens it will generate, one at least; known beforehand, as with vLLM's `ignore_eos`."""
+    """Tokens to generate, at least one. The number is fixed, as with vLLM's `ignore_eos`."""
 
-    blocks: Sequence[BlockId]
-    """Chained ids of all full blocks of prompt and output together. The block in which the prompt
-    ends is filled up by output. Who makes them makes them differ by adapter: its keys and values
-    are not the base model's."""
+    blocks: abc.Sequence[BlockId]
+    """Chained ids of all full blocks of the prompt and the output together. Output fills the
+    block in which the prompt ends. Ids must differ between adapters, because an adapter's keys
+    and values differ from the base model's."""
 
     adapter: str = ""
-    """The LoRA adapter it runs with; none: the base model."""
+    """The request's LoRA adapter; empty for the base model."""
 
 
-class StepTokens(NamedTuple):
-    """What came out of a step."""
+class Sequence:
+    """The progress of one request, which runs as long as it has a holding.
 
-    request_ids: list[int]
-    """Each has one token more; in the order of the batch."""
-
-    first: dict[int, int]
-    """Those of them that had their first, with the prompt tokens that were found in the cache
-    when they were admitted first."""
-
-    finished: list[int]
-    """Those that had their last."""
-
-
-class Progress:
-    """A request's progress. Waiting: no holding. Running: a holding.
-
-    One whose known tokens are all computed but the last *decodes*: it advances by a token a step
-    until it is over or preempted. What follows from the number of steps is not kept here.
+    A sequence *decodes* if only the last of its known tokens is not computed yet. It then
+    advances by one token per step, until it finishes or is preempted. `Decoding` derives the
+    progress of such a sequence from the number of steps.
     """
 
     __slots__ = (
@@ -66,18 +52,27 @@ class Progress:
 
     def __init__(self, request: SimRequest) -> None:
         self.request = request
-        self.generated = 0  # before it decodes
-        self.cached_tokens: int | None = None  # None: never admitted yet
+        self.generated = 0
+        """Generated tokens; not updated while the sequence decodes."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens that the cache had at the first admission; None before it."""
         self.holding: Holding | None = None
-        self.order = 0  # of admission
-        # While its known tokens are computed:
-        self.held = 0  # blocks
-        self.filled = 0  # full blocks, of those held
-        self.computed = 0  # tokens whose keys and values are in the cache
-        # While it decodes:
-        self.ends = 0  # the step that gives its last token
+        self.order = 0
+        """Position in the order of admission."""
+
+        # These describe a sequence that does not decode yet.
+        self.held = 0
+        """Blocks held."""
+        self.filled = 0
+        """Full blocks among those held."""
+        self.computed = 0
+        """Tokens whose keys and values are in the cache."""
+
+        # This describes a sequence that decodes.
+        self.ends = 0
+        """The step that generates the last token."""
 
     @property
     def known(self) -> int:
-        """Tokens of the prompt and those generated, where it does not decode."""
+        """Prompt tokens and generated tokens; only valid if the sequence does not decode."""
         return self.request.prompt_tokens + self.generated

@@ -112,7 +112,7 @@ class TestAMistake:
     def test_no_such_name_is_answered_with_those_there_are(self) -> None:
         with pytest.raises(ProfileError) as error:
             named("l4")
-        assert str(error.value) == f"there is no profile 'l4'; there are {', '.join(names())}"
+        assert str(error.value) == f"unknown profile 'l4': known profiles are {', '.join(names())}"
 
     def test_no_such_file(self, place: Path) -> None:
         assert refused(place) == "No such file or directory"
@@ -186,7 +186,7 @@ class TestAMistake:
 
     def test_to_be_like_one_that_is_not_there(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "like": "tpu"}))
-        assert refused(place) == "like: there is no profile 'tpu' to start from"
+        assert refused(place) == "like: unknown profile 'tpu'"
 
     def test_to_be_like_itself(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "like": "mine"}))

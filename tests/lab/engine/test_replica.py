@@ -1,80 +1,21 @@
-"""The model of one engine: its schedule, its cache, its time."""
+"""The model of one engine: its schedule, its cache and its timing."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from extproc.lab.engine.replica import L4_LLAMA_3_1_8B_FP8, Profile, Replica, SimRequest
-from extproc.lab.stand_ins.lora_gauge import LoraGauge
-from tests.lab.engine.plain_replica import PlainReplica, TokenEvent
-
-BLOCK = L4_LLAMA_3_1_8B_FP8.block_size
-
-L4 = replace(
-    L4_LLAMA_3_1_8B_FP8,
-    step_base_seconds=0.041,
-    seconds_per_context_token=0.5e-6,
-    admission_seconds=0.010,
-    prefill_tokens_per_second=4_300.0,
-    kv_tokens=58_000,
-)
-"""Of figures to reckon with, whatever an L4's are fitted to."""
-
-
-def request(
-    number: int,
-    prompt: int,
-    output: int,
-    shared: int = 0,
-    prefix: str = "shared",
-    adapter: str = "",
-) -> SimRequest:
-    """A request whose first `shared` blocks are those of its prefix and the rest its own."""
-    full = (prompt + output) // BLOCK
-    blocks = [(prefix, adapter, i) if i < shared else (number, i) for i in range(full)]
-    return SimRequest(number, prompt, output, blocks, adapter)
-
-
-def small(blocks: int) -> Replica:
-    return Replica(replace(L4, kv_tokens=blocks * BLOCK))
-
-
-def finish(replica: Replica, cached: dict[int, int] | None = None) -> list[TokenEvent]:
-    """Ends a step; each of its tokens as an event. `cached` remembers what first ones told."""
-    tokens = replica.finish_step()
-    known = {} if cached is None else cached
-    known.update(tokens.first)
-    return [
-        TokenEvent(one, one in tokens.first, one in tokens.finished, known.get(one, 0))
-        for one in tokens.request_ids
-    ]
-
-
-def step(replica: Replica) -> list[TokenEvent]:
-    assert replica.begin_step() is not None
-    return finish(replica)
-
-
-def drain(replica: Replica) -> list[TokenEvent]:
-    """Steps until idle; far more of them than any test needs is a livelock."""
-    events: list[TokenEvent] = []
-    for _ in range(100_000):
-        if replica.begin_step() is None:
-            return events
-        events += finish(replica)
-    raise AssertionError("the replica does not come to an end")
+from extproc.lab.engine.replica import Replica, SimRequest
+from tests.lab.engine.replicas import BLOCK, L4, TokenEvent, drain, request, small, step
 
 
 class TestGenerating:
-    def test_an_idle_replica_has_nothing_to_do(self) -> None:
+    def test_has_no_step_if_idle(self) -> None:
         assert Replica(L4).begin_step() is None
 
-    def test_a_request_has_a_token_per_step_the_first_with_its_prompt(self) -> None:
+    def test_generates_one_token_per_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 3))
         assert step(replica) == [TokenEvent(1, first=True, finished=False, cached_tokens=0)]
@@ -82,12 +23,12 @@ class TestGenerating:
         assert step(replica) == [TokenEvent(1, first=False, finished=True, cached_tokens=0)]
         assert replica.begin_step() is None
 
-    def test_one_token_is_first_and_last(self) -> None:
+    def test_marks_a_single_token_as_first_and_last(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 1))
         assert step(replica) == [TokenEvent(1, first=True, finished=True, cached_tokens=0)]
 
-    def test_running_and_waiting_are_told_apart(self) -> None:
+    def test_counts_running_and_waiting_requests(self) -> None:
         replica = Replica(replace(L4, max_num_seqs=2))
         for number in range(3):
             replica.submit(request(number, 100, 5))
@@ -97,7 +38,7 @@ class TestGenerating:
         drain(replica)
         assert (replica.running, replica.waiting) == (0, 0)
 
-    def test_what_arrives_while_a_step_runs_is_in_the_next(self) -> None:
+    def test_admits_a_request_after_the_step_in_which_it_arrives(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.begin_step()
@@ -105,46 +46,46 @@ class TestGenerating:
         assert replica.finish_step().request_ids == [1]
         assert [event.request_id for event in step(replica)] == [1, 2]
 
-    def test_tokens_are_counted(self) -> None:
+    def test_counts_tokens(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.submit(request(2, 50, 3))
         drain(replica)
         assert (replica.prompt_tokens_total, replica.generation_tokens_total) == (150, 8)
 
-    def test_a_step_must_end_before_the_next_begins(self) -> None:
+    def test_refuses_to_begin_a_second_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.begin_step()
         with pytest.raises(RuntimeError):
             replica.begin_step()
 
-    def test_a_step_must_begin_before_it_ends(self) -> None:
+    def test_refuses_to_finish_a_step_that_was_not_begun(self) -> None:
         with pytest.raises(RuntimeError):
             Replica(L4).finish_step()
 
 
-class TestRefusing:
+class TestSubmit:
     @pytest.mark.parametrize(("prompt", "output"), [(0, 1), (1, 0), (-1, 1)])
-    def test_a_request_without_prompt_or_output(self, prompt: int, output: int) -> None:
-        with pytest.raises(ValueError, match="at least"):
+    def test_refuses_a_request_without_prompt_or_output(self, prompt: int, output: int) -> None:
+        with pytest.raises(ValueError, match="at least one prompt token"):
             Replica(L4).submit(SimRequest(1, prompt, output, []))
 
-    def test_a_request_larger_than_the_whole_cache(self) -> None:
+    def test_refuses_a_request_larger_than_the_cache(self) -> None:
         replica = small(blocks=4)
         with pytest.raises(ValueError, match="65 tokens, but the whole cache holds 64"):
             replica.submit(request(1, 60, 5))
         replica.submit(request(2, 60, 4))
         assert len(drain(replica)) == 4
 
-    def test_ids_that_do_not_match_the_length(self) -> None:
+    def test_refuses_a_wrong_number_of_block_ids(self) -> None:
         with pytest.raises(ValueError, match="3 ids"):
             Replica(L4).submit(SimRequest(1, 30, 2, [1, 2, 3]))
 
-    def test_an_id_that_is_in_the_engine(self) -> None:
+    def test_refuses_an_id_that_is_in_use(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 2))
-        with pytest.raises(ValueError, match="already"):
+        with pytest.raises(ValueError, match="already in the engine"):
             replica.submit(request(1, 100, 2))
         drain(replica)
         replica.submit(request(1, 100, 2))
@@ -155,37 +96,37 @@ class TestCaching:
         replica.submit(wanted)
         return drain(replica)[0].cached_tokens
 
-    def test_a_prompt_seen_before_is_found_but_for_its_last_block(self) -> None:
+    def test_finds_a_known_prompt_except_its_last_token(self) -> None:
         replica = Replica(L4)
         assert self.cached(replica, request(1, 402, 5, shared=25)) == 0
         assert self.cached(replica, request(2, 402, 5, shared=25)) == 400
         assert self.cached(replica, request(3, 400, 5, shared=25)) == 384
 
-    def test_the_next_turn_finds_the_answer_too(self) -> None:
+    def test_finds_generated_tokens_in_the_next_turn(self) -> None:
         replica = Replica(L4)
         assert self.cached(replica, request(1, 100, 60, shared=10)) == 0
-        # 160 tokens were known; the last was never computed, as nothing came after it.
+        # Of 160 known tokens the last was never computed, because no token followed it.
         assert self.cached(replica, request(2, 200, 10, shared=10)) == 144
 
-    def test_requests_of_the_same_step_share_a_prefix(self) -> None:
+    def test_shares_a_prefix_within_a_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 402, 1, shared=25))
         replica.submit(request(2, 402, 1, shared=25))
         assert [event.cached_tokens for event in step(replica)] == [0, 400]
 
-    def test_hits_and_queries_are_counted_in_tokens(self) -> None:
+    def test_counts_hits_and_queries_in_tokens(self) -> None:
         replica = Replica(L4)
         for number in range(3):
             self.cached(replica, request(number, 402, 5, shared=25))
         assert (replica.prefix_cache_queries, replica.prefix_cache_hits) == (1206, 800)
 
-    def test_a_request_that_pushed_a_prefix_out_makes_it_cold(self) -> None:
+    def test_evicts_a_prefix_for_a_later_request(self) -> None:
         replica = small(blocks=30)
         self.cached(replica, request(1, 320, 5, shared=20))
         self.cached(replica, request(2, 440, 5))
         assert self.cached(replica, request(3, 320, 5, shared=20)) < 160
 
-    def test_usage_is_what_running_requests_hold(self) -> None:
+    def test_reports_the_usage_of_running_requests(self) -> None:
         replica = small(blocks=40)
         replica.submit(request(1, 300, 5))
         step(replica)
@@ -193,7 +134,7 @@ class TestCaching:
         drain(replica)
         assert replica.kv_usage == 0.0
 
-    def test_a_reset_makes_cold_and_counts_from_zero(self) -> None:
+    def test_reset_empties_the_cache_and_the_counters(self) -> None:
         replica = Replica(L4)
         self.cached(replica, request(1, 402, 5, shared=25))
         replica.reset()
@@ -202,12 +143,12 @@ class TestCaching:
 
 
 class TestScheduling:
-    def test_a_long_prompt_is_computed_in_chunks(self) -> None:
+    def test_computes_a_long_prompt_in_chunks(self) -> None:
         replica = Replica(replace(L4, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 250, 2))
         assert [len(step(replica)) for _ in range(4)] == [0, 0, 1, 1]
 
-    def test_running_requests_come_before_new_prompts(self) -> None:
+    def test_continues_running_requests_before_new_prompts(self) -> None:
         replica = Replica(replace(L4, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 100, 9))
         step(replica)
@@ -215,7 +156,7 @@ class TestScheduling:
         assert [event.request_id for event in step(replica)] == [1]
         assert [event.request_id for event in step(replica)] == [1, 2]
 
-    def test_nobody_overtakes_a_request_that_waits_for_room(self) -> None:
+    def test_no_request_overtakes_one_that_waits_for_blocks(self) -> None:
         replica = small(blocks=20)
         replica.submit(request(1, 160, 20))
         step(replica)
@@ -227,36 +168,36 @@ class TestScheduling:
         assert firsts == [2, 3]
 
 
-class TestPreempting:
+class TestPreemption:
     def under_pressure(self) -> Replica:
-        """Two requests that fit together until one of them needs a block more."""
+        """Return a replica with two requests that fit until one of them needs another block."""
         replica = small(blocks=10)
         replica.submit(request(1, 80, 40))
         replica.submit(request(2, 80, 40))
         return replica
 
-    def test_the_latest_arrival_goes_and_comes_back(self) -> None:
+    def test_preempts_the_latest_request(self) -> None:
         replica = self.under_pressure()
         step(replica)
         assert [event.request_id for event in step(replica)] == [1]
         assert (replica.running, replica.waiting, replica.preemptions) == (1, 1, 1)
 
-    def test_everybody_is_served_in_the_end(self) -> None:
+    def test_finishes_every_request(self) -> None:
         replica = self.under_pressure()
         events = Counter(event.request_id for event in drain(replica))
         assert events == {1: 40, 2: 40}
         assert replica.generation_tokens_total == 80
 
-    def test_a_preempted_request_has_one_first_token(self) -> None:
+    def test_gives_each_request_one_first_token(self) -> None:
         events = drain(self.under_pressure())
         assert [event.request_id for event in events if event.first] == [1, 2]
 
-    def test_a_preempted_request_is_counted_once_in_queries(self) -> None:
+    def test_counts_the_queries_of_a_request_once(self) -> None:
         replica = self.under_pressure()
         drain(replica)
         assert (replica.prefix_cache_queries, replica.prompt_tokens_total) == (160, 160)
 
-    def test_a_preempted_request_comes_before_those_that_waited_behind_it(self) -> None:
+    def test_resumes_a_preempted_request_before_later_ones(self) -> None:
         replica = self.under_pressure()
         step(replica)
         replica.submit(request(3, 16, 1))
@@ -266,7 +207,7 @@ class TestPreempting:
         third = next(i for i, e in enumerate(events) if e.request_id == 3)
         assert second < third
 
-    def test_tokens_lost_are_computed_again_and_take_their_time(self) -> None:
+    def test_takes_time_to_compute_lost_tokens_again(self) -> None:
         replica = self.under_pressure()
         replica.submit(request(3, 16, 1))
         seconds = []
@@ -277,27 +218,27 @@ class TestPreempting:
         assert max(after) > L4.step_base_seconds + L4.admission_seconds
 
 
-class TestAborting:
-    def test_an_unknown_request_changes_nothing(self) -> None:
+class TestAbort:
+    def test_ignores_an_unknown_request(self) -> None:
         replica = Replica(L4)
         replica.abort(7)
         assert replica.begin_step() is None
 
-    def test_a_waiting_request(self) -> None:
+    def test_removes_a_waiting_request(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.abort(1)
         replica.abort(1)
         assert (replica.waiting, replica.begin_step()) == (0, None)
 
-    def test_a_running_request_gives_its_blocks_back(self) -> None:
+    def test_releases_the_blocks_of_a_running_request(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         step(replica)
         replica.abort(1)
         assert (replica.running, replica.kv_usage) == (0, 0.0)
 
-    def test_a_request_of_the_step_that_runs(self) -> None:
+    def test_removes_a_request_during_its_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.submit(request(2, 100, 5))
@@ -305,7 +246,7 @@ class TestAborting:
         replica.abort(1)
         assert replica.finish_step().request_ids == [2]
 
-    def test_an_id_may_come_back_while_the_step_still_runs(self) -> None:
+    def test_allows_the_same_id_again_during_the_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))
         replica.begin_step()
@@ -314,7 +255,7 @@ class TestAborting:
         assert replica.finish_step().request_ids == []
         assert len(drain(replica)) == 2
 
-    def test_a_preempted_request(self) -> None:
+    def test_removes_a_preempted_request(self) -> None:
         replica = small(blocks=10)
         replica.submit(request(1, 80, 40))
         replica.submit(request(2, 80, 40))
@@ -324,7 +265,7 @@ class TestAborting:
         replica.abort(2)
         assert {event.request_id for event in drain(replica)} == {1}
 
-    def test_a_finished_request_stays_finished(self) -> None:
+    def test_ignores_a_finished_request(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 2))
         drain(replica)
@@ -333,35 +274,35 @@ class TestAborting:
 
 
 class TestAdapters:
-    """`max_loras` of them in a batch; who would bring one more waits, and lets others pass."""
+    """A batch has at most `max_loras` adapters; later requests may overtake one that must wait."""
 
     def lora(self, max_loras: int) -> Replica:
         return Replica(replace(L4, max_loras=max_loras))
 
-    def crowd(self, replica: Replica, *adapters: str) -> None:
-        """A request for each, numbered from 1."""
+    def submit_each(self, replica: Replica, *adapters: str) -> None:
+        """Submit a request for each adapter, numbered from 1."""
         for number, adapter in enumerate(adapters, 1):
             replica.submit(request(number, 100, 5, adapter=adapter))
 
-    def test_a_batch_mixes_adapters_and_the_base_model(self) -> None:
+    def test_mixes_adapters_and_the_base_model_in_a_batch(self) -> None:
         replica = self.lora(2)
-        self.crowd(replica, "a", "", "b", "a")
+        self.submit_each(replica, "a", "", "b", "a")
         assert [event.request_id for event in step(replica)] == [1, 2, 3, 4]
 
-    def test_one_adapter_too_many_waits_and_those_behind_overtake_it(self) -> None:
+    def test_lets_later_requests_overtake_one_adapter_too_many(self) -> None:
         replica = self.lora(2)
-        self.crowd(replica, "a", "b", "c", "", "b", "d")
+        self.submit_each(replica, "a", "b", "c", "", "b", "d")
         assert [event.request_id for event in step(replica)] == [1, 2, 4, 5]
         assert replica.running_adapters == {"a": 1, "b": 2}
         assert replica.waiting_adapters == {"c": 1, "d": 1}
 
-    def test_it_keeps_its_place_in_the_queue(self) -> None:
+    def test_keeps_the_queue_position_of_an_overtaken_request(self) -> None:
         replica = self.lora(1)
-        self.crowd(replica, "a", "b", "c", "b", "c")
+        self.submit_each(replica, "a", "b", "c", "b", "c")
         firsts = [event.request_id for event in drain(replica) if event.first]
         assert firsts == [1, 2, 4, 3, 5]
 
-    def test_it_comes_as_soon_as_nobody_uses_one_of_the_others(self) -> None:
+    def test_admits_an_adapter_once_another_is_unused(self) -> None:
         replica = self.lora(2)
         replica.submit(request(1, 100, 2, adapter="a"))
         replica.submit(request(2, 100, 9, adapter="b"))
@@ -370,7 +311,7 @@ class TestAdapters:
         assert [event.request_id for event in step(replica)] == [1, 2]
         assert [event.request_id for event in step(replica)] == [2, 3]
 
-    def test_a_slot_that_nobody_uses_does_not_keep_anybody_out(self) -> None:
+    def test_reuses_the_slot_of_an_unused_adapter(self) -> None:
         replica = self.lora(1)
         replica.submit(request(1, 100, 1, adapter="a"))
         drain(replica)
@@ -378,7 +319,7 @@ class TestAdapters:
         replica.submit(request(2, 100, 1, adapter="b"))
         assert [event.request_id for event in step(replica)] == [2]
 
-    def test_who_waits_for_room_in_the_cache_is_still_not_overtaken(self) -> None:
+    def test_no_request_overtakes_one_that_waits_for_blocks(self) -> None:
         replica = Replica(replace(L4, kv_tokens=20 * BLOCK, max_loras=1))
         replica.submit(request(1, 160, 20, adapter="a"))
         step(replica)
@@ -388,23 +329,23 @@ class TestAdapters:
         step(replica)
         assert (replica.running, replica.waiting) == (1, 3)
 
-    def test_who_was_admitted_last_is_preempted_whoever_arrived_last(self) -> None:
+    def test_preempts_the_request_admitted_last_not_the_one_submitted_last(self) -> None:
         replica = Replica(replace(L4, kv_tokens=13 * BLOCK, max_loras=1))
         replica.submit(request(1, 70, 4, adapter="a"))
         replica.submit(request(2, 90, 30, adapter="b"))
         replica.submit(request(3, 80, 60))
         finished = [event.request_id for event in drain(replica) if event.finished]
-        # The second is overtaken by the third, and has to make room for it later.
+        # The third request overtakes the second, which is preempted for it later.
         assert (finished, replica.preemptions) == ([1, 3, 2], 1)
 
-    def test_an_aborted_request_frees_its_adapter_s_place(self) -> None:
+    def test_abort_frees_the_place_of_an_adapter(self) -> None:
         replica = self.lora(1)
-        self.crowd(replica, "a", "b")
+        self.submit_each(replica, "a", "b")
         step(replica)
         replica.abort(1)
         assert [event.request_id for event in step(replica)] == [2]
 
-    def test_a_request_has_a_token_before_its_adapter_is_told_of(self) -> None:
+    def test_answering_adapters_need_a_first_token(self) -> None:
         replica = Replica(replace(L4, max_loras=2, max_num_batched_tokens=100, max_num_seqs=32))
         replica.submit(request(1, 150, 3, adapter="a"))
         step(replica)
@@ -412,11 +353,11 @@ class TestAdapters:
         step(replica)
         assert replica.answering_adapters == {"a": 1}
 
-    def test_without_lora_an_adapter_is_refused(self) -> None:
+    def test_refuses_an_adapter_without_lora(self) -> None:
         with pytest.raises(ValueError, match="LoRA is off"):
             Replica(L4).submit(request(1, 100, 2, adapter="a"))
 
-    def test_each_adapter_finds_only_what_ran_with_it(self) -> None:
+    def test_caches_each_adapter_separately(self) -> None:
         replica = self.lora(2)
         for number, adapter in enumerate(("", "a", "b", "a", "")):
             replica.submit(request(number, 402, 1, shared=25, adapter=adapter))
@@ -434,18 +375,18 @@ class TestAdapterTiming:
         replica.finish_step()
         return seconds
 
-    def test_the_step_that_needs_an_adapter_first_takes_its_loading(self) -> None:
+    def test_adds_the_loading_time_to_the_first_step_with_an_adapter(self) -> None:
         replica = Replica(self.PROFILE)
         assert self.once(replica, 1, "a") == pytest.approx(self.STEP + 3.0 + 0.01)
         assert self.once(replica, 2, "a") == pytest.approx(self.STEP)
 
-    def test_from_host_memory_it_is_only_copied(self) -> None:
+    def test_copies_an_adapter_from_host_memory(self) -> None:
         replica = Replica(self.PROFILE)
         self.once(replica, 1, "a")
         self.once(replica, 2, "b")
         assert self.once(replica, 3, "a") == pytest.approx(self.STEP + 0.01)
 
-    def test_loading_holds_up_everybody_in_the_batch(self) -> None:
+    def test_delays_the_whole_batch_by_loading(self) -> None:
         replica = Replica(self.PROFILE)
         replica.submit(request(1, 100, 9))
         step(replica)
@@ -455,7 +396,7 @@ class TestAdapterTiming:
         assert seconds > 3.0
         assert replica.finish_step().request_ids == [1, 2]
 
-    def test_an_idle_engine_loads_in_a_step_of_its_own(self) -> None:
+    def test_loads_an_adapter_in_a_step_without_requests(self) -> None:
         replica = Replica(self.PROFILE)
         replica.load_adapter("a")
         assert replica.begin_step() == pytest.approx(3.01)
@@ -463,7 +404,7 @@ class TestAdapterTiming:
         assert replica.begin_step() is None
         assert self.once(replica, 1, "a") == pytest.approx(self.STEP)
 
-    def test_what_is_asked_for_while_a_step_runs_is_loaded_in_the_next(self) -> None:
+    def test_loads_an_adapter_in_the_step_after_the_request(self) -> None:
         replica = Replica(self.PROFILE)
         replica.submit(request(1, 100, 2))
         replica.begin_step()
@@ -473,254 +414,28 @@ class TestAdapterTiming:
 
 
 class TestTiming:
-    def test_a_prompt_takes_its_admission_and_its_uncached_tokens(self) -> None:
+    def test_a_prompt_takes_admission_and_prefill_time(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 430, 2))
         assert replica.begin_step() == pytest.approx(0.041 + 430 * 0.5e-6 + 0.010 + 0.1)
 
-    def test_cached_tokens_take_no_time_but_their_context(self) -> None:
+    def test_cached_tokens_only_take_context_time(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 402, 1, shared=25))
         drain(replica)
         replica.submit(request(2, 402, 1, shared=25))
         assert replica.begin_step() == pytest.approx(0.041 + 402 * 0.5e-6 + 0.010 + 2 / 4_300)
 
-    def test_a_further_token_takes_its_context(self) -> None:
+    def test_a_decoded_token_takes_context_time(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 1_000, 2))
         step(replica)
         assert replica.begin_step() == pytest.approx(0.041 + 1_001 * 0.5e-6)
 
-    def test_a_prompt_in_chunks_is_admitted_once(self) -> None:
+    def test_a_chunked_prompt_takes_admission_time_once(self) -> None:
         replica = Replica(replace(L4, max_num_batched_tokens=1_000, max_num_seqs=32))
         replica.submit(request(1, 1_500, 1))
         first = replica.begin_step()
         replica.finish_step()
         assert first == pytest.approx(0.041 + 1_000 * 0.5e-6 + 0.010 + 1_000 / 4_300)
         assert replica.begin_step() == pytest.approx(0.041 + 1_500 * 0.5e-6 + 500 / 4_300)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A request of the property tests and what becomes of it."""
-
-    prompt: int
-    output: int
-    shared: int
-    at_step: int
-    abort_after: int | None
-    """Steps after its submission; None: never."""
-
-    in_step: bool
-    """Whether it is aborted while a step runs, or between two."""
-
-    adapter: str = ""
-
-
-def plans(adapters: st.SearchStrategy[str]) -> st.SearchStrategy[list[Planned]]:
-    return st.lists(
-        st.builds(
-            Planned,
-            prompt=st.integers(1, 120),
-            output=st.integers(1, 40),
-            shared=st.integers(0, 8),
-            at_step=st.integers(0, 30),
-            abort_after=st.none() | st.integers(0, 40),
-            in_step=st.booleans(),
-            adapter=adapters,
-        ),
-        min_size=1,
-        max_size=12,
-    )
-
-
-PLANS = plans(st.just(""))
-PLANS_WITH_ADAPTERS = plans(st.sampled_from(["", "a", "b", "c", "d"]))
-PROFILES = st.builds(
-    Profile,
-    name=st.just("any"),
-    step_base_seconds=st.just(0.041),
-    seconds_per_context_token=st.just(0.5e-6),
-    admission_seconds=st.just(0.010),
-    prefill_tokens_per_second=st.just(4_300.0),
-    kv_tokens=st.integers(10, 30).map(lambda blocks: blocks * BLOCK),
-    max_num_seqs=st.integers(1, 6),
-    max_num_batched_tokens=st.integers(6, 300),
-)
-PROFILES_WITH_LORA = st.builds(replace, PROFILES, max_loras=st.integers(1, 3))
-
-
-def check(replica: Replica) -> None:
-    cache = replica.cache
-    assert 0 <= cache.used <= cache.capacity
-    assert cache.used + cache.free == cache.capacity
-    assert 0.0 <= replica.kv_usage <= 1.0
-    assert replica.running <= replica.profile.max_num_seqs
-    assert len(replica.running_adapters) <= replica.profile.max_loras
-
-
-def check_labels(replica: Replica) -> None:
-    """What the gauge of adapters lists has requests, and only that."""
-    gauge = LoraGauge(replica, told_apart=True)
-    gauge.stamp(1.0)
-    (labels,) = gauge.series
-    running, waiting = (set(filter(None, names.split(","))) for names in labels)
-    assert running == {name for name, n in replica.running_adapters.items() if n}
-    assert waiting == {name for name, n in replica.waiting_adapters.items() if n}
-    assert replica.running_adapters.total() <= replica.running
-    assert replica.waiting_adapters.total() <= replica.waiting
-    assert set(replica.answering_adapters) <= running | waiting
-
-
-def play(profile: Profile, plans: list[Planned]) -> tuple[Replica, list[TokenEvent], set[int]]:
-    """Everything at its step; the events, and who was aborted before it was over."""
-    cached: dict[int, int] = {}
-    replica, events, finished, aborted = (
-        Replica(profile),
-        list[TokenEvent](),
-        set[int](),
-        set[int](),
-    )
-
-    def abort(number: int, in_step: bool, now: int) -> None:
-        plan = plans[number]
-        due = plan.abort_after is not None and now >= plan.at_step + plan.abort_after
-        if due and plan.in_step == in_step and number not in finished | aborted:
-            replica.abort(number)
-            aborted.add(number)
-
-    for now in range(100_000):
-        for number, plan in enumerate(plans):
-            if plan.at_step == now:
-                replica.submit(
-                    request(number, plan.prompt, plan.output, plan.shared, adapter=plan.adapter)
-                )
-            if plan.at_step <= now:
-                abort(number, False, now)
-        planned = replica.begin_step()
-        check(replica)
-        for number, plan in enumerate(plans):
-            if plan.at_step <= now:
-                abort(number, True, now)
-        if planned is not None:
-            assert planned >= profile.step_base_seconds
-            new = finish(replica, cached)
-            finished |= {event.request_id for event in new if event.finished}
-            events += new
-            if profile.max_loras:
-                check_labels(replica)
-        elif now > 30:
-            break
-        check(replica)
-    else:
-        raise AssertionError("the replica does not come to an end")
-    return replica, events, aborted
-
-
-@settings(deadline=None)
-@given(PROFILES, PLANS)
-def test_every_request_has_all_its_tokens_or_was_aborted(
-    profile: Profile, plans: list[Planned]
-) -> None:
-    everybody_is_served(profile, plans)
-
-
-@settings(deadline=None)
-@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
-def test_so_it_is_with_adapters(profile: Profile, plans: list[Planned]) -> None:
-    everybody_is_served(profile, plans)
-
-
-def everybody_is_served(profile: Profile, plans: list[Planned]) -> None:
-    replica, events, aborted = play(profile, plans)
-    tokens = Counter(event.request_id for event in events)
-    finishes = Counter(event.request_id for event in events if event.finished)
-    firsts = Counter(event.request_id for event in events if event.first)
-    for number, plan in enumerate(plans):
-        if number in aborted:
-            assert tokens[number] < plan.output
-            assert finishes[number] == 0
-        else:
-            assert tokens[number] == plan.output
-            assert finishes[number] == firsts[number] == 1
-    assert (replica.running, replica.waiting, replica.cache.used) == (0, 0, 0)
-    assert replica.generation_tokens_total == len(events)
-
-
-@settings(deadline=None)
-@given(PROFILES, PLANS)
-def test_hits_leave_the_last_token_to_be_computed(profile: Profile, plans: list[Planned]) -> None:
-    _, events, _ = play(profile, plans)
-    for event in events:
-        most = (plans[event.request_id].prompt - 1) // BLOCK * BLOCK
-        assert 0 <= event.cached_tokens <= most
-        assert event.cached_tokens % BLOCK == 0
-
-
-@settings(deadline=None)
-@given(PROFILES, PLANS)
-def test_first_tokens_come_in_the_order_of_arrival(profile: Profile, plans: list[Planned]) -> None:
-    _, events, _ = play(profile, plans)
-    arrivals = [(plans[e.request_id].at_step, e.request_id) for e in events if e.first]
-    assert arrivals == sorted(arrivals)
-
-
-@settings(deadline=None)
-@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
-def test_first_tokens_of_an_adapter_come_in_the_order_of_arrival(
-    profile: Profile, plans: list[Planned]
-) -> None:
-    _, events, _ = play(profile, plans)
-    for adapter in {plan.adapter for plan in plans}:
-        firsts = [e.request_id for e in events if e.first]
-        arrivals = [(plans[n].at_step, n) for n in firsts if plans[n].adapter == adapter]
-        assert arrivals == sorted(arrivals)
-
-
-@settings(deadline=None)
-@given(PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS)
-def test_the_same_story_is_told_the_same_way_again(profile: Profile, plans: list[Planned]) -> None:
-    assert play(profile, plans)[1] == play(profile, plans)[1]
-
-
-@settings(deadline=None)
-@given(PROFILES | PROFILES_WITH_LORA, PLANS_WITH_ADAPTERS, st.sampled_from([1, 2, 3, 16]))
-def test_it_does_what_the_plain_engine_does(
-    profile: Profile, plans: list[Planned], block_size: int
-) -> None:
-    profile = replace(profile, block_size=block_size)
-    fast, plain = Replica(profile), PlainReplica(profile)
-    cached: dict[int, int] = {}
-    for now in range(100_000):
-        for number, plan in enumerate(plans):
-            if plan.at_step == now:
-                new = planned_request(number, plan, profile)
-                fast.submit(new)
-                plain.submit(new)
-            if plan.abort_after is not None and now == plan.at_step + plan.abort_after:
-                fast.abort(number)
-                plain.abort(number)
-        seconds = plain.begin_step()
-        assert fast.begin_step() == (None if seconds is None else pytest.approx(seconds))
-        if seconds is not None:
-            assert finish(fast, cached) == plain.finish_step()
-        elif now > 80:
-            break
-        assert (fast.running, fast.waiting, fast.kv_usage) == (
-            plain.running,
-            plain.waiting,
-            plain.kv_usage,
-        )
-        assert fast.loras.in_slots == plain.loras.in_slots
-    assert fast.preemptions == plain.preemptions
-    assert fast.prefix_cache_hits == plain.prefix_cache_hits
-    assert fast.cache.findable == plain.cache.findable
-
-
-def planned_request(number: int, plan: Planned, profile: Profile) -> SimRequest:
-    """Like `request`, for any size of blocks; without LoRA all are of the base model."""
-    adapter = plan.adapter if profile.max_loras else ""
-    shared = plan.shared * BLOCK // profile.block_size
-    full = (plan.prompt + plan.output) // profile.block_size
-    blocks = [("shared", adapter, i) if i < shared else (number, i) for i in range(full)]
-    return SimRequest(number, plan.prompt, plan.output, blocks, adapter)

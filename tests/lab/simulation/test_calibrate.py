@@ -244,4 +244,4 @@ class TestMistakes:
     def test_no_profile_to_start_from(self, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row())]))
         assert simulate.main(["--calibrate", str(place), "--profile", "l4"]) == 2
-        assert "there is no profile 'l4'" in capsys.readouterr().err
+        assert "unknown profile 'l4'" in capsys.readouterr().err

@@ -441,7 +441,7 @@ class TestMistakes:
             (("--workload", "saas", "--real-conversations"), "no option real_conversations"),
             (("--workload", "mooncake"), "the workload mooncake needs the option trace"),
             (("--workload", "mooncake", "--trace", "/none"), "/none: No such file or directory"),
-            ((*ONE, "--profile", "l4"), "there is no profile 'l4'; there are a10-llama-2-7b"),
+            ((*ONE, "--profile", "l4"), "unknown profile 'l4': known profiles are a10-llama-2-7b"),
             ((*ONE, "--profile", "/none.yaml"), "/none.yaml: No such file or directory"),
             ((*ONE, "--models", "/none.yaml"), "/none.yaml: No such file or directory"),
         ],

@@ -237,7 +237,7 @@ class TestRefusals:
     def test_has_other_reasons_too(self) -> None:
         asked = workload(session(turn("a", adapter="sql")))
         run = simulate(scenario(asked, self.PROFILE))
-        assert run.notes["refused"] == "adapter sql is asked for, but LoRA is off"
+        assert run.notes["refused"] == "the request names adapter sql, but LoRA is off"
 
     def test_is_not_noted_where_there_was_none(self) -> None:
         assert "refused" not in simulate(scenario(workload(session(turn("a"))))).notes

@@ -43,9 +43,9 @@ class TestNames:
 
     def test_large_numbers_have_an_exponent(self) -> None:
         replica = Replica()
-        replica.prompt_tokens_total = 1_234_567
+        replica.generation_tokens_total = 1_234_567
         text = exposition(replica, "m")
-        assert b'vllm:prompt_tokens_total{engine="0",model_name="m"} 1.234567e+06\n' in text
+        assert b'vllm:generation_tokens_total{engine="0",model_name="m"} 1.234567e+06\n' in text
 
 
 class TestCacheConfig:

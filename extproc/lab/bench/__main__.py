@@ -1,4 +1,4 @@
-"""What a decision costs, alone and beside other ways to make one: `make bench`."""
+"""Measure the cost of a decision, alone and compared with other setups: `make bench`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from extproc.lab.bench.ways import Way, ways
 
 _P99_ENDPOINTS = 100
 _WIDTH = 160
-"""Columns that the widest table needs; a terminal that has fewer folds its lines."""
+"""Columns of the widest table. A narrower terminal would fold its lines."""
 _SIGNALS = "beside a fleet whose signals are read"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     asked = _parser().parse_args(arguments)
     docs = Path("docs")
     if asked.docs and not docs.is_dir():
@@ -103,7 +103,7 @@ def _less(quick: bool) -> int:
 
 
 def _alone(quick: bool) -> dict[str, Grid]:
-    """What runs in this process, or in one like it."""
+    """Measure the tables that need no Envoy."""
     less = _less(quick)
     found = {
         **compiled.both(8_000 // less, 400 // less),

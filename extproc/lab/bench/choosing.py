@@ -1,4 +1,4 @@
-"""What each strategy takes to choose an endpoint, the rest of the decision left out."""
+"""The time of each strategy to choose an endpoint, without the rest of the decision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDPOINTS = (8, 100, 200)
 
 
 def grid(times: int) -> Grid:
-    """By number of endpoints."""
+    """Return the times by number of endpoints."""
     rows = []
     for endpoints in ENDPOINTS:
         costs = best({name: _deciding(name, endpoints) for name in STRATEGIES}, times)

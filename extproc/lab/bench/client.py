@@ -1,10 +1,9 @@
-"""The load generator: a closed loop in a process of its own; writes JSON to a file.
+"""The load generator: a closed loop in its own process, which writes JSON to a file.
 
-Each connection sends its next request when the answer to the last is there. After the given
-seconds nothing more is sent, and what is under way is waited for: so every request whose cost
-others paid is among those they are divided by. wrk leaves them out, and where bodies are
-large and connections many they are a good part of all. This one is cheap enough: the captions of
-the tables say what share of a core it took.
+Each connection sends its next request after the previous response. After the given seconds it sends
+nothing more and waits for open requests. So every request whose cost was measured also counts. wrk
+leaves these out, although with large bodies and many connections they are a large part. The
+captions of the tables show that this generator uses little of a core.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from extproc.lab.bench.wire import PREFIXES, Reader, body, request, run
 from extproc.lab.load import limits
 
 _PATIENCE_SECONDS = 30
-"""Answers that are not there by then have failed."""
+"""Time limit for the last responses."""
 
 
 class _Connection(asyncio.Protocol):
@@ -34,14 +33,14 @@ class _Connection(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one without being a subclass.
+        # uvloop's transport is one without being a subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self) -> None:
-        """The next request; or the end, if it is time."""
+        """Send the next request, or close the connection at the end."""
         assert self._transport is not None
         if self._transport.is_closing():
-            return  # which `connection_lost` tells
+            return  # so that `connection_lost` sees it
         requests = self._load.requests
         self._position += 1
         self._sent = perf_counter()
@@ -61,7 +60,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Load:
-    """What is asked for, and what came of it."""
+    """The requested load and its result."""
 
     def __init__(self, requests: Sequence[bytes], connections: int) -> None:
         self.requests = requests
@@ -72,30 +71,30 @@ class _Load:
         self._running = connections
 
     def answered(self, head: bytes, seconds: float, now: float) -> bool:
-        """Counts an answer; whether to go on."""
+        """Count a response. Return True if the connection should continue."""
         self.latencies.append(seconds)
         if not head.startswith(b"HTTP/1.1 200"):
             self.failed += 1
         return now < self._until
 
     def ended(self) -> None:
-        """A connection has had its last answer."""
+        """Count a connection that ended after its last response."""
         self._running -= 1
         if not self._running:
             self.over.set()
 
     def lost(self) -> None:
-        """A connection ended before its time: a request failed, and no more come from here."""
+        """Count a connection that ended early: its request failed, and it sends no more."""
         if not self.over.is_set():
             self.failed += 1
             self.ended()
 
     async def run(self, port: int, seconds: float) -> float:
-        """Seconds until the last answer."""
+        """Generate the load. Return the seconds until the last response."""
         loop = asyncio.get_running_loop()
         opened = []
         for number in range(self._running):
-            # Neighbours begin with different prefixes.
+            # Neighbors start with different prefixes.
             begin = partial(_Connection, self, number)
             _, connection = await loop.create_connection(begin, "127.0.0.1", port)
             opened.append(connection)
@@ -112,7 +111,7 @@ class _Load:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.client")
     parser.add_argument("figures", type=Path)
     parser.add_argument("--port", type=int, required=True)

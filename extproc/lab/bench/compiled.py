@@ -19,7 +19,7 @@ _ADAPTER = TypeAdapter(dict[str, Grid])
 
 
 def both(rounds: int, times: int) -> dict[str, Grid]:
-    """Of this process, and of the compiled package where there is one."""
+    """Measure this process, and the compiled package if there is one."""
     return _grids(rounds, times) | (_compiled(rounds, times) if compiled_environment() else {})
 
 
@@ -39,7 +39,7 @@ def _compiled(rounds: int, times: int) -> dict[str, Grid]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The command line of the process that is to run it."""
+    """Run the command line of the process with the compiled package."""
     assert COMPILED, "$EXTPROC_COMPILED holds no compiled package"
     rounds, times = map(int, arguments)
     spare_the_collector()

@@ -1,6 +1,6 @@
-"""Envoy's configurations: envoy/envoy.yaml as it is, and what is compared with it.
+"""Envoy configurations: envoy/envoy.yaml and the ones compared with it.
 
-All keep its listener, access log, limits and clusters, so that they differ by what is measured.
+All keep its listener, access log, limits and clusters, so they differ only in the measured part.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _BALANCE_FACTOR = 125
 
 
 def with_sidecar(sidecar: str, upstreams: Sequence[str]) -> Config:
-    """The recommended one."""
+    """Return the recommended configuration."""
     return local_configuration(envoy_configuration(), EnvoyAddresses(sidecar, upstreams))
 
 
 def add_tls(config: Config) -> None:
-    """Has Envoy call the sidecar with TLS, and take any certificate."""
+    """Make Envoy call the sidecar with TLS and accept any certificate."""
     _cluster(config, "extproc")["transport_socket"] = {
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
@@ -37,7 +37,7 @@ def add_tls(config: Config) -> None:
 
 
 def alone(upstreams: Sequence[str]) -> Config:
-    """The same without the filter: all requests go round the upstreams."""
+    """Return the configuration without the filter: requests go to the upstreams in turn."""
     config = with_sidecar("127.0.0.1:1", upstreams)
     manager = _manager(config)
     # The router is the last one.
@@ -49,12 +49,12 @@ def alone(upstreams: Sequence[str]) -> Config:
 
 
 def with_lua(upstreams: Sequence[str]) -> Config:
-    """What Envoy can do by itself: a hash of the prompt's beginning, and a ring with a bound."""
+    """Return a configuration without a sidecar: a hash of the prompt's start and a bounded ring."""
     config = alone(upstreams)
     manager = _manager(config)
     manager["http_filters"].insert(0, _lua_filter())
     (host,) = manager["route_config"]["virtual_hosts"]
-    # The last route has a buffer limit that large bodies fit into; here it takes every path.
+    # The last route has a buffer limit that fits large bodies. Here it matches every path.
     route = {**host["routes"][-1], "match": {"prefix": "/"}}
     route["route"]["hash_policy"] = [{"header": {"header_name": _HASH}}]
     host["routes"] = [route]

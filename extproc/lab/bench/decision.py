@@ -1,6 +1,4 @@
-"""The decision alone, in this process and without any transport: what it costs, and how long the
-slowest one in a hundred takes.
-"""
+"""The decision alone, in this process and without a transport: its CPU time and its p99."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from extproc.lab.bench.wire import MODEL, PATH, PREFIXES, body
 
 HEADERS = 14
 SHOWN = 65_536
-"""Bytes of a body: Envoy shows no more than twice its buffer."""
+"""Bytes shown of a body: Envoy shows at most twice its buffer."""
 
 SIZES = {"1 kB": 1_000, "32 kB": 32_000, "400 kB (head)": 400_000}
 ENDPOINTS = (2, 8, 100)
@@ -36,7 +34,7 @@ _IN_FLIGHT = 4  # for each endpoint
 
 
 class DecisionPath:
-    """Requests as Envoy sends them, from their bytes to the bytes of the answers."""
+    """Requests as Envoy sends them, from their bytes to the bytes of the replies."""
 
     def __init__(self, strategy: str, endpoints: int, size: int) -> None:
         addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
@@ -48,11 +46,11 @@ class DecisionPath:
         self._router = router = Router(fleet)
         router.publish(revise(Catalog(), spec.models, lambda one: build(one, rng, fleet.signals)))
         self._messages = messages(size)
-        # As many requests stay in flight as a loaded fleet has: the bound must work.
+        # As many requests stay in flight as on a loaded fleet, so that the bound has an effect.
         self._open = deque(Conversation(router, rng) for _ in range(_IN_FLIGHT * endpoints))
 
     def run(self, requests: int) -> None:
-        """Decodes, decides, encodes, and releases another request that has ended."""
+        """Decode, decide, encode, and release an earlier request."""
         for number in range(requests):
             conversation = Conversation(self._router, self._rng)
             for message in self._messages[number % PREFIXES]:
@@ -63,7 +61,7 @@ class DecisionPath:
 
 
 def messages(size: int) -> list[tuple[bytes, bytes]]:
-    """Of each request the headers and the body, as they come with envoy/envoy.yaml."""
+    """Return the messages of each request: headers and body, as with envoy/envoy.yaml."""
     headers = _headers_message(whole=size <= SHOWN)
     return [(headers, _body_message(body(size, key))) for key in range(PREFIXES)]
 
@@ -89,7 +87,7 @@ def _body_message(content: bytes) -> bytes:
 
 
 def grid(rounds: int) -> Grid:
-    """By number of endpoints and size of the body."""
+    """Return CPU times by number of endpoints and body size."""
     rows = []
     for endpoints in ENDPOINTS:
         costs = (_microseconds(endpoints, size, rounds) for size in SIZES.values())
@@ -107,10 +105,10 @@ def _microseconds(endpoints: int, size: int, rounds: int) -> float:
 
 
 def p99_microseconds(strategy: str, endpoints: int, times: int) -> float:
-    """By the clock on the wall, of choosing an endpoint for a prompt that was read and seen before.
+    """Return the wall-clock p99 of choosing an endpoint for a known, parsed prompt.
 
-    Neighbours may take the core in the middle of a decision. So of many short times the percentile
-    in the middle counts.
+    Other processes may interrupt a decision. So this is the median of the p99s of many short
+    periods.
     """
     fleet = BusyRouter(strategy, endpoints)
     if strategy == "PrefixCache":

@@ -1,4 +1,4 @@
-"""A table of finished cells: the same one for the terminal, for JSON and for the page."""
+"""A table of formatted cells, for the terminal, JSON and the page."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Cells = Sequence[str]
 
 @dataclass(frozen=True)
 class Grid:
-    """Headings and rows; an empty row is a rule between two groups."""
+    """Headings and rows; an empty row separates two groups."""
 
     title: str
     headings: Cells
     rows: Sequence[Cells]
     left: int = 1
-    """So many first columns are text, the others figures."""
+    """Number of first columns that are text; the others are figures."""
 
     def shown(self) -> Table:
-        """For the terminal."""
+        """Return the table for the terminal."""
         table = Table(title=self.title, title_justify="left")
         for position, heading in enumerate(self.headings):
             table.add_column(heading, justify="left" if position < self.left else "right")
@@ -35,5 +35,5 @@ class Grid:
         return table
 
     def markdown(self) -> str:
-        """For the page, without the title."""
+        """Return the table for the page, without the title."""
         return markdown.table(self.headings, [row for row in self.rows if row], self.left)

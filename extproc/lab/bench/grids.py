@@ -1,4 +1,4 @@
-"""The rows of the measurements through Envoy as tables."""
+"""Tables of the measurements through Envoy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEMORY = ("proxy MB", "sidecar MB", "failed")
 
 
 def through(results: Results) -> Grid:
-    """Every way under every load; ratios are those to Envoy alone under the same load."""
+    """Return every setup under every load; ratios compare with Envoy alone under the same load."""
     rows: list[list[str]] = []
     for (size, connections), group in groupby(
         results.rows, lambda row: (row.size, row.connections)
@@ -27,7 +27,7 @@ def through(results: Results) -> Grid:
 
 
 def title(results: Results) -> str:
-    """With what the generator and the upstreams took: neither may be what limits."""
+    """Return a title with the CPU use of generator and upstreams, which must not be the limit."""
     generator = max((row.figures.generator_cores for row in results.rows), default=0)
     upstreams = max((row.figures.upstream_cores for row in results.rows), default=0)
     return (
@@ -57,7 +57,7 @@ def _group(load: str, rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 def held(results: Results) -> Grid:
-    """Streams held open."""
+    """Return the table of open streams."""
     rows: list[list[str]] = []
     for _, group in groupby(results.held, lambda one: one.streams):
         rows += [[]] if rows else []

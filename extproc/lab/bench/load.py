@@ -1,4 +1,4 @@
-"""Loads, each by a generator in a process of its own, so that it shares nothing with others."""
+"""Loads, each generated in its own process."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tempfile import TemporaryDirectory
 
 @dataclass(frozen=True)
 class Load:
-    """What came of one."""
+    """The result of a load."""
 
     latencies: list[float]
-    """Seconds, in the order of the answers."""
+    """Seconds, in the order of the responses."""
     failed: int
     seconds: float
     cpu_seconds: float
-    """Of the generator."""
+    """CPU time of the generator."""
 
     def percentile_ms(self, percent: float) -> float:
-        """Of the latencies; not a number if nobody answered."""
+        """Return a percentile of the latencies; NaN without responses."""
         ordered = sorted(self.latencies)
         return ordered[int(len(ordered) * percent / 100)] * 1e3 if ordered else float("nan")
 
 
 async def drive(port: int, size: int, connections: int, seconds: float) -> Load:
-    """Sends bodies of `size` bytes over `connections` for `seconds`. Raises RuntimeError.
+    """Send bodies of `size` bytes over `connections` for `seconds`. Raises RuntimeError.
 
-    The generator writes its figures to a file: they may exceed what one write to a pipe takes.
+    The generator writes its figures to a file, because they may exceed one write to a pipe.
     """
     with TemporaryDirectory() as directory:
         figures = Path(directory, "figures.json")

@@ -1,5 +1,6 @@
-"""docs/performance.md, from the figures of a run; by itself it writes the page anew from those of
-the last one, after a change of the text.
+"""The page docs/performance.md, from the figures of a run.
+
+Run this module to write the page again from the figures of the last run.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from extproc.lab.tables.markdown import table
 
 PAGE = "performance.md"
 FIGURES = "performance.json"
-"""Beside the page: the run that it shows."""
+"""The figures that the page shows."""
 
 _COMPILED = ("decision_compiled", "prefix_cache_compiled")
 _TEXT = Path(__file__).with_name("page.md")
 
 
 def write(docs: Path) -> None:
-    """The page, from the figures beside it."""
+    """Write the page from the figures in the same directory."""
     (docs / PAGE).write_text(text(read(docs / FIGURES)))
 
 
 def text(results: Results) -> str:
-    """The page."""
+    """Return the page."""
     parts = {
         "machine": table(["", ""], list(results.machine.items()), left=2),
         "ways": table(["setup", "description"], list(results.ways.items()), left=2),
@@ -43,7 +44,7 @@ def text(results: Results) -> str:
 
 
 def _what_the_filter_takes(results: Results) -> str:
-    """Of Envoy's own time, whatever answers it."""
+    """Return a sentence on Envoy's own CPU time."""
     ours, alone, peer = (results.figures(way, "1 kB", 32) for way in (FAST, ALONE, SGLANG))
     if ours is None or alone is None:
         return ""

@@ -1,7 +1,7 @@
-"""Routers of others: HTTP proxies in Rust that choose by cached prefixes, too.
+"""Other routers: HTTP proxies in Rust that also choose by cached prefixes.
 
-They come from PyPI into an environment of their own (`make .routers/.installed`), and are
-measured where that is there. Each has one worker thread (of tokio's), as Envoy has.
+`make .routers/.installed` installs them from PyPI into a separate environment. Without it they are
+not measured. Each has one worker thread (of tokio), as Envoy has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PEERS = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}
 
 
 class Peer(Process):
-    """One of them, in front of workers that it is told of at its start."""
+    """A router in front of workers that its command line names."""
 
     def __init__(self, name: str, workers: Sequence[str], directory: Path) -> None:
         self.port = free_port()
@@ -32,7 +32,7 @@ class Peer(Process):
         self._workers = len(workers)
 
     async def is_ready(self) -> bool:
-        """Whether it knows all of its workers: it listens before it does."""
+        """True if it knows all of its workers. It listens earlier than that."""
         url = f"http://127.0.0.1:{self.port}/readiness"
         try:
             async with aiohttp.ClientSession() as session, session.get(url) as response:
@@ -43,5 +43,5 @@ class Peer(Process):
 
 
 def installed() -> list[str]:
-    """Those that can be run."""
+    """Return the names of the installed routers."""
     return [name for name in PEERS if (ENVIRONMENT / "bin" / name).exists()]

@@ -1,8 +1,8 @@
-"""What PrefixCache costs beside PrefixHash: prompts, decisions, memory; part of `make bench`.
+"""The cost of PrefixCache compared with PrefixHash: prompts, decisions, memory.
 
-CPU time of this process, the best of several rounds in which the two take turns: neighbours
-only ever make it longer. The garbage collector runs as it does in the product, and in each decision
-another request ends, so that as many are in flight as a loaded fleet has.
+CPU time of this process, the best of several rounds in which the two alternate, because other
+processes can only add time. The garbage collector runs as in the product. Each decision ends an
+earlier request, so that as many are in flight as on a loaded fleet.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ ENDPOINTS = (10, 100, 200)
 
 INDEX_ENDPOINTS = 200
 ADDED = (256, 4, 1)
-"""Blocks that a prompt adds to what is known: a new long one, a turn of a chat, a short one."""
+"""New blocks of a prompt: a new long prompt, a turn of a chat, a short prompt."""
 
 
 def _new(resolved: ResolvedRequest, rng: Random) -> ResolvedRequest:
-    """The same request with a prompt that nobody has seen."""
+    """Return the request with a prompt that is new to the index."""
     prompt = Prompt(random_blocks(rng, BLOCKS), BLOCKS * BLOCK_BYTES)
     return resolved._replace(prompt=prompt, key=rng.getrandbits(64))
 
@@ -55,7 +55,7 @@ def _each(call: Callable[[T], object], values: Iterator[T]) -> Callable[[], obje
 
 
 def grid(times: int) -> Grid:
-    """Reading and deciding."""
+    """Return the times to read a prompt and to decide."""
     heads, known = bodies(), documents()
     reading = _reading(heads, known, times)
     rows = [["-", what, *_shown(costs)] for what, costs in reading.items()]
@@ -107,7 +107,7 @@ def _deciding(
 
 
 def memory_grid(blocks: int) -> Grid:
-    """What an index takes that has room for so many blocks, each in a process of its own."""
+    """Return the memory of an index by its capacity, each measured in its own process."""
     rows = []
     for added in ADDED:
         command = [sys.executable, "-m", "extproc.lab.bench.prefix_cache"]
@@ -122,9 +122,10 @@ def memory_grid(blocks: int) -> Grid:
 
 
 def measure_memory(blocks: int, added: int) -> list[float]:
-    """Megabytes of this process before, with the index full, and after as many blocks more.
+    """Return this process's megabytes: before, with a full index, and after as many more blocks.
 
-    And, last, how many blocks it then has: each prompt is a run of its own, which takes room, too.
+    The last figure is the number of blocks. Each prompt is a separate run of blocks, which takes
+    room too.
     """
     import_module("extproc.app")  # in memory, as in the product
     rng, index = Random(3), PrefixIndex(blocks)
@@ -140,14 +141,14 @@ def measure_memory(blocks: int, added: int) -> list[float]:
 
 
 def _resident() -> float:
-    """Megabytes of memory in use."""
+    """Return the megabytes of memory in use."""
     status = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in status if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024 / 1e6
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line of the process whose memory is measured."""
+    """Run the command line of the process whose memory is measured."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.prefix_cache")
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--added", type=int, required=True, help="by each prompt")

@@ -1,7 +1,7 @@
-"""Where the time of a decision goes: `make profile`.
+"""A CPU profile of a decision: `make profile`.
 
-The profiler makes every call dearer, small ones most of all: the order of the functions is what
-to look at, and `make bench` has the costs.
+The profiler adds time to every call, most of all to short ones. So the order of the functions
+matters; `make bench` has the times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOT = Path(extproc.__file__).parents[1]
 
 
 def grid(strategy: str, requests: int = REQUESTS, size: int = SIZE) -> Grid:
-    """The functions with the most time of their own: decode, decide, encode, release."""
+    """Return the functions with the most own time: decode, decide, encode, release."""
     path = DecisionPath(strategy, ENDPOINTS, size)
     path.run(requests // 10)
     profile = Profile()
@@ -53,14 +53,14 @@ def grid(strategy: str, requests: int = REQUESTS, size: int = SIZE) -> Grid:
 
 def _name(code: str | CodeType) -> str:
     if isinstance(code, str):
-        return _ADDRESS.sub("", code.strip("<>"))  # of C
+        return _ADDRESS.sub("", code.strip("<>"))  # implemented in C
     path = Path(code.co_filename)
     file = path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else Path(path.name)
     return f"{file}: {code.co_qualname}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of `make profile`."""
+    """Run the command line of `make profile`."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.profile")
     parser.add_argument("strategy", nargs="*", help=f"default: {', '.join(STRATEGIES)}")
     parser.add_argument("--requests", type=int, default=REQUESTS)

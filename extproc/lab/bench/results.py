@@ -1,4 +1,4 @@
-"""All figures of one run: what is written as JSON, and what the tables and the page are made of."""
+"""All figures of one run, for JSON, tables and the page."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from extproc.lab.stack.sidecar import compiled_environment
 
 @dataclass(frozen=True)
 class Results:
-    """Of one run on one machine."""
+    """Figures of one run on one machine."""
 
     machine: Mapping[str, str]
     ways: Mapping[str, str]
-    """What each is, by name."""
+    """Descriptions of the setups by name."""
     rows: Sequence[Row]
     held: Sequence[Held]
     p99_us: Mapping[str, float]
-    """The slowest of a hundred decisions among 100 endpoints, by strategy."""
+    """p99 of a decision among 100 endpoints, by strategy."""
     grids: Mapping[str, Grid]
-    """What is only shown, by the name that the page has for it."""
+    """Finished tables, by their names in the page's template."""
 
     def figures(self, way: str, size: str, connections: int) -> Figures | None:
-        """Of a row, if it was measured."""
+        """Return the figures of a row, if it was measured."""
         for row in self.rows:
             if (row.way, row.size, row.connections) == (way, size, connections):
                 return row.figures
         return None
 
     def streams(self, way: str, streams: int) -> Held | None:
-        """Of a way with so many, if it was measured."""
+        """Return a setup's figures with that many streams, if they were measured."""
         found = (one for one in self.held if (one.way, one.streams) == (way, streams))
         return next(found, None)
 
     @property
     def failed(self) -> int:
-        """Requests and streams, all ways together."""
+        """Failed requests and streams of all setups."""
         return sum(row.figures.failed for row in self.rows) + sum(one.failed for one in self.held)
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the figures as JSON."""
         path.write_bytes(_ADAPTER.dump_json(self, indent=1) + b"\n")
 
 
@@ -60,12 +60,12 @@ _ADAPTER = TypeAdapter(Results)
 
 
 def read(path: Path) -> Results:
-    """What `write` wrote."""
+    """Read the figures from a file."""
     return _ADAPTER.validate_json(path.read_bytes())
 
 
 def machine() -> dict[str, str]:
-    """What the figures hang on."""
+    """Describe the machine and the software that the figures depend on."""
     return {
         "cores": str(os.cpu_count()),
         "processor": _processor(),
@@ -78,7 +78,7 @@ def machine() -> dict[str, str]:
 
 
 def _loop() -> str:
-    """What `wire.run` takes."""
+    """Return the event loop that `wire.run` uses."""
     try:
         return f"uvloop {version('uvloop')}"
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A router with requests that come and go, without any transport, and its cost in CPU time."""
+"""A router with requests that come and go, without a transport, and its CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from extproc.core.schema import ModelsSpec
 from extproc.core.strategies import build
 
 BLOCKS = 256
-"""Of each prompt: what Envoy shows of a large body."""
+"""Blocks of each prompt: as many as Envoy shows of a large body."""
 
 SYSTEM_PROMPTS, USERS = 20, 10
 _SYSTEM_BYTES = 12_000
@@ -28,7 +28,7 @@ _IN_FLIGHT = 4  # for each endpoint
 _CACHE = Report(Load(1, 0.5), 10, block_size=16, blocks=28_000)
 
 ROUNDS = 9
-"""The best of which counts."""
+"""Rounds, of which the best counts."""
 
 
 class BusyRouter:
@@ -51,17 +51,17 @@ class BusyRouter:
         self._leases: deque[Lease] = deque()
 
     def resolve(self, document: Document | None) -> ResolvedRequest:
-        """The request as the strategy sees it."""
+        """Return the request as the strategy sees it."""
         return self.router.resolve("m", document, {})
 
     def decide(self, resolved: ResolvedRequest) -> None:
-        """One request comes and, once there are enough, the oldest goes."""
+        """Add a request and, once there are enough, end the oldest."""
         self._leases.append(self.router.decide(resolved).lease)
         if len(self._leases) > _IN_FLIGHT * len(self.addresses):
             self._leases.popleft().release()
 
     def fill(self, rng: Random) -> None:
-        """Other prompts fill the index of every endpoint, so that each new one evicts."""
+        """Fill the index of every endpoint with other prompts, so that each new one evicts."""
         prefixes = self.signals.prefixes
         for address in self.addresses:
             before = -1
@@ -71,30 +71,30 @@ class BusyRouter:
 
 
 def bodies() -> list[bytes]:
-    """The heads of requests that share system prompts."""
+    """Return the heads of requests that share system prompts."""
     return [_body(number % SYSTEM_PROMPTS, number) for number in range(SYSTEM_PROMPTS * USERS)]
 
 
 def _body(system: int, user: int) -> bytes:
     shared = f"system {system} " + "lorem ipsum " * (_SYSTEM_BYTES // 12)
     own = f"user {user} " + "dolor sit amet " * (BLOCKS * BLOCK_BYTES // 15)
-    own = own[: BLOCKS * BLOCK_BYTES - len(shared)]  # with the roles it is a little more
+    own = own[: BLOCKS * BLOCK_BYTES - len(shared)]  # the roles add a little
     messages = [{"role": "system", "content": shared}, {"role": "user", "content": own}]
     return json.dumps({"model": "m", "messages": messages}).encode()[:-3]
 
 
 def random_blocks(rng: Random, number: int) -> list[int]:
-    """Of a prompt that nobody has seen."""
+    """Return the blocks of a new prompt."""
     return [rng.getrandbits(64) for _ in range(number)]
 
 
 def documents() -> list[Document]:
-    """The same requests, read."""
+    """Return the same requests, parsed."""
     return [parse_document(head, complete=False) for head in bodies()]
 
 
 def best(ways: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:
-    """Of each way the microseconds for one call, in its best round of so many calls."""
+    """Return the microseconds per call of each function, in its best round of `times` calls."""
     found = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, call in ways.items():

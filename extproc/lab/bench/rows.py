@@ -1,12 +1,12 @@
-"""Every way under every load.
+"""Every setup under every load.
 
-All ways are up for the whole time, before the same upstreams, and take turns: a row is
-measured in short rounds of every way in turn, and of each figure the median of the rounds
-counts. So what neighbours do to the machine meets all of them alike, and one bad moment nobody.
+All setups run during the whole measurement, in front of the same upstreams, and take turns. A row
+is the median over short rounds of each setup. So other processes on the machine affect all setups
+alike.
 
-CPU time per request is the figure to trust. It hardly moves when neighbours are noisy, or when
-the generator wants a core, as requests per second do: these say how well the processes of a way
-share two cores with the generator and the upstreams, which are the same for all.
+CPU time per request is the most reliable figure: it hardly depends on other processes. Requests per
+second show how well a setup's processes share two cores with the generator and the upstreams, which
+are the same for all.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ CONNECTIONS = (1, 32, 256)
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The extent of the measurement."""
 
     sizes: Sequence[str] = tuple(SIZES)
     connections: Sequence[int] = CONNECTIONS
     rounds: int = 3
     seconds: float = 0.6
-    """Of each round of each way."""
+    """Seconds of each setup's round."""
     warm_up_seconds: float = 0.7
-    """Of each way, before all rows."""
+    """Seconds of each setup before all rows."""
 
 
 QUICK = Effort(("1 kB", "2 MB"), (2,), rounds=1, seconds=0.1, warm_up_seconds=0.1)
-"""Shows that everything runs; the figures say nothing."""
+"""Shows that everything runs; the figures mean nothing."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One round, or the medians of several."""
+    """Figures of one round, or the medians of several."""
 
     per_second: float
     p50_ms: float
     p99_ms: float
     proxy_us: float
-    """CPU time per request, user and system, of Envoy or of the router that stands in its place."""
+    """CPU time per request, user and system, of Envoy or of the router in its place."""
     sidecar_us: float | None
     proxy_mb: float
     sidecar_mb: float | None
     generator_cores: float
     upstream_cores: float
     failed: int
-    """Without an answer, with another than 200, or not decided by the sidecar that is measured."""
+    """Requests without a response, with another status than 200, or not decided by the sidecar."""
 
     @property
     def cpu_us(self) -> float:
-        """Of all that the way consists of."""
+        """CPU time per request of all processes of the setup."""
         return self.proxy_us + (self.sidecar_us or 0)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A way under a load."""
+    """A setup under a load."""
 
     way: str
     size: str
@@ -79,13 +79,13 @@ class Row:
 
 @dataclass
 class _Stage:
-    """What is up."""
+    """The running processes."""
 
     upstream: Process
     running: dict[str, Running]
 
     async def round(self, way: str, size: int, connections: int, seconds: float) -> Figures:
-        """One round of one way."""
+        """Run one round of one setup."""
         running = self.running[way]
         watched = [self.upstream, running.proxy, running.sidecar]
         undecided = await running.undecided()
@@ -101,7 +101,7 @@ class _Stage:
 async def measure(
     ways: Sequence[Way], effort: Effort, directory: Path, progress: Callable[[], object]
 ) -> list[Row]:
-    """All rows, by size, connections and way."""
+    """Measure all rows, ordered by size, connections and setup."""
     async with AsyncExitStack() as cleanup:
         upstream, addresses = await start_upstreams(directory, cleanup)
         stage = _Stage(upstream, {})
@@ -127,7 +127,7 @@ async def _row(stage: _Stage, size: str, connections: int, effort: Effort) -> li
 
 
 def medians(rounds: Sequence[Figures]) -> Figures:
-    """Of each figure; but what failed in any round has failed."""
+    """Return the median of each figure, and the sum of all failures."""
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(Figures)):
         values = [getattr(one, name) for one in rounds]
@@ -138,7 +138,7 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 def _figures(
     load: Load, running: Running, upstream: float, proxy: float, sidecar: float
 ) -> Figures:
-    # A way that answers nothing has failed; what that cost is nobody's figure.
+    # A setup without responses has failed, so its cost does not matter.
     answers = len(load.latencies) or 1
     beside = running.sidecar
     return Figures(
@@ -160,6 +160,6 @@ def _cpu_seconds(process: Process | None) -> float:
 
 
 def _forget_output(process: Process | None) -> None:
-    """Gigabytes of access log are of no use to anybody; it is open for appending."""
+    """Truncate the logs, because access logs would take gigabytes. They are open for appending."""
     for output in (process.stdout, process.stderr) if process else ():
         os.truncate(output, 0)

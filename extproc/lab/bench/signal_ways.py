@@ -1,4 +1,4 @@
-"""Fleets whose signals are read beside the decisions, and what came of those; see `signals`."""
+"""Fleets whose metrics are read during decisions, and the results; see `signals`."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from extproc.lab.stack.processes import Process, until
 
 ENDPOINTS = 200
 
-# By then those that fail are asked seldom, and those that send too much for a while not at all.
+# By then, failing endpoints are scraped rarely, and flooding ones not at all for a while.
 SETTLE_SECONDS = 10.0
 _WINDOWS = 20
 _READING = "LeastQueue"
-"""A strategy that reads the signals of its endpoints."""
+"""A strategy that reads the metrics of its endpoints."""
 
 
 @dataclass
 class Way:
-    """One kind of fleet beside the decisions, and what came of them."""
+    """One kind of fleet during decisions, and the results."""
 
     name: str
     manner: Manner
     strategy: str
     latencies: list[float] = field(default_factory=list)
-    """Seconds from a request's sending to its answer, in the order of the answers."""
+    """Seconds from sending a request to its reply, in the order of the replies."""
     failed: int = 0
     cpu_seconds: float = 0.0
     seconds: float = 0.0
     readings: Counter[str] = field(default_factory=Counter)
 
     def signal_read(self, path: str, result: str) -> None:
-        """Counts a reading."""
+        """Count a scrape."""
         self.readings[result] += 1
 
     def percentile_us(self, percent: float) -> float:
-        """Of the latencies, in microseconds."""
+        """Return a percentile of the latencies, in microseconds."""
         size = max(len(self.latencies) // _WINDOWS, 1)
         windows = (self.latencies[i : i + size] for i in range(0, len(self.latencies), size))
         return median(sorted(w)[int(len(w) * percent / 100)] for w in windows) * 1e6
 
     def settle_seconds(self, longest: float = SETTLE_SECONDS) -> float:
-        """How long to wait until things are as they stay; only readings take their time."""
+        """Return the time to wait for a steady state. Only scrapes need it in full."""
         return longest if self.strategy == _READING else longest / 10
 
     @property
     def cpu_percent(self) -> float:
-        """Of one core."""
+        """Share of one core."""
         return 100 * self.cpu_seconds / self.seconds
 
     def document(self, addresses: Sequence[str], served_by: Sequence[str]) -> dict[str, Any]:
-        """The models: one that requests call, and the fleet beside it."""
+        """Return the models: one that requests call, and the fleet."""
         fleet = {"strategy": self.strategy}
         return {
             "models": [
@@ -72,8 +72,9 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """Those that are compared, each between two without any reading: by as much as those differ
-    among themselves, any two do.
+    """Return the compared fleets, each between two periods without scrapes.
+
+    The differences between those periods show the noise.
     """
     found = [_alone()]
     for name, manner in (
@@ -90,7 +91,7 @@ def _alone() -> Way:
 
 
 async def fleets_of(directory: Path, cleanup: AsyncExitStack) -> Mapping[Manner, list[str]]:
-    """Addresses of stand-in endpoints of each manner, each fleet in a process of its own."""
+    """Start a process of stand-in endpoints for each manner and return their addresses."""
     found = {}
     for manner in Manner:
         arguments = ["--ports", str(ENDPOINTS), "--manner", manner]
@@ -107,7 +108,7 @@ def _has_printed(process: Process) -> bool:
 def spawn(
     module: str, arguments: Sequence[str], name: str, directory: Path, cleanup: AsyncExitStack
 ) -> Process:
-    """A program of the laboratory."""
+    """Start a program of the laboratory."""
     command = [sys.executable, "-m", f"extproc.lab.{module}", *arguments]
     process = Process(name, command, directory)
     cleanup.push_async_callback(process.stop)
@@ -116,7 +117,7 @@ def spawn(
 
 
 def grid(title: str, measured: Sequence[Way]) -> Grid:
-    """The ways with their ratios to those beside them, where nobody is asked."""
+    """Compare each fleet with the periods without scrapes before and after it."""
     rows = []
     for position, way in enumerate(measured):
         beside = (

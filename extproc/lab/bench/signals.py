@@ -1,12 +1,11 @@
-"""What reading endpoints' signals costs those who wait for a decision; part of `make bench`.
+"""The effect of reading endpoints' metrics on decisions.
 
-Requests come one by one from another process at random times, as they do in life: a
-decision is late if it has to wait for something else in the event loop. The same
-requests are decided while nobody is asked for signals, and while 200 endpoints are that
-answer well, hang, or send 100 MB.
+Requests arrive one by one from another process at random times, as in production. A decision is
+late if it waits for other work in the event loop. The same requests are decided without scrapes,
+and during scrapes of 200 endpoints that respond well, hang, or send 100 MB.
 
-Neighbours on the same cores delay decisions more than any of that. So percentiles are
-taken of many short times, and the one in the middle counts.
+Other processes on the same cores delay decisions more than that. So the figures are medians of the
+percentiles of many short periods.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _REQUESTS_PER_SECOND = 1000.0
 _STAMP = struct.Struct("d")
 
 Messages = Sequence[tuple[bytes, bytes]]
-"""Of each request the headers and the body, as Envoy sends them."""
+"""The messages of each request: headers and body, as Envoy sends them."""
 
 
 async def measure(messages: Messages, seconds: float) -> list[Way]:
-    """Decisions in this process; each way for so many seconds."""
+    """Measure decisions in this process, each fleet for so many seconds."""
     measured = ways()
-    # What cannot be read is told to nobody here.
+    # Failed scrapes are not logged here.
     logging.getLogger("extproc.signals").setLevel(logging.ERROR)
     async with AsyncExitStack() as cleanup:
         directory = Path(cleanup.enter_context(TemporaryDirectory(prefix="extproc-bench-")))
@@ -102,7 +101,7 @@ def _decider(router: Router, messages: Messages, rng: Random) -> Callable[[], No
 
 
 def _answer(receiving: socket.socket, decide: Callable[[], None], latencies: list[float]) -> None:
-    """One request for each call, so that others have their turn between two, as with gRPC."""
+    """Handle one request for each call, so that other tasks run in between, as with gRPC."""
     (sent,) = _STAMP.unpack(receiving.recv(_STAMP.size))
     decide()
     latencies.append(perf_counter() - sent)
@@ -117,17 +116,17 @@ def _drain(receiving: socket.socket) -> None:
 
 
 def send(port: int, per_second: float) -> None:
-    """Sends the time of sending to a port, at random times, until killed."""
+    """Send the time of sending to a port, at random times, until killed."""
     rng = Random(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         while True:
             sleep(rng.expovariate(per_second))
-            # The clock is the same for all processes of a machine.
+            # All processes of a machine share the clock.
             sending.sendto(_STAMP.pack(perf_counter()), ("127.0.0.1", port))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The sender's command line."""
+    """Run the sender's command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.signals")
     parser.add_argument("--send-to", type=int, required=True, help="port")
     send(parser.parse_args(arguments).send_to, _REQUESTS_PER_SECOND)

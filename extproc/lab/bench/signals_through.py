@@ -1,4 +1,4 @@
-"""The same fleets beside whole requests through Envoy; part of `make bench`."""
+"""The same fleets during whole requests through Envoy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE = 1_000
 
 
 async def measure(directory: Path, seconds: float, progress: Callable[[], object]) -> list[Way]:
-    """Each way for so many seconds; latencies are those of whole requests."""
+    """Measure each fleet for so many seconds; latencies are those of whole requests."""
     measured = ways()
     async with AsyncExitStack() as cleanup:
         fleets = await fleets_of(directory, cleanup)

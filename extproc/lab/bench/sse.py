@@ -1,7 +1,7 @@
-"""What it takes to hold thousands of streams open: memory, and CPU time for a stream's whole life.
+"""Memory and CPU time of thousands of open streams.
 
-Each way is started anew for each number of streams, for what a process has taken once it seldom
-gives back. "At" is the moment when the last stream has its first chunk.
+Each setup restarts for each number of streams, because a process rarely returns memory. "At" is the
+moment when the last stream has its first chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETTLE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Crowd:
-    """So many streams at once."""
+    """A number of concurrent streams."""
 
     streams: int
     interval: float
@@ -44,23 +44,23 @@ class Memory:
     after: float
 
     def per_stream_kb(self, streams: int) -> float:
-        """What each stream added."""
+        """Return the added memory of each stream."""
         return (self.at - self.before) * 1e3 / streams
 
 
 @dataclass(frozen=True)
 class Held:
-    """A way with its streams."""
+    """A setup with its streams."""
 
     way: str
     streams: int
     at_once: int
-    """The most that were open together: all of them, if none failed."""
+    """The most streams that were open together: all of them, if none failed."""
     proxy: Memory
     sidecar: Memory | None
     proxy_us: float
     sidecar_us: float | None
-    """CPU time of each stream, all its chunks included."""
+    """CPU time of each stream, including all its chunks."""
     seconds: float
     failed: int
 
@@ -68,8 +68,8 @@ class Held:
 async def measure(
     ways: Sequence[Way], crowds: Sequence[Crowd], directory: Path, progress: Callable[[], object]
 ) -> list[Held]:
-    """All ways with each number of streams."""
-    limits.raise_file_limit()  # of open files, for those that are started here
+    """Measure all setups with each number of streams."""
+    limits.raise_file_limit()  # open files, inherited by the processes that start here
     found = []
     for crowd in crowds:
         for number, way in enumerate(ways):
@@ -117,7 +117,7 @@ async def _client(port: int, streams: int) -> asyncio.subprocess.Process:
 
 
 async def _said(client: asyncio.subprocess.Process) -> dict[str, float]:
-    """The next line. Raises RuntimeError if there is none."""
+    """Return the next line. Raises RuntimeError if there is none."""
     assert client.stdout is not None
     line = await client.stdout.readline()
     if not line:

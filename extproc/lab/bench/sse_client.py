@@ -1,5 +1,6 @@
-"""Holds many streams open at once; a process of its own. Prints a line of JSON when all are
-open, and one when all have ended.
+"""A process that holds many streams open at once.
+
+It prints a line of JSON when all are open, and another when all have ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SIZE = 1_000
 """Bytes of each request's body."""
 
 _WAITING = 256
-"""Requests under way without a first chunk: a burst of all of them would measure queues."""
+"""Most requests without a first chunk: a burst of all of them would measure queues."""
 
 _PATIENCE_SECONDS = 300
 
@@ -35,7 +36,7 @@ class _Stream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one without being a subclass.
+        # uvloop's transport is one without being a subclass.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._asked)
 
@@ -62,7 +63,7 @@ class _Stream(asyncio.Protocol):
 
 
 class _Streams:
-    """How many there are, and were."""
+    """Counts of open and ended streams."""
 
     def __init__(self, number: int) -> None:
         self.at_once = 0
@@ -75,7 +76,7 @@ class _Streams:
         self._open = 0
 
     def begun(self, accepted: bool) -> None:
-        """The first bytes of an answer are there, or the connection is lost."""
+        """Note that a response has begun, or that its connection was lost."""
         self.waiting.release()
         self.refused += not accepted
         self._open += 1
@@ -85,7 +86,7 @@ class _Streams:
             self.all_begun.set()
 
     def ended(self, whole: bool) -> None:
-        """The answer has ended, or its connection is lost."""
+        """Note that a response has ended, or that its connection was lost."""
         self.whole += whole
         self._open -= 1
         self._to_end -= 1
@@ -94,7 +95,7 @@ class _Streams:
 
 
 async def hold(port: int, number: int) -> None:
-    """Opens them, and waits for their ends."""
+    """Open the streams and wait for their ends."""
     streams = _Streams(number)
     requests = [request(body(SIZE, key, stream=True)) for key in range(PREFIXES)]
     loop = asyncio.get_running_loop()
@@ -116,7 +117,7 @@ def _say(**figures: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.sse_client")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--streams", type=int, required=True)

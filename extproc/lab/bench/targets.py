@@ -1,4 +1,4 @@
-"""What the benchmark is to show, and whether it does."""
+"""Targets of the benchmark and a verdict on each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MISSING = "not measured"
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and the bound that it is to keep."""
+    """A figure and its limit."""
 
     what: str
     limit: float
     value: Callable[[Results], float | None]
-    """None where something that it needs was not measured."""
+    """Returns None if a figure that it needs was not measured."""
     at_most: bool = True
 
     def holds(self, value: float) -> bool:
-        """Whether it is met."""
+        """True if the value meets the target."""
         return value <= self.limit if self.at_most else value >= self.limit
 
 
@@ -72,7 +72,7 @@ def _added_ms(results: Results) -> float | None:
 
 def _streams_mb(results: Results) -> float | None:
     held = results.streams(FAST, 8_000)
-    # Of fewer at once the memory says nothing.
+    # With fewer streams the memory means nothing.
     if held is None or held.sidecar is None or held.at_once < held.streams:
         return None
     return held.sidecar.at
@@ -97,7 +97,7 @@ TARGETS = (
 
 
 def grid(results: Results) -> Grid:
-    """Each target; bodies of 1 kB and 32 connections where nothing else is said."""
+    """Return the table of targets."""
     rows = [_row(target, target.value(results)) for target in TARGETS]
     title = "targets: 1 kB and 32 connections unless the row says otherwise"
     return Grid(title, ["", "measured", "target", "met"], rows)

@@ -1,6 +1,6 @@
 """CPU time of a request with TLS between Envoy and the sidecar, on each transport.
 
-`python -m extproc.lab.bench.tls` measures it by itself, in half a minute.
+Run `python -m extproc.lab.bench.tls`; it takes half a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EFFORT = Effort(("1 kB", "32 kB", "400 kB"), (32,), rounds=3)
 
 
 def main() -> None:
-    """Prints a line for each way and size."""
+    """Print a line for each setup and size."""
     console = Console()
     with TemporaryDirectory(prefix="extproc-bench-") as name:
         directory = Path(name)

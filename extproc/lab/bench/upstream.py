@@ -1,8 +1,8 @@
-"""The upstreams: several ports of one process, which answer at once or stream slowly.
+"""The upstreams: several ports of one process, which respond at once or stream slowly.
 
-They stand for vLLM engines. Streams stop at their first chunk until there are as many as are to be
-open at once, however long a way takes to open them. Then all take their next chunk at the same
-tick: one timer for thousands of them costs next to nothing.
+They stand for vLLM engines. Streams stop after their first chunk until the requested number is
+open, however long that takes. Then all send their next chunk at the same tick, so thousands of them
+need one timer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from extproc.lab.load import limits
 UPSTREAMS = 8
 
 _PATIENCE_SECONDS = 5
-"""For one more stream of those that are to be open at once."""
+"""Time to wait for one more stream of those that should be open at once."""
 
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 _STREAM = (
@@ -29,7 +29,7 @@ _STREAM = (
 
 
 def _event(text: str) -> bytes:
-    """A server-sent event as a chunk of a body."""
+    """Return a server-sent event as a chunk of a body."""
     data = f"data: {text}\n\n".encode()
     return b"%x\r\n%s\r\n" % (len(data), data)
 
@@ -49,7 +49,7 @@ _LAST = _event("[DONE]") + b"0\r\n\r\n"
 
 
 class _Upstream(asyncio.Protocol):
-    """One connection; what it does with a request is for others to say."""
+    """One connection. Its owner decides how to respond."""
 
     def __init__(self, answer: Callable[[_Upstream], None]) -> None:
         self._answer = answer
@@ -58,12 +58,12 @@ class _Upstream(asyncio.Protocol):
         self.chunks_left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one without being a subclass.
+        # uvloop's transport is one without being a subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self._reader.feed(data):
-            # Health checks and questions about the model are never streams.
+            # Health checks and requests for the model list are never streams.
             if self._reader.head.startswith(b"GET"):
                 self.write(_ANSWER)
             else:
@@ -71,17 +71,17 @@ class _Upstream(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is somebody to write to."""
+        """True if the connection is still open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def write(self, data: bytes) -> None:
-        """Sends it."""
+        """Write to the connection."""
         assert self._transport is not None
         self._transport.write(data)
 
 
 class _Streams:
-    """Answers under way."""
+    """Open responses."""
 
     def __init__(self, chunks: int, interval: float, together: int) -> None:
         self._chunks = chunks
@@ -91,7 +91,7 @@ class _Streams:
         self._last_begun = 0.0
 
     def begin(self, upstream: _Upstream) -> None:
-        """Another one."""
+        """Add a response."""
         upstream.chunks_left = self._chunks
         upstream.write(_STREAM + CHUNK)
         upstream.chunks_left -= 1
@@ -99,14 +99,14 @@ class _Streams:
         self._last_begun = monotonic()
 
     async def _gather(self) -> None:
-        """Waits until all are open, or no more of them come."""
+        """Wait until all are open, or no more arrive."""
         while len(self._open) < self._together:
             if self._open and monotonic() - self._last_begun > _PATIENCE_SECONDS:
                 return
             await asyncio.sleep(0.05)
 
     async def tick(self) -> None:
-        """Sends each the next chunk in time, for ever."""
+        """Send each response's next chunk on time, endlessly."""
         await self._gather()
         loop = asyncio.get_running_loop()
         due = loop.time()
@@ -128,7 +128,7 @@ def _at_once(upstream: _Upstream) -> None:
 
 
 async def serve(ports: int, streams: _Streams | None) -> None:
-    """Serves on ports of its own choosing, which it prints, until killed."""
+    """Serve on free ports, which it prints, until killed."""
     answer = streams.begin if streams else _at_once
     loop = asyncio.get_running_loop()
     servers = [
@@ -140,7 +140,7 @@ async def serve(ports: int, streams: _Streams | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.upstream")
     parser.add_argument("--ports", type=int, default=UPSTREAMS)
     parser.add_argument("--chunks", type=int, default=0, help="of each answer; 0: none is streamed")

@@ -1,4 +1,4 @@
-"""The ways that are compared: each a stack of processes in front of the same upstreams."""
+"""The compared setups: each is a stack of processes in front of the same upstreams."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.sidecar import FileSidecar
 
 TRANSPORTS = ("grpcio", "fast")
-"""Of `extproc serve`."""
+"""Transports of `extproc serve`."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A way that is up."""
+    """A running setup."""
 
     port: int
     proxy: Process
     sidecar: Process | None = None
 
     async def undecided(self) -> int:
-        """Requests so far that Envoy let pass without the sidecar's decision, as `envoy.yaml` has
-        it do when the sidecar is late: they cost it nothing, and must not make it look cheap.
+        """Count the requests that Envoy passed without the sidecar's decision.
+
+        `envoy.yaml` does that when the sidecar is late. Such requests cost the sidecar nothing, and
+        must not make it seem cheap.
         """
         if self.sidecar is None or not isinstance(self.proxy, Envoy):
             return 0
@@ -39,16 +41,16 @@ class Running:
 
 
 Start = Callable[[Sequence[str], Path, AsyncExitStack], Awaitable[Running]]
-"""Starts a way before such upstreams, with its files in a directory of its own."""
+"""Starts a setup in front of upstreams, with its files in its own directory."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One of those compared."""
+    """A compared setup."""
 
     name: str
     description: str
-    """What it is, for those who read the table."""
+    """Its description in the table."""
     start: Start
 
 
@@ -58,12 +60,12 @@ VLLM, SGLANG = (f"{name} {version}" for name, version in peers.PEERS.items())
 
 
 def of_transport(transport: str) -> str:
-    """The name of the way with the sidecar on it."""
+    """Return the name of the setup with the sidecar on this transport."""
     return f"Envoy + extproc {transport}"
 
 
 def with_tls(pair: KeyPair) -> list[Way]:
-    """The sidecar on each transport, with TLS between Envoy and it."""
+    """Return the sidecar's setups on each transport, with TLS between Envoy and the sidecar."""
     description = (
         "`PrefixHash` in `extproc serve --transport {} --tls-cert ...`; Envoy with one worker"
     )
@@ -78,7 +80,7 @@ def with_tls(pair: KeyPair) -> list[Way]:
 
 
 def ways(with_peers: bool) -> list[Way]:
-    """Those that can be run here, in the order of the tables."""
+    """Return the setups that can run here, in the order of the tables."""
     found = [
         Way(ALONE, "round robin, no filter; one worker", _start_alone),
         Way(LUA, "a Lua filter hashes the start of the prompt; one worker", _start_lua),
@@ -97,7 +99,7 @@ def ways(with_peers: bool) -> list[Way]:
 async def start_upstreams(
     directory: Path, cleanup: AsyncExitStack, arguments: Sequence[str] = ()
 ) -> tuple[Process, list[str]]:
-    """Their process, and their addresses."""
+    """Start the upstreams. Return their process and their addresses."""
     command = [sys.executable, "-m", "extproc.lab.bench.upstream", *arguments]
     process = Process("upstream", command, directory)
     cleanup.push_async_callback(process.stop)

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as far as a benchmark needs it: what requests look like, and where a message ends.
+"""HTTP/1.1 as far as the benchmark needs it: requests, and the ends of messages.
 
-The cheaper the generator and the upstreams are, the more of the machine is left for what is
-measured. So bodies are counted and not kept, and a connection has one message at a time.
+A cheap generator and cheap upstreams leave more of the machine to the measured processes. So bodies
+are counted and not stored, and a connection has one message at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 MODEL = "llama"
 PATH = "/v1/chat/completions"
 PREFIXES = 64
-"""Distinct beginnings of prompts."""
+"""Distinct prefixes of prompts."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -27,14 +27,14 @@ _CHUNKS_END = b"\r\n0\r\n\r\n"
 
 
 def body(size: int, key: int, *, stream: bool = False) -> bytes:
-    """A chat request of `size` bytes, if that is not too few; `key` makes its prefix."""
+    """Return a chat request of `size` bytes, if that is enough; `key` chooses its prefix."""
     before, after = _around_the_key(size, stream)
     return b"%s%03d%s" % (before, key, after)
 
 
 @cache
 def _around_the_key(size: int, stream: bool) -> tuple[bytes, bytes]:
-    """JSON takes its time for megabytes, and only their beginnings differ."""
+    """Cache the parts around the key, because encoding megabytes of JSON takes long."""
     asked = {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": ""}]}
     text = "user 000 asks: " + "lorem ipsum " * (size // 12)
     asked["messages"] = [{"role": "user", "content": text[: size - len(json.dumps(asked))]}]
@@ -43,7 +43,7 @@ def _around_the_key(size: int, stream: bool) -> tuple[bytes, bytes]:
 
 
 def request(content: bytes) -> bytes:
-    """The whole request with such a body."""
+    """Return the whole request with such a body."""
     head = (
         f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
         f"content-length: {len(content)}\r\n\r\n"
@@ -56,15 +56,15 @@ class Reader:
 
     def __init__(self) -> None:
         self.head = b""
-        """Of the message that is under way or has just ended."""
+        """Head of the current or last message."""
         self._pending = b""
         self._in_body = False
         self._left = 0
         self._tail: bytes | None = None
-        """The last bytes of a body in chunks; None if it has a length."""
+        """The last bytes of a chunked body; None if the body has a length."""
 
     def feed(self, data: bytes) -> bool:
-        """Takes what came; whether it ends a message."""
+        """Feed received bytes. Return True if they end a message."""
         if not self._in_body:
             head, end, data = (self._pending + data).partition(_HEAD_END)
             if not end:
@@ -89,7 +89,7 @@ class Reader:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs it on the fastest event loop that is installed."""
+    """Run a coroutine on the fastest installed event loop."""
     try:
         from uvloop import new_event_loop
     except ImportError:

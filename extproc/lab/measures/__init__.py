@@ -1,1 +1,1 @@
-"""Figures of a run, published tables, charts."""
+"""Figures of a run, published tables and charts."""

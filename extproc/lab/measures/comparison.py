@@ -1,4 +1,4 @@
-"""Strategies side by side: the table that a comparison ends with, and the same for programs."""
+"""Comparison of strategies, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COLUMNS = (
 
 
 def table(summaries: Sequence[Summary]) -> Table:
-    """A row for each strategy; the last two columns are shares of the first row's figures.
+    """Return a table of 100 columns with a row for each strategy.
 
-    Fits 100 columns. Failures are told below, where there are any.
+    The last two columns compare with the first row. A caption counts failures, if any.
     """
     title = ", ".join(dict.fromkeys(summary.workload for summary in summaries))
     failures = [f"{one.strategy} {one.failed:,}" for one in summaries if one.failed]
@@ -39,7 +39,7 @@ def table(summaries: Sequence[Summary]) -> Table:
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
-    """The figures by name, as `json.dumps` takes them; what is not known is None, never NaN."""
+    """Return the figures by name for `json.dumps`; unknown figures are None, never NaN."""
     return {name: _plain(value) for name, value in asdict(summary).items()}
 
 
@@ -64,7 +64,7 @@ def _shown(value: float | None, form: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Notes may hold anything: what JSON has no form for becomes its text."""
+    """Return a value that JSON can represent; any other value becomes its text."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     match value:

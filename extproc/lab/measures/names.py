@@ -1,7 +1,7 @@
-"""What the metrics are called where people read them, with their units.
+"""Display names of metrics, with their units.
 
-The names themselves are those of vLLM's benchmark_serving.py in its JSON (`mean_ttft_ms`,
-`total_token_throughput`): attributes of `Summary` and keys of the published tables alike.
+The keys are those of vLLM's benchmark_serving.py in its JSON (`mean_ttft_ms`,
+`total_token_throughput`). Attributes of `Summary` and keys of the published tables use them too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHERS = {
 }
 
 ENGINE_METRICS = frozenset({"kv_cache_usage", "preemptions", "mean_queue_ms", "mean_session_ms"})
-"""Published, but not to be seen in the answers: a run may have them in its notes."""
+"""Published metrics that responses do not show. A run may have them in its notes."""
 
 _SHARES = frozenset({"hit_rate", "client_busy", "kv_cache_usage"})
 
@@ -47,7 +47,7 @@ _COUNTS = frozenset(
 
 
 def label(metric: str) -> str:
-    """What people call it, with its unit; of a metric not known here, its own name."""
+    """Return the display name with the unit; the key itself for an unknown metric."""
     if metric in _OTHERS:
         return _OTHERS[metric]
     statistic, _, quantity = metric.removesuffix("_ms").partition("_")
@@ -57,10 +57,10 @@ def label(metric: str) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether it is a share of something, 0 to 1, to be shown in percent."""
+    """True if it is a share from 0 to 1, shown in percent."""
     return metric in _SHARES
 
 
 def is_count(metric: str) -> bool:
-    """Whether it counts things, so that it has no decimals."""
+    """True if it is a count, shown without decimals."""
     return metric in _COUNTS

@@ -1,7 +1,7 @@
-"""The tables that others published of real fleets, to lay a run of ours beside.
+"""Published tables of real fleets, to compare with a run.
 
-They are in `published/*.yaml`, typed in from the publications, under the names that the
-metrics have in `Summary`. Strategies have our names; what the publication calls them is kept.
+`published/*.yaml` holds them, copied from the publications. Metrics have their names in `Summary`.
+Strategies have this product's names, with the publication's names as labels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES = ENGINE_METRICS | {one.name for one in fields(Summary)} - {"workload", "
 
 
 def _known(name: str) -> str:
-    """A misspelt metric would never meet its counterpart, and nobody would notice."""
+    """Reject unknown names: a misspelled metric would never be compared."""
     if name not in _NAMES:
         raise ValueError(f"{name!r} is not the name of a metric")
     return name
@@ -48,7 +48,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def _alone(strategy: str) -> str:
-    """One that needs nothing but its name."""
+    """Accept a strategy that needs no parameters."""
     try:
         return LoadBalancingSpec.model_validate({"strategy": strategy}).strategy
     except ValidationError as error:
@@ -58,7 +58,7 @@ def _alone(strategy: str) -> str:
 Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Runs = Annotated[tuple[Figure, ...], BeforeValidator(_several), Field(min_length=1)]
-"""One value for each run that the publication reports."""
+"""A value for each run that the publication reports."""
 
 
 class _Strict(BaseModel):
@@ -66,27 +66,27 @@ class _Strict(BaseModel):
 
 
 class PublishedRow(_Strict):
-    """What one strategy did with one workload."""
+    """Published figures of one strategy with one workload."""
 
     strategy: Annotated[str, AfterValidator(_alone)]
-    """Its name here."""
+    """This product's name of the strategy."""
 
     label: str
-    """Its name in the publication."""
+    """The publication's name of the strategy."""
 
     second_run: bool = False
-    """The same done again, and not what the publication quotes: it shows the noise."""
+    """True for a repeated run that the publication does not quote. It shows the noise."""
 
     metrics: dict[Annotated[str, AfterValidator(_known)], Runs]
 
     def value(self, metric: str) -> float | None:
-        """The mean over the runs; None where it was not published."""
+        """Return the mean over the runs; None if not published."""
         runs = self.metrics.get(metric)
         return fmean(runs) if runs else None
 
 
 class PublishedTable(_Strict):
-    """What several strategies did with one workload."""
+    """Published figures of several strategies with one workload."""
 
     workload: str
 
@@ -94,32 +94,34 @@ class PublishedTable(_Strict):
     """The publication, in one line."""
 
     fitted: bool
-    """Whether the simulated replica's parameters were tuned on it. If so, to agree with it is
-    consistency and not prediction."""
+    """True if the simulated engine's parameters were fitted to it.
+
+    Agreement with such a table shows consistency, not prediction.
+    """
 
     rows: Annotated[tuple[PublishedRow, ...], Field(strict=False, min_length=1)]
 
     limited_client: bool = False
-    """Whether benchmark_serving.py measured it, whose one core may have been the limit."""
+    """True if benchmark_serving.py measured it, whose single core may have been the limit."""
 
     replicas: Count | None = None
-    """Engines, if they were not as many as the workload has."""
+    """Number of engines, if not the workload's own."""
 
     concurrency: Count | None = None
-    """Sessions at a time, likewise."""
+    """Concurrent sessions, if not the workload's own."""
 
     sessions: Count | None = None
-    """So many of the first, if it was not the whole workload."""
+    """The first sessions only, if not the whole workload."""
 
 
 @lru_cache
 def tables() -> tuple[PublishedTable, ...]:
-    """All of them. Raises ValueError if a file is not as it should be."""
+    """Return all tables. Raises ValueError if a file is invalid."""
     return tuple(table for path in sorted(_DIRECTORY.glob("*.yaml")) for table in read(path))
 
 
 def read(path: Path) -> list[PublishedTable]:
-    """The tables of a file. Raises OSError; ValueError if it is not as it should be."""
+    """Return the tables of a file. Raises OSError; ValueError if it is invalid."""
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
@@ -130,12 +132,12 @@ def read(path: Path) -> list[PublishedTable]:
 
 
 def table_of(workload: str) -> PublishedTable | None:
-    """What was published of a workload; None if nothing was."""
+    """Return the table of a workload; None if nothing was published."""
     return next((table for table in tables() if table.workload == workload), None)
 
 
 def row_of(workload: str, strategy: str, *, second_run: bool = False) -> PublishedRow | None:
-    """What was published of a strategy with a workload; None if nothing was."""
+    """Return the row of a strategy with a workload; None if nothing was published."""
     table = table_of(workload)
     wanted = (strategy, second_run)
     rows = table.rows if table else ()
@@ -143,9 +145,9 @@ def row_of(workload: str, strategy: str, *, second_run: bool = False) -> Publish
 
 
 def beside(summary: Summary, ours: str = "simulated") -> Table | None:
-    """The published figures, ours (by the name of how they came about) and ours over theirs.
+    """Return a table of the published figures, ours by the name of their run, and ours over theirs.
 
-    Of several published runs the mean and the range are shown. None if nothing was published.
+    Several published runs show as a mean and a range. None if nothing was published.
     """
     table, row = table_of(summary.workload), row_of(summary.workload, summary.strategy)
     if table is None or row is None:

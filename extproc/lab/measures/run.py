@@ -1,4 +1,4 @@
-"""What came of a run, measured or simulated: one row of each array is one request."""
+"""The result of a run, measured or simulated: each row of an array is one request."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Run:
-    """Requests in any order. Times are seconds from the run's beginning.
+    """Requests in any order. Times are seconds since the start of the run.
 
-    A request that failed has NaN for `first` and `last`.
+    A failed request has NaN for `first` and `last`.
     """
 
     workload: str
     strategy: str
 
     seconds: float
-    """From the beginning to the last answer."""
+    """Seconds from the start to the last response's end."""
 
     wanted: Floats
-    """When the client wanted to send it: before it waited for a free place of its own."""
+    """Time at which the client wanted to send it, before it waited for a free slot of its own."""
 
     sent: Floats
-    """When it was sent."""
+    """Time of sending."""
 
     first: Floats
-    """When its first token came, by the client's clock."""
+    """Time of the first token, by the client's clock."""
 
     last: Floats
-    """When its last token came."""
+    """Time of the last token."""
 
     prompt_tokens: Ints
     output_tokens: Ints
 
     cached_tokens: Ints
-    """Of the prompt, found in the engine's cache; -1 where nobody said."""
+    """Prompt tokens found in the engine's cache; -1 if unknown."""
 
     endpoint: Ints
-    """Number of the endpoint that served it; -1 where nobody said."""
+    """Number of the endpoint that served it; -1 if unknown."""
 
     gaps: Floats
-    """All times between two tokens of one answer (inter-token latencies)."""
+    """All times between two tokens of one response (inter-token latencies)."""
 
     client_busy: float = 0.0
-    """Share of the time in which the client was at work."""
+    """Share of the time in which the client worked."""
 
     notes: dict[str, Any] = field(default_factory=dict)
-    """What else is known, by name: `preemptions`, `router_us` and the like."""
+    """Other figures by name, such as `preemptions` and `router_us`."""
 
     @property
     def succeeded(self) -> NDArray[np.bool_]:
-        """Which requests got a whole answer."""
+        """True for each request with a whole response."""
         return ~np.isnan(self.last)

@@ -1,8 +1,8 @@
-"""A run in figures, with the definitions and in the words of vLLM's benchmark_serving.py.
+"""Figures of a run, with the definitions and labels of vLLM's benchmark_serving.py.
 
-The published tables were made with KubeAI's copy of that script, so a simulated or measured
-run is summed up in the same way and printed in the same block: both can be laid side by side.
-What the script leaves out comes after the block, under a heading of its own.
+The published tables were made with KubeAI's copy of that script. Simulated and measured runs use
+the same figures and the same printed block, so you can compare them directly. Figures that the
+script leaves out follow the block under a separate heading.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _WIDTH = 50
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one run; only requests that got a whole answer count, except in `failed`.
+    """Figures of one run. Only requests with a whole response count, except in `failed`.
 
-    A figure is NaN where there was nothing to measure, None where nobody said.
+    A figure is NaN if there was nothing to measure, None if it is unknown.
     """
 
     workload: str
@@ -32,10 +32,10 @@ class Summary:
 
     completed: int
     failed: int
-    """benchmark_serving.py says nothing of these."""
+    """benchmark_serving.py does not print these."""
 
     duration: float
-    """Seconds from the beginning to the last answer."""
+    """Seconds from the start to the last response's end."""
 
     total_input_tokens: int
     total_output_tokens: int
@@ -47,11 +47,11 @@ class Summary:
     total_token_throughput: float
 
     input_throughput: float
-    """Tokens of prompts, cached or not."""
+    """Prompt tokens, cached or not."""
 
     requests_per_minute: float
 
-    # From sending to the first token. The wait for a free place at the client is left out.
+    # From sending to the first token, without the wait for a free slot at the client.
     mean_ttft_ms: float
     median_ttft_ms: float
     std_ttft_ms: float
@@ -59,7 +59,7 @@ class Summary:
     p95_ttft_ms: float
     p99_ttft_ms: float
 
-    # From when the client wanted to send, so the wait is in it.
+    # From the time at which the client wanted to send, so it includes the wait.
     mean_wanted_ttft_ms: float
     median_wanted_ttft_ms: float
     std_wanted_ttft_ms: float
@@ -67,7 +67,7 @@ class Summary:
     p95_wanted_ttft_ms: float
     p99_wanted_ttft_ms: float
 
-    # First to last token over the tokens after the first; one for each request of more than one.
+    # First to last token over the tokens after the first, for each request with several tokens.
     mean_tpot_ms: float
     median_tpot_ms: float
     std_tpot_ms: float
@@ -75,7 +75,7 @@ class Summary:
     p95_tpot_ms: float
     p99_tpot_ms: float
 
-    # Between two tokens; one for each gap, so long answers weigh more than in TPOT.
+    # Between two tokens, for each gap, so long responses weigh more than in TPOT.
     mean_itl_ms: float
     median_itl_ms: float
     std_itl_ms: float
@@ -100,22 +100,22 @@ class Summary:
     p99_time_per_token_ms: float
 
     mean_token_rate: float
-    """Tokens a second that one client sees: of each request its tokens over its whole time."""
+    """Tokens a second that one client receives: the mean over requests of tokens over time."""
 
     hit_rate: float | None
-    """Tokens of prompts found in a cache over all tokens of those prompts."""
+    """Prompt tokens found in a cache over all tokens of those prompts."""
 
     load_spread: float | None
     """Requests of the busiest endpoint over the mean of all; 1 is even."""
 
     client_busy: float
-    """Share of the time in which the client was at work. Near 1 the client itself was measured."""
+    """Share of the time in which the client worked. If it is near 1, the client was the limit."""
 
     notes: dict[str, Any] = field(default_factory=dict)
-    """The run's own."""
+    """Notes of the run."""
 
     def metric(self, name: str) -> float | None:
-        """A figure by name, out of the attributes or the notes; None where there is none."""
+        """Return a figure by name from the attributes or the notes; None if there is none."""
         value = getattr(self, name, None) if name != "notes" else None
         value = self.notes.get(name) if value is None else value
         if isinstance(value, str | bool) or not isinstance(value, int | float | np.number):
@@ -124,7 +124,7 @@ class Summary:
 
 
 def summarize(run: Run) -> Summary:
-    """The figures of a run, whatever became of it: there may be no answers, gaps or time at all."""
+    """Return the figures of a run, which may have no responses, gaps or duration at all."""
     good = run.succeeded
     sent, first, last = run.sent[good], run.first[good], run.last[good]
     tokens = run.output_tokens[good]
@@ -164,7 +164,7 @@ def summarize(run: Run) -> Summary:
 
 
 def block(summary: Summary) -> str:
-    """What benchmark_serving.py prints of a run, character for character."""
+    """Return the block that benchmark_serving.py prints, character for character."""
     lines = [_heading(" Serving Benchmark Result ", "=")]
     lines += [_line(summary, metric) for metric in _HEAD]
     for quantity, heading in _SECTIONS.items():
@@ -174,7 +174,7 @@ def block(summary: Summary) -> str:
 
 
 def more(summary: Summary) -> str:
-    """What benchmark_serving.py leaves out, to be printed after the block and in its manner."""
+    """Return the figures that benchmark_serving.py leaves out, in the format of its block."""
     numbers = [name for name in summary.notes if summary.metric(name) is not None]
     lines = [_heading("Not in benchmark_serving", "-")]
     lines += [_line(summary, metric, nothing="-") for metric in (*_MORE, *numbers)]
@@ -208,7 +208,11 @@ def _hit_rate(run: Run) -> float | None:
 
 
 def _load_spread(run: Run) -> float | None:
-    """Endpoints count from 0. Of one that nobody was sent to only the note `endpoints` can tell."""
+    """Return the busiest endpoint's requests over the mean.
+
+    Endpoints count from 0. The note `endpoints` gives their number, because some may have no
+    requests.
+    """
     known = run.endpoint[run.endpoint >= 0]
     if not known.size:
         return None
@@ -221,7 +225,7 @@ def _heading(text: str, filling: str) -> str:
 
 
 def _line(summary: Summary, metric: str, nothing: str = "0.00") -> str:
-    """A figure's line; where there was nothing to measure the script prints 0.00, as here."""
+    """Format a figure's line. Without measurements the script prints 0.00, and so does this."""
     value = summary.metric(metric)
     if value is None:
         shown = nothing

@@ -1,4 +1,4 @@
-"""Six figures for many times: those which vLLM's benchmark_serving.py can be asked for."""
+"""Statistics of times, as vLLM's benchmark_serving.py offers them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PERCENTILES = (90, 95, 99)
 
 
 def milliseconds(quantity: str, seconds: Floats) -> dict[str, float]:
-    """`mean_<quantity>_ms`, median, std and percentiles; all NaN where there are no times.
+    """Return `mean_<quantity>_ms`, median, std and percentiles; all NaN without times.
 
-    As in benchmark_serving.py: the deviation is the population's, percentiles are interpolated.
+    As in benchmark_serving.py, the deviation is the population's and percentiles are interpolated.
     """
     names = ["mean", "median", "std", *(f"p{percent}" for percent in PERCENTILES)]
     values = [math.nan] * len(names)
@@ -25,5 +25,5 @@ def milliseconds(quantity: str, seconds: Floats) -> dict[str, float]:
 
 
 def ratio(amount: float, by: float) -> float:
-    """One over the other; NaN where that says nothing."""
+    """Return the quotient; NaN unless `by` is positive."""
     return amount / by if by > 0 else math.nan

@@ -1,6 +1,6 @@
-"""Published rules for routing by prefix caches, to be compared with the product's own.
+"""Published routing rules for prefix caches, to compare with the product's own.
 
-Only the laboratory knows them. Each has the constants it was published with.
+Only the laboratory uses them. Each has its published constants.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from extproc.lab.published_rules.lmetric import LMetric
 from extproc.lab.published_rules.sticky import Sticky
 
 _PEAK = 4_400.0
-"""Prompt tokens that an engine computes in a second where nobody says: an L4 with a model of 8B."""
+"""Default for the prompt tokens that an engine computes a second: an L4 with an 8B model."""
 
 _NAMES = (CacheAware.__name__, AIBrix.__name__, LMetric.__name__, Sticky.__name__)
 
 
 def names() -> tuple[str, ...]:
-    """All of them."""
+    """Return the names of all rules."""
     return _NAMES
 
 
 def build(
     name: str, spec: LoadBalancingSpec, rng: Random, signals: Signals, peak: float = _PEAK
 ) -> Strategy:
-    """The rule of this name; nothing of `spec` is for it.
+    """Return the rule of this name. It ignores `spec`.
 
-    `peak` is the rate at which an engine computes prompts, which one of them wants measured.
+    `peak` is the rate at which an engine computes prompts. One rule needs it.
     """
     match name:
         case "CacheAware":

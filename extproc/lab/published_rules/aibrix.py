@@ -1,4 +1,4 @@
-"""`prefix-cache` of AIBrix's gateway."""
+"""Rule `prefix-cache` of AIBrix's gateway."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from statistics import fmean, pstdev
 from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 _IMBALANCE = 8
-"""Requests that the busiest pod may have more than the idlest."""
+"""Limit for the difference in requests between the busiest and the least busy pod."""
 
 _SIGMAS = 1
-"""Standard deviations above the mean that a pod's requests may be, for its match to count."""
+"""Limit for the requests of a pod whose match counts, in standard deviations above the mean."""
 
 
 class AIBrix(Rule):
-    """Out of balance: the fewest requests. Else the longest match among pods that are not too
-    busy, where one has any; else the fewest requests.
+    """If unbalanced, the fewest requests. Else the longest match among pods that are not too busy.
 
-    The original's index forgets after 20 minutes; here it does what the engine's cache does.
+    Without a match, the fewest requests. The original's index forgets after 20 minutes; this one
+    follows the engine's cache.
     """
 
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:

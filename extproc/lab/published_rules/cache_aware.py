@@ -1,4 +1,4 @@
-"""`cache_aware` of SGLang's router, which vLLM's router (a fork) has as well."""
+"""Rule `cache_aware` of SGLang's router and of its fork, vLLM's router."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 _ABSOLUTE = 64
 _RELATIVE = 1.5
-"""`balance_abs_threshold` and `balance_rel_threshold`: the fleet is out of balance where the
-busiest endpoint has so many requests more than the idlest, and so many times as many."""
+"""Thresholds `balance_abs_threshold` and `balance_rel_threshold`.
+
+The fleet is unbalanced if the busiest endpoint exceeds the least busy one by both.
+"""
 
 _MATCH = 0.3
-"""`cache_threshold`: the share of the prompt that must match for the match to count."""
+"""Threshold `cache_threshold`: the least share of the prompt that counts as a match."""
 
 
 class CacheAware(Rule):
-    """Out of balance: the least loaded. Else the best match, if there is a good one; else the
-    smallest tree, which is any where all are full.
+    """If unbalanced, the least loaded. Else the best match, if good enough, else the smallest tree.
+
+    If all trees are full, any endpoint has the smallest.
     """
 
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:

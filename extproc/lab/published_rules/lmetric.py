@@ -11,8 +11,10 @@ from extproc.lab.published_rules.rule import Cost, Rule, Seen
 
 
 class LMetric(Rule):
-    """The least product of the tokens to compute before the answer, those that wait there already
-    among them, and the requests there, this one among them.
+    """The least product of tokens and requests.
+
+    The tokens are those to compute before the response, including those that wait there already.
+    The requests include the new one.
     """
 
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:

@@ -1,9 +1,8 @@
-"""What the published rules have in common: what they look at, and that the least cost is chosen.
+"""Base of the published rules: what they see of an endpoint, and the choice of the least cost.
 
-They see more than the product does in Envoy's default configuration, because their publications
-assume so: they sit in the stream, and know the moment of each first token (see `Scenario.of`).
-What was sent where they look up in the same index as the product, which knows how much
-fits into an engine's cache. That is kind to those whose own trees know nothing of it.
+They see more than the product does in Envoy's default configuration, as their publications assume:
+the moment of each first token (see `Scenario.of`). They use the product's prefix index, which knows
+the size of the engines' caches. That favors rules whose own trees do not.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.strategies import Candidate, Prediction, Query, Reason, Strategy
 
 Cost = tuple[float, ...]
-"""What comes first counts; the rest breaks ties. Those that are left are broken at random."""
+"""The first number decides, the next ones break ties. Remaining ties are broken at random."""
 
 _NO_PROMPT = Prompt((), 0)
 
@@ -28,20 +27,20 @@ class Seen(NamedTuple):
     """An endpoint as a rule sees it for one request."""
 
     requests: int
-    """In flight there, without this one."""
+    """In-flight requests there, without the new one."""
 
     backlog: float
-    """Prompt tokens that it has yet to compute."""
+    """Prompt tokens that it still has to compute."""
 
     cached: float
     """Tokens of this prompt that it probably has."""
 
     tree: int
-    """Blocks that it probably has of all prompts."""
+    """Blocks of all prompts that it probably has."""
 
 
 class Rule(Strategy):
-    """Keeps what was sent where in `signals.prefixes`."""
+    """Base of the rules. It records sent prompts in `signals.prefixes`."""
 
     reads_signals = True
     reads_prompts = True
@@ -52,7 +51,9 @@ class Rule(Strategy):
 
     @abstractmethod
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:
-        """Of each endpoint, for a prompt of so many tokens. There is one endpoint at least."""
+        """Return the cost of each endpoint for a prompt of so many tokens. `endpoints` is never
+        empty.
+        """
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
@@ -69,7 +70,7 @@ class Rule(Strategy):
             yield Candidate(eligible[place], hops, reason, Prediction(tokens, cached))
 
     def chosen(self, query: Query, endpoint: Endpoint) -> None:
-        """Its cache will have the prompt."""
+        """Record the prompt, which the endpoint's cache will have."""
         if query.prompt is not None:
             self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
 

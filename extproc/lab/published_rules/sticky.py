@@ -1,4 +1,4 @@
-"""llm-d's "sticky until saturated" (August 2026)."""
+"""Rule "sticky until saturated" of llm-d (August 2026)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ _WARM = 0.80
 """Share of the prompt that a warm endpoint has."""
 
 _SECONDS = 18.0
-"""`T_max`: of computing prompts, that the best warm endpoint may have to do more than the best of
-the others."""
+"""Constant `T_max`: seconds of prompt computation by which the best warm endpoint may exceed the
+best of the others.
+"""
 
 
 class Sticky(Rule):
-    """Among the warm endpoints, if there are any that are not saturated, else among all, the least
-    of what waits there and what is to be computed of the prompt. `peak` is tokens a second.
+    """The least work among warm endpoints, unless these are saturated, else among all.
+
+    Work is the waiting tokens and the uncached tokens of the prompt. `peak` is tokens a second.
     """
 
     def __init__(self, signals: Signals, rng: Random, peak: float) -> None:

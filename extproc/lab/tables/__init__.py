@@ -1,1 +1,1 @@
-"""`make tables`: docs/benchmarks.md and docs/prefix-caches.md, out of simulations."""
+"""The simulated tables of docs/benchmarks.md and docs/prefix-caches.md: `make tables`."""

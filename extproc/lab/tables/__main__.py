@@ -1,4 +1,7 @@
-"""Simulates everything and writes the pages; an hour on two cores, minutes for the first alone."""
+"""Command line of the tables.
+
+Both pages take an hour on two cores, docs/benchmarks.md alone takes minutes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PAGES = ("benchmarks", "prefix-caches")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes docs/benchmarks.md and docs/prefix-caches.md beneath the current directory."""
+    """Write docs/benchmarks.md and docs/prefix-caches.md below the current directory."""
     asked = _parser().parse_args(arguments)
     docs = Path("docs")
     try:

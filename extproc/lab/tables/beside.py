@@ -1,4 +1,4 @@
-"""Published figures, simulated ones and their ratio, the way all the tables have them."""
+"""Tables and charts of published figures, simulated figures and their ratio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extproc.lab.tables.markdown import against, percent, table
 _DRAWN = {"mean_ttft_ms": "mean TTFT", "total_token_throughput": "throughput"}
 
 Ours = Callable[[Cell, str], float]
-"""A cell's figure, simulated."""
+"""The simulated figure of a cell, by metric."""
 
 
 def beside(
@@ -22,7 +22,7 @@ def beside(
     ours: Ours,
     hits: Figures | None = None,
 ) -> str:
-    """A line for each cell; `names` and `metrics` head the columns."""
+    """Return a table with a line for each cell; `names` and `metrics` give the column headings."""
     headings = list(names)
     for label in metrics.values():
         headings += [label, "simulated", "ratio"]
@@ -36,7 +36,7 @@ def beside(
 
 
 def draw(cells: Sequence[Cell], figures: Figures, directory: Path) -> list[tuple[str, Path]]:
-    """The two charts that the publications have, with titles: bars by load and strategy."""
+    """Draw the publication's two charts, bars by load and strategy, and return them with titles."""
     name = cells[0].workload.rpartition("-")[0]
     drawn = []
     for metric, quantity in _DRAWN.items():
@@ -48,7 +48,7 @@ def draw(cells: Sequence[Cell], figures: Figures, directory: Path) -> list[tuple
 
 
 def _chart(cells: Sequence[Cell], metric: str, title: str, path: Path, figures: Figures) -> None:
-    """The published bars stand beside ours."""
+    """Draw the simulated bars next to the published ones."""
     ours: dict[str, list[float | None]] = {}
     theirs: dict[str, list[float | None]] = {}
     for cell in cells:

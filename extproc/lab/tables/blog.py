@@ -1,4 +1,4 @@
-"""KubeAI's first post: time per token of long questions with short answers."""
+"""Tables of KubeAI's first post: time per token of long questions with short responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METRICS = {
 
 
 def compared(figures: Figures) -> str:
-    """Published, simulated and ratio."""
+    """Compare published and simulated figures."""
     names = {"scenario": lambda cell: cell.workload, "strategy": lambda cell: cell.strategy}
     return beside(
         _PUBLISHED, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures
@@ -33,7 +33,7 @@ def compared(figures: Figures) -> str:
 
 
 def gains(figures: Figures) -> str:
-    """How much less time a token takes with PrefixHash than with LeastLoad."""
+    """Compare the gains in time per token of PrefixHash over LeastLoad."""
     metric = "mean_time_per_token_ms"
     rows = []
     for workload in WORKLOADS:
@@ -45,7 +45,7 @@ def gains(figures: Figures) -> str:
 
 
 def cliff(figures: Figures) -> str:
-    """What the L4s' cache decides."""
+    """Show the effect of the L4s' cache size."""
     rows = [
         [f"{cell.kv_tokens:,}", cell.strategy, number(figures[cell].mean_time_per_token_ms)]
         for cell in _SIZED

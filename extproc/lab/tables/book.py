@@ -1,4 +1,4 @@
-"""What trials came to: a JSON file beside the page that is made of it."""
+"""The results of trials: a JSON file that the page is made from."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ class Book:
 
     @classmethod
     def read(cls, path: Path) -> Book:
-        """What stands there; nothing where there is no file yet."""
+        """Read a file; without a file, return an empty book."""
         return cls(json.loads(path.read_text()) if path.exists() else {})
 
     def write(self, path: Path) -> None:
-        """In the order of keys, a line to each."""
+        """Write the figures sorted by key, one task a line."""
         figures = sorted(self._figures.items())
         lines = (f"{json.dumps(name)}: {json.dumps(those)}" for name, those in figures)
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     def note(self, task: Task, figures: Figures) -> None:
-        """In the place of what was known of it."""
+        """Replace the figures of a task."""
         self._figures[key(task)] = figures
 
     def keep(self, tasks: Collection[Task]) -> None:
-        """Forgets all others."""
+        """Remove the figures of all other tasks."""
         wanted = {key(task) for task in tasks}
         self._figures = {name: those for name, those in self._figures.items() if name in wanted}
 
     def of(self, task: Task) -> Figures | None:
-        """What is known of it."""
+        """Return the figures of a task, if known."""
         return self._figures.get(key(task))
 
     def ceiling(self, scene: str) -> float | None:
-        """Of the hit rate."""
+        """Return the ceiling of a scene's hit rate, if known."""
         return (self.of(scene) or {}).get(CEILING)
 
     def mean(self, trial: Trial) -> Figures | None:
-        """Of all seeds; None where one of them is missing."""
+        """Return the mean over all seeds; None if a seed is missing."""
         found = [self.of(one) for one in trial.repeated]
         known = [one for one in found if one is not None]
         if len(known) < len(found):

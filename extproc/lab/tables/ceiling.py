@@ -1,4 +1,4 @@
-"""The most that a workload's prompts have in common: what a cache without an end would find."""
+"""The hit rate of an unlimited cache: an upper bound for every strategy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from extproc.lab.workloads.workload import Turn, Workload
 
 
 def ceiling(workload: Workload, block_size: int) -> float:
-    """The share of prompt tokens that one cache, shared by all and never full, would have.
+    """Return the share of prompt tokens that one unlimited cache for all engines would have.
 
-    Each prompt finds what prompts and answers before it have left, in whole blocks and without
-    its own last token, as in vLLM. Sessions come in the order of the workload, their turns
-    one after the other: whichever comes first misses what it shares with the rest, and the sum
-    hardly depends on who that is.
+    Each prompt finds the whole blocks of earlier prompts and responses, without its own last token,
+    as in vLLM. Sessions run one after another in the workload's order. The first one misses the
+    text that it shares with the others, so the sum hardly depends on the order.
     """
     ids = BlockIds(block_size)
     seen: set[int] = set()
@@ -33,6 +32,6 @@ def ceiling(workload: Workload, block_size: int) -> float:
 
 
 def _computed(ids: BlockIds, turn: Turn, block_size: int) -> list[int]:
-    """The blocks of prompt and answer; an answer's last token is never computed."""
+    """Return the blocks of prompt and response without the last token, which is not computed."""
     whole = (turn.prompt_tokens + turn.output.tokens - 1) // block_size
     return ids.of(turn)[:whole]

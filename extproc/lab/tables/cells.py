@@ -1,4 +1,4 @@
-"""What the tables are made of: one simulation to a cell, each done once."""
+"""Cells of the tables: one simulation each, run once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from extproc.lab.workloads import Options, named
 
 @dataclass(frozen=True)
 class Cell:
-    """A strategy on a workload, with what differs from the published run."""
+    """A strategy on a workload, with the differences from the published run."""
 
     workload: str
     strategy: str
@@ -32,18 +32,18 @@ class Cell:
 
     @property
     def load(self) -> str:
-        """What the workload's name ends with: how many there are at a time."""
+        """The number of clients or threads at the end of the workload's name."""
         return f"{int(self.workload.rpartition('-')[2]):,}"
 
     @property
     def row(self) -> PublishedRow:
-        """The row that it is to be laid beside."""
+        """The published row of the same workload and strategy."""
         row = row_of(self.workload, self.strategy)
         assert row is not None, f"nothing was published of {self}"
         return row
 
     def published(self, metric: str) -> float:
-        """A figure of the row."""
+        """Return a figure of the published row."""
         value = self.row.value(metric)
         assert value is not None, f"{metric} of {self} was not published"
         return value
@@ -53,14 +53,14 @@ Figures = Mapping[Cell, Summary]
 
 
 def published_cells(workload: str) -> list[Cell]:
-    """One for each published strategy, in the publication's order."""
+    """Return a cell for each published strategy, in the publication's order."""
     table = table_of(workload)
     assert table is not None, f"nothing was published of {workload}"
     return [Cell(workload, name) for name in dict.fromkeys(row.strategy for row in table.rows)]
 
 
 def simulate_cells(cells: Iterable[Cell]) -> dict[Cell, Summary]:
-    """All of them, on all cores."""
+    """Simulate the cells on all cores."""
     wanted = list(dict.fromkeys(cells))
     with workers(len(wanted)) as pool:
         runs = {pool.submit(_simulate, cell): cell for cell in wanted}
@@ -70,7 +70,7 @@ def simulate_cells(cells: Iterable[Cell]) -> dict[Cell, Summary]:
 
 
 def scenario(cell: Cell) -> Scenario:
-    """What is simulated for it."""
+    """Return the scenario of a cell."""
     options = Options(seed=cell.seed, real_conversations=cell.real_conversations)
     workload = named(cell.workload, options)
     engine = profile.named(workload.profile)
@@ -86,6 +86,6 @@ def _simulate(cell: Cell) -> Summary:
 
 
 def simulated(metric: str, *summaries: Summary) -> float:
-    """A figure; the mean of several, over seeds say."""
+    """Return a figure of a summary, or its mean over several summaries."""
     values = [summary.metric(metric) for summary in summaries]
     return fmean(math.nan if value is None else value for value in values)

@@ -1,4 +1,4 @@
-"""KubeAI's benchmark page: the rows that the engine and the client are fitted to."""
+"""Tables of KubeAI's benchmark page, to which the engine and the client are fitted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _METRICS = {
 
 
 def within_targets(cell: Cell, figures: Figures) -> bool:
-    """ITL and throughput within 10 %, TTFT within a factor of 1.5."""
+    """True if ITL and throughput are within 10 % and TTFT is within a factor of 1.5."""
 
     def ratio(metric: str) -> float:
         return simulated(metric, figures[cell]) / cell.published(metric)
@@ -49,13 +49,13 @@ def within_targets(cell: Cell, figures: Figures) -> bool:
 
 
 def table_of(cells: Sequence[Cell], figures: Figures) -> str:
-    """Published, simulated and ratio of the metrics that matter most."""
+    """Compare published and simulated figures of the most important metrics."""
     names = {"load": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
     return beside(cells, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
 
 
 def fitted(figures: Figures) -> str:
-    """The twelve rows, and in how many of them the targets are met."""
+    """Compare the twelve rows, and count those within the targets."""
     met = sum(within_targets(cell, figures) for cell in FITTED)
     missed = Counter(
         f"{cell.load} {cell.strategy}" for cell in _OTHER_SEEDS if not within_targets(cell, figures)
@@ -72,12 +72,12 @@ def fitted(figures: Figures) -> str:
 
 
 def ideal(figures: Figures) -> str:
-    """The same with a client that keeps up."""
+    """Compare the rows with those of a client without limits."""
     return table_of(_IDEAL, figures)
 
 
 def sensitivities(figures: Figures) -> str:
-    """The rows of 8,000 under other assumptions."""
+    """Show the rows of 8,000 under other assumptions."""
     headings = ["", "strategy", "mean TTFT (ms)", "mean ITL (ms)", "total tokens/s", "hits"]
     rows = []
 

@@ -1,4 +1,4 @@
-"""What a publication claims, as something that figures can contradict."""
+"""A publication's claims, as conditions that simulated figures meet or not."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 Ours = Callable[[str, str], float]
-"""A strategy's metric, simulated."""
+"""The simulated figure of a strategy, by metric."""
 
 
 class Claim(NamedTuple):
-    """One of them."""
+    """A claim with its condition."""
 
     text: str
     holds: Callable[[Ours], bool]
 
 
 def _beats(better: str, worse: str, times: bool = True) -> Callable[[Ours], bool]:
-    """In requests a minute, and in both times to first token."""
+    """Compare requests/min and, if `times`, both times to first token."""
 
     def holds(ours: Ours) -> bool:
         faster = all(

@@ -1,4 +1,4 @@
-"""Who is compared on workloads for prefix caches: this product's strategies and published rules."""
+"""Contenders of the page on prefix caches: this product's strategies and published rules."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from extproc.lab import published_rules
 from extproc.lab.simulation.sidecars import SESSION_HEADER
 
 CHARACTERS = 4_000
-"""Of those that hash more than the first message of the user: a thousand tokens."""
+"""Length of the keys that include more than the first user message: about a thousand tokens."""
 
 OURS = "PrefixCache"
 YARDSTICK = "PrefixHash"
-"""With the first 100 characters of the first message of the user: KubeAI's, and the default."""
+"""PrefixHash by the first 100 characters of the first user message: KubeAI's, and the default."""
 
 
 class Contender(NamedTuple):
-    """How one is configured."""
+    """The configuration of a contender."""
 
     load_balancing: LoadBalancingSpec
     published_rule: str = ""
@@ -40,6 +40,6 @@ CONTENDERS = {
     **{name: Contender(LoadBalancingSpec(), name) for name in published_rules.names()},
     OURS: _of(strategy=OURS),
 }
-"""By what their rows are called."""
+"""Contenders by the names of their rows."""
 
 AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *published_rules.names())

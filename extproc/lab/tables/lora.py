@@ -1,4 +1,4 @@
-"""The comparison of filter chains with LoRA adapters on A10s: the order of strategies counts."""
+"""Tables of filter chains with LoRA adapters on A10s; only the order of strategies matters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extproc.lab.tables.claims import LORA
 from extproc.lab.tables.markdown import table, yes
 
 SEEDS = (0, 1, 2)
-"""Chance is large in these runs; of the published ones those done again differ by a quarter."""
+"""Chance is large in these runs: published runs of the same row differ by a quarter."""
 
 WORKLOADS = ("lora-0", "lora-10", "lora-4")
 CELLS = [
@@ -30,12 +30,12 @@ _METRICS = {
 
 
 def ours(workload: str, strategy: str, metric: str, figures: Figures) -> float:
-    """The mean over the seeds."""
+    """Return the mean over the seeds."""
     return simulated(metric, *(figures[Cell(workload, strategy, seed)] for seed in SEEDS))
 
 
 def compared(workload: str, figures: Figures) -> str:
-    """Published, simulated and ratio; where several runs were published, their mean."""
+    """Compare published and simulated figures. Several published runs count by their mean."""
     names = {"strategy": lambda cell: cell.strategy, "published as": lambda cell: cell.row.label}
     return beside(
         published_cells(workload),
@@ -46,7 +46,7 @@ def compared(workload: str, figures: Figures) -> str:
 
 
 def claims(workload: str, figures: Figures) -> str:
-    """What the publication says, and whether the simulation says so too."""
+    """Show for each published claim if it holds in the simulation."""
     rows = [
         [claim.text, yes(claim.holds(lambda name, metric: ours(workload, name, metric, figures)))]
         for claim in LORA[workload]

@@ -1,4 +1,4 @@
-"""Tables and figures as the page shows them."""
+"""Tables and figures in Markdown."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table; the first `left` columns are text, the others figures."""
+    """Return a table; the first `left` columns are text, the others figures."""
     rule = ["---" if column < left else "---:" for column in range(len(headings))]
     lines = [headings, rule, *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def number(value: float | None) -> str:
-    """With as many digits as say something."""
+    """Format a number with its significant digits."""
     if value is None:
         return ""
     size = abs(value)
@@ -21,17 +21,17 @@ def number(value: float | None) -> str:
 
 
 def against(published: float | None, ours: float | None) -> list[str]:
-    """Published, simulated, and the ratio of the second to the first."""
+    """Return the published figure, the simulated one, and simulated over published."""
     if not published or ours is None:
         return [number(published), number(ours), ""]
     return [number(published), number(ours), f"{ours / published:.2f}"]
 
 
 def percent(share: float | None) -> str:
-    """A share, 0 to 1."""
+    """Format a share from 0 to 1 as percent."""
     return "" if share is None else f"{share:.0%}"
 
 
 def yes(holds: bool) -> str:
-    """Whether a claim holds."""
+    """Format a Boolean."""
     return "yes" if holds else "**no**"

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, from the figures."""
+"""The page docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CELLS = [*chat.CELLS, *threads.CELLS, *lora.CELLS, *blog.CELLS]
 _TEXT = Path(__file__).with_name("page.md")
 
 _CHARTS = "benchmarks"
-"""The directory of the charts, beside the page."""
+"""The directory of the charts, below that of the page."""
 
 
 def write(figures: Figures, docs: Path) -> None:
-    """The page and its charts."""
+    """Write the page and its charts."""
     directory = docs / _CHARTS
     directory.mkdir(exist_ok=True)
     of_chat = draw(chat.FITTED, figures, directory)
@@ -31,7 +31,7 @@ def write(figures: Figures, docs: Path) -> None:
 
 
 def text(figures: Figures, chat_charts: str = "", threads_charts: str = "") -> str:
-    """The page."""
+    """Return the page."""
     parts = {
         "chat_fitted": chat.fitted(figures),
         "chat_charts": chat_charts,

@@ -1,7 +1,7 @@
-"""docs/prefix-caches.md: strategies that look at prefix caches, side by side.
+"""The page docs/prefix-caches.md: strategies for prefix caches compared.
 
-What trials came to is kept in docs/prefix-caches.json, and the page is made of that alone. So
-some of it can be simulated anew, and what needs a trace stays as it was where there is none.
+docs/prefix-caches.json keeps the results, and the page is made from that file. A run of some trials
+replaces their results only, and trials of a trace keep theirs if the trace is missing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ TASKS: tuple[Task, ...] = (
     *SCENES,
     *dict.fromkeys(one for trial in trials(WORKLOADS) for one in trial.repeated),
 )
-"""All that the page is made of."""
+"""All results that the page shows."""
 
 
 def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = None) -> None:
-    """Simulates everything, or what has one of the words `only` in its key, and writes the page.
+    """Simulate all tasks, or those with one of the strings `only` in their keys; write the page.
 
-    Without a trace nothing is replayed that needs it.
+    Without a trace, tasks that need it are left out.
     """
     book = Book.read(docs / FIGURES)
     book.keep(TASKS)
@@ -63,7 +63,7 @@ def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = N
 
 
 def text(book: Book) -> str:
-    """The page."""
+    """Return the page."""
     return Template(_TEXT.read_text()).substitute(
         characters=f"{CHARACTERS:,}",
         verdicts=verdicts(book, WORKLOADS),
@@ -94,7 +94,7 @@ def _scene(task: Task) -> str:
 
 
 def _missing(book: Book) -> str:
-    """The scenes of which something is not known, so that rows of theirs are left out."""
+    """Return a note on the scenes with missing results, whose rows are left out."""
     left_out = dict.fromkeys(_scene(task) for task in TASKS if book.of(task) is None)
     if not left_out:
         return ""

@@ -1,4 +1,4 @@
-"""The tables of the page on prefix caches; a row stands in them if all of it was simulated."""
+"""Tables of the page on prefix caches. A row appears when all of it has been simulated."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TIMES = {
     "p99_ttft_ms": "p99",
 }
 _BEST = ("mean_ttft_ms", "p99_ttft_ms")
-"""Of these the shortest is in bold type."""
+"""The shortest of these times in a workload is bold."""
 
 
 def means(book: Book, trials: Iterable[Trial]) -> list[Figures] | None:
-    """Of each trial; None where one is missing."""
+    """Return the means of the trials; None if one is missing."""
     found = [book.mean(trial) for trial in trials]
     known = [one for one in found if one is not None]
     return known if len(known) == len(found) else None
@@ -42,7 +42,7 @@ def means(book: Book, trials: Iterable[Trial]) -> list[Figures] | None:
 def compared(
     book: Book, scenes: Iterable[str], trials_of: Callable[[str], list[Trial]] = scene_trials
 ) -> str:
-    """Contenders side by side: all of them, or those of other trials."""
+    """Compare the contenders of each scene."""
     rows = []
     for scene in scenes:
         trials = trials_of(scene)
@@ -55,7 +55,7 @@ def compared(
 
 
 def adversaries(book: Book) -> str:
-    """The usual ones, ours, and the published rule that is best there."""
+    """Compare the usual strategies, ours, and the best published rule of each scene."""
     rows = []
     for scene in ADVERSARIES:
         trials = adversary_trials(scene)
@@ -72,7 +72,7 @@ def adversaries(book: Book) -> str:
 
 
 def several(book: Book) -> str:
-    """What is left with two and four sidecars that do not know of each other."""
+    """Show the remaining advantage with two and four sidecars that share no state."""
     rows = []
     for scene in SHARED:
         figures = means(book, sidecar_trials(scene))
@@ -97,7 +97,7 @@ def several(book: Book) -> str:
 
 
 def cut(book: Book) -> str:
-    """What it costs to see less of a body."""
+    """Show the cost of seeing less of a body."""
     rows = []
     for scene in CUT:
         figures = means(book, cut_trials(scene))
@@ -110,7 +110,7 @@ def cut(book: Book) -> str:
 
 
 def weights(book: Book) -> str:
-    """What each of the weights is for: mean and p99 without it."""
+    """Show mean and p99 TTFT without each of the weights."""
     rows = []
     for scene in WEIGHED:
         for sidecars in (1, 4):
@@ -124,9 +124,9 @@ def weights(book: Book) -> str:
 
 
 def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:
-    """Of the advantage in mean TTFT that one sidecar has over the yardstick behind one.
+    """Return the share of the advantage in mean TTFT that remains.
 
-    None where there is none.
+    The full advantage is that of one sidecar over the yardstick behind one. None if there is none.
     """
     name = "mean_ttft_ms"
     advantage = yardstick[name] - alone[name]
@@ -134,7 +134,7 @@ def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:
 
 
 def number_of(count: float) -> str:
-    """A mean of counts."""
+    """Format a mean of counts; empty if zero."""
     return f"{count:,.0f}" if count else ""
 
 

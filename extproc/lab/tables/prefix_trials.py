@@ -1,4 +1,4 @@
-"""What the tables of the page on prefix caches are made of: trials, without their seeds."""
+"""Trials of the tables on prefix caches, without their seeds."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
 
 SIDECARS = (1, 2, 4)
 SHARED = ("kubeai-chat-1600", "kubeai-threads-600", "saas at 1.25", "codegen at 2", "mooncake at 3")
-"""Where several sidecars are tried."""
+"""Scenes with several sidecars."""
 
 CUT = ("codegen at 2", "mooncake at 3")
-"""Where Envoy shows less or more of a body."""
+"""Scenes in which Envoy shows bodies in part."""
 
 WEIGHED = ("kubeai-chat-1600", "saas at 1.25", "codegen at 2", "mooncake at 3")
-"""Where each of the weights is left out, with one sidecar and with four."""
+"""Scenes in which each of the weights is turned off, with one and with four sidecars."""
 
 
 def scene_trials(scene: str) -> list[Trial]:
-    """All contenders."""
+    """Return the trials of all contenders."""
     return [Trial(scene, name) for name in CONTENDERS]
 
 
 def adversary_trials(scene: str) -> list[Trial]:
-    """Those that are tried there."""
+    """Return the trials of the contenders against adversaries."""
     return [Trial(scene, name) for name in AGAINST_ADVERSARIES]
 
 
 def sidecar_trials(scene: str) -> list[Trial]:
-    """The yardstick and ours, behind so many sidecars; these workloads have one by default."""
+    """Return the trials of the yardstick and ours behind one and more sidecars.
+
+    These workloads have one sidecar by default.
+    """
     return [
         Trial(scene, name, sidecars=number if number > 1 else None)
         for name in (YARDSTICK, OURS)
@@ -41,24 +44,27 @@ def sidecar_trials(scene: str) -> list[Trial]:
 
 
 def shared_trials(scene: str) -> list[Trial]:
-    """The yardstick, the published rules and ours, each behind the most sidecars."""
+    """Return the trials of yardstick, published rules and ours behind the most sidecars."""
     names = (YARDSTICK, *published_rules.names(), OURS)
     return [Trial(scene, name, sidecars=max(SIDECARS)) for name in names]
 
 
 def cut_trials(scene: str) -> list[Trial]:
-    """Ours, with so much of a body shown."""
+    """Return our trials with parts of bodies."""
     return [Trial(scene, OURS, shown=shown) for shown in (*SHOWN, None)]
 
 
 def weight_trials(scene: str, sidecars: int) -> list[Trial]:
-    """Ours as it is, and without each of its weights; these workloads have one by default."""
+    """Return our trials with all weights, and without each of them.
+
+    These workloads have one sidecar by default.
+    """
     number = sidecars if sidecars > 1 else None
     return [Trial(scene, OURS, sidecars=number, without=name) for name in (None, *WITHOUT)]
 
 
 def trials(scenes: Iterable[str]) -> list[Trial]:
-    """All that the tables need, without their seeds."""
+    """Return all trials of the tables."""
     return [
         *chain.from_iterable(scene_trials(scene) for scene in scenes),
         *chain.from_iterable(adversary_trials(scene) for scene in ADVERSARIES),

@@ -1,4 +1,4 @@
-"""What PrefixCache is to reach, and whether it does, row by row."""
+"""Targets for PrefixCache and a verdict on each workload."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from extproc.lab.tables.prefix_trials import SHARED, scene_trials, sidecar_trial
 from extproc.lab.tables.trials import Figures
 
 NO_WORSE = 1.05
-"""Times the shortest time to first token in the row."""
+"""Limit for times, as a multiple of the shortest time in the row."""
 
 NO_LESS = 0.98
-"""Times the most throughput in the row."""
+"""Limit for throughput, as a share of the highest throughput in the row."""
 
 BETTER = {"mooncake at 3": 2.0, "saas at 1.25": 2.0, "codegen at 2": 1.5}
-"""So many times shorter than the yardstick's is the mean time to first token to be, at the knee."""
+"""Targets at saturation: the yardstick's mean TTFT over ours."""
 
 LEFT = 0.9
-"""Of the advantage over the yardstick, with four sidecars."""
+"""Target with four sidecars: the share of the advantage over the yardstick that remains."""
 
 
 def verdicts(book: Book, scenes: Iterable[str]) -> str:
-    """Each target, each row: yes, or no and the figure."""
+    """Show each target of each row: met or missed, with the figure."""
     rows = []
     for scene in scenes:
         figures = means(book, scene_trials(scene))
@@ -53,7 +53,10 @@ def verdicts(book: Book, scenes: Iterable[str]) -> str:
 
 
 def against_best(found: dict[str, Figures], metric: str) -> str:
-    """Of times the least is best, of throughput the most. Ours is not against itself."""
+    """Compare our figure with the best one, the least time or the highest throughput.
+
+    Variants of ours do not count as the best.
+    """
     is_time = metric.endswith("_ms")
     choose: Callable[..., str] = min if is_time else max
     others = [name for name in found if name == OURS or not name.startswith(OURS)]
@@ -64,7 +67,7 @@ def against_best(found: dict[str, Figures], metric: str) -> str:
 
 
 def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
-    """How many times shorter; where a target is set, whether that is enough."""
+    """Show the yardstick's mean TTFT over ours, and a verdict if there is a target."""
     times = found[YARDSTICK]["mean_ttft_ms"] / found[OURS]["mean_ttft_ms"]
     if scene not in BETTER:
         return f"{times:.2f} x shorter"
@@ -72,7 +75,7 @@ def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
 
 
 def with_four(book: Book, scene: str) -> str:
-    """Whether enough is left of the advantage; empty where that was not tried."""
+    """Show a verdict on the remaining advantage; empty if the scene has no such trials."""
     figures = means(book, sidecar_trials(scene)) if scene in SHARED else None
     if not figures:
         return ""

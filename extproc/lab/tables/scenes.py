@@ -1,4 +1,4 @@
-"""What strategies for prefix caches are compared on: workloads, and what happens to fleets."""
+"""Scenes of the page on prefix caches: workloads and events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Scene(NamedTuple):
     workload: str
     pace: float = 1.0
     sessions: int | None = None
-    """The first so many."""
+    """The first sessions only, if not all."""
 
     seeds: Sequence[int] = (0, 1, 2)
     replicas: int | None = None
@@ -23,7 +23,7 @@ class Scene(NamedTuple):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a file is needed to replay it."""
+        """True if replaying it needs a file."""
         return self.workload == "mooncake"
 
 
@@ -39,7 +39,7 @@ CODEGEN = {"codegen": Scene("codegen"), "codegen at 2": Scene("codegen", 2.0)}
 LORA = {name: Scene(name) for name in ("lora-0", "lora-4", "lora-10")}
 
 WORKLOADS = {**CHAT, **THREADS, **MOONCAKE, **SAAS, **CODEGEN, **LORA}
-"""By what their rows are called."""
+"""Scenes by the names of their rows."""
 
 ADVERSARIES: Mapping[str, Scene] = {
     **{name: Scene(name) for name in ("one-prefix", "all-distinct", "hot-prefix", "heavy-tail")},
@@ -50,6 +50,7 @@ ADVERSARIES: Mapping[str, Scene] = {
         "heavy-tail", replicas=16, events=[Join(20.0 + 2 * n, 2 + n) for n in range(14)]
     ),
 }
-"""The fleets are of eight where nothing else is said; one that is slow has a third of the speed."""
+"""Fleets have eight endpoints unless the scene says otherwise. A slow one has a third of the speed.
+"""
 
 SCENES = {**WORKLOADS, **ADVERSARIES}

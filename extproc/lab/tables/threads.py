@@ -1,4 +1,7 @@
-"""KubeAI's multi-turn benchmark: held out; its cache is worked out from the memory it had."""
+"""Tables of KubeAI's multi-turn benchmark.
+
+It is held out: the engine is the fitted one, with a cache size calculated from the memory.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,17 @@ _METRICS = {
 }
 
 _TIE = 0.05
-"""Published figures nearer to each other than this are in no order: two runs of one row differ
-by more."""
+"""Published figures closer than this have no order: two runs of one row differ by more."""
 
 
 def held_out(figures: Figures) -> str:
-    """Published, simulated and ratio."""
+    """Compare published and simulated figures."""
     names = {"threads": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
     return beside(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
 
 
 def second_run() -> str:
-    """The publication's own noise: the same rows, measured an hour before."""
+    """Compare the publication's rows with its own second run."""
     headings = ["strategy"]
     for label in _METRICS.values():
         headings += [label, "other run", "ratio"]
@@ -47,13 +49,13 @@ def second_run() -> str:
 
 
 def within_20_percent(cell: Cell, figures: Figures) -> bool:
-    """Of the published throughput."""
+    """True if the throughput is within 20 % of the published one."""
     metric = "total_token_throughput"
     return abs(simulated(metric, figures[cell]) / cell.published(metric) - 1) <= 0.2
 
 
 def order_is_right(metric: str, load: int, figures: Figures) -> bool:
-    """Whether strategies that differ in the publication are in the same order here."""
+    """True if strategies that differ in the publication have the same order here."""
     cells = [cell for cell in CELLS if cell.workload == f"kubeai-threads-{load}"]
     for one, other in combinations(cells, 2):
         theirs = one.published(metric) / other.published(metric)
@@ -64,7 +66,7 @@ def order_is_right(metric: str, load: int, figures: Figures) -> bool:
 
 
 def verdict(figures: Figures) -> str:
-    """Which targets are met, cell by cell."""
+    """Show for each load which targets are met."""
     rows = []
     for load in LOADS:
         cells = [cell for cell in CELLS if cell.workload == f"kubeai-threads-{load}"]

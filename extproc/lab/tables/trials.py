@@ -1,4 +1,4 @@
-"""One simulation of the comparison: who, on what, and the figures that are kept of it."""
+"""Trials: single simulations of the comparison, and the figures kept of them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SHOWN = {
     "16 KiB": Shown(16_384, 16_384),
     "64 KiB": Shown(65_536, 65_536),
 }
-"""How much of a body Envoy may show, beside all of it."""
+"""Parts of a body that Envoy shows, in trials that do not show all of it."""
 
 WITHOUT = {
     name: WEIGHTS._replace(**{name: 1.0 if name == "nearly" else 0.0}) for name in WEIGHTS._fields
 }
-"""PrefixCache's weights, each in turn such that it says nothing."""
+"""PrefixCache's weights, each of them turned off in turn."""
 
 METRICS = (
     *("mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms"),
@@ -41,10 +41,10 @@ METRICS = (
 )
 
 CEILING = "ceiling"
-"""Of `hit_rate`: what a cache shared by all and without an end would have."""
+"""Name of the hit rate that one unlimited cache for all engines would have."""
 
 _DIGITS = 6
-"""Of each figure: more than any table shows, and less than processors disagree about."""
+"""Significant digits of each figure: more than a table shows, fewer than processors agree on."""
 
 Figures = dict[str, float]
 
@@ -56,22 +56,22 @@ class Trial(NamedTuple):
     strategy: str
     seed: int = 0
     sidecars: int | None = None
-    """If not the workload's own number."""
+    """Number of sidecars, if not the workload's own."""
 
     shown: str | None = None
-    """Of the bodies, if not what the strategy sees by default."""
+    """Part of the bodies that Envoy shows, if not the strategy's default."""
 
     without: str | None = None
-    """This of PrefixCache's weights says nothing."""
+    """The weight of PrefixCache that is turned off."""
 
     @property
     def repeated(self) -> list[Trial]:
-        """The same with each seed of its scene."""
+        """The trial with each seed of its scene."""
         return [self._replace(seed=seed) for seed in SCENES[self.scene].seeds]
 
     @property
     def key(self) -> str:
-        """Its name among figures."""
+        """Its name in the book."""
         more = [f"{self.sidecars} sidecars"] if self.sidecars else []
         more += [self.shown] if self.shown else []
         more += [f"without {self.without}"] if self.without else []
@@ -79,11 +79,11 @@ class Trial(NamedTuple):
 
 
 Task = Trial | str
-"""A trial, or the name of a scene of which the ceiling is wanted."""
+"""A trial, or the name of a scene whose ceiling is calculated."""
 
 
 def workload(scene: str, seed: int, trace: Path | None) -> Workload:
-    """What is asked in a scene."""
+    """Return the workload of a scene."""
     known = SCENES[scene]
     file = trace if known.is_recorded else None
     options = Options(seed=seed, trace=file, pace=known.pace, sessions=known.sessions)
@@ -91,7 +91,7 @@ def workload(scene: str, seed: int, trace: Path | None) -> Workload:
 
 
 def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
-    """What is simulated for it."""
+    """Return the scenario of a trial."""
     known, contender = SCENES[trial.scene], CONTENDERS[trial.strategy]
     asked = workload(trial.scene, trial.seed, trace)
     engine = profile.named(asked.profile)
@@ -115,7 +115,7 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
 
 
 def outcome(trial: Trial, trace: Path | None = None) -> Figures:
-    """Its figures; one that nobody has is left out."""
+    """Return the figures of a trial, without unknown ones."""
     summary = summarize(simulate(scenario(trial, trace)))
     known = {metric: summary.metric(metric) for metric in METRICS}
     return {
@@ -124,21 +124,21 @@ def outcome(trial: Trial, trace: Path | None = None) -> Figures:
 
 
 def highest(scene: str, trace: Path | None = None) -> Figures:
-    """What nobody can pass in a scene; the mean over the seeds."""
+    """Return the ceiling of a scene, as the mean over its seeds."""
     block = profile.named(workload(scene, 0, trace).profile).block_size
     shares = [ceiling(workload(scene, seed, trace), block) for seed in SCENES[scene].seeds]
     return {CEILING: round(fmean(shares), _DIGITS)}
 
 
 def key(task: Task) -> str:
-    """Its name among figures."""
+    """Return the name of a task in the book."""
     return f"{task} | {CEILING}" if isinstance(task, str) else task.key
 
 
 def try_all(
     tasks: Collection[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
 ) -> None:
-    """All of them, on all cores; tells of each when it is done."""
+    """Run all tasks on all cores; call `tell` with each result."""
     with workers(len(tasks)) as pool:
         runs = {pool.submit(_work, task, trace): task for task in tasks}
         for run in track(as_completed(runs), "simulating", total=len(runs)):

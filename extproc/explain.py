@@ -179,11 +179,11 @@ def _prompt(resolved: ResolvedRequest) -> ExplainedPrompt | None:
     prompt, spec = resolved.prompt, resolved.model.spec.load_balancing
     if prompt is None:
         return None
-    if prompt.shared is not None and spec.prefix_hash.header is None and not resolved.session:
+    if prompt.system_hash is not None and spec.prefix_hash.header is None and not resolved.session:
         home_by = "the system prompt"
     else:
         home_by = "chance" if resolved.key is None else "the hash"
-    return ExplainedPrompt(prompt.bytes, prompt.all_blocks, prompt.system_blocks, home_by)
+    return ExplainedPrompt(prompt.bytes, prompt.block_count, prompt.system_blocks, home_by)
 
 
 def _explanation(

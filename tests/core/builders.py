@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -13,9 +13,11 @@ from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.signals import Signals
+from extproc.core.request.json_document import Document
+from extproc.core.request.routing_key import read_prefix
 from extproc.core.routing.catalog import Catalog, Model, revise
 from extproc.core.routing.router import Router
-from extproc.core.schema import LoadBalancingSpec, ModelSpec
+from extproc.core.schema import LoadBalancingSpec, ModelSpec, PrefixHashSpec
 from extproc.core.strategies import Candidate, Query, Strategy, build
 from tests.extent import extent
 
@@ -92,6 +94,17 @@ def balancing(strategy: str, **other: object) -> LoadBalancingSpec:
 def strategy_of(spec: LoadBalancingSpec) -> Strategy:
     """The strategy with dice that fall the same way each time."""
     return build(spec, Random(0), Signals(lambda: 0.0))
+
+
+def prefix_of(
+    document: Document | None,
+    headers: Mapping[str, str],
+    spec: PrefixHashSpec,
+    *,
+    cut: bool = False,
+) -> str:
+    """Return a request's prefix without the source of its session."""
+    return read_prefix(document, headers, spec, cut=cut)[0]
 
 
 def catalog(*specs: ModelSpec) -> Catalog:

@@ -14,7 +14,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def forward(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Lets time pass."""
         self.now += seconds
 
@@ -35,5 +35,5 @@ def signals(clock: Clock, *addresses: str) -> Signals:
     """Signals of endpoints that came long ago."""
     found = Signals(clock)
     found.set_endpoints(addresses)
-    clock.forward(10_000)
+    clock.advance(10_000)
     return found

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS
+from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS
 from extproc.core.request.json_limits import MAX_PARSED_BYTES, MAX_PARSED_VALUES
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
@@ -194,7 +194,7 @@ def bounded(work: Work, size: int) -> bool:
         work.built_bytes <= size + MOST_BUILT_BYTES + 64
         and work.built_values <= MOST_BUILT_VALUES
         and work.skimmed_bytes <= MOST_TIMES_SKIMMED * size
-        and work.hashed_bytes <= MOST_TIMES_HASHED * size + BLOCK_BYTES * MOST_BLOCKS
+        and work.hashed_bytes <= MOST_TIMES_HASHED * size + BLOCK_BYTES * MAX_BLOCKS
     )
 
 

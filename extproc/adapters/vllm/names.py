@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeGuard
 
-from extproc.core.schema import LONGEST_NAME
+from extproc.core.schema import MAX_NAME_LENGTH
 
 MOST_ADAPTERS = 1000
 """Of one endpoint; further ones are passed over."""
@@ -21,7 +21,7 @@ def adapters_named(names: Iterable[object]) -> frozenset[str]:
 
 
 def _is_usable(name: object) -> TypeGuard[str]:
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
         return False
     # It goes into bodies, lists and logs as it is.
     return name == name.strip() and not _CONTROLS.search(name)

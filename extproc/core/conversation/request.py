@@ -16,7 +16,7 @@ from extproc.core.request.model_name import MODEL_HEADER, missing_model
 from extproc.core.request.paths import Api, model_in_query, without_query
 from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
 from extproc.core.request.rename import renamed_form, renamed_json
-from extproc.core.request.routing_key import is_settled, salt_is_settled
+from extproc.core.request.routing_key import prefix_is_final, salt_is_final
 from extproc.core.request.stored_responses import (
     FIELDS,
     PREVIOUS,
@@ -249,10 +249,10 @@ class Request:
         placed = self._resolve(name, document, cut=True)
         if placed.model.strategy.reads_prompts:
             return None
-        if not placed.session and not salt_is_settled(document):
+        if not placed.session and not salt_is_final(document):
             return None
         spec = placed.model.spec.load_balancing.prefix_hash
-        settled = is_settled(placed.prefix, document, spec, placed.session)
+        settled = prefix_is_final(placed.prefix, document, spec, placed.session)
         return placed if settled and placed.settled else None
 
     def _reads_prompts(self, name: str) -> bool:

@@ -483,7 +483,7 @@ class Conversation:
 def _size(resolved: ResolvedRequest) -> int:
     """Bytes of the prompt, where all of it was looked at."""
     prompt = resolved.prompt
-    return prompt.bytes if prompt is not None and prompt.whole else 0
+    return prompt.bytes if prompt is not None and prompt.is_complete else 0
 
 
 def _not_to_be_retried(answer: Reply) -> Reply:

@@ -1,16 +1,16 @@
-"""A prompt as a chain of blocks, so that two prompts can be compared by how far they agree.
+"""A prompt as chains of blocks, so that two prompts can be compared by their common beginning.
 
-A block is so many bytes of the prompt's text, and its hash is seeded with the hash of the block
-before it. Equal hashes therefore mean equal text from the beginning to the end of that block: what
-vLLM does with blocks of tokens, done with text, because nobody here has the model's tokenizer.
+A block is a fixed number of bytes of the prompt's text. The hash of the block before it is the seed
+of its own hash, so equal hashes mean equal text up to the end of that block. vLLM does the same
+with blocks of tokens. The sidecar uses text, because it has no tokenizer.
 
-The first block's seed is the model's or adapter's name, and the request's `cache_salt` where it has
-one: as in vLLM, prompts under different salts share no block. A completion with several prompts has
-a chain for each, because engines cache each by itself.
+The first block's seed is the name of the model or adapter, and the request's `cache_salt` if it has
+one: as in vLLM, prompts with different salts share no block. A completion with several prompts has
+a chain for each of them, because engines cache each one separately.
 
-The text is what a chat template makes of a prompt, in its order: tools, system prompt, messages.
-Of a body that was cut only what was shown is in it; the tools that a client writes behind its
-messages are then missing, and the chain is another than that of the whole body.
+The text has the order of a chat template: tools, system prompt, messages. If the body was cut, only
+the visible part counts. Tools that a client writes after its messages are then missing, and the
+chain differs from the chain of the whole body.
 """
 
 from __future__ import annotations
@@ -21,89 +21,92 @@ from typing import Any, NamedTuple
 import xxhash
 
 from extproc.core.request.json_document import Document
-from extproc.core.request.prompt import prompts_of, spoken
+from extproc.core.request.prompt import completion_prompts, prompt_text
 from extproc.core.request.session import salt_of
 
 BLOCK_BYTES = 256
-"""About 64 tokens of English."""
+"""Size of a block: about 64 tokens of English."""
 
-MOST_BLOCKS = 2048
-"""Of one prompt, some 130,000 tokens: what comes after is not compared."""
+MAX_BLOCKS = 2048
+"""Compared blocks of a prompt: about 130,000 tokens. Later text is not compared."""
 
-MOST_BYTES = 4 * 2**20
-"""Of one prompt, about a million tokens: who announces more is refused by the engine, or lies."""
+MAX_PROMPT_BYTES = 4 * 2**20
+"""Upper limit of a prompt's estimated size: about a million tokens, more than engines accept."""
 
-MOST_PROMPTS = 128
-"""Prompts of one completion that are compared; the others are only counted."""
+MAX_PROMPTS = 128
+"""Compared prompts of one completion. The others only count towards its size."""
 
 LONG_SYSTEM_BLOCKS = 8
-"""Some 500 tokens: a shorter system prompt is soon computed, wherever the request goes."""
+"""Blocks of a long system prompt: about 500 tokens. A shorter one is cheap to compute anywhere."""
 
 BYTES_PER_TOKEN = 4.0
-"""Of English and of code, with the tokenizers of today; until a model has told its own."""
+"""Bytes per token of English text and of code, until the sidecar has measured the model's own."""
 
 
 class Prompt(NamedTuple):
-    """What is known of a prompt."""
+    """The blocks and the size of a prompt."""
 
     blocks: Sequence[int]
-    """The hash of each full block that was seen."""
+    """The hash of each full block in the visible part."""
 
     bytes: int
-    """Of its text; where not all was shown, as many as there probably are."""
+    """Size of the text. If the body was cut, this is an estimate."""
 
     system_blocks: int = 0
-    """How many of the blocks are tools and system prompt."""
+    """Number of blocks in tools and system prompt, at the beginning."""
 
-    whole: bool = True
-    """Whether all of it was looked at, so that its size is no guess."""
+    is_complete: bool = True
+    """True if all of the prompt was visible, so that `bytes` is exact."""
 
-    more: Sequence[Sequence[int]] = ()
-    """The chains of further prompts in the same request; `blocks` is the first prompt's."""
+    other_chains: Sequence[Sequence[int]] = ()
+    """Hashes of the request's other prompts, one chain for each; `blocks` is the first prompt's."""
 
     @property
-    def all_blocks(self) -> int:
+    def block_count(self) -> int:
         """The number of blocks in all chains."""
-        return len(self.blocks) + sum(map(len, self.more))
+        return len(self.blocks) + sum(map(len, self.other_chains))
 
     @property
-    def shared(self) -> int | None:
-        """The end of the tools and the system prompt, where they are long."""
-        long = self.system_blocks >= LONG_SYSTEM_BLOCKS
-        return self.blocks[self.system_blocks - 1] if long else None
+    def system_hash(self) -> int | None:
+        """The hash of all of tools and system prompt; None if they are short."""
+        is_long = self.system_blocks >= LONG_SYSTEM_BLOCKS
+        return self.blocks[self.system_blocks - 1] if is_long else None
 
 
-def prompt_of(document: Document, owner: str, *, shown: float = 1.0, cut: bool = False) -> Prompt:
-    """The prompt in a body, of which the share `shown` is there. `cut`: it may end anywhere.
+def prompt_of(document: Document, owner: str, *, share: float = 1.0, cut: bool = False) -> Prompt:
+    """Return the prompt in a body of which a `share` is visible. `cut`: it may end anywhere.
 
-    Keys and values are of one model or adapter, so the chain begins with its name, the `owner`.
+    Keys and values in a KV cache belong to one model or adapter, so the chain starts with its name,
+    the `owner`.
     """
     seed = _seed(owner, salt_of(document))
-    several = prompts_of(document)
-    if several:
-        return _several(several, seed, shown)
-    said = spoken(document, BLOCK_BYTES * MOST_BLOCKS, cut=cut)
-    text = said.text.encode()
-    system = min(len(said.text[: said.system].encode()), len(text)) // BLOCK_BYTES
-    blocks = _chain(text[: BLOCK_BYTES * MOST_BLOCKS], seed)
-    size = (len(text) + said.beyond) / shown
-    return Prompt(blocks, min(round(size), MOST_BYTES), min(system, len(blocks)), shown == 1.0)
+    prompts = completion_prompts(document)
+    if prompts:
+        return _from_several(prompts, seed, share)
+    found = prompt_text(document, BLOCK_BYTES * MAX_BLOCKS, cut=cut)
+    text = found.text.encode()
+    system = min(len(found.text[: found.system_chars].encode()), len(text)) // BLOCK_BYTES
+    blocks = _chain(text[: BLOCK_BYTES * MAX_BLOCKS], seed)
+    size = (len(text) + found.omitted_chars) / share
+    return Prompt(
+        blocks, min(round(size), MAX_PROMPT_BYTES), min(system, len(blocks)), share == 1.0
+    )
 
 
-def _several(prompts: list[Any], seed: int, shown: float) -> Prompt:
-    """The prompts of one completion: all together have as many blocks as one may have."""
+def _from_several(prompts: list[Any], seed: int, share: float) -> Prompt:
+    """Return the prompts of one completion. The limit on blocks applies to all of them together."""
     chains: list[list[int]] = []
-    left = BLOCK_BYTES * MOST_BLOCKS
+    left = BLOCK_BYTES * MAX_BLOCKS
     size = 0
-    for prompt in prompts[:MOST_PROMPTS]:
-        said = spoken({"prompt": prompt}, left)
-        text = said.text.encode()
+    for prompt in prompts[:MAX_PROMPTS]:
+        found = prompt_text({"prompt": prompt}, left)
+        text = found.text.encode()
         chains.append(_chain(text[:left], seed))
         left = max(0, left - len(text))
-        size += len(text) + said.beyond
-    size += spoken({"prompt": prompts[MOST_PROMPTS:]}, 0).beyond
-    more = [chain for chain in chains[1:] if chain]
-    return Prompt(chains[0], min(round(size / shown), MOST_BYTES), 0, shown == 1.0, more)
+        size += len(text) + found.omitted_chars
+    size += prompt_text({"prompt": prompts[MAX_PROMPTS:]}, 0).omitted_chars
+    others = [chain for chain in chains[1:] if chain]
+    return Prompt(chains[0], min(round(size / share), MAX_PROMPT_BYTES), 0, share == 1.0, others)
 
 
 def _seed(owner: str, salt: str) -> int:

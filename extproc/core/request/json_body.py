@@ -21,7 +21,7 @@ from extproc.core.request.json_limits import (
 )
 from extproc.core.request.json_scan import scan_fields
 from extproc.core.request.refusals import InvalidRequest
-from extproc.core.request.session import SALT
+from extproc.core.request.session import CACHE_SALT
 
 _BEGINNING_BYTES = 65_536
 _BLANKS = b" \t\r\n"
@@ -60,7 +60,7 @@ def read_within(head: bytes, limit: int, *, complete: bool, fields: Iterable[str
     beginning = bare[:limit]
     document = parse_document(beginning, complete=False)
     try:
-        model, scanned = scan_fields(head, (*fields, SALT))
+        model, scanned = scan_fields(head, (*fields, CACHE_SALT))
     except InvalidRequest:
         if complete:
             raise
@@ -86,7 +86,7 @@ def with_rest(beginning: JsonBody, body: bytes, fields: Iterable[str]) -> JsonBo
 
     Absent fields are in the document as None. If a field occurs twice, the first may remain.
     """
-    model, scanned = scan_fields(body, (*fields, SALT))
+    model, scanned = scan_fields(body, (*fields, CACHE_SALT))
     if model is None or model != beginning.model:
         return None
     return beginning._replace(document=_joined(beginning.document, scanned))

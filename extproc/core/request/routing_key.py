@@ -1,4 +1,4 @@
-"""From a request to the key that places it on the ring."""
+"""The routing key of a request: the text that requests share, hashed to a position on the ring."""
 
 from __future__ import annotations
 
@@ -9,24 +9,13 @@ import xxhash
 from extproc.core.request.json_document import Document
 from extproc.core.request.prompt import (
     first_user_message,
-    first_user_message_is_whole,
+    first_user_message_is_complete,
     prompt_head,
     system_text,
-    system_text_is_whole,
+    system_text_is_complete,
 )
-from extproc.core.request.session import SALT, session_of
+from extproc.core.request.session import CACHE_SALT, session_of
 from extproc.core.schema import PrefixHashSpec
-
-
-def prefix_of(
-    document: Document | None,
-    headers: Mapping[str, str],
-    spec: PrefixHashSpec,
-    *,
-    cut: bool = False,
-) -> str:
-    """The text that requests must share to be sent to the same endpoint; may be empty."""
-    return read_prefix(document, headers, spec, cut=cut)[0]
 
 
 def read_prefix(
@@ -36,10 +25,11 @@ def read_prefix(
     *,
     cut: bool = False,
 ) -> tuple[str, str]:
-    """Return that text, and the source of the session's id if the text is one, else nothing.
+    """Return the prefix, and the source of the session's id if that is the prefix, else "".
 
-    `document` is None where the body holds no prompt; its body may end anywhere if `cut`.
-    A header's value and a session's id count whole: they are often alike at the beginning.
+    Requests with the same prefix go to the same endpoint; it may be empty. `document` is None if
+    the body holds no prompt. `cut`: the body may end anywhere. A header's value or a session's id
+    is never shortened, because different ones often start alike.
     """
     if spec.header is not None:
         value = headers.get(spec.header, "")
@@ -48,10 +38,10 @@ def read_prefix(
         session = session_of(document, headers, spec)
         if session is not None:
             return session
-    return "" if document is None else _in_prompt(document, spec, cut), ""
+    return "" if document is None else _prompt_prefix(document, spec, cut), ""
 
 
-def _in_prompt(document: Document, spec: PrefixHashSpec, cut: bool) -> str:
+def _prompt_prefix(document: Document, spec: PrefixHashSpec, cut: bool) -> str:
     limit = spec.prefix_char_length
     match spec.prefix_source:
         case "PromptHead":
@@ -62,29 +52,29 @@ def _in_prompt(document: Document, spec: PrefixHashSpec, cut: bool) -> str:
             return first_user_message(document, limit)[:limit]
 
 
-def is_settled(
+def prefix_is_final(
     prefix: str, document: Document | None, spec: PrefixHashSpec, source: str = ""
 ) -> bool:
-    """Whether a cut body's prefix is the whole body's already, however the body goes on.
+    """Return True if the rest of a cut body cannot change its prefix.
 
-    `source` is where a session's id was read.
+    `source` is the source of the session's id.
     """
     if spec.header is not None or document is None:
         return True
-    if not _session_is_settled(document, spec, source):
+    if not _session_is_final(document, spec, source):
         return False
     limit = spec.prefix_char_length
     match spec.prefix_source:
         case "PromptHead":
             return len(prefix) >= limit
-        case "SystemAndFirstUserMessage" if not system_text_is_whole(document):
+        case "SystemAndFirstUserMessage" if not system_text_is_complete(document):
             return len(system_text(document, cut=True)) >= limit
         case _:
-            return source != "" or len(prefix) >= limit or first_user_message_is_whole(document)
+            return source != "" or len(prefix) >= limit or first_user_message_is_complete(document)
 
 
-def _session_is_settled(document: Document, spec: PrefixHashSpec, source: str) -> bool:
-    """Whether what a cut body goes on with can be no earlier source, nor more of this one."""
+def _session_is_final(document: Document, spec: PrefixHashSpec, source: str) -> bool:
+    """Return True if the rest of a cut body cannot change this source or contain an earlier one."""
     last = next(reversed(document), None)
     for key in spec.session_keys:
         if str(key) == source:
@@ -94,16 +84,16 @@ def _session_is_settled(document: Document, spec: PrefixHashSpec, source: str) -
     return True
 
 
-def salt_is_settled(document: Document | None) -> bool:
-    """Return whether a cut body shows all of its `cache_salt`, wherever others write it."""
-    return document is None or (SALT in document and next(reversed(document)) != SALT)
+def salt_is_final(document: Document | None) -> bool:
+    """Return True if a cut body contains all of its `cache_salt`. Without one, it may follow."""
+    return document is None or (CACHE_SALT in document and next(reversed(document)) != CACHE_SALT)
 
 
-def key_of(adapter: str, prefix: str, salt: str = "") -> int | None:
-    """The place on the ring: XXH64 of adapter and prefix; None without a prefix.
+def ring_key(adapter: str, prefix: str, salt: str = "") -> int | None:
+    """Return the position on the ring: XXH64 of adapter and prefix; None without a prefix.
 
-    A salt is hashed with that as its seed, so requests under different salts have other places. A
-    session's id needs none.
+    Requests with different salts get different positions. With a session's id as prefix, pass no
+    salt.
     """
     if not prefix:
         return None

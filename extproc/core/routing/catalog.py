@@ -13,7 +13,7 @@ from types import MappingProxyType
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.routing.split import Split
-from extproc.core.schema import LONGEST_NAME, LoadBalancingSpec, ModelSpec, Source
+from extproc.core.schema import MAX_NAME_LENGTH, LoadBalancingSpec, ModelSpec, Source
 from extproc.core.strategies import Strategy
 
 Adapters = Mapping[str, frozenset[str]]
@@ -160,7 +160,7 @@ class Catalog:
         return self._names.get(name) or self._model_and_adapter(name) or self._found_names.get(name)
 
     def _model_and_adapter(self, name: str) -> tuple[str, str] | None:
-        if len(name) > 2 * LONGEST_NAME + 1:
+        if len(name) > 2 * MAX_NAME_LENGTH + 1:
             return None  # and no time is lost on a name full of separators
         position = name.find(_ADAPTER_SEPARATOR)
         while position > 0:

@@ -11,7 +11,7 @@ from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.json_document import Document
 from extproc.core.request.refusals import NoEndpoints
-from extproc.core.request.routing_key import is_settled, key_of, read_prefix
+from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
 from extproc.core.request.session import salt_of
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.decision import Decision
@@ -92,8 +92,8 @@ class Router:
         rename = None if served == name else served
         prompt = None
         if document is not None and model.strategy.reads_prompts:
-            prompt = prompt_of(document, served, shown=shown, cut=cut)
-        key = key_of(adapter, prefix, "" if source else salt_of(document))
+            prompt = prompt_of(document, served, share=shown, cut=cut)
+        key = ring_key(adapter, prefix, "" if source else salt_of(document))
         answer_as = name if rename is not None and model.spec.answer_as_requested else None
         return ResolvedRequest(
             *(model, adapter, prefix, key, snapshot, rename, prompt),
@@ -113,7 +113,7 @@ class Router:
     ) -> ResolvedRequest:
         """Resolve to the first target that has an endpoint for the request, else to the first."""
         sticky, source = read_prefix(document, headers, split.key, cut=cut)
-        settled = is_settled(sticky, document, split.key, source)
+        settled = prefix_is_final(sticky, document, split.key, source)
         first: ResolvedRequest | None = None
         for target in split.order(sticky, self._rng):
             resolved = self.resolve(target, document, headers, subset, shown=shown, cut=cut)
@@ -161,7 +161,7 @@ class Router:
         """Take a lease on the best candidate's endpoint, and return the decision."""
         spec, strategy = resolved.model.spec, resolved.model.strategy
         endpoint, prediction = best.endpoint, best.prediction
-        strategy.chosen(query, endpoint)
+        strategy.record_choice(query, endpoint)
         inflight = self._loads.get(endpoint.address, 0)
         lease = self._ledger.acquire(spec.name, endpoint)
         if prediction is not None:

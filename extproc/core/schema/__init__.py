@@ -30,14 +30,14 @@ from extproc.core.schema.sources import (
 )
 from extproc.core.schema.split import SplitSpec, TargetSpec
 from extproc.core.schema.values import (
-    LONGEST_NAME,
+    MAX_NAME_LENGTH,
     PREFIX_SOURCES,
     kubernetes_name,
 )
 
 __all__ = [
     "DEFAULT_SESSION_SOURCES",
-    "LONGEST_NAME",
+    "MAX_NAME_LENGTH",
     "PREFIX_SOURCES",
     "SESSION",
     "FilterName",

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from extproc.core.schema.addresses import endpoint_address
 
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 """Characters of a model's, alias's or adapter's name."""
 
 HEADER_SOURCE = "Header:"
@@ -101,7 +101,7 @@ def _written(form: str) -> WithJsonSchema:
 Item = TypeVar("Item")
 # Strictness would refuse YAML's lists.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 KubernetesName = Annotated[
     str, AfterValidator(kubernetes_name), _written("name of a Kubernetes object")
 ]

@@ -138,6 +138,6 @@ class Strategy(Protocol):
         """
         ...
 
-    def chosen(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
         """The request goes there; for strategies that remember."""
         return

@@ -44,7 +44,7 @@ class Chain(Strategy):
             yield Candidate(best.endpoint, hops, reason)
             remaining = [estimate for estimate in remaining if estimate is not best]
 
-    def chosen(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
         """The adapter will be in memory there: known at once, long before the next reading."""
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)

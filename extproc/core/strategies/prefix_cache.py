@@ -112,11 +112,11 @@ class PrefixCache(Strategy):
                 prediction = Prediction(tokens, per_block * depth)
                 yield Candidate(eligible[place], hops, _reason(depth, most), prediction)
 
-    def chosen(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
         """Its cache will have the prompt, and its memory the adapter."""
         if query.prompt is not None:
             self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
-            for blocks in query.prompt.more:
+            for blocks in query.prompt.other_chains:
                 self._signals.prefixes.sent(endpoint.address, blocks)
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
@@ -153,7 +153,7 @@ class PrefixCache(Strategy):
             for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
             if address in places and address not in self._silent
         }
-        for blocks in prompt.more:
+        for blocks in prompt.other_chains:
             for address, depth in self._signals.prefixes.matches(blocks).items():
                 if address in places and address not in self._silent:
                     place = places[address]
@@ -162,7 +162,7 @@ class PrefixCache(Strategy):
 
     def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
         """The prompt's key on the ring: any, where nothing says which."""
-        shared = None if self._by_header or query.session else prompt.shared
+        shared = None if self._by_header or query.session else prompt.system_hash
         if shared is not None and not self._everywhere(depths, prompt.system_blocks):
             return shared
         return self._rng.getrandbits(64) if query.key is None else query.key

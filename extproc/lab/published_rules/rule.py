@@ -69,7 +69,7 @@ class Rule(Strategy):
             reason = Reason.CACHED if cached else Reason.LEAST_LOAD
             yield Candidate(eligible[place], hops, reason, Prediction(tokens, cached))
 
-    def chosen(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
         """Record the prompt, which the endpoint's cache will have."""
         if query.prompt is not None:
             self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS, Prompt
+from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS, Prompt
 from extproc.lab.simulation.block_ids import BlockIds
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
 from extproc.lab.workloads.workload import Segment, Turn
@@ -48,7 +48,7 @@ class Prompts:
         """What is seen of a turn's prompt."""
         size = CHARACTERS_PER_TOKEN * turn.prompt_tokens
         seen = size if size <= self._shown.whole else self._shown.head
-        most = min(seen // BLOCK_BYTES, MOST_BLOCKS)
+        most = min(seen // BLOCK_BYTES, MAX_BLOCKS)
         ids = self._ids.of_prompt(turn)[:most]
         system = sum(one.tokens for one in takewhile(_is_system, turn.prompt)) // _BLOCK_TOKENS
         return Prompt([self._hash(one) for one in ids], size, min(system, len(ids)))

@@ -25,7 +25,7 @@ def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixtu
     ejection.listeners.append(EjectionReport(telemetry))
     for _ in range(10):
         ejection.record(FAILING, Outcome.RESET)
-    clock.forward(5)
+    clock.advance(5)
     ejection.record(FAILING, Outcome.ERROR, ejection.chosen(FAILING))
     for _ in range(10):
         ejection.record(FAILING, Outcome.SERVED, ejection.chosen(FAILING))

@@ -15,7 +15,7 @@ from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
 from extproc.adapters.vllm.readings import Failure, Result
 from extproc.core.fleet.signals import Load, Report
-from extproc.core.schema import LONGEST_NAME
+from extproc.core.schema import MAX_NAME_LENGTH
 from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD, PREAMBLE
 from tests.core.builders import brief, thorough
 
@@ -237,7 +237,7 @@ class TestAdapters:
 
     def test_are_bounded_in_number_and_length(self) -> None:
         many = ",".join(f"adapter-{i}" for i in range(5 * MOST_ADAPTERS))
-        long = "x" * (LONGEST_NAME + 1)
+        long = "x" * (MAX_NAME_LENGTH + 1)
         text = f'running_lora_adapters="{many}",waiting_lora_adapters="{long},{long[1:]},,short"'
         _, running, waiting = adapters(lora(text))
         assert len(running) == MOST_ADAPTERS

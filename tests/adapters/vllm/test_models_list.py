@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extproc.adapters.vllm.models_list import ModelsList, read_models
 from extproc.adapters.vllm.names import MOST_ADAPTERS
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.schema import LONGEST_NAME
+from extproc.core.schema import MAX_NAME_LENGTH
 from tests.core.builders import thorough
 
 PERMISSION = {"id": "modelperm-1", "object": "model_permission", "allow_sampling": True}
@@ -76,7 +76,7 @@ def test_what_is_no_model_is_passed_over() -> None:
 
 
 def test_they_are_bounded_in_number_and_length() -> None:
-    long = "x" * (LONGEST_NAME + 1)
+    long = "x" * (MAX_NAME_LENGTH + 1)
     found = read_models(listed(card(long, "base"), card(long[1:], "base")))
     assert found.adapters == {long[1:]}
     many = (card(f"adapter-{i}", "base") for i in range(MOST_ADAPTERS + 5))

@@ -113,7 +113,7 @@ class TestAnEndpointThatRefuses:
     def test_comes_back_to_every_strategy_with_one_request(self, strategy: str) -> None:
         gateway = Gateway(strategy)
         gateway.fail()
-        gateway.clock.forward(5)
+        gateway.clock.advance(5)
         conversation, decision = gateway.until_chosen()
         assert gateway.tried() == set(ADDRESSES[1:])
         answer = Event(Kind.RESPONSE_HEADERS, served_by=FAILING, outcome=Outcome.SERVED)
@@ -153,21 +153,21 @@ class TestAnEndpointThatRefuses:
     def test_is_ejected_for_longer_when_it_refuses_its_trial(self) -> None:
         gateway = Gateway()
         gateway.fail()
-        gateway.clock.forward(5)
+        gateway.clock.advance(5)
         gateway.fail(times=1)
-        gateway.clock.forward(9.9)
+        gateway.clock.advance(9.9)
         assert gateway.tried() == set(ADDRESSES[1:])
-        gateway.clock.forward(0.1)
+        gateway.clock.advance(0.1)
         gateway.until_chosen()
 
     def test_whose_trial_is_given_up_by_the_client_gets_another_later(self) -> None:
         gateway = Gateway()
         gateway.fail()
-        gateway.clock.forward(5)
+        gateway.clock.advance(5)
         conversation, _ = gateway.until_chosen()
         conversation.close()
         assert gateway.tried() == set(ADDRESSES[1:])
-        gateway.clock.forward(5)
+        gateway.clock.advance(5)
         gateway.until_chosen()
 
 
@@ -235,7 +235,7 @@ class TestAnAnswer:
                 Kind.RESPONSE_HEADERS, served_by=ADDRESSES[1], outcome=Outcome.RESET, attempts=2
             )
             conversation.receive(answer)
-        gateway.clock.forward(5)
+        gateway.clock.advance(5)
         ejection = gateway.router.fleet.ejection
         ejection.record(FAILING, Outcome.SERVED, ejection.chosen(FAILING))
         ejection.record(ADDRESSES[1], Outcome.RESET)

@@ -9,7 +9,7 @@ import pytest
 from extproc.compiled import COMPILED
 from extproc.core.conversation.head import HEAD_LIMIT, Head
 from extproc.core.conversation.request import Request
-from extproc.core.request.blocks import MOST_BYTES, Prompt, prompt_of
+from extproc.core.request.blocks import MAX_PROMPT_BYTES, Prompt, prompt_of
 from extproc.core.request.json_body import JsonBody, read_json_body
 from extproc.core.request.json_document import parse_document
 from extproc.core.request.paths import Api
@@ -179,7 +179,7 @@ class TestAStrategyThatReadsPrompts:
     @pytest.mark.parametrize("length", ["1000000000", "9" * 12])
     def test_believes_no_length_that_no_prompt_has(self, length: str) -> None:
         prompt = self.placed(self.BODY, length)
-        assert HEAD_LIMIT < prompt.bytes <= MOST_BYTES
+        assert HEAD_LIMIT < prompt.bytes <= MAX_PROMPT_BYTES
         assert prompt.blocks == self.placed(self.BODY, "").blocks
 
     @pytest.mark.parametrize("length", ["1", "1000000", "9" * 12])

@@ -135,26 +135,26 @@ class TestAnEjectedEndpoint:
     def test_is_avoided_until_its_time_is_over(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.clock.forward(FIRST_SECONDS - 0.001)
+        fleet.clock.advance(FIRST_SECONDS - 0.001)
         assert fleet.eligible() == {0, 2}
-        fleet.clock.forward(0.001)
+        fleet.clock.advance(0.001)
         assert fleet.eligible() == {0, 1, 2}
         assert fleet.out() == {1}
 
     def test_then_gets_one_request_for_as_long_as_it_was_out(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.clock.forward(FIRST_SECONDS)
+        fleet.clock.advance(FIRST_SECONDS)
         fleet.try_again(1)
-        fleet.clock.forward(FIRST_SECONDS - 0.001)
+        fleet.clock.advance(FIRST_SECONDS - 0.001)
         assert fleet.eligible() == {0, 2}
-        fleet.clock.forward(0.001)
+        fleet.clock.advance(0.001)
         assert fleet.eligible() == {0, 1, 2}
 
     def test_is_wholly_back_when_that_is_served(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.clock.forward(FIRST_SECONDS)
+        fleet.clock.advance(FIRST_SECONDS)
         sent = fleet.try_again(1)
         fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, sent)
         assert fleet.out() == set()
@@ -167,7 +167,7 @@ class TestAnEjectedEndpoint:
         fleet = Fleet(3)
         fleet.eject(1)
         for _ in range(6):
-            fleet.clock.forward(fleet.lengths[-1])
+            fleet.clock.advance(fleet.lengths[-1])
             fleet.ejection.record(fleet.addresses[1], Outcome.TIMEOUT, fleet.try_again(1))
             assert fleet.eligible() == {0, 2}
         assert fleet.lengths == [5, 10, 20, 40, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
@@ -176,7 +176,7 @@ class TestAnEjectedEndpoint:
     def test_is_not_judged_by_what_was_sent_there_before(self, outcome: Outcome) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.clock.forward(FIRST_SECONDS)
+        fleet.clock.advance(FIRST_SECONDS)
         fleet.ejection.record(fleet.addresses[1], outcome)
         assert fleet.out() == {1}
         assert fleet.lengths == [FIRST_SECONDS]
@@ -187,7 +187,7 @@ class TestAnEjectedEndpoint:
         for _ in range(5):
             fleet.ejection.record(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
         assert fleet.lengths == [FIRST_SECONDS]
-        fleet.clock.forward(FIRST_SECONDS)
+        fleet.clock.advance(FIRST_SECONDS)
         assert fleet.eligible() == {0, 1, 2}
 
     def test_that_is_used_for_want_of_others_is_back_when_it_serves(self) -> None:
@@ -199,7 +199,7 @@ class TestAnEjectedEndpoint:
     def test_counts_failures_of_one_trial_once(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
-        fleet.clock.forward(FIRST_SECONDS)
+        fleet.clock.advance(FIRST_SECONDS)
         together = [fleet.try_again(1) for _ in range(5)]
         for sent in together:
             fleet.ejection.record(fleet.addresses[1], Outcome.RESET, sent)
@@ -208,7 +208,7 @@ class TestAnEjectedEndpoint:
     def test_is_the_fallback_where_there_is_no_other(self) -> None:
         fleet = Fleet(4)
         fleet.eject(2)
-        fleet.clock.forward(1)
+        fleet.clock.advance(1)
         fleet.eject(1)
         one, two, three, four = fleet.endpoints
         assert fleet.ejection.last_resort([one, two, three], one.address) == three.address
@@ -236,7 +236,7 @@ class TestTheOthers:
         fleet = Fleet(6)
         for place in (2, 0, 1):
             fleet.eject(place)
-            fleet.clock.forward(0.5)
+            fleet.clock.advance(0.5)
         fleet.has(*fleet.endpoints[:4])
         assert fleet.out() == {0, 1}
         assert fleet.told[-1] == (fleet.addresses[2], ["llama"], "returned")
@@ -283,7 +283,7 @@ class TestTheSnapshotOfTheOthers:
         fleet = Fleet(6)
         fleet.eject(4)
         first = fleet.spared()
-        fleet.clock.forward(1)
+        fleet.clock.advance(1)
         assert fleet.spared() is first
         assert fleet.spared("no-such-adapter") is fleet.snapshot
         assert fleet.spared() is first
@@ -323,7 +323,7 @@ def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
             fleet.ejection.record(fleet.addresses[where], outcome, ejected)
         elif step == "wait":
             before = fleet.eligible()
-            fleet.clock.forward(data.draw(st.floats(0, 30), "seconds"))
+            fleet.clock.advance(data.draw(st.floats(0, 30), "seconds"))
             assert before <= fleet.eligible(), "time only brings back"
         elif step == "discover":
             fleet.has(*fleet.endpoints[: place + 1])

@@ -90,7 +90,7 @@ class TestAnEndpointWhoseWordIsStale:
 
     def test_is_not_ideal_for_having_said_zero_once(self, known: Signals, clock: Clock) -> None:
         known.record_scrape("c", report(), inflight=0)
-        clock.forward(SPEC.stale_after_seconds + 0.1)
+        clock.advance(SPEC.stale_after_seconds + 0.1)
         known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
         known.record_scrape("b", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
         found = estimate(known, {"a": 14, "b": 14, "c": 14})
@@ -128,7 +128,7 @@ class TestANewEndpoint:
         assert queues(joined, {"a": 10, "b": 10, "c": 1}) == [0, 0, 1]
 
     def test_may_have_a_share_of_the_mean_that_grows(self, joined: Signals, clock: Clock) -> None:
-        clock.forward(SPEC.slow_start_seconds / 2)
+        clock.advance(SPEC.slow_start_seconds / 2)
         for name in "ab":
             joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
         joined.record_scrape("c", report(running=5), inflight=5)
@@ -139,7 +139,7 @@ class TestANewEndpoint:
         self, joined: Signals, clock: Clock
     ) -> None:
         assert [e.kv_usage for e in estimate(joined, {"a": 10, "b": 10})] == [0.5, 0.5, 0.5]
-        clock.forward(SPEC.slow_start_seconds / 2)
+        clock.advance(SPEC.slow_start_seconds / 2)
         for name in "ab":
             joined.record_scrape(name, report(waiting=3, running=10, kv_usage=0.5), inflight=13)
         joined.record_scrape("c", report(), inflight=0)
@@ -150,7 +150,7 @@ class TestANewEndpoint:
         assert found[2].kv_usage == pytest.approx(6 * 0.05)
 
     def test_is_like_the_others_in_the_end(self, joined: Signals, clock: Clock) -> None:
-        clock.forward(SPEC.slow_start_seconds)
+        clock.advance(SPEC.slow_start_seconds)
         for name in "abc":
             joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
         assert queues(joined, {"a": 10, "b": 10, "c": 10}) == [0, 0, 0]
@@ -165,9 +165,9 @@ class TestANewEndpoint:
     def test_is_held_back_behind_others_that_are_hardly_older(self, clock: Clock) -> None:
         known = Signals(clock)
         known.set_endpoints(["a", "b"])
-        clock.forward(4)
+        clock.advance(4)
         known.set_endpoints(["a", "b", "c"])
-        clock.forward(4)
+        clock.advance(4)
         for name in "abc":
             known.record_scrape(name, report(running=10), inflight=10)
         # Half as old as they are, it may have half of what they have.

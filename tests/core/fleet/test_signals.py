@@ -54,9 +54,9 @@ def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
     signals: Signals, clock: Clock
 ) -> None:
     signals.record_scrape(A, report(), inflight=0)
-    clock.forward(3)
+    clock.advance(3)
     assert signals.fresh([A, B], 3) == [signals.latest(A), None]
-    clock.forward(0.01)
+    clock.advance(0.01)
     assert signals.fresh([A], 3) == [None]
     assert signals.latest(A) is not None
 
@@ -73,7 +73,7 @@ class TestAnAnswersLoadReport:
         self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
         signals.record_scrape(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
-        clock.forward(1)
+        clock.advance(1)
         hold(ledger, 5)
         signals.record_load_report(A, Load(0, 0.2))
         reading = signals.latest(A)
@@ -92,7 +92,7 @@ class TestAnAnswersLoadReport:
         self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
         signals.record_scrape(A, report(), inflight=0)
-        clock.forward(1)
+        clock.advance(1)
         hold(ledger, 6)
         signals.record_load_report(A, Load(0, 0.1))
         reading = signals.latest(A)
@@ -125,9 +125,9 @@ class TestWhenEndpointsChange:
         assert not signals.residency.has(A, "sql")
 
     def test_each_has_the_age_of_its_coming(self, signals: Signals, clock: Clock) -> None:
-        clock.forward(5)
+        clock.advance(5)
         signals.set_endpoints([B, "10.0.0.3:8000"])
-        clock.forward(1)
+        clock.advance(1)
         assert signals.new_endpoints([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
         assert signals.new_endpoints([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
         assert signals.new_endpoints([B, "10.0.0.3:8000"], 1) == {}
@@ -135,7 +135,7 @@ class TestWhenEndpointsChange:
     def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
         signals.residency.used(A, "sql")
         signals.set_endpoints([B])
-        clock.forward(5)
+        clock.advance(5)
         signals.set_endpoints([A, B])
         assert signals.new_endpoints([A, B], 1) == {A: 0}
         assert not signals.residency.has(A, "sql")
@@ -277,7 +277,7 @@ class TestABacklog:
     ) -> None:
         # Two aborts, which are over and never had a first token.
         for _ in range(3):
-            clock.forward(31)
+            clock.advance(31)
             asked.record_scrape(A, _begun(0, 3, first_tokens=106, finished=105), 3)
         assert A not in asked.backlog.tokens
 

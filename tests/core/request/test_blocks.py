@@ -11,17 +11,17 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.request import blocks, leaves
+from extproc.core.request import blocks, prompt_leaves
 from extproc.core.request.blocks import (
     BLOCK_BYTES,
-    MOST_BLOCKS,
-    MOST_BYTES,
-    MOST_PROMPTS,
+    MAX_BLOCKS,
+    MAX_PROMPT_BYTES,
+    MAX_PROMPTS,
     Prompt,
     prompt_of,
 )
 from extproc.core.request.json_document import parse_document
-from extproc.core.request.prompt import prompts_of, spoken
+from extproc.core.request.prompt import completion_prompts, prompt_text
 from extproc.core.request.refusals import InvalidRequest
 from tests.core import bodies
 from tests.core.builders import brief, thorough
@@ -29,16 +29,16 @@ from tests.core.builders import brief, thorough
 Json = dict[str, Any]
 
 sizes = st.integers(1, 9)
-single_prompts = bodies.documents.filter(lambda document: not prompts_of(document))
+single_prompts = bodies.documents.filter(lambda document: not completion_prompts(document))
 
 
 @contextmanager
-def blocks_of(size: int, most: int = MOST_BLOCKS) -> Iterator[None]:
+def blocks_of(size: int, most: int = MAX_BLOCKS) -> Iterator[None]:
     """So small that a few words have several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
-        patch.setattr(blocks, "MOST_BLOCKS", most)
-        patch.setattr(leaves, "MEDIUM_BYTES", 16)
+        patch.setattr(blocks, "MAX_BLOCKS", most)
+        patch.setattr(prompt_leaves, "MEDIUM_BYTES", 16)
         yield
 
 
@@ -58,7 +58,7 @@ def chain(document: Json, owner: str = "llama") -> Sequence[int]:
 
 def every_chain(prompt: Prompt) -> list[Sequence[int]]:
     """Those of several prompts, too."""
-    return [prompt.blocks, *prompt.more]
+    return [prompt.blocks, *prompt.other_chains]
 
 
 def shared(one: Json, other: Json) -> int:
@@ -90,7 +90,7 @@ class TestEqualHashes:
     ) -> None:
         with blocks_of(size):
             first, second = chain(one), chain(other)
-            texts = [spoken(document, 10**6).text.encode() for document in (one, other)]
+            texts = [prompt_text(document, 10**6).text.encode() for document in (one, other)]
         assert [len(first), len(second)] == [len(text) // size for text in texts]
         for i, block in enumerate(first):
             for j, another in enumerate(second):
@@ -210,7 +210,7 @@ class TestACutBody:
                 assert seen.blocks == whole.blocks[: len(seen.blocks)]
                 assert all(
                     any(list(part) == list(chain[: len(part)]) for chain in every_chain(whole))
-                    for part in seen.more
+                    for part in seen.other_chains
                 )
                 assert seen.bytes <= whole.bytes
                 assert seen.system_blocks <= whole.system_blocks
@@ -273,10 +273,10 @@ class TestThePromptOfEveryApi:
     def test_is_all_of_its_text(self, document: Json) -> None:
         prompt = prompt_of(document, "llama")
         assert 1000 <= prompt.bytes <= 1000 + 500
-        prompts = len(prompts_of(document)) or 1
-        assert prompt.all_blocks >= 4 - prompts
-        assert prompt.bytes // BLOCK_BYTES - prompts < prompt.all_blocks
-        assert prompt.all_blocks <= prompt.bytes // BLOCK_BYTES
+        prompts = len(completion_prompts(document)) or 1
+        assert prompt.block_count >= 4 - prompts
+        assert prompt.bytes // BLOCK_BYTES - prompts < prompt.block_count
+        assert prompt.block_count <= prompt.bytes // BLOCK_BYTES
 
     @pytest.mark.parametrize(
         "document", [{}, {"messages": []}, {"prompt": ""}, {"model": TEXT, "user": TEXT}]
@@ -314,23 +314,23 @@ class TestSeveralPrompts:
         assert [len(one) for one in every_chain(together)] == [0, 3, 3]
         assert together.bytes == 2 * 1001 + 4
 
-    @pytest.mark.parametrize("number", [2, MOST_PROMPTS, MOST_PROMPTS + 100, 20_000])
+    @pytest.mark.parametrize("number", [2, MAX_PROMPTS, MAX_PROMPTS + 100, 20_000])
     def test_are_compared_as_far_as_is_allowed_and_counted_to_the_last(self, number: int) -> None:
         together = prompt_of({"prompt": [words(f"{n}", 600) for n in range(number)]}, "llama")
-        assert len(every_chain(together)) == min(number, MOST_PROMPTS)
-        assert together.bytes == min(601 * number, MOST_BYTES)
+        assert len(every_chain(together)) == min(number, MAX_PROMPTS)
+        assert together.bytes == min(601 * number, MAX_PROMPT_BYTES)
 
     def test_have_as_many_blocks_together_as_one_may_have(self) -> None:
         long = [words(f"{number}", 300_000) for number in range(3)]
         together = prompt_of({"prompt": long}, "llama")
-        assert MOST_BLOCKS - 2 <= together.all_blocks <= MOST_BLOCKS
+        assert MAX_BLOCKS - 2 <= together.block_count <= MAX_BLOCKS
 
 
 class TestAVeryLongPrompt:
     def test_is_compared_as_far_as_is_allowed_and_counted_to_its_end(self) -> None:
         said = [user(words(f"{number}", 10_000)) for number in range(100)]
         prompt = prompt_of({"messages": said}, "llama")
-        assert len(prompt.blocks) == MOST_BLOCKS
+        assert len(prompt.blocks) == MAX_BLOCKS
         assert prompt.bytes == pytest.approx(1_000_000, rel=0.01)
 
     @brief
@@ -345,19 +345,19 @@ class TestAVeryLongPrompt:
 
     def test_may_be_one_text(self) -> None:
         prompt = prompt_of({"prompt": "世界 " * 300_000}, "llama")
-        assert len(prompt.blocks) == MOST_BLOCKS
+        assert len(prompt.blocks) == MAX_BLOCKS
         assert prompt.bytes == pytest.approx(7 * 300_000, rel=0.01)
 
     def test_is_not_believed_to_be_longer_than_any_context(self) -> None:
-        assert prompt_of({"prompt": TEXT}, "llama", shown=1e-9).bytes == MOST_BYTES
-        assert prompt_of({"prompt": "x" * 5_000_000}, "llama").bytes == MOST_BYTES
+        assert prompt_of({"prompt": TEXT}, "llama", share=1e-9).bytes == MAX_PROMPT_BYTES
+        assert prompt_of({"prompt": "x" * 5_000_000}, "llama").bytes == MAX_PROMPT_BYTES
 
 
 class TestTheShareThatWasShown:
     @pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 0.01])
     def test_says_how_long_the_whole_probably_is(self, share: float) -> None:
         whole = prompt_of({"prompt": TEXT}, "llama")
-        part = prompt_of({"prompt": TEXT}, "llama", shown=share)
+        part = prompt_of({"prompt": TEXT}, "llama", share=share)
         assert part.bytes == round(whole.bytes / share)
         assert (part.blocks, part.system_blocks) == (whole.blocks, whole.system_blocks)
 
@@ -374,13 +374,13 @@ class TestTheSharedBeginning:
 
     @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(8, 8), (8, 100), (9, 10)])
     def test_is_the_systems_last_block(self, system_blocks: int, all_blocks: int) -> None:
-        assert self.prompt(system_blocks, all_blocks).shared == 100 + system_blocks - 1
+        assert self.prompt(system_blocks, all_blocks).system_hash == 100 + system_blocks - 1
 
     @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(0, 0), (0, 9), (7, 7), (7, 100)])
     def test_is_none_where_the_system_prompt_is_soon_computed(
         self, system_blocks: int, all_blocks: int
     ) -> None:
-        assert self.prompt(system_blocks, all_blocks).shared is None
+        assert self.prompt(system_blocks, all_blocks).system_hash is None
 
     @pytest.mark.parametrize(
         "opening",
@@ -403,7 +403,7 @@ class TestTheSharedBeginning:
             for said in ("hi", "tell me of the sea", words("why", 400))
         ]
         assert {len(prompt.blocks) > prompt.system_blocks for prompt in prompts} == {False, True}
-        (home,) = {prompt.shared for prompt in prompts}
+        (home,) = {prompt.system_hash for prompt in prompts}
         assert home is not None
 
     def test_is_not_what_the_user_said(self) -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.request import Request
-from extproc.core.request.blocks import MOST_BLOCKS, prompt_of
+from extproc.core.request.blocks import MAX_BLOCKS, prompt_of
 from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES, MAX_PARSED_BYTES
 from extproc.core.request.paths import Api
-from extproc.core.request.routing_key import key_of
+from extproc.core.request.routing_key import ring_key
 from extproc.core.routing.resolved_request import ResolvedRequest
 from tests.core import bodies
 from tests.core.builders import brief, model_spec, router, split_spec
@@ -56,7 +56,8 @@ class TestTheChain:
                 )
             ]
         blocks = [
-            {*prompt.blocks, *(b for more in prompt.more for b in more)} for prompt in prompts
+            {*prompt.blocks, *(b for more in prompt.other_chains for b in more)}
+            for prompt in prompts
         ]
         assert blocks[0].isdisjoint(blocks[1])
         assert blocks[1].isdisjoint(blocks[2])
@@ -102,15 +103,15 @@ class TestTheChain:
 
 class TestTheKey:
     def test_is_what_it_was_without_a_salt(self) -> None:
-        assert placed(asked()).key == key_of("", "hi") == xxhash.xxh64_intdigest(b"hi")
+        assert placed(asked()).key == ring_key("", "hi") == xxhash.xxh64_intdigest(b"hi")
 
     def test_differs_by_salt(self) -> None:
         keys = {placed(asked(salt)).key for salt in (None, "a", "b")}
         assert len(keys) == 3
-        assert placed(asked("a")).key == key_of("", "hi", "a")
+        assert placed(asked("a")).key == ring_key("", "hi", "a")
 
     def test_is_none_without_a_prefix(self) -> None:
-        assert key_of("sql", "", "a") is None
+        assert ring_key("sql", "", "a") is None
 
     def test_sends_eight_salts_to_different_endpoints(self) -> None:
         """One system prompt under 8 salts is 8 prompts: one endpoint would compute all of them."""
@@ -156,7 +157,7 @@ class TestALargeBody:
             assert len(json.dumps(document)) > ALWAYS_PARSED_BYTES
             found.append(placed(document, strategy))
         assert len({one.key for one in found}) == 3
-        assert found[1].key == key_of("", "hi", "a")
+        assert found[1].key == ring_key("", "hi", "a")
         if strategy == "PrefixCache":
             assert len({one.prompt.blocks[0] for one in found if one.prompt}) == 3
 
@@ -164,7 +165,7 @@ class TestALargeBody:
     def test_with_a_salt_that_is_none_is_routed_as_if_it_had_no_salt(self, salt: str) -> None:
         body = json.dumps({"model": "llama", "messages": SAID, "x": self.LONG})
         salted = f'{body[:-1]}, "cache_salt": {salt}}}'.encode()
-        assert Request(router()).resolve(salted, complete=True).key == key_of("", "hi")
+        assert Request(router()).resolve(salted, complete=True).key == ring_key("", "hi")
 
 
 class TestABodyThatComesInParts:
@@ -175,13 +176,13 @@ class TestABodyThatComesInParts:
         body = json.dumps(asked("a", stream=True)).encode()
         held = self.head(prefixCharLength=2)
         assert held.add(body[:-40]) is None
-        assert held.end(body[-40:]).key == key_of("", "hi", "a")
+        assert held.end(body[-40:]).key == ring_key("", "hi", "a")
 
     def test_is_not_waited_for_once_its_salt_is_known(self) -> None:
         body = json.dumps({"cache_salt": "a", "model": "llama", "messages": SAID, "n": 1}).encode()
         place = self.head(prefixCharLength=2).add(body[:-3])
         assert place is not None
-        assert place.key == key_of("", "hi", "a")
+        assert place.key == ring_key("", "hi", "a")
 
     def test_is_not_waited_for_where_the_key_is_a_session(self) -> None:
         assert self.head(prefixSource="Header:x-session").add(b'{"model": "llama", "m') is not None
@@ -198,8 +199,8 @@ def test_an_image_of_some_megabytes_hides_nothing_behind_it() -> None:
         document = {"model": "llama", "messages": [rules, asked]}
         prompt = placed(document, "PrefixCache").prompt
         assert prompt is not None
-        assert prompt.whole
-        assert len(prompt.blocks) < MOST_BLOCKS
+        assert prompt.is_complete
+        assert len(prompt.blocks) < MAX_BLOCKS
         return list(prompt.blocks)
 
     one, other = blocks("What is this? " * 40), blocks("Who is this? " * 40)

@@ -77,13 +77,13 @@ class TestALargeBody:
             assert known.prompt.bytes == sum(
                 len(m["content"]) + len(m["role"]) + 2 for m in document["messages"]
             )
-            assert known.prompt.whole
+            assert known.prompt.is_complete
 
     def test_of_numbers_within_texts_is_read_to_its_end(self) -> None:
         table = "1,2,[3],{4}," * 40_000
         known = place(written(chat(table, "x")), strategy="PrefixCache").prompt
         assert known is not None
-        assert known.whole
+        assert known.is_complete
 
     @pytest.mark.parametrize(
         "source", ["FirstUserMessage", "SystemAndFirstUserMessage", "PromptHead"]
@@ -100,7 +100,7 @@ class TestALargeBody:
         assert place(written(document)).prefix == "Hello!"
         known = place(written(document), strategy="PrefixCache").prompt
         assert known is not None
-        assert not known.whole
+        assert not known.is_complete
         whole = sum(len(m["content"]) + len(m["role"]) + 2 for m in document["messages"])
         assert known.bytes == pytest.approx(whole, rel=0.05)
 

@@ -7,15 +7,15 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.request.leaves import MEDIUM_BYTES
 from extproc.core.request.prompt import (
+    completion_prompts,
     first_user_message,
     prompt_head,
-    prompts_of,
-    spoken,
+    prompt_text,
     system_text,
     text_of,
 )
+from extproc.core.request.prompt_leaves import MEDIUM_BYTES
 from tests.core import bodies
 from tests.core.builders import brief
 
@@ -273,25 +273,25 @@ class TestWhatIsSpoken:
     def test_is_tools_and_system_prompt_and_then_all_else(
         self, document: dict[str, Any], opening: list[str], rest: list[str]
     ) -> None:
-        said = spoken(document, 10 * LIMIT)
+        said = prompt_text(document, 10 * LIMIT)
         assert leaves(said.text) == opening + rest
-        assert leaves(said.text[: said.system]) == opening
-        assert said.beyond == 0
+        assert leaves(said.text[: said.system_chars]) == opening
+        assert said.omitted_chars == 0
 
     @brief
     @given(bodies.documents, st.integers(0, 60))
     def test_is_cut_at_a_text_behind_the_limit_and_only_counted_from_there(
         self, document: dict[str, Any], limit: int
     ) -> None:
-        whole, part = spoken(document, 10**9), spoken(document, limit)
+        whole, part = prompt_text(document, 10**9), prompt_text(document, limit)
         assert whole.text.startswith(part.text)
         assert len(part.text) >= min(limit, len(whole.text))
-        assert len(part.text) + part.beyond == len(whole.text)
-        assert part.system == min(whole.system, len(part.text))
+        assert len(part.text) + part.omitted_chars == len(whole.text)
+        assert part.system_chars == min(whole.system_chars, len(part.text))
 
     def test_may_begin_with_a_text_that_is_longer_than_the_limit(self) -> None:
-        said = spoken({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
-        assert (len(said.text), said.beyond) == (5001, 701)
+        said = prompt_text({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
+        assert (len(said.text), said.omitted_chars) == (5001, 701)
 
 
 LONG = "QUJD" * 10_000
@@ -338,7 +338,7 @@ MEDIA = [
 @pytest.mark.parametrize("medium", MEDIA)
 class TestAMediumThatIsSpoken:
     def said(self, medium: Any, data: str) -> str:
-        return spoken({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
+        return prompt_text({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
 
     def test_is_told_apart_by_all_of_its_data(self, medium: Any) -> None:
         datas = (LONG, LONG + "A", "A" + LONG, LONG[:5000] + "B" + LONG[5001:])
@@ -352,10 +352,12 @@ class TestAMediumThatIsSpoken:
 
     def test_is_left_out_where_the_body_may_be_cut_within_it(self, medium: Any) -> None:
         document = {"messages": [user([text("see"), medium(LONG)])]}
-        assert leaves(spoken(document, LIMIT, cut=True).text) == ["user", "see"]
+        assert leaves(prompt_text(document, LIMIT, cut=True).text) == ["user", "see"]
         assert prompt_head(document, LIMIT, cut=True) == "user\nsee"
         more = {"messages": [user([text("see"), medium(LONG), text("it")])]}
-        assert leaves(spoken(more, 10**5, cut=True).text) == leaves(spoken(more, 10**5).text)
+        assert leaves(prompt_text(more, 10**5, cut=True).text) == leaves(
+            prompt_text(more, 10**5).text
+        )
 
     def test_is_told_apart_in_the_prompts_head_by_a_few_characters(self, medium: Any) -> None:
         heads = {
@@ -376,11 +378,11 @@ class TestWhatIsNoMedium:
         ],
     )
     def test_is_spoken_as_it_is(self, part: dict[str, Any]) -> None:
-        assert leaves(spoken({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
+        assert leaves(prompt_text({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
 
     def test_is_a_text_with_data_within_it(self) -> None:
         for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):
-            assert leaves(spoken({"prompt": long}, LIMIT).text) == [long]
+            assert leaves(prompt_text({"prompt": long}, LIMIT).text) == [long]
 
 
 class TestWhereACacheMayEnd:
@@ -389,7 +391,7 @@ class TestWhereACacheMayEnd:
     def test_is_no_part_of_the_prompt(self) -> None:
         marked = {**text("hi"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
         one, other = ({"messages": [user([part])]} for part in (text("hi"), marked))
-        assert spoken(one, LIMIT) == spoken(other, LIMIT)
+        assert prompt_text(one, LIMIT) == prompt_text(other, LIMIT)
         assert prompt_head(one, LIMIT) == prompt_head(other, LIMIT)
 
 
@@ -407,14 +409,14 @@ class TestClaudeCodesBillingBlock:
         for number in (1, 2):
             blocks = [*rules[:place], billing(number), *rules[place:]]
             billed = {"system": blocks, "messages": [user("hi")]}
-            assert spoken(billed, LIMIT) == spoken(document, LIMIT)
+            assert prompt_text(billed, LIMIT) == prompt_text(document, LIMIT)
             assert system_text(billed) == system_text(document)
             assert prompt_head(billed, LIMIT) == prompt_head(document, LIMIT)
 
     def test_leaves_nothing_where_it_is_all_there_is(self) -> None:
         document = {"system": [billing(1)], "messages": [user("hi")]}
         assert system_text(document) == ""
-        assert spoken(document, LIMIT) == spoken({"messages": [user("hi")]}, LIMIT)
+        assert prompt_text(document, LIMIT) == prompt_text({"messages": [user("hi")]}, LIMIT)
 
     def test_counts_where_engines_show_it_to_the_model(self) -> None:
         """VLLM drops blocks of a list, and no string; and only from the field `system`."""
@@ -424,7 +426,7 @@ class TestClaudeCodesBillingBlock:
             {"messages": [system(line), user("hi")]},
             {"messages": [user([billing(1)])]},
         ):
-            assert line in spoken(document, LIMIT).text
+            assert line in prompt_text(document, LIMIT).text
 
     def test_is_left_out_while_it_may_still_become_one(self) -> None:
         line = billing(1)["text"]
@@ -453,7 +455,7 @@ class TestSeveralPrompts:
     def test_are_those_of_a_completion_that_has_more_than_one(
         self, document: dict[str, Any], prompts: list[Any]
     ) -> None:
-        assert prompts_of(document) == prompts
+        assert completion_prompts(document) == prompts
 
 
 def test_a_role_of_a_wrong_type_is_not_the_systems() -> None:

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extproc.core.request.json_document import parse_document
-from extproc.core.request.routing_key import is_settled, key_of, prefix_of
+from extproc.core.request.routing_key import prefix_is_final, ring_key
 from extproc.core.schema import PrefixHashSpec
 from tests.core.bodies import bodies, completions, cuts, documents, written
-from tests.core.builders import model_spec, thorough
+from tests.core.builders import model_spec, prefix_of, thorough
 
 CHAT: dict[str, Any] = {
     "messages": [
@@ -74,15 +74,15 @@ class TestAHeaderAsTheSource:
 
 class TestTheKey:
     def test_is_the_hash_of_the_adapter_and_the_prefix_with_nothing_between(self) -> None:
-        assert key_of("sql", "hello") == xxhash.xxh64_intdigest(b"sqlhello")
-        assert key_of("", "世界") == xxhash.xxh64_intdigest("世界".encode())
+        assert ring_key("sql", "hello") == xxhash.xxh64_intdigest(b"sqlhello")
+        assert ring_key("", "世界") == xxhash.xxh64_intdigest("世界".encode())
 
     def test_of_a_nodes_own_text_is_that_nodes_place(self) -> None:
-        assert key_of("", "pod-a-10") == 689047897566398072
+        assert ring_key("", "pod-a-10") == 689047897566398072
 
     def test_is_none_without_a_prefix(self) -> None:
-        assert key_of("", "") is None
-        assert key_of("sql", "") is None
+        assert ring_key("", "") is None
+        assert ring_key("sql", "") is None
 
 
 class TestACutBody:
@@ -147,7 +147,7 @@ class TestASettledPrefix:
         for head in cuts(body):
             document = _document(head)
             prefix = prefix_of(document, {}, spec, cut=True)
-            assert prefix == whole or not is_settled(prefix, document, spec), head
+            assert prefix == whole or not prefix_is_final(prefix, document, spec), head
 
     @thorough
     @given(st.lists(st.text(max_size=9), min_size=2, max_size=2), st.integers(1, 30))
@@ -167,7 +167,7 @@ class TestASettledPrefix:
                 document = _document(head)
                 prefix = prefix_of(document, {}, spec, cut=True)
                 whole = (system + user)[:length]
-                assert prefix == whole or not is_settled(prefix, document, spec), head
+                assert prefix == whole or not prefix_is_final(prefix, document, spec), head
 
     @pytest.mark.parametrize(
         ("prefix_source", "head", "settled"),
@@ -199,10 +199,10 @@ class TestASettledPrefix:
         self, prefix_source: str, head: bytes, settled: bool
     ) -> None:
         spec, document = source(prefix_source, 9), _document(head)
-        assert is_settled(prefix_of(document, {}, spec, cut=True), document, spec) is settled
+        assert prefix_is_final(prefix_of(document, {}, spec, cut=True), document, spec) is settled
 
     def test_is_that_of_a_body_that_holds_no_prompt(self) -> None:
-        assert is_settled("", None, source("PromptHead"))
+        assert prefix_is_final("", None, source("PromptHead"))
 
 
 def _message(role: str, content: str) -> dict[str, Any]:
@@ -221,4 +221,4 @@ def test_a_prefix_is_never_longer_than_asked_for(
 ) -> None:
     prefix = prefix_of(document, {}, source(prefix_source, length))
     assert len(prefix) <= length
-    assert (key_of("", prefix) is None) == (prefix == "")
+    assert (ring_key("", prefix) is None) == (prefix == "")

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from extproc.core.conversation.request import Request
 from extproc.core.conversation.state_machine import Conversation, Event, Kind
 from extproc.core.request.json_document import parse_document
-from extproc.core.request.routing_key import is_settled, key_of, prefix_of, read_prefix
-from extproc.core.request.session import LONGEST_ID
+from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
+from extproc.core.request.session import MAX_ID_LENGTH
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.schema import PrefixHashSpec, SplitSpec
 from tests.core.bodies import cuts
-from tests.core.builders import brief, catalog, model_spec, router, split_spec
+from tests.core.builders import brief, catalog, model_spec, prefix_of, router, split_spec
 
 Json = dict[str, Any]
 
@@ -84,7 +84,7 @@ class TestTheSources:
         [
             *[("u", "u"), (7, "7"), ("", "hello"), (None, "hello"), (True, "hello")],
             *[(1.5, "hello"), ({"id": "x"}, "hello"), (["x"], "hello"), (10**400, "hello")],
-            *[("x" * LONGEST_ID, "x" * LONGEST_ID), ("x" * (LONGEST_ID + 1), "hello")],
+            *[("x" * MAX_ID_LENGTH, "x" * MAX_ID_LENGTH), ("x" * (MAX_ID_LENGTH + 1), "hello")],
         ],
     )
     def test_in_a_body_are_texts_and_numbers(self, value: Any, text: str) -> None:
@@ -161,11 +161,11 @@ class TestACutBody:
         for head in cuts(body):
             document = parse_document(head, complete=False)
             found = read_prefix(document, {}, spec, cut=True)
-            assert found == whole or not is_settled(found[0], document, spec, found[1])
+            assert found == whole or not prefix_is_final(found[0], document, spec, found[1])
 
     def test_is_settled_by_a_header(self) -> None:
         found = read_prefix({}, {"x-session-id": "s"}, sessions())
-        assert is_settled(found[0], {}, sessions(), found[1])
+        assert prefix_is_final(found[0], {}, sessions(), found[1])
 
 
 class TestALargeBody:
@@ -206,7 +206,7 @@ class TestResolvedRequest:
         """Its id alone keeps a session apart from others."""
         for document in (CHAT, {**CHAT, "cache_salt": "a"}):
             found = resolved({"prefixSource": "Session"}, {"session-id": "s"}, document)
-            assert found.key == key_of("", "s")
+            assert found.key == ring_key("", "s")
 
 
 def test_a_conversation_reads_the_headers_of_sessions() -> None:
@@ -217,4 +217,4 @@ def test_a_conversation_reads_the_headers_of_sessions() -> None:
     body = json.dumps({"model": "llama", **CHAT}).encode()
     chosen.receive(Event(Kind.REQUEST_BODY, body=body, end_of_stream=True))
     assert isinstance(chosen.verdict, Decision)
-    assert chosen.verdict.key == key_of("", "s-1")
+    assert chosen.verdict.key == ring_key("", "s-1")

@@ -248,7 +248,7 @@ class TestAStrategyThatReadsPrompts:
 
     def test_is_told_how_long_the_whole_is_where_a_part_is_shown(self) -> None:
         resolved = remembering(self.SPEC).resolve("llama", self.ASKED, {}, shown=0.5)
-        assert resolved.prompt == prompt_of(self.ASKED, "llama", shown=0.5)
+        assert resolved.prompt == prompt_of(self.ASKED, "llama", share=0.5)
         assert resolved.prompt.bytes == pytest.approx(8000, abs=2)
 
     def test_has_one_chain_for_all_names_of_a_model_and_another_for_each_adapter(self) -> None:
@@ -343,7 +343,7 @@ class TestAStrategyThatReadsPrompts:
         one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
         serving = remembering(one, split_spec(one=1))
         resolved = serving.resolve("canary", self.ASKED, {}, shown=0.25)
-        assert resolved.prompt == prompt_of(self.ASKED, "one", shown=0.25)
+        assert resolved.prompt == prompt_of(self.ASKED, "one", share=0.25)
         assert resolved.rename == "one"
 
 

@@ -192,7 +192,7 @@ def ranking_best(ranking: Strategy, adapter: str, key: int) -> str:
     """Sends one request."""
     query = Query(adapter, key)
     candidate = next(ranking.rank(query, Snapshot.of(FLEET), {}))
-    ranking.chosen(query, candidate.endpoint)
+    ranking.record_choice(query, candidate.endpoint)
     return candidate.endpoint.name
 
 

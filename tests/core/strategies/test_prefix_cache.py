@@ -77,7 +77,7 @@ class Fleet:
     def send(self, asked: Query) -> Candidate:
         """A request that is not answered yet."""
         best = self.first(asked)
-        self.strategy.chosen(asked, best.endpoint)
+        self.strategy.record_choice(asked, best.endpoint)
         new = 0.0
         if best.prediction is not None:
             new = best.prediction.prompt_tokens - best.prediction.cached_tokens
@@ -213,7 +213,7 @@ class TestAnEndpointThatHasFarMoreToDo:
             fleet.signals.record_scrape(address, report(running=2), inflight=0)
         fleet.signals.record_scrape(home.address, report(waiting=300, running=100), inflight=0)
         assert fleet.first(query("prompt", 2000)).endpoint != home
-        fleet.clock.forward(3600)
+        fleet.clock.advance(3600)
         assert fleet.first(query("prompt", 2000)).endpoint == home
 
     def test_is_waited_for_longer_the_more_of_the_prompt_it_saves(self) -> None:
@@ -288,7 +288,7 @@ class TestASystemPromptThatManyShare:
     @pytest.mark.parametrize("tokens", [100, 10_000])
     def test_is_their_home_however_long_they_are(self, tokens: int) -> None:
         fleet = Fleet(8)
-        place = self.LONG.shared
+        place = self.LONG.system_hash
         assert place is not None
         assert self.homes(fleet, self.LONG, tokens) == {fleet.on_the_ring(place)[0].address}
 
@@ -371,7 +371,7 @@ class TestOtherSidecars:
     def test_are_not_followed_to_a_home_that_has_fallen_silent(self) -> None:
         fleet = self.fleet(0.75)
         home, *others = fleet.on_the_ring(key("prompt"))
-        fleet.clock.forward(10)
+        fleet.clock.advance(10)
         for endpoint in others:
             fleet.says(endpoint, running=4)
         fleet.load(home, 4)  # with one before: others have four, too
@@ -420,7 +420,7 @@ class TestAnEngineThatSaysHowItIs:
         fleet = self.fleet()
         home = fleet.serve(query("prompt", 400)).endpoint
         fleet.says(home, kv_usage=1.0)
-        fleet.clock.forward(10)
+        fleet.clock.advance(10)
         assert fleet.first(query("prompt", 400)).endpoint == home
 
 
@@ -491,7 +491,7 @@ class TestARequestWithSeveralPrompts:
 
     def both(self, one: str, other: str) -> Query:
         first, second = prompt(one), prompt(other)
-        together = first._replace(bytes=first.bytes + second.bytes, more=[second.blocks])
+        together = first._replace(bytes=first.bytes + second.bytes, other_chains=[second.blocks])
         return Query(key=key(one), prompt=together)
 
     def test_leaves_each_of_them_where_it_went(self) -> None:
@@ -515,7 +515,9 @@ class TestARequestWithSeveralPrompts:
         fleet.signals.prefixes.sent(one.address, prompt("a").blocks)
         for name in ("b", "c"):
             fleet.signals.prefixes.sent(other.address, prompt(name).blocks)
-        asked = Query(prompt=prompt("a")._replace(bytes=48_000, more=[*map(chain_of, "bc")]))
+        asked = Query(
+            prompt=prompt("a")._replace(bytes=48_000, other_chains=[*map(chain_of, "bc")])
+        )
         assert fleet.first(asked).endpoint == other
 
 
@@ -725,13 +727,13 @@ class TestAnEndpointThatFallsSilent:
 
     def test_is_not_believed_to_have_anything(self, fleet: Fleet) -> None:
         home = fleet.serve(query("prompt")).endpoint
-        fleet.clock.forward(10)
+        fleet.clock.advance(10)
         self.speak(fleet, fleet.others(home))
         assert {c.reason for c in fleet.order(query("prompt"))} == {Reason.COLD}
 
     def test_is_believed_again_when_it_speaks(self, fleet: Fleet) -> None:
         home = fleet.serve(query("prompt")).endpoint
-        fleet.clock.forward(10)
+        fleet.clock.advance(10)
         self.speak(fleet, fleet.snapshot.endpoints)
         again = fleet.first(query("prompt"))
         assert (again.endpoint, again.reason) == (home, Reason.CACHED)
@@ -739,7 +741,7 @@ class TestAnEndpointThatFallsSilent:
     def test_is_believed_where_nobody_speaks(self, fleet: Fleet) -> None:
         # Then it is not the endpoint that hangs, but we who cannot read them.
         home = fleet.serve(query("prompt")).endpoint
-        fleet.clock.forward(1000)
+        fleet.clock.advance(1000)
         assert fleet.first(query("prompt")).endpoint == home
 
 

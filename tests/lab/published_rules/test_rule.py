@@ -91,7 +91,7 @@ def test_candidates_say_what_is_cached_so_that_the_router_can_book_the_rest(
 def test_what_was_sent_is_remembered(signals: Signals) -> None:
     rule = LMetric(signals, Random(0))
     first = next(ranked(rule)).endpoint
-    rule.chosen(QUERY, first)
+    rule.record_choice(QUERY, first)
     again = [next(ranked(rule)).endpoint for _ in range(10)]
     assert set(again) == {first}
 
@@ -105,6 +105,6 @@ def test_only_endpoints_that_have_the_adapter_are_ranked(rule: Recording) -> Non
 def test_a_request_without_a_prompt_is_ranked_too(rule: Recording) -> None:
     query = Query()
     found = list(ranked(rule, query))
-    rule.chosen(query, found[0].endpoint)
+    rule.record_choice(query, found[0].endpoint)
     assert len(found) == 3
     assert rule.tokens == 0

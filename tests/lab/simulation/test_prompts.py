@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.request.blocks import BLOCK_BYTES, MOST_BLOCKS, Prompt, prompt_of
+from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS, Prompt, prompt_of
 from extproc.core.request.json_document import parse_document
 from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED, Prompts, Shown
 from extproc.lab.simulation.sidecars import MODEL
@@ -105,8 +105,8 @@ def test_those_who_share_a_long_system_prompt_share_its_home() -> None:
     names = Prompts()
     long, short = Segment("rules", 600, "system"), Segment("rules", 300, "system")
     asked = [names.of(turn(f"{n}", 100 * n, opening=[long])) for n in range(1, 6)]
-    assert {one.shared for one in asked} == {asked[0].blocks[8]}
-    assert names.of(turn("one", 100, opening=[short])).shared is None
+    assert {one.system_hash for one in asked} == {asked[0].blocks[8]}
+    assert names.of(turn("one", 100, opening=[short])).system_hash is None
 
 
 def test_a_conversation_goes_on_where_it_was() -> None:
@@ -167,8 +167,8 @@ class TestWhatIsShown:
         assert names[0] == names[1][: len(names[0])]
 
     def test_is_never_more_than_the_product_looks_at(self) -> None:
-        asked = turn("question", (MOST_BLOCKS + 10) * _BLOCK)
-        assert len(Prompts(EVERYTHING).of(asked).blocks) == MOST_BLOCKS
+        asked = turn("question", (MAX_BLOCKS + 10) * _BLOCK)
+        assert len(Prompts(EVERYTHING).of(asked).blocks) == MAX_BLOCKS
 
     def test_of_a_real_body_is_nearly_as_much(self) -> None:
         # Of real bytes a few say no text: keys, quotes, the name of the model.
@@ -178,7 +178,7 @@ class TestWhatIsShown:
         head = body[: SHIPPED.head]
         assert len(body) < SHIPPED.whole
         few = Shown(whole=SHIPPED.head, head=SHIPPED.head)
-        real = prompt_of(parse_document(head, complete=False), MODEL, shown=len(head) / len(body))
+        real = prompt_of(parse_document(head, complete=False), MODEL, share=len(head) / len(body))
         made = Prompts(few).of(asked)
         assert 0 <= len(made.blocks) - len(real.blocks) <= 4
         assert real.bytes == pytest.approx(made.bytes, rel=0.02)

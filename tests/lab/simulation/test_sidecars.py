@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.request.refusals import ModelNotFound
-from extproc.core.request.routing_key import prefix_of
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import LoadBalancingSpec, PrefixHashSpec
 from extproc.core.schema.load_balancing import StrategyName
@@ -26,6 +25,7 @@ from extproc.lab.simulation.sidecars import MODEL, Routing, Sidecar
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
 from extproc.lab.workloads.workload import Api, Segment, Turn
+from tests.core.builders import prefix_of
 from tests.extent import extent
 from tests.lab.simulation.builders import BLOCK, balancing, engine, turn
 

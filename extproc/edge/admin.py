@@ -1,4 +1,4 @@
-"""The admin port: metrics, health, readiness, state."""
+"""The admin port: metrics, health, readiness and state."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Catalog
 
 Ready = Callable[[], str | None]
-"""Why the sidecar is not ready; None when it is."""
+"""Returns why the sidecar is not ready, or None if it is."""
 
 
 def admin_app(
     fleet: Fleet, catalog: Callable[[], Catalog], telemetry: Telemetry, why_not_ready: Ready
 ) -> web.Application:
-    """The admin port's routes."""
+    """Return the application with the admin port\'s routes."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -48,11 +48,11 @@ class AdminServer:
     """Serves the admin port on HOST:PORT or unix:PATH."""
 
     def __init__(self, app: web.Application) -> None:
-        # Probes every few seconds would drown everything else.
+        # Probes come every few seconds: their log lines would hide all others.
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
 
     async def start(self, address: str) -> None:
-        """Binds and serves. Raises OSError where that fails."""
+        """Bind the address and serve. Raises OSError if that fails."""
         await self._runner.setup()
         site: web.BaseSite
         if address.startswith("unix:"):
@@ -63,5 +63,5 @@ class AdminServer:
         await site.start()
 
     async def stop(self) -> None:
-        """Closes the port and its connections."""
+        """Close the port and its connections."""
         await self._runner.cleanup()

@@ -1,4 +1,4 @@
-"""TLS for gateways that call us over the network, with a certificate that may be renewed."""
+"""TLS for gateways that connect over the network, with certificates that may be renewed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class KeyPair:
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """CA of the certificates that clients must show; None where they need none."""
+    """CA of the certificates that clients must show; None if they need none."""
 
     def read(self) -> Pem:
-        """Return the files' content. Raises OSError if a file is missing or they do not fit."""
+        """Return the files' content. Raises OSError if a file is missing or they do not match."""
         pem = self.content()
-        self.context()  # gRPC would take anything, and fail at each handshake.
+        self.context()  # gRPC accepts any content, and would fail at each handshake.
         return pem
 
     def content(self) -> Pem:
@@ -58,21 +58,21 @@ class KeyPair:
 
 
 class Certificates:
-    """The context for each new connection, which follows the files of a key pair.
+    """Provides the TLS context of each new connection, from the current files of a key pair.
 
-    Raises OSError if they are bad at the start; later the last good pair stays in force.
+    Raises OSError if the files are bad at the start. Later, the last good pair stays in force.
     """
 
     def __init__(self, pair: KeyPair) -> None:
         self._pair = pair
         self._refused: Pem | str | None = None
         """The content, or the error, that was logged last."""
-        # Before the context: a pair that is renewed meanwhile is then read once more.
+        # Read the content first: if the files change before the context, they are read again later.
         self._content = pair.content()
         self._context = pair.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for one more connection. Never raises."""
+        """Return the context for a new connection. Never raises."""
         try:
             latest = self._pair.content()
         except OSError as error:
@@ -89,7 +89,7 @@ class Certificates:
         return self._context
 
     def _refuse(self, what: Pem | str, why: OSError) -> None:
-        """Logs one line for one bad renewal, however many connections come meanwhile."""
+        """Log each bad renewal once, even if many connections come before the next one."""
         if what != self._refused:
             self._refused = what
             log.error("certificate refused, the last good stays", extra=fields(why=why))
@@ -97,7 +97,7 @@ class Certificates:
 
 @contextmanager
 def _named(files: str) -> Iterator[None]:
-    """Names the files that OpenSSL refuses."""
+    """Add the names of the files to OpenSSL's errors."""
     try:
         yield
     except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""Between Envoy's protobuf messages and the core's events and answers."""
+"""Decodes Envoy's protobuf messages into the core's events, and encodes its replies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 
-_KEPT_MODES = 64  # of a peer that makes up its own there might be many
+_KEPT_MODES = 64  # a hostile peer could send any number of them
 _FILTER = "envoy.filters.http.ext_proc"
 _SERVED_BY = "upstream.address"
 _ATTEMPTS = "upstream.request_attempt_count"
@@ -50,11 +50,11 @@ _READ = frozenset((_STATUS, REPORT_HEADER, _TYPE, _ENCODING))
 
 _KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in Kind if kind is not Kind.UNKNOWN}
 _FIELDS = {kind: field for field, kind in _KINDS.items()}
-_OF_HEADERS = (Kind.REQUEST_HEADERS, Kind.RESPONSE_HEADERS)
+_HEADER_KINDS = (Kind.REQUEST_HEADERS, Kind.RESPONSE_HEADERS)
 _UNKNOWN = Event(Kind.UNKNOWN)
 _Mode = ProcessingMode.BodySendMode
-# An override replaces every mode. What is left of the request passes; the trailers keep the
-# stream open to the end of the response.
+# An override replaces every mode. The rest of the request passes without us. The trailers are
+# requested because they keep the stream open until the end of the response.
 _SHOW_RESPONSE = ProcessingMode(
     request_header_mode=ProcessingMode.SEND,
     response_header_mode=ProcessingMode.SEND,
@@ -71,9 +71,9 @@ _BODY_MODES = {
 
 
 def decode(message: bytes) -> Event:
-    """The event in a serialised ProcessingRequest.
+    """Return the event in a serialized ProcessingRequest.
 
-    Raises google.protobuf.message.DecodeError for bytes that are none.
+    Raises google.protobuf.message.DecodeError for other bytes.
     """
     request = ProcessingRequest.FromString(message)
     kind = _KINDS.get(request.WhichOneof("request") or "")
@@ -86,72 +86,75 @@ def decode(message: bytes) -> Event:
         subset = _subset(request) if request.HasField("metadata_context") else None
         return Event(kind, _NO_HEADERS, body.body, body.end_of_stream, modes, subset)
     if kind is Kind.RESPONSE_HEADERS:
-        told = _told(request)
-        status, load_report, media_type = _answer(request.response_headers)
+        attributes = _attributes(request)
+        status, load_report, media_type = _response_headers(request.response_headers)
         return Event(
             kind,
             load_report=load_report,
             modes=modes,
-            served_by=_served_by(request, told),
-            outcome=outcome_of(status, _text(told, _DETAILS)),
-            attempts=_whole(told, _ATTEMPTS),
+            served_by=_served_by(request, attributes),
+            outcome=outcome_of(status, _text(attributes, _DETAILS)),
+            attempts=_whole(attributes, _ATTEMPTS),
             media_type=media_type,
         )
     return Event(kind, modes=modes) if kind else _UNKNOWN
 
 
-def encode(answer: Reply) -> bytes:
-    """The serialised ProcessingResponse of an answer."""
-    if isinstance(answer, Proceed):
-        return _encode_proceed(answer)
+def encode(reply: Reply) -> bytes:
+    """Return the serialized ProcessingResponse of a reply."""
+    if isinstance(reply, Proceed):
+        return _encode_proceed(reply)
     response = ProcessingResponse()
-    if isinstance(answer, Immediate):
-        _fill_immediate(response, answer)
+    if isinstance(reply, Immediate):
+        _fill_immediate(response, reply)
     else:
-        _fill_chunk(response, answer)
+        _fill_chunk(response, reply)
     return response.SerializeToString()
 
 
-def _encode_proceed(answer: Proceed) -> bytes:
-    """Every request has one with a target, and mostly one that changes nothing."""
-    kind = answer.kind
-    if answer.target and (kind is Kind.REQUEST_HEADERS or kind is Kind.REQUEST_BODY):
-        return encode_target(answer)
-    if (answer.remove_headers or answer.show_response) and kind in _OF_HEADERS:
+def _encode_proceed(reply: Proceed) -> bytes:
+    """Encode a reply that lets the request or response continue.
+
+    Each request has one such reply with a target. Most others change nothing.
+    """
+    kind = reply.kind
+    if reply.target and (kind is Kind.REQUEST_HEADERS or kind is Kind.REQUEST_BODY):
+        return encode_target(reply)
+    if (reply.remove_headers or reply.show_response) and kind in _HEADER_KINDS:
         response = ProcessingResponse()
         common = getattr(response, _FIELDS[kind]).response
-        common.header_mutation.remove_headers.extend(answer.remove_headers)
-        if answer.reroute:
+        common.header_mutation.remove_headers.extend(reply.remove_headers)
+        if reply.reroute:
             common.clear_route_cache = True
-        if answer.show_response:
+        if reply.show_response:
             response.mode_override.CopyFrom(_SHOW_RESPONSE)
         return response.SerializeToString()
-    if answer.body is not None:
+    if reply.body is not None:
         response = ProcessingResponse()
-        getattr(response, _FIELDS[kind]).response.body_mutation.body = answer.body
+        getattr(response, _FIELDS[kind]).response.body_mutation.body = reply.body
         return response.SerializeToString()
-    return _GO_ON[kind]
+    return _UNCHANGED[kind]
 
 
-def _go_on(field: str) -> bytes:
-    """An empty member means: go on, nothing changes."""
+def _unchanged(field: str) -> bytes:
+    """Return a response with an empty member: Envoy continues and changes nothing."""
     response = ProcessingResponse()
     getattr(response, field).SetInParent()
     return response.SerializeToString()
 
 
-_GO_ON = {kind: _go_on(field) for kind, field in _FIELDS.items()}
+_UNCHANGED = {kind: _unchanged(field) for kind, field in _FIELDS.items()}
 
 
 def _headers(message: HttpHeaders) -> Mapping[str, bytes]:
     headers = {h.key: h.raw_value for h in message.headers.headers}
     if b"" in headers.values():
-        # Envoy fills raw_value; other peers may fill value.
+        # Envoy sets raw_value, but other gateways may set value.
         return {h.key: h.raw_value or h.value.encode() for h in message.headers.headers}
     return headers
 
 
-def _answer(message: HttpHeaders) -> tuple[int, bytes | None, str]:
+def _response_headers(message: HttpHeaders) -> tuple[int, bytes | None, str]:
     """Return a response's status (0: malformed), its load report and its body's media type."""
     found: dict[str, bytes] = {}
     for header in message.headers.headers:
@@ -195,29 +198,29 @@ def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:
     return (hint.string_value,)
 
 
-def _told(request: ProcessingRequest) -> Mapping[str, Value]:
-    """The attributes that Envoy was asked to tell."""
-    # Looking a missing key up would add it: the map is asked first.
+def _attributes(request: ProcessingRequest) -> Mapping[str, Value]:
+    """Return the attributes that the filter's configuration asks Envoy to send."""
+    # A lookup of a missing key would add it, so check first.
     return request.attributes[_FILTER].fields if _FILTER in request.attributes else {}
 
 
-def _text(told: Mapping[str, Value], name: str) -> str:
-    value = told.get(name)
+def _text(attributes: Mapping[str, Value], name: str) -> str:
+    value = attributes.get(name)
     return "" if value is None else value.string_value
 
 
-def _whole(told: Mapping[str, Value], name: str) -> int:
-    value = told.get(name)
+def _whole(attributes: Mapping[str, Value], name: str) -> int:
+    value = attributes.get(name)
     return 0 if value is None or not isfinite(value.number_value) else int(value.number_value)
 
 
-def _served_by(request: ProcessingRequest, told: Mapping[str, Value]) -> str:
+def _served_by(request: ProcessingRequest, attributes: Mapping[str, Value]) -> str:
     served = _metadata(request, TARGET_NAMESPACE, SERVED)
-    return _text(told, _SERVED_BY) if served is None else served.string_value
+    return _text(attributes, _SERVED_BY) if served is None else served.string_value
 
 
 def _metadata(request: ProcessingRequest, namespace: str, key: str) -> Value | None:
-    """What an earlier filter of the gateway said under this key."""
+    """Return the dynamic metadata that an earlier filter set under this key."""
     if not request.HasField("metadata_context"):
         return None
     namespaces = request.metadata_context.filter_metadata
@@ -226,20 +229,20 @@ def _metadata(request: ProcessingRequest, namespace: str, key: str) -> Value | N
     return namespaces[namespace].fields[key]
 
 
-def _fill_immediate(response: ProcessingResponse, answer: Immediate) -> None:
+def _fill_immediate(response: ProcessingResponse, reply: Immediate) -> None:
     immediate = response.immediate_response
-    immediate.status.code = cast("StatusCode", answer.status)
-    for name, value in answer.headers.items():
+    immediate.status.code = cast("StatusCode", reply.status)
+    for name, value in reply.headers.items():
         _set(immediate.headers, name, value)
-    immediate.body = answer.body
-    immediate.details = answer.details
+    immediate.body = reply.body
+    immediate.details = reply.details
 
 
-def _fill_chunk(response: ProcessingResponse, answer: Chunk) -> None:
-    member = getattr(response, _FIELDS[answer.kind])
+def _fill_chunk(response: ProcessingResponse, reply: Chunk) -> None:
+    member = getattr(response, _FIELDS[reply.kind])
     part = member.response.body_mutation.streamed_response
-    part.body = answer.body
-    part.end_of_stream = answer.end_of_stream
+    part.body = reply.body
+    part.end_of_stream = reply.end_of_stream
 
 
 def _set(mutation: HeaderMutation, name: str, value: str) -> None:

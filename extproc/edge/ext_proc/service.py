@@ -1,4 +1,4 @@
-"""The ext_proc service: a conversation for each stream, between bytes and bytes."""
+"""The ext_proc service: a conversation for each stream, from bytes to bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WARNED_MODELS = 1024
 
 
 class ExternalProcessor:
-    """Opens a session for each stream; all share one router."""
+    """Opens a session for each stream. All sessions share one router."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ExternalProcessor:
         self._pass_unknown = pass_unknown
 
     def open(self) -> Session:
-        """Envoy has opened a stream."""
+        """Return the session of a new stream."""
         conversation = self._conversation(
             self._router, self._rng, self._shown, pass_unknown=self._pass_unknown
         )
@@ -53,9 +53,9 @@ class ExternalProcessor:
 
 
 class Session:
-    """One stream of messages from Envoy and answers to it, whatever carries it.
+    """The messages of one stream from Envoy, over any transport.
 
-    It must be closed when the stream ends, however that comes: then the lease is given back.
+    The transport must close it when the stream ends for any reason: this returns the lease.
     """
 
     __slots__ = ("_conversation", "_sampler", "_telemetry")
@@ -68,18 +68,18 @@ class Session:
         self._sampler = sampler
 
     def receive(self, message: bytes) -> list[bytes]:
-        """The answers to a message. Raises protobuf's DecodeError for a garbled one."""
+        """Return the replies to a message. Raises protobuf's DecodeError for a garbled one."""
         conversation = self._conversation
         started = perf_counter()
         undecided = conversation.verdict is None
-        encoded = [encode(answer) for answer in conversation.receive(decode(message))]
+        encoded = [encode(reply) for reply in conversation.receive(decode(message))]
         if undecided and conversation.verdict is not None:
             self._telemetry.decided(conversation.verdict, perf_counter() - started)
             _log(conversation, self._sampler)
         return encoded
 
     def close(self) -> None:
-        """Ends the conversation, and counts what is known at the end. To be called once."""
+        """End the conversation and record its metrics. Must be called once."""
         conversation = self._conversation
         conversation.close()
         verdict, response = conversation.verdict, conversation.response
@@ -105,7 +105,7 @@ def _warn_of_kept_name(model: str) -> None:
 def _log(conversation: Conversation, sampler: LogSampler) -> None:
     verdict = conversation.verdict
     if isinstance(verdict, Refusal):
-        # Any client can cause refusals; the metrics count those whose lines are suppressed.
+        # Any client can cause refusals. The metrics also count those that are not logged.
         suppressed = sampler.admit(verdict.code)
         if suppressed is None:
             return

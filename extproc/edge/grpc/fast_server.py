@@ -1,8 +1,8 @@
-"""Carries the ext_proc service over our own gRPC, with gRPC health beside it.
+"""The server of `--transport fast`: the ext_proc service and gRPC health over our own gRPC.
 
-grpc.aio takes some 300 us of CPU for each request, whatever is done in it. What Envoy needs of
-gRPC is little: one method of streams over connections that stay; so bytes go from the socket
-through `extproc.edge.http2` and `extproc.edge.grpc.connection` to the session and back within one
+grpc.aio takes about 300 us of CPU time for each request, even for an empty one. Envoy needs only a
+small part of gRPC: one streaming method over long-lived connections. So bytes go from the socket
+through `extproc.edge.http2` and `extproc.edge.grpc.connection` to the session and back in one
 call of the event loop, without a task for each stream.
 """
 
@@ -22,11 +22,11 @@ from extproc.edge.grpc.socket_connection import READ_BYTES, SocketConnection
 from extproc.edge.tls import Certificates, KeyPair
 
 MOST_CONNECTIONS = 2_048
-"""Connections at once: an Envoy has one for each of its threads."""
+"""Open connections at most. An Envoy opens one for each of its threads."""
 
 
 class FastServer:
-    """Listens once started, with TLS if there is a key pair; drains on stop."""
+    """A server of the ext_proc service, with TLS if there is a key pair."""
 
     def __init__(self, processor: ExternalProcessor, key_pair: KeyPair | None = None) -> None:
         self._processor = processor
@@ -44,21 +44,21 @@ class FastServer:
         self._no_connections = asyncio.Event()
 
     async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or the key pair is bad.
+        """Bind HOST:PORT or unix:PATH. Raises OSError if that fails or the key pair is bad.
 
-        Until `set_serving(True)`, a stream of the service ends at once with UNAVAILABLE.
+        Until `set_serving(True)`, each stream of the service ends at once with UNAVAILABLE.
         """
         if self._key_pair is not None:
             self._certificates = Certificates(self._key_pair)
         self._listener = Listener(address, self._accepted)
 
     async def set_serving(self, serving: bool) -> None:
-        """What gRPC health says, for the server as a whole and for the service; we live anyway."""
+        """Accept or refuse new streams of the service, and report that by gRPC health."""
         self._serving = serving
         self._health.set_serving(serving)
 
     async def stop(self, grace: float) -> None:
-        """Takes no new streams; those that run have `grace` seconds to end."""
+        """Accept no new streams. Open ones have `grace` seconds to end."""
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -74,7 +74,7 @@ class FastServer:
                     connection.abort()
 
     def forget(self, connection: SocketConnection) -> None:
-        """The connection is over."""
+        """Remove a connection that is over."""
         self._connections.pop(connection, None)
         if not self._connections:
             self._no_connections.set()
@@ -89,9 +89,9 @@ class FastServer:
         connection.open(accepted, tls)
 
     def _make_room(self) -> bool:
-        """Ends the connection that was idle for the longest time; those that never spoke first.
+        """Abort the connection that was idle for the longest time. Return False if all have calls.
 
-        Returns False if all connections have calls.
+        Connections without a preface go first.
         """
         idle = [connection for connection in self._connections if connection.idle]
         if not idle:
@@ -101,12 +101,12 @@ class FastServer:
 
     def _open(self, _: Send) -> Session:
         if not self._serving:
-            # Envoy takes its fallback at once, as if there were no listener.
+            # Envoy uses its fallback at once, as if no process were listening.
             raise CallError(Status.UNAVAILABLE, "not ready, or draining")
         return self._processor.open()
 
 
 def _most_connections() -> int:
-    """Half of the files that the process may open: the rest is for endpoints and the admin port."""
+    """Return half of the files that the process may open: endpoints and admin port need some."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // 2)

@@ -19,28 +19,28 @@ from extproc.edge.tls import KeyPair, Pem
 log = logging.getLogger("extproc.tls")
 
 _OPTIONS = (
-    # Bodies are as large as Envoy's buffer allows, and that is Envoy's to say.
+    # Envoy's own buffers limit the size of bodies.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A burst waits its turn: beyond 1,000 waiting calls gRPC would turn some away,
-    # and Envoy would send their requests on without a decision.
+    # Let a burst wait. By default, gRPC refuses some calls when 1,000 wait, and Envoy would send
+    # their requests upstream without a decision.
     ("grpc.server.max_pending_requests", 100_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
-    # A second sidecar on the port must fail loudly, not share it.
+    # A second sidecar on the same port must fail with an error instead of sharing it.
     ("grpc.so_reuseport", 0),
-    # An Envoy that sends keepalive pings while streams are long and quiet is no abuse.
+    # Envoy's keepalive pings on long, silent streams are not abuse.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    # Bytes of each stream that may lie here unread. By default the window grows with the
-    # speed of the peer, to megabytes a stream, and bodies that only pass through us would
-    # pile up: 40 of 10 MB at once took 280 MB.
+    # Unread bytes of each stream. By default, the window grows with the speed of the peer to
+    # megabytes for each stream, and bodies that only pass through would pile up: 40 bodies of
+    # 10 MB at once took 280 MB.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 262_144),
 )
 
 
 class GrpcioServer:
-    """Listens once started, with TLS if there is a key pair; drains on stop."""
+    """The server of `--transport grpcio`, with TLS if there is a key pair."""
 
     def __init__(self, processor: ExternalProcessor, key_pair: KeyPair | None = None) -> None:
         self._processor = processor
@@ -54,9 +54,9 @@ class GrpcioServer:
         self._server.add_generic_rpc_handlers((handler,))
 
     async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or the key pair is bad.
+        """Bind HOST:PORT or unix:PATH. Raises OSError if that fails or the key pair is bad.
 
-        Until `set_serving(True)`, a stream of the service ends at once with UNAVAILABLE.
+        Until `set_serving(True)`, each stream of the service ends at once with UNAVAILABLE.
         """
         try:
             if address.startswith(UNIX):
@@ -66,19 +66,21 @@ class GrpcioServer:
             else:
                 self._server.add_secure_port(address, _credentials(self._key_pair))
         except (OSError, RuntimeError):
-            # gRPC's own words name neither cause nor remedy.
-            raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
+            # gRPC's own message names neither cause nor remedy.
+            raise OSError(
+                f"cannot listen on {address}: the address is in use, or cannot be bound"
+            ) from None
         await self._server.start()
         await self.set_serving(False)
 
     async def set_serving(self, serving: bool) -> None:
-        """What gRPC health says, for the server as a whole and for the service; we live anyway."""
+        """Accept or refuse new streams of the service, and report that by gRPC health."""
         self._serving = serving
         for service, status in statuses(serving=serving).items():
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
-        """Takes no new streams; those that run have `grace` seconds to end."""
+        """Accept no new streams. Open ones have `grace` seconds to end."""
         await self._server.stop(grace)
 
     async def _process(
@@ -86,24 +88,24 @@ class GrpcioServer:
     ) -> None:
         if not self._serving:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready, or draining")
-        # Reader and writer, not an async generator: a cancelled generator waits for
-        # the garbage collector before its `finally` runs, and the lease with it.
+        # Read and write here instead of in an async generator: after a cancellation, the `finally`
+        # of a generator, which returns the lease, would run only at the next garbage collection.
         session = self._processor.open()
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
-                for answer in session.receive(message):
-                    await context.write(answer)
+                for reply in session.receive(message):
+                    await context.write(reply)
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         finally:
-            # Also on cancellation, which is how an aborted request shows here.
+            # An aborted request appears here as a cancellation.
             session.close()
 
 
 def _credentials(pair: KeyPair) -> grpc.ServerCredentials:
-    """Credentials that follow the files: each new connection gets what is in them.
+    """Return credentials that give each new connection the current content of the files.
 
-    Raises OSError if they are bad at the start; later the last good pair stays.
+    Raises OSError if the files are bad at the start. Later, the last good pair stays in force.
     """
     current = pair.read()
 
@@ -119,8 +121,10 @@ def _credentials(pair: KeyPair) -> grpc.ServerCredentials:
         current = latest
         return _configuration(latest)
 
-    must_show_one = pair.client_ca is not None
-    return grpc.dynamic_ssl_server_credentials(_configuration(current), renewed, must_show_one)
+    client_must_authenticate = pair.client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(current), renewed, client_must_authenticate
+    )
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:

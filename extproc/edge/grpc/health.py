@@ -1,4 +1,4 @@
-"""What gRPC health says of us, whatever transport it is asked over."""
+"""The gRPC health service, for both transports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from extproc.edge.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
-# The names by which the endpoint picker protocol asks for health, beside the service's own.
+# Service names that the endpoint picker protocol checks, in addition to the service's own.
 LIVENESS = "liveness"
 READINESS = "readiness"
 
 
 def statuses(*, serving: bool) -> Mapping[str, HealthCheckResponse.ServingStatus]:
-    """Of the server as a whole, of the service, and of what pickers ask for; we live anyway."""
+    """Return the status by service name: the server (""), the service, and both names above.
+
+    `liveness` is always SERVING.
+    """
     status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
     return {
         **dict.fromkeys(("", SERVICE, READINESS), status),
@@ -25,20 +28,20 @@ def statuses(*, serving: bool) -> Mapping[str, HealthCheckResponse.ServingStatus
 
 
 class Health:
-    """Answers `grpc.health.v1.Health` over the fast transport."""
+    """Serves `grpc.health.v1.Health` over the fast transport."""
 
     def __init__(self) -> None:
         self._statuses = statuses(serving=False)
         self._watches: set[_Watch] = set()
 
     def set_serving(self, serving: bool) -> None:
-        """From now on it says so, to those who watch at once."""
+        """Change the status, and send it to all watches."""
         self._statuses = statuses(serving=serving)
         for watch in self._watches:
-            watch.send(self._answer(watch.service))
+            watch.send(self._response(watch.service))
 
     def methods(self) -> Mapping[bytes, Method]:
-        """By path."""
+        """Return the methods by path."""
         return {
             b"/grpc.health.v1.Health/Check": Method(lambda _: _Check(self._check)),
             b"/grpc.health.v1.Health/Watch": Method(self._watch, ends_with_peer=False),
@@ -47,14 +50,14 @@ class Health:
     def _check(self, service: str) -> bytes:
         if service not in self._statuses:
             raise CallError(Status.NOT_FOUND, "no such service")
-        return self._answer(service)
+        return self._response(service)
 
-    def _answer(self, service: str) -> bytes:
+    def _response(self, service: str) -> bytes:
         status = self._statuses.get(service, HealthCheckResponse.SERVICE_UNKNOWN)
         return HealthCheckResponse(status=status).SerializeToString()
 
     def _watch(self, send: Send) -> _Watch:
-        return _Watch(send, self._watches, self._answer)
+        return _Watch(send, self._watches, self._response)
 
 
 class _Check:
@@ -69,24 +72,24 @@ class _Check:
 
 
 class _Watch:
-    """One who is told what changes, from its first message to its end."""
+    """A call that receives each change of the status of one service."""
 
-    def __init__(self, send: Send, watches: set[_Watch], answer: Callable[[str], bytes]) -> None:
+    def __init__(self, send: Send, watches: set[_Watch], respond: Callable[[str], bytes]) -> None:
         self.send = send
         self.service = ""
         self._watches = watches
-        self._answer = answer
+        self._respond = respond
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         self.service = HealthCheckRequest.FromString(message).service
         self._watches.add(self)
-        return (self._answer(self.service),)
+        return (self._respond(self.service),)
 
     def close(self) -> None:
         self._watches.discard(self)
-        # It leads back to the connection, which would wait for the collector.
-        self.send = _say_nothing
+        # Break the reference cycle through the connection, so that it is freed at once.
+        self.send = _send_nothing
 
 
-def _say_nothing(message: bytes) -> None:
-    """Sends to a watch that is over."""
+def _send_nothing(message: bytes) -> None:
+    """Replace `send` when the watch is over."""

@@ -1,7 +1,7 @@
 """The sockets on which the fast transport accepts connections.
 
-They are accepted here and not by the event loop's servers: each TLS connection takes the
-certificate that is in force when it comes, and handshakes count as connections.
+The event loop's own servers are not used, for two reasons: each TLS connection needs the
+certificate that is in force when it arrives, and handshakes must count as connections.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from contextlib import suppress
 from extproc.edge.grpc.server import UNIX, check_free
 
 _BACKLOG = 1024
-"""Connections that may wait to be accepted: an Envoy has one for each of its threads."""
+"""Connections that may wait to be accepted. An Envoy opens one for each of its threads."""
 
 _PAUSE_SECONDS = 0.1
-"""Time until the next attempt when no connection can be accepted: the files are used up."""
+"""Pause after a connection could not be accepted, usually because no file is left."""
 
 
 class Listener:
-    """Accepts connections on HOST:PORT or unix:PATH until it is closed. Raises OSError."""
+    """Accepts connections on HOST:PORT or unix:PATH until it is closed.
+
+    Raises OSError if the address cannot be bound.
+    """
 
     def __init__(self, address: str, accepted: Callable[[socket.socket], None]) -> None:
         self._accepted = accepted
         try:
             self.sockets = _unix(address) if address.startswith(UNIX) else _tcp(address)
         except OSError:
-            raise OSError(f"cannot listen on {address}: in use, or not to be bound") from None
+            raise OSError(
+                f"cannot listen on {address}: the address is in use, or cannot be bound"
+            ) from None
         self._tasks = [asyncio.create_task(self._accept(listening)) for listening in self.sockets]
 
     async def close(self) -> None:
-        """Accepts no more connections."""
+        """Accept no more connections."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -55,7 +60,7 @@ class Listener:
 
 
 def _tcp(address: str) -> list[socket.socket]:
-    """Sockets for all addresses that the host has."""
+    """Return a listening socket for each address of the host."""
     host, _, port = address.rpartition(":")
     found = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

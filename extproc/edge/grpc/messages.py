@@ -1,6 +1,6 @@
-"""How gRPC puts messages into a stream of HTTP/2: a prefix of five bytes before each.
+"""gRPC's messages in an HTTP/2 stream: each has a prefix of five bytes.
 
-From "gRPC over HTTP2" (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md), which also has the statuses.
+See "gRPC over HTTP2" (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md), which also lists the statuses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from enum import IntEnum
 _PREFIX = 5
 
 _CRUMB = 1_024
-"""Bytes of a piece that is too small to be kept by itself."""
+"""Pieces with fewer bytes are joined at once."""
 
 MOST_BYTES = 1 << 24
-"""Bytes of one message: 16 MiB, twice the largest body that our Envoy configurations show."""
+"""Bytes of one message: 16 MiB, twice the largest body that our Envoy configurations send us."""
 
 
 class Status(IntEnum):
-    """How a call ended."""
+    """The gRPC statuses that we use."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -30,7 +30,7 @@ class Status(IntEnum):
 
 
 class CallError(Exception):
-    """The call ends here, with a status that says why."""
+    """Ends a call with a status and a message."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -38,27 +38,27 @@ class CallError(Exception):
 
 
 def framed(message: bytes) -> bytes:
-    """A message with its prefix, uncompressed."""
+    """Return a message with its prefix, uncompressed."""
     return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
 
 
 class Messages:
-    """Finds the messages in the bytes of one stream, however they are cut."""
+    """Splits the bytes of one stream into messages."""
 
     __slots__ = ("_crumbs", "_missing", "_pieces", "unfinished")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._crumbs = bytearray()
-        """Small pieces at the end: an object for each would take twenty times their bytes."""
+        """Small pieces after the others. A bytes object for each could take 20 times their size."""
         self.unfinished = 0
-        """Bytes that wait for the rest of their message."""
+        """Received bytes of an incomplete message."""
         self._missing = 0
-        """Bytes until the pieces must be read again."""
+        """Bytes to receive before the pieces are parsed again."""
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Return the messages that are complete now. Raises CallError for malformed ones."""
-        # Nearly always a frame of HTTP/2 carries one message.
+        """Return the messages that these bytes complete. Raises CallError for a bad prefix."""
+        # Nearly every DATA frame carries exactly one message.
         if not self.unfinished and len(data) >= _PREFIX and len(data) == _PREFIX + _length(data):
             return (data[_PREFIX:],)
         self.unfinished += len(data)
@@ -100,20 +100,20 @@ class Messages:
         return messages
 
     def _one_message(self, pieces: list[bytes]) -> bytes | None:
-        """Joins pieces that are one message and nothing else; None for any others."""
+        """Join the pieces if they are exactly one message, else return None."""
         first = pieces[0] if pieces else b""
         if len(first) < _PREFIX or self.unfinished != _PREFIX + _length(first):
             return None
-        # Megabytes are copied once and not twice.
+        # Remove the prefix first, so that megabytes are copied only once.
         pieces[0] = first[_PREFIX:]
         self.unfinished = self._missing = 0
         return b"".join(pieces)
 
 
 def _length(data: bytes, start: int = 0) -> int:
-    """Of the message whose prefix begins there."""
+    """Return the length of the message whose prefix begins at `start`."""
     if data[start]:
-        raise CallError(Status.UNIMPLEMENTED, "compressed messages are not understood")
+        raise CallError(Status.UNIMPLEMENTED, "compressed messages are not supported")
     length = int.from_bytes(data[start + 1 : start + _PREFIX], "big")
     if length > MOST_BYTES:
         raise CallError(Status.RESOURCE_EXHAUSTED, f"a message of more than {MOST_BYTES} bytes")

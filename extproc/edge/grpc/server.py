@@ -1,4 +1,4 @@
-"""What any transport is to those who start and drain it."""
+"""The interface of the gRPC transports."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import socket
 from typing import Literal, Protocol
 
 UNIX = "unix:"
-"""What the address of a socket in the file system begins with."""
+"""Prefix of the address of a Unix socket."""
 
 Transport = Literal["fast", "grpcio"]
 
 
 class Server(Protocol):
-    """Where Envoy connects."""
+    """A server to which Envoy connects."""
 
     async def start(self, address: str) -> None:
-        """Binds HOST:PORT or unix:PATH. Raises OSError where that fails, or TLS files are bad.
+        """Bind HOST:PORT or unix:PATH. Raises OSError if that fails or the TLS files are bad.
 
-        gRPC health answers from now on. Streams of the service end with UNAVAILABLE.
+        From then on, gRPC health responds, and streams of the service end with UNAVAILABLE.
         """
 
     async def set_serving(self, serving: bool) -> None:
-        """Serves streams of the service, or ends each new one with UNAVAILABLE.
+        """Serve new streams of the service, or end each of them with UNAVAILABLE.
 
-        gRPC health reports it: only `liveness` is SERVING in both cases.
+        gRPC health reports which. Its service `liveness` is SERVING in both cases.
         """
 
     async def stop(self, grace: float) -> None:
-        """Takes no new streams; those that run have `grace` seconds to end.
+        """Accept no new streams. Open ones have `grace` seconds to end.
 
-        A second call, or one without a start, does nothing.
+        A second call, or a call without a start, does nothing.
         """
 
 
 def check_free(path: str) -> None:
-    """Raises OSError if somebody listens there: what is bound last would silently take over.
+    """Raise OSError if a process listens on the path: a second one would silently replace it.
 
-    A socket that was left behind is free.
+    A socket file that no process listens on is free.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         if os.path.exists(path) and not probe.connect_ex(path):

@@ -1,4 +1,4 @@
-"""One connection of the fast transport: between a socket and `GrpcConnection`."""
+"""Connects a socket to a `GrpcConnection`."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from extproc.edge.grpc.connection import GrpcConnection
 log = logging.getLogger("extproc.grpc")
 
 READ_BYTES = 262_144
-"""Bytes that are read from a connection before the others have their turn."""
+"""Bytes that are read from one connection before others get their turn."""
 
 TURN_BYTES = 65_536
-"""Bytes after which the time of a turn is checked; fewer where bytes take much time."""
+"""Bytes after which the time of a turn is checked. After slow bytes it is checked earlier."""
 
 TURN_SECONDS = 0.005
-"""CPU time of a connection before the others have their turn: requests take 50 us each."""
+"""CPU time of one connection before others get their turn. A request takes about 50 us."""
 
 _FEWEST_TURN_BYTES = 8_192
 
 GREETING_SECONDS = 10.0
-"""Time that a peer has for its TLS handshake, its preface and its first SETTINGS."""
+"""Time limit for the TLS handshake, the preface and the first SETTINGS."""
 
 _UNSENT = 1 << 20
-"""Bytes that may wait for a peer that does not read; until it does, it is not read either."""
+"""Unsent bytes above which we stop reading from a peer until it reads."""
 
 _SILENCE_SECONDS = 60
-"""Silence after which the kernel checks that a peer is still there: its leases would stay."""
+"""Silence after which the kernel checks the peer. A vanished peer would keep its leases."""
 
 
 class Owner(Protocol):
-    """The server to which a connection belongs."""
+    """The server that owns a connection."""
 
     methods: Mapping[bytes, Method]
     buffer: memoryview
-    """Filled and emptied by one connection at a time, within one call of the event loop."""
+    """A buffer that one connection at a time fills and empties, in one call of the event loop."""
 
     def forget(self, connection: SocketConnection) -> None:
-        """The connection is over."""
+        """Remove a connection that is over."""
 
 
 class SocketConnection(asyncio.BufferedProtocol):
-    """One connection, from its acceptance to its end."""
+    """An accepted connection, until it is closed."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -61,28 +61,28 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._may_read = True
         self._step = _FEWEST_TURN_BYTES
         self._unread = b""
-        """Bytes that were read and did not fit into the last turn."""
+        """Bytes that were read but not handled in the last turn."""
         self._over = False
         self.last_received_at = monotonic()
-        """When it was last heard from."""
+        """Time of the last received bytes, monotonic."""
 
     @property
     def greeted(self) -> bool:
-        """Whether it has begun to speak HTTP/2."""
+        """True once the peer has sent its HTTP/2 preface and SETTINGS."""
         return self._grpc.greeted
 
     @property
     def idle(self) -> bool:
-        """Whether it has no call open."""
+        """True if no call is open."""
         return not self._grpc.calls
 
     def open(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Begins to speak over a socket, by TLS if there is a context."""
+        """Start on an accepted socket, with TLS if there is a context."""
         _check_after_silence(accepted)
         self._opening = asyncio.get_running_loop().create_task(self._open(accepted, tls))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's are not derived from it.
+        # uvloop's transports are not subclasses of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_UNSENT)
         self._flush()
@@ -97,7 +97,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._greeting.cancel()
             self._greeting = None
         if self._unread or nbytes == len(buffer):
-            # There is more. uvloop would read it all before it turned to another connection.
+            # There is more to read. uvloop would read all of it before any other connection.
             self._pause()
 
     def _take_turn(self, data: memoryview) -> None:
@@ -109,7 +109,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._grpc.receive(bytes(data[start:stop]), now)
             start = stop
             if self._step < TURN_BYTES or start < size:
-                # Not by the clock: on a busy machine every piece would seem to be expensive.
+                # Measure CPU time: by the clock, every piece would seem slow on a busy machine.
                 before, spent = spent, thread_time()
                 self._step = _next_step(self._step, spent - before)
                 if spent - began > TURN_SECONDS:
@@ -118,7 +118,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _pause(self) -> None:
-        """Lets the other connections have their turn before the next one of this."""
+        """Let the other connections have a turn before the next turn of this one."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
@@ -137,12 +137,12 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def drain(self) -> None:
-        """Lets the peer open no new streams."""
+        """Accept no new streams."""
         self._grpc.drain()
         self._flush()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Close the connection at once."""
         if self._opening is not None:
             self._opening.cancel()
         if self._transport is not None:
@@ -158,7 +158,7 @@ class SocketConnection(asyncio.BufferedProtocol):
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else GREETING_SECONDS,
             )
-        except OSError as error:  # those of TLS among them
+        except OSError as error:  # including TLS errors
             log.debug("connection not opened", extra=fields(why=error))
             self._end()
         finally:
@@ -187,7 +187,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             transport.close()
 
     def _end(self) -> None:
-        """Leaves no reference that leads back here: nothing waits for the collector."""
+        """Break all reference cycles, so that the connection is freed without the collector."""
         if self._over:
             return
         self._over = True
@@ -200,7 +200,7 @@ class SocketConnection(asyncio.BufferedProtocol):
 
 
 def _next_step(step: int, seconds: float) -> int:
-    """Return how many bytes to handle at once, after so many took so long."""
+    """Return how many bytes to handle before the next check, after `step` bytes took `seconds`."""
     if seconds > TURN_SECONDS:
         return max(step // 2, _FEWEST_TURN_BYTES)
     return step if seconds > TURN_SECONDS / 4 else min(2 * step, TURN_BYTES)

@@ -1,8 +1,8 @@
-"""Header blocks of ours: no state, no Huffman code, so they can be made once and sent often.
+"""Encodes our header blocks, without state: a block can be encoded once and sent often.
 
-Fields are literals without indexing, or one byte where HPACK's static table has name and
-value. The first block on a connection says that our table has size 0, so no change
-that the peer wishes for its size ever concerns us.
+Fields are literals without indexing and without Huffman coding, or one byte if HPACK's static
+table has name and value. The first block on a connection sets our table's size to 0, so later
+changes of that setting by the peer do not matter.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hpack.hpack import encode_integer
 from hpack.table import HeaderTable
 
 NO_TABLE: Final = b"\x20"
-"""The size update that our first block begins with."""
+"""The table size update at the beginning of our first block."""
 
 _INDEXED = 0x80
 
 
 def encode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The header block of these fields, whose names are in lower case."""
+    """Return the header block of these fields. Names must be in lower case."""
     return b"".join(_encoded(name, value) for name, value in pairs)
 
 

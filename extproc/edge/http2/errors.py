@@ -1,4 +1,7 @@
-"""Error codes (RFC 9113, section 7), and the one exception, which never leaves the package."""
+"""Error codes (RFC 9113, section 7), and the exception for connection errors.
+
+The exception never leaves the package.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ HTTP_1_1_REQUIRED: Final = 0xD
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule of the whole connection, which ends here."""
+    """The peer broke a rule of the whole connection, which must end."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)

@@ -1,7 +1,7 @@
-"""What a connection tells of its streams.
+"""The events of a connection.
 
-Of each stream: one Opened, any number of Data, then at most one Ended and at most one Reset,
-and nothing after a Reset. Nothing at all is told of a stream once we have ended it.
+Each stream has one Opened, any number of Data, then at most one Ended and at most one Reset.
+No event follows a Reset, and none follows our own end of the stream.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 Headers = Mapping[bytes, bytes]
-"""Names in lower case, pseudo-header fields among them; immutable. What came several times
-under one name is joined by commas (RFC 9110, section 5.3)."""
+"""Values by lower-case name, with the pseudo-header fields; immutable. Several values of one name
+are joined by commas (RFC 9110, section 5.3)."""
 
 
 class Opened(NamedTuple):
@@ -20,24 +20,24 @@ class Opened(NamedTuple):
     stream: int
     headers: Headers
     end_stream: bool
-    """Whether that was all of it: then Ended follows at once."""
+    """True if the request has no body. Ended follows at once."""
 
 
 class Data(NamedTuple):
-    """A piece of a request's body; its size is to be given back with `consumed`."""
+    """A piece of a request's body. Pass its size to `ReceiveWindows.consumed` or `keep`."""
 
     stream: int
     data: bytes
 
 
 class Ended(NamedTuple):
-    """The peer has sent all that it wants to send."""
+    """The peer has sent END_STREAM."""
 
     stream: int
 
 
 class Reset(NamedTuple):
-    """The peer, or the end of the connection, has broken the stream off."""
+    """The peer reset the stream, or the connection ended."""
 
     stream: int
     code: int

@@ -1,7 +1,7 @@
-"""Whether a decoded header list makes a request, or trailers (RFC 9113, sections 8.1 to 8.5).
+"""Validates decoded header lists: requests and trailers (RFC 9113, sections 8.1 to 8.5).
 
-`content-length` is not looked at: gRPC says the length of its messages itself, and nothing
-of a request goes on from here as HTTP.
+`content-length` is not checked: gRPC encodes the lengths of its messages, and no request is
+forwarded from here as HTTP.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NAME = re.compile(rb"[^\x00-\x20A-Z\x7f-\xff:]+")
 _VALUE = re.compile(rb"(?![ \t])[^\x00\n\r]*(?<![ \t])")
 
 _PSEUDO = frozenset([b":authority", b":method", b":path", b":scheme"])
-_OF_A_CONNECTION = frozenset(
+_CONNECTION_SPECIFIC = frozenset(
     [b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"]
 )
 
 
 def request(fields: Fields) -> Headers | None:
-    """The headers of a request; None if it is malformed."""
+    """Return the headers of a request, or None if it is malformed."""
     headers: dict[bytes, bytes] = {}
     in_pseudo = True
     for name, value in fields:
@@ -43,12 +43,12 @@ def request(fields: Fields) -> Headers | None:
 
 
 def trailers(fields: Fields) -> bool:
-    """Whether these are well-formed trailers."""
+    """Return True if these are well-formed trailers."""
     return all(_regular(name, value) for name, value in fields)
 
 
 def _regular(name: bytes, value: bytes) -> bool:
-    if not _NAME.fullmatch(name) or not _value(value) or name in _OF_A_CONNECTION:
+    if not _NAME.fullmatch(name) or not _value(value) or name in _CONNECTION_SPECIFIC:
         return False
     return name != b"te" or value == b"trailers"
 

@@ -1,7 +1,7 @@
-"""Frames as they lie on the wire (RFC 9113, sections 4 and 6).
+"""The encoding of frames (RFC 9113, sections 4 and 6).
 
-All of it is plain integers: an enum's members cost a look-up each time they are named, and
-every frame passes here.
+The names are plain integers instead of an enum, because a lookup of an enum's member would cost
+time for every frame.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ HEADER_SIZE: Final = 9
 SMALLEST_MAX_FRAME: Final = 16_384
 LARGEST_MAX_FRAME: Final = 16_777_215
 FRAME_LIMIT: Final = 65_536
-"""Bytes of a frame of ours, though the peer may allow more: a stream's turn is a frame."""
+"""Most bytes of a DATA frame that we send, even if the peer allows more. A stream sends one frame
+in each turn."""
 LARGEST_WINDOW: Final = 0x7FFF_FFFF
 LARGEST_STREAM: Final = 0x7FFF_FFFF
 DEFAULT_WINDOW: Final = 65_535
 
 HEADER: Final = Struct(">IBI")
-"""Length (24 bits) and type (8 bits) in one integer, flags, stream."""
+"""Length (24 bits) and type (8 bits) as one integer, then flags and stream."""
 
 SETTING: Final = Struct(">HI")
-"""Its name and its value."""
+"""Identifier and value of a setting."""
 
 _TWO: Final = Struct(">IBIII")
 _ONE: Final = Struct(">IBII")
@@ -57,12 +58,12 @@ def window_update(stream: int, increment: int) -> bytes:
 
 
 def ping(payload: bytes, flags: int = 0) -> bytes:
-    """Of eight bytes."""
+    """Return a PING with a payload of eight bytes."""
     return _PING.pack(8 << 8 | PING, flags, 0, payload)
 
 
 def goaway(last_stream: int, code: int, why: bytes = b"") -> bytes:
-    """`why` is for whoever reads a trace of it."""
+    """Return a GOAWAY. `why` is for people who read a trace of the connection."""
     return _TWO.pack(8 + len(why) << 8 | GOAWAY, 0, 0, last_stream, code) + why
 
 
@@ -75,7 +76,7 @@ SETTINGS_ACK: Final = HEADER.pack(SETTINGS, ACK, 0)
 
 
 def header_block(stream: int, block: bytes, flags: int, limit: int) -> bytes:
-    """A header block in one frame, or in as many as frames of this size must be."""
+    """Return a header block as HEADERS and CONTINUATION frames of at most `limit` bytes."""
     size = len(block)
     if size <= limit:
         return HEADER.pack(size << 8 | HEADERS, flags | END_HEADERS, stream) + block

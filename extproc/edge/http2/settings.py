@@ -1,4 +1,4 @@
-"""SETTINGS of both sides (RFC 9113, section 6.5)."""
+"""SETTINGS frames of both sides (RFC 9113, section 6.5)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_HEADER_LIST_SIZE: Final = 0x6
 
 
 def greeting(limits: Limits) -> bytes:
-    """Our preface: SETTINGS, and the connection's window, which no setting covers."""
+    """Return our first frames: SETTINGS, and a WINDOW_UPDATE for the connection's window."""
     ours = {
         HEADER_TABLE_SIZE: 0,
         MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
@@ -35,9 +35,9 @@ def greeting(limits: Limits) -> bytes:
 
 
 def read(payload: bytes) -> dict[int, int]:
-    """What a peer's frame says, the last word on each; what is unknown too.
+    """Return the settings of a peer's frame, unknown ones included. The last value of each counts.
 
-    Raises ConnectionFault for what must not be said.
+    Raises ConnectionFault for forbidden values.
     """
     if len(payload) % frames.SETTING.size:
         raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")

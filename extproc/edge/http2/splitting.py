@@ -1,6 +1,6 @@
-"""Where the fields of a header block begin and end, without decoding them.
+"""Splits a header block into its fields without decoding them.
 
-RFC 7541, section 6: a field is a number, then up to two strings, each with its length before it.
+A field is a number, followed by up to two strings, each after its length (RFC 7541, section 6).
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from collections.abc import Iterator
 from typing import Final
 
 MOST_UPDATES: Final = 2
-"""Changes of the table's size that a block may begin with (RFC 7541, section 4.2)."""
+"""Table size updates that a block may begin with (RFC 7541, section 4.2)."""
 
 _MOST_DIGITS = 4
-"""Bytes of a number after its first: 28 bits, more than any block is long."""
+"""Continuation bytes of a number. They have 28 bits, more than the length of any block."""
 
 
 def after_updates(block: bytes) -> int:
-    """Return the position of the first field, after the changes of the table's size.
+    """Return the position of the first field, after the table size updates.
 
-    Raises ValueError if there are more changes than a block may have.
+    Raises ValueError if there are more updates than a block may have.
     """
     at = updates = 0
     while at < len(block) and block[at] & 0xE0 == 0x20:
         updates += 1
         if updates > MOST_UPDATES:
-            raise ValueError("too many changes of the table's size")
+            raise ValueError("too many table size updates")
         _, at = _number(block, at, 5)
     return at
 
 
 def split(block: bytes, at: int = 0) -> Iterator[bytes]:
-    """The fields from `at` on, one after the other. Raises ValueError if the block is malformed."""
+    """Yield the encoded fields from `at` on. Raises ValueError if the block is malformed."""
     while at < len(block):
         start = at
         first = block[at]
-        if first & 0x80:  # all of it in a table
+        if first & 0x80:  # name and value are in a table
             _, at = _number(block, at, 7)
         elif first & 0xE0 == 0x20:
-            raise ValueError("a change of the table's size")
+            raise ValueError("a table size update after a field")
         else:
             name, at = _number(block, at, 6 if first & 0x40 else 4)
             for _ in range(1 if name else 2):
@@ -49,7 +49,7 @@ def split(block: bytes, at: int = 0) -> Iterator[bytes]:
 
 
 def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """A number of so many bits in its first byte (section 5.1), and where it ends."""
+    """Return a number and its end. Its first byte has `bits` bits (RFC 7541, section 5.1)."""
     try:
         most = (1 << bits) - 1
         number = block[at] & most
@@ -64,4 +64,4 @@ def _number(block: bytes, at: int, bits: int) -> tuple[int, int]:
                 return number, at
     except IndexError:
         raise ValueError("cut off") from None
-    raise ValueError("too long a number")
+    raise ValueError("number too long")

@@ -18,7 +18,7 @@ Ready = Callable[[], str | None]
 def admin_app(
     fleet: Fleet, catalog: Callable[[], Catalog], telemetry: Telemetry, why_not_ready: Ready
 ) -> web.Application:
-    """Return the application with the admin port\'s routes."""
+    """Return the application with the admin port's routes."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(

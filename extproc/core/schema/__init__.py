@@ -1,7 +1,6 @@
-"""What users configure: the models document, typed and validated.
+"""The models document, which users write: its schema, validation and types.
 
-The classes are the document's schema, the reference of its keys and what the
-rest of the core reads, so that the three cannot drift apart.
+The rest of the core reads the same classes, and `docs/reference.md` is generated from them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Addresses of endpoints as the models document writes them: IP:PORT or HOST:PORT."""
+"""Addresses of endpoints in the models document: IP:PORT or HOST:PORT."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 
-LONGEST_HOST = 253
-LONGEST_LABEL = 63
+_MAX_HOST_LENGTH = 253
+_MAX_LABEL_LENGTH = 63
 
 # Docker names containers with underscores, which host names on the Internet may not have.
 _LABEL = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?")
@@ -36,7 +36,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def has_host_name(address: str) -> bool:
-    """Tell a canonical HOST:PORT from an IP:PORT."""
+    """Return True if a canonical address is HOST:PORT, not IP:PORT."""
     host = address.rpartition(":")[0]
     return not host.endswith("]") and not host.rpartition(".")[2].isdigit()
 
@@ -52,7 +52,7 @@ def _ip(text: str, host: str) -> str | None:
             ) from None
         return None
     if bracketed != (ip.version == 6):
-        raise ValueError(f"{text!r}: brackets go around an IPv6 address, and only there")
+        raise ValueError(f"{text!r}: put an IPv6 address, and no other, in brackets")
     if ip.is_unspecified or ip.is_multicast:
         raise ValueError(f"{text!r}: {ip} is not the address of a server")
     return f"[{ip}]" if ip.version == 6 else str(ip)
@@ -61,9 +61,9 @@ def _ip(text: str, host: str) -> str | None:
 def _host_name(text: str, host: str) -> str:
     name = host.lower()
     labels = name.removesuffix(".").split(".")
-    # A name that ends in a number is an IPv4 address with a typing error.
+    # A name that ends in a number is a mistyped IPv4 address.
     ends_in_number = labels[-1].isdigit() or labels[-1].startswith("0x")
-    well_formed = all(_LABEL.fullmatch(one) and len(one) <= LONGEST_LABEL for one in labels)
-    if ends_in_number or not well_formed or len(name) > LONGEST_HOST:
+    well_formed = all(_LABEL.fullmatch(one) and len(one) <= _MAX_LABEL_LENGTH for one in labels)
+    if ends_in_number or not well_formed or len(name) > _MAX_HOST_LENGTH:
         raise ValueError(f"{text!r}: {host!r} is neither an IP address nor a host name")
     return name

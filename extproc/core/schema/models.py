@@ -14,41 +14,40 @@ from extproc.core.schema.sources import InferencePoolSpec, NamedEndpoints, Servi
 from extproc.core.schema.split import SplitSpec
 from extproc.core.schema.values import EndpointAddress, Items, Name, Spec, unique
 
-# What a model says of its servers.
-_OF_SERVERS = frozenset(
+# The fields of a model that concern its servers.
+_SERVER_FIELDS = frozenset(
     {"served_name", "adapters", "discover_adapters", "load_balancing", "response_ids"}
 )
 
 
 class ModelSpec(Spec):
-    """One model: the names it answers to, where it runs, how requests are spread."""
+    """One model: its names, its endpoints and its load balancing."""
 
     name: Name
-    """What requests put in `model`. No two names, aliases or adapters of a document may be
-    alike."""
+    """The value of `model` in requests. All names, aliases and adapters of a document must be
+    different."""
 
     aliases: Items[Name] = ()
     """Other names for the model."""
 
     served_name: Name | None = None
-    """The name by which the servers know the model (vLLM: `--served-model-name`), if it is not
-    `name`. Requests that call it otherwise have the body's `model` changed to this, and nothing
-    else."""
+    """The model's name on the servers (vLLM: `--served-model-name`), if it is not `name`. The
+    sidecar writes it into the body's `model`, and changes nothing else in the body."""
 
     answer_as_requested: bool = False
-    """`true`: responses name the model as the request did, by an alias, `MODEL_ADAPTER` or a
-    split's name, instead of by the servers' name. Envoy must show response bodies
-    (docs/responses.md). Compressed ones keep the servers' name."""
+    """`true`: responses contain the model name of the request, which can be an alias,
+    `MODEL_ADAPTER` or a split's name, instead of the servers' name. Envoy must send response bodies
+    to the sidecar (docs/responses.md). Compressed responses keep the servers' name."""
 
     response_ids: bool = True
     """`true`: the sidecar chooses the ids of `/v1/responses` by setting `request_id` in the body,
     unless the client sets it or `store` is false. It can then find the server that has a response
-    (docs/responses.md). Set it to `false` for servers that refuse this field."""
+    (docs/responses.md). Set it to `false` for servers that reject this field."""
 
     endpoints: Items[EndpointAddress] | None = None
-    """The model's servers as a list. A host name is resolved again when its TTL ends, and each of
-    its addresses is an endpoint. An empty list is a model without servers: its requests get 503
-    `no_endpoints`. Each model has one of `endpoints`, `service`, `inferencePool` and `split`."""
+    """The addresses of the model's servers. A host name is resolved again when its TTL ends, and
+    each of its addresses is an endpoint. With an empty list, requests get 503 `no_endpoints`. Each
+    model has exactly one of `endpoints`, `service`, `inferencePool` and `split`."""
 
     service: ServiceSpec | None = None
     """The Kubernetes Service whose endpoints are the model's servers."""
@@ -57,22 +56,22 @@ class ModelSpec(Spec):
     """The InferencePool whose pods are the model's servers."""
 
     split: SplitSpec | None = None
-    """Other models, which share the requests of this name."""
+    """Other models that share the requests for this name."""
 
     adapters: Items[Name] = ()
-    """LoRA adapters that every one of the servers has. Each is a model name of its own;
-    `MODEL_ADAPTER` means it too."""
+    """LoRA adapters that all of the servers have. Requests name one as their model, by its own name
+    or as `MODEL_ADAPTER`."""
 
     discover_adapters: bool | None = None
-    """Whether the servers are asked which adapters they have, beside those listed here. By
-    default they are, where the strategy reads signals."""
+    """`true`: the sidecar asks the servers for their adapters, in addition to those listed here.
+    Default: `true` if the strategy reads metrics."""
 
     load_balancing: LoadBalancingSpec = LoadBalancingSpec()
-    """How requests are spread: KubeAI's block."""
+    """The load balancing of the model's requests, with KubeAI's names."""
 
     @field_validator("aliases", "adapters", "endpoints", mode="after")
     @classmethod
-    def _lists_hold_no_doubles(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _values_are_unique(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return values if values is None else tuple(unique(list(values)))
 
     @model_validator(mode="after")
@@ -83,26 +82,26 @@ class ModelSpec(Spec):
         return self
 
     @model_validator(mode="after")
-    def _has_servers_or_is_a_split(self) -> ModelSpec:
-        if self.split is not None and (self.model_fields_set & _OF_SERVERS):
-            given = next(key for key in sorted(_OF_SERVERS) if key in self.model_fields_set)
-            raise ValueError(f"a split has no servers of its own: {to_camel(given)!r} goes to them")
+    def _split_has_no_server_fields(self) -> ModelSpec:
+        if self.split is not None and (self.model_fields_set & _SERVER_FIELDS):
+            field = next(key for key in sorted(_SERVER_FIELDS) if key in self.model_fields_set)
+            raise ValueError(f"a split has no servers: set {to_camel(field)!r} on its targets")
         return self
 
     @property
     def served(self) -> str:
-        """The name by which the servers know the model."""
+        """The model's name on the servers."""
         return self.served_name or self.name
 
     @cached_property
     def source(self) -> Source | None:
-        """Where the endpoints are discovered; None for a list of IP addresses."""
+        """The source from which endpoints are discovered; None for a list of IP addresses."""
         if self.endpoints is not None and any(map(has_host_name, self.endpoints)):
             return NamedEndpoints(self.endpoints)
         return self.service or self.inference_pool
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Every name requests may use, with the key of the document that gives it."""
+        """Yield each name that requests can use, after the document's key that declares it."""
         yield "name", self.name
         for position, alias in enumerate(self.aliases):
             yield f"aliases[{position}]", alias
@@ -114,17 +113,17 @@ class ModelsSpec(Spec):
     """The whole models document."""
 
     models: Items[ModelSpec]
-    """The models, one at least."""
+    """One or more models."""
 
     @field_validator("models", mode="after")
     @classmethod
-    def _there_are_models(cls, models: tuple[ModelSpec, ...]) -> tuple[ModelSpec, ...]:
+    def _has_a_model(cls, models: tuple[ModelSpec, ...]) -> tuple[ModelSpec, ...]:
         if not models:
             raise ValueError("is empty; list at least one model")
         return models
 
     def served_names(self) -> list[str]:
-        """What a split may have as its targets: models with servers, and their adapters."""
+        """Return the possible targets of a split: models with servers, and their adapters."""
         return [
             name
             for model in self.models

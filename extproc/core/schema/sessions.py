@@ -1,4 +1,4 @@
-"""Where a session's id stands in a request: `sessionSources`."""
+"""The headers and body fields that may hold a session's id: `sessionSources`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ DEFAULT_SESSION_SOURCES = (
     "Header:session-id",  # Codex
     "Header:session_id",  # Codex before 0.131, pi
     "Header:x-session-id",  # OpenCode, Crush, many gateways
-    "Header:x-opencode-session",  # Pi, Kilo Code and others that also speak to OpenCode's gateway
-    "Body:prompt_cache_key",  # OpenAI's own hint for routing: Codex and clients of Responses
-    "Body:metadata.user_id",  # Claude Code again, where a proxy drops its header
+    "Header:x-opencode-session",  # Pi, Kilo Code and other clients of OpenCode's gateway
+    "Body:prompt_cache_key",  # OpenAI's routing hint: Codex and other clients of Responses
+    "Body:metadata.user_id",  # Claude Code behind a proxy that drops its header
 )
-"""From what names one conversation to what may name a user. `user` and `safety_identifier` are not
-among them: one value often stands for a whole company, and would be one key."""
+"""Sources that identify one conversation come first, and those that may identify a user last.
+`user` and `safety_identifier` are missing on purpose: one value often identifies a whole company,
+and all of its requests would have one key."""
 
 _FIELD = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
-_CHANGING = "previous_response_id"
-_PROMPT = frozenset(("messages", "input", "prompt", "tools", "system", "instructions"))
+_CHANGES_EACH_TURN = "previous_response_id"
+_PROMPT_FIELDS = frozenset(("messages", "input", "prompt", "tools", "system", "instructions"))
 
 
 class SessionKey(NamedTuple):
-    """A place where a session's id may stand: a header, or a field of the body and its member."""
+    """A source of session ids: a header, or a field of the body or of an object in the body."""
 
     header: str = ""
     field: str = ""
@@ -46,7 +47,7 @@ class SessionKey(NamedTuple):
 
 
 def session_key(source: str) -> SessionKey:
-    """Return the place that a valid session source names."""
+    """Parse a valid session source."""
     if source.startswith(HEADER_SOURCE):
         return SessionKey(header=source.removeprefix(HEADER_SOURCE))
     field, _, member = source.removeprefix(BODY_SOURCE).partition(".")
@@ -59,23 +60,21 @@ def _session_source(text: str) -> str:
     if header != text and is_header_name(header):
         return HEADER_SOURCE + header.lower()
     if field == text or not _FIELD.fullmatch(field):
-        close = _meant(text)
+        close = _corrected(text)
         raise ValueError(
             f"{text!r} is not 'Header:<name>', 'Body:<field>' or 'Body:<field>.<field>'"
             + (f", did you mean {close!r}?" if close else "")
         )
     top = field.partition(".")[0]
-    if top in _PROMPT:
-        raise ValueError(f"{text!r} is the prompt; other values of 'prefixSource' read it")
-    if top == _CHANGING:
-        raise ValueError(
-            f"{text!r} changes with every turn, so it keeps no two requests of a session together"
-        )
+    if top in _PROMPT_FIELDS:
+        raise ValueError(f"{text!r} is part of the prompt; use another 'prefixSource' to read it")
+    if top == _CHANGES_EACH_TURN:
+        raise ValueError(f"{text!r} changes with every turn, so it does not identify a session")
     return text
 
 
-def _meant(text: str) -> str:
-    """Return the source that was probably meant; empty if there is no telling."""
+def _corrected(text: str) -> str:
+    """Return the source that the user probably meant; empty if none is likely."""
     before, colon, after = text.partition(":")
     kind, name = (before.strip().lower(), after.strip()) if colon else ("", text.strip())
     if kind == "header" or (not kind and "-" in name):

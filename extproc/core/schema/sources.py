@@ -1,4 +1,4 @@
-"""Where endpoints are discovered: `service`, `inferencePool`, host names in `endpoints`."""
+"""Sources of discovered endpoints: `service`, `inferencePool`, host names in `endpoints`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class ServiceSpec(Spec):
     """A Kubernetes Service whose EndpointSlices list the endpoints."""
 
     namespace: KubernetesName
-    """Of the Service."""
+    """The Service's namespace."""
 
     name: KubernetesName
-    """Of the Service."""
+    """The Service's name."""
 
     port: ServicePort
-    """The port's name, or the number at which the pods listen: what the EndpointSlices declare."""
+    """The port's name, or the number on which the pods listen, as in the EndpointSlices."""
 
     def __str__(self) -> str:
         return f"service {self.namespace}/{self.name}"
@@ -27,10 +27,10 @@ class InferencePoolSpec(Spec):
     """An InferencePool of the Gateway API, whose selector finds the pods."""
 
     namespace: KubernetesName
-    """Of the pool and of its pods."""
+    """The namespace of the pool and its pods."""
 
     name: KubernetesName
-    """Of the pool."""
+    """The pool's name."""
 
     def __str__(self) -> str:
         return f"InferencePool {self.namespace}/{self.name}"
@@ -38,7 +38,7 @@ class InferencePoolSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class NamedEndpoints:
-    """A list of endpoints in which at least one address is a host name."""
+    """A list of endpoints with one or more host names."""
 
     endpoints: tuple[str, ...]
     """IP:PORT and HOST:PORT, in the document's order."""
@@ -49,7 +49,7 @@ class NamedEndpoints:
 
 
 KubernetesSource = ServiceSpec | InferencePoolSpec
-"""A source that only the API server of a cluster knows."""
+"""A source in a Kubernetes cluster."""
 
 Source = KubernetesSource | NamedEndpoints
-"""Where endpoints are discovered; equal sources are one, whichever models use them."""
+"""A source of endpoints. Models with equal sources share one discovery."""

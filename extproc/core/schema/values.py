@@ -1,4 +1,4 @@
-"""The values of the models document: what each kind of text or number must look like."""
+"""The kinds of values in the models document and their validation."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from pydantic.alias_generators import to_camel
 from extproc.core.schema.addresses import endpoint_address
 
 MAX_NAME_LENGTH = 256
-"""Characters of a model's, alias's or adapter's name."""
+"""Characters in the name of a model, alias or adapter."""
 
 HEADER_SOURCE = "Header:"
 
 PREFIX_SOURCES = {
-    "FirstUserMessage": "The beginning of the first user message, or of a completion's prompt: "
-    "KubeAI's key. For chats that open differently.",
+    "FirstUserMessage": "The beginning of the first user message, or of a completion's prompt, as "
+    "in KubeAI. For chats with different first messages.",
     "SystemAndFirstUserMessage": "The beginning of the system prompt followed by the first user "
-    "message. For many system prompts; set `prefixCharLength` beyond their length, or one system "
-    "prompt is one key.",
-    "PromptHead": "The beginning of everything in the prompt, in the body's order: tools, roles, "
+    "message. For many system prompts. Set `prefixCharLength` to more than their length; otherwise "
+    "all chats with the same system prompt have the same key.",
+    "PromptHead": "The beginning of the whole prompt, in the body's order: tools, roles, "
     "messages. For agents, completions and long shared documents.",
-    "Session": "The session's id, whatever its length, from the first of `sessionSources` that has "
-    "one; where none has, as `FirstUserMessage`. For agents.",
-    "Header:<name>": "The whole value of this request header, whatever its length. For session "
-    "affinity.",
+    "Session": "The whole session id, from the first of `sessionSources` that has one. If none has "
+    "one, the key is that of `FirstUserMessage`. For agents.",
+    "Header:<name>": "The whole value of this request header. For session affinity.",
 }
-"""What can make a request's key."""
+"""The sources of a request's key, with their descriptions."""
 
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def unique(values: list[str]) -> list[str]:
+    """Return the values. Raises ValueError if one occurs twice."""
     for position, value in enumerate(values):
         if value in values[:position]:
             raise ValueError(f"{value!r} is listed twice")
@@ -51,12 +51,12 @@ def unique(values: list[str]) -> list[str]:
 
 
 def is_header_name(text: str) -> bool:
-    """Return whether a request header can have this name."""
+    """Return True if a request header can have this name."""
     return _HEADER_NAME.fullmatch(text) is not None
 
 
 def suggestion(given: object, options: Sequence[str]) -> str:
-    """Return the end of a message that names the option most like what was given, or nothing."""
+    """Return the end of an error message that suggests the most similar option, or ""."""
     if not isinstance(given, str):
         return ""
     folded = {option.lower(): option for option in options}
@@ -76,15 +76,17 @@ def _prefix_source(text: str) -> str:
 
 
 def kubernetes_name(text: str) -> str:
-    """Checks the name of a Kubernetes object. Raises ValueError."""
+    """Return the name of a Kubernetes object if it is valid. Raises ValueError."""
     if len(text) > 253 or not _DNS_NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is no Kubernetes name: lower case letters, digits, '-' and '.'")
+        raise ValueError(
+            f"{text!r} is not a Kubernetes name: use lowercase letters, digits, '-' and '.'"
+        )
     return text
 
 
 def _service_port(port: object) -> str | int:
     if isinstance(port, str) and port:
-        # A name has a letter in it: digits in quotes are what a template made of a number.
+        # Port names contain a letter. Templates write numbers in quotes.
         if not port.isdecimal():
             return port
         port = int(port)
@@ -93,35 +95,35 @@ def _service_port(port: object) -> str | int:
     raise ValueError("give the port's name or its number, from 1 to 65535")
 
 
-def _written(form: str) -> WithJsonSchema:
-    """How such values are written, for the reference."""
+def _format(form: str) -> WithJsonSchema:
+    """Describe the form of a value for the reference."""
     return WithJsonSchema({"format": form})
 
 
 Item = TypeVar("Item")
-# Strictness would refuse YAML's lists.
+# Strict mode would reject lists from YAML.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 KubernetesName = Annotated[
-    str, AfterValidator(kubernetes_name), _written("name of a Kubernetes object")
+    str, AfterValidator(kubernetes_name), _format("name of a Kubernetes object")
 ]
 EndpointAddress = Annotated[
     str,
     AfterValidator(endpoint_address),
-    _written("`IP:PORT`, for IPv6 `[IP]:PORT`, or `HOST:PORT`"),
+    _format("`IP:PORT`, for IPv6 `[IP]:PORT`, or `HOST:PORT`"),
 ]
 PrefixSource = Annotated[
     str,
     AfterValidator(_prefix_source),
-    _written(", ".join(f"`{source}`" for source in PREFIX_SOURCES)),
+    _format(", ".join(f"`{source}`" for source in PREFIX_SOURCES)),
 ]
 ServicePort = Annotated[
-    str | int, PlainValidator(_service_port), _written("name, or number from 1 to 65535")
+    str | int, PlainValidator(_service_port), _format("name, or number from 1 to 65535")
 ]
 
 
 class Spec(BaseModel):
-    """A mapping of the document: frozen, strict about keys, camelCase in the document."""
+    """A mapping in the document. It is frozen and rejects unknown keys; its keys are camelCase."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_alias=True

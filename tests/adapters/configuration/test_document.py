@@ -23,7 +23,8 @@ MODEL_KEYS = (
 )
 
 NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"
-NO_NAME = "is no Kubernetes name: lower case letters, digits, '-' and '.'"
+NO_CHAIN = "the strategy 'Chain' needs a 'chain', and no other strategy can have one"
+NO_NAME = "is not a Kubernetes name: use lowercase letters, digits, '-' and '.'"
 STRATEGIES = ", ".join(get_args(StrategyName))
 SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Session, Header:<name>"
 SESSIONS = "models[0].loadBalancing.prefixHash.sessionSources"
@@ -248,8 +249,7 @@ def with_endpoints(text: str) -> str:
         ),
         (
             with_endpoints("'::1:8000'"),
-            "models[0].endpoints[0]: '::1:8000': "
-            "brackets go around an IPv6 address, and only there",
+            "models[0].endpoints[0]: '::1:8000': put an IPv6 address, and no other, in brackets",
         ),
         (
             with_endpoints("'[::1]:80', '[0::1]:80'"),
@@ -301,11 +301,11 @@ def with_endpoints(text: str) -> str:
         ),
         (
             LLAMA + "  loadBalancing: {strategy: Chain}\n",
-            "models[0].loadBalancing: the strategy 'Chain' needs a 'chain', and only it reads one",
+            f"models[0].loadBalancing: {NO_CHAIN}",
         ),
         (
             LLAMA + "  loadBalancing: {chain: [{filter: LeastQueue}]}\n",
-            "models[0].loadBalancing: the strategy 'Chain' needs a 'chain', and only it reads one",
+            f"models[0].loadBalancing: {NO_CHAIN}",
         ),
         (
             LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastQeue}]}\n",
@@ -315,7 +315,7 @@ def with_endpoints(text: str) -> str:
         (
             LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastQueue, "
             "maxQueue: 5}]}\n",
-            "models[0].loadBalancing.chain[0]: 'maxQueue' means nothing to LeastQueue",
+            "models[0].loadBalancing.chain[0]: the filter LeastQueue has no 'maxQueue'",
         ),
         (
             LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LowLatency, slack: x}]}\n",
@@ -323,13 +323,14 @@ def with_endpoints(text: str) -> str:
         ),
         (
             LLAMA + "  loadBalancing: {signals: {staleAfterSeconds: 0.5}}\n",
-            "models[0].loadBalancing.signals: 'staleAfterSeconds' must be twice as long as "
-            "both intervals",
+            "models[0].loadBalancing.signals: 'staleAfterSeconds' must be at least twice as long "
+            "as both intervals",
         ),
         (
             LLAMA + "  loadBalancing: {strategy: Chain, chain: [{filter: LeastKVCache, "
             "slack: 5}]}\n",
-            "models[0].loadBalancing.chain[0]: 'slack' is a share of the cache: from 0 to 1",
+            "models[0].loadBalancing.chain[0]: 'slack' is a share of the cache: give a number "
+            "from 0 to 1",
         ),
         (
             LLAMA + "- {name: canary, split: {targets: [{model: lama, weight: 1}]}}\n",
@@ -342,12 +343,12 @@ def with_endpoints(text: str) -> str:
         ),
         (
             LLAMA + "- {name: canary, split: {targets: [{model: llama, weight: 0}]}}\n",
-            "models[1].split.targets: one target at least must have a weight above 0",
+            "models[1].split.targets: at least one target must have a weight above 0",
         ),
         (
             LLAMA + "- {name: canary, split: {targets: [{model: llama, weight: 1}]}, "
             "loadBalancing: {}}\n",
-            "models[1]: a split has no servers of its own: 'loadBalancing' goes to them",
+            "models[1]: a split has no servers: set 'loadBalancing' on its targets",
         ),
         (
             prefix_hash("meanLoadFactor: 99"),
@@ -409,12 +410,13 @@ def with_endpoints(text: str) -> str:
         ),
         (
             session("['Body:previous_response_id']"),
-            f"{SESSIONS}[0]: 'Body:previous_response_id' changes with every turn, so it keeps no "
-            "two requests of a session together",
+            f"{SESSIONS}[0]: 'Body:previous_response_id' changes with every turn, so it does not "
+            "identify a session",
         ),
         (
             session("['Body:messages']"),
-            f"{SESSIONS}[0]: 'Body:messages' is the prompt; other values of 'prefixSource' read it",
+            f"{SESSIONS}[0]: 'Body:messages' is part of the prompt; use another 'prefixSource' to "
+            "read it",
         ),
         (session("[7]"), f"{SESSIONS}[0]: must be a string, not 7"),
         (session("[]"), f"{SESSIONS}: is empty; list at least one source"),
@@ -424,8 +426,7 @@ def with_endpoints(text: str) -> str:
         ),
         (
             prefix_hash("sessionSources: ['Header:x']"),
-            "models[0].loadBalancing.prefixHash: 'sessionSources' means nothing without "
-            "'prefixSource: Session'",
+            "models[0].loadBalancing.prefixHash: 'sessionSources' needs 'prefixSource: Session'",
         ),
         (
             prefix_hash("prefixSource: session"),

@@ -135,7 +135,7 @@ class TestASplit:
         split = {"targets": [{"model": "a", "weight": 1}], "sessionSources": ["Body:user"]}
         spec = SplitSpec.model_validate({**split, "stickyBy": "Session"})
         assert prefix_of({**CHAT, "user": "u"}, {"x-session-id": "s"}, spec.key) == "u"
-        with pytest.raises(ValidationError, match="'sessionSources' means nothing without"):
+        with pytest.raises(ValidationError, match="'sessionSources' needs"):
             SplitSpec.model_validate(split)
 
 

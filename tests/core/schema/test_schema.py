@@ -129,7 +129,7 @@ def test_a_kubernetes_name_is_taken_as_it_is(name: str) -> None:
     ],
 )
 def test_what_would_change_the_meaning_of_a_request_is_no_kubernetes_name(name: str) -> None:
-    with pytest.raises(ValueError, match="is no Kubernetes name"):
+    with pytest.raises(ValueError, match="is not a Kubernetes name"):
         kubernetes_name(name)
     for source in (
         {"service": {**SERVICE, "namespace": name}},

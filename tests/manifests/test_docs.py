@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 import yaml
@@ -38,12 +39,12 @@ def test_what_is_applied_builds() -> None:
 
 
 def test_the_kustomization_that_users_write_builds(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^```yaml\n(# kustomization\.yaml\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE
+    found = re.findall(
+        r"^ *```yaml\n( *# kustomization\.yaml\n.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE
     )
-    assert len(blocks) == 1
+    assert len(found) == 1
     (tmp_path / "manifests").symlink_to(MANIFESTS)
-    (tmp_path / "kustomization.yaml").write_text(blocks[0])
+    (tmp_path / "kustomization.yaml").write_text(textwrap.dedent(found[0]))
     things = list(yaml.safe_load_all(kustomize(tmp_path)))
     deployment = next(thing for thing in things if thing["kind"] == "Deployment")
     images = {c["name"]: c["image"] for c in containers(deployment["spec"]["template"])}
@@ -63,7 +64,7 @@ def test_what_is_looked_at_by_name_is_called_that() -> None:
 
 
 def test_the_table_of_rights_is_complete() -> None:
-    section = PAGE.partition("## What the sidecar may do")[2].partition("\n## ")[0]
+    section = PAGE.partition("## Permissions")[2].partition("\n## ")[0]
     rows = set(re.findall(r"^\| [^|]+ \| [^|]+ \| `(\w+)`", section, flags=re.MULTILINE))
     granted = {
         resource

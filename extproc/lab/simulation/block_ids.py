@@ -1,8 +1,8 @@
-"""The ids of a prompt's cache blocks, without its text.
+"""Ids of a prompt's cache blocks, without its text.
 
-A block is the same for two prompts if all up to its end is: the segments before it, and
-its own as far as it goes. So each row of segments that some prompt begins with has a
-number, and a block's id is the number of its row with the tokens of the last segment.
+Two prompts share a block if they agree up to its end: in the segments before it, and in its own
+segment up to there. So each sequence of segments that starts some prompt has a number. A block's id
+combines that number with the tokens of the last segment.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Iterable
 from extproc.lab.workloads.workload import Segment, Turn
 
 _OFFSET_BITS = 24
-"""Tokens of one segment: up to 16 million."""
+"""Bits for the tokens of one segment: up to 16 million."""
 
 
 class BlockIds:
-    """For one workload; ids of different ones must not meet."""
+    """Ids of one workload. Ids of different workloads must not be mixed."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
         self._rows: dict[tuple[int, int, str], int] = {}
 
     def of(self, turn: Turn) -> list[int]:
-        """The ids of all full blocks of the prompt and its answer."""
+        """Return the ids of all full blocks of the prompt and its response."""
         return self._of(turn, (*turn.prompt, turn.output))
 
     def of_prompt(self, turn: Turn) -> list[int]:
-        """The ids of all full blocks of the prompt alone."""
+        """Return the ids of all full blocks of the prompt alone."""
         return self._of(turn, turn.prompt)
 
     def _of(self, turn: Turn, segments: Iterable[Segment]) -> list[int]:
         ids: list[int] = []
-        # Keys and values of an adapter are its own, so its name comes before all.
+        # An adapter has its own keys and values, so its name comes first.
         row = self._row(0, 0, turn.adapter)
         before = 0  # tokens of the last segment
         position = 0  # tokens of all
@@ -44,7 +44,7 @@ class BlockIds:
         return ids
 
     def _blocks(self, row: int, position: int, segment: Segment) -> range:
-        """Those that end in this segment."""
+        """Return the blocks that end in this segment."""
         first = self._size - position % self._size
         base = row << _OFFSET_BITS
         return range(base + first, base + segment.tokens + 1, self._size)

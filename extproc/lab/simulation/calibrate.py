@@ -1,10 +1,10 @@
-"""Fits a profile to a measured table: which engine would have given these figures?
+"""Fits an engine profile to a measured table.
 
-The table has the form of `measures/published/*.yaml`. Its rows are simulated, and the parameters
-changed until the figures agree best: least squares over the logarithms of the ratios, so that twice
-and half are as far off (scipy's trust region method). Times to first token weigh a quarter,
-because they follow from small differences of load; being far from the start weighs a little,
-because what the table says nothing about should stay as it was.
+The table has the form of `measures/published/*.yaml`. The fit simulates its rows and changes the
+parameters until the figures agree best: least squares over the logarithms of the ratios, so that
+twice and half are equally wrong (scipy's trust region method). Times to first token weigh a
+quarter, because they depend on small differences in load. The distance from the start weighs a
+little, because parameters without evidence in the table should not change.
 """
 
 from __future__ import annotations
@@ -48,24 +48,26 @@ WEIGHTS = {
     "mean_time_per_token_ms": 1.0,
     "mean_ttft_ms": 0.25,
 }
-"""Of the metrics that are compared, where a row has them."""
+"""Weights of the compared metrics, as far as a row has them."""
 
 _INERTIA = 0.02
 _STEP = 0.03
-"""Of a parameter, to see what it does; less drowns in the simulation's own noise."""
+"""Relative change of a parameter to see its effect. A smaller one is lost in the simulation's
+noise.
+"""
 
 _ROUNDS = 6
 
 
 class TableError(InputError):
-    """The table cannot be used; says in one line why."""
+    """The table cannot be used; the message explains why in one line."""
 
 
 Pair = tuple[PublishedRow, Scenario]
 
 
 def run(path: Path, name: str | None) -> int:
-    """Prints the fitted profile, for `--calibrate`. Raises TableError, ProfileError."""
+    """Print the fitted profile for `--calibrate`. Raises TableError, ProfileError."""
     tables = _read(path)
     start = profile.named(name or _workload(tables[0]).profile)
     pairs = [pair for table in tables for pair in _pairs(table, start)]
@@ -78,7 +80,7 @@ def run(path: Path, name: str | None) -> int:
 
 
 def fit(pairs: Sequence[Pair], start: Profile, pool: ProcessPoolExecutor) -> Profile:
-    """The profile under which the scenarios give the rows' figures best."""
+    """Return the profile under which the scenarios best give the rows' figures."""
     longest = _longest(pairs)
 
     def residuals(point: Floats) -> Floats:
@@ -107,7 +109,7 @@ def _check_served(engine: Profile, summaries: Sequence[Summary]) -> None:
 
 
 def _longest(pairs: Sequence[Pair]) -> int:
-    """Tokens of the longest request with its answer: a smaller cache would turn it away."""
+    """Return the length of the longest request and response, which the cache must hold."""
     return max(
         turn.prompt_tokens + turn.output.tokens
         for _, scenario in pairs
@@ -117,7 +119,7 @@ def _longest(pairs: Sequence[Pair]) -> int:
 
 
 def _at(start: Profile, point: Floats, longest: int) -> Profile:
-    """Parameters are moved on a logarithmic scale; 1 is where they started."""
+    """Return the profile at a point on a logarithmic scale; 1 is the start."""
     moved = {
         name: getattr(start, name) * math.exp(x - 1)
         for name, x in zip(PARAMETERS, point, strict=True)
@@ -132,7 +134,7 @@ def _off(row: PublishedRow, summary: Summary) -> Floats:
 
 
 def _ratios(row: PublishedRow, summary: Summary) -> dict[str, tuple[float, float]]:
-    """Weight and ratio of ours to theirs, by metric."""
+    """Return the weight and the ratio of ours to theirs, by metric."""
     found = {}
     for metric, weight in WEIGHTS.items():
         theirs, ours = row.value(metric), summary.metric(metric)
@@ -143,7 +145,7 @@ def _ratios(row: PublishedRow, summary: Summary) -> dict[str, tuple[float, float
 
 def _summaries(pairs: Sequence[Pair], engine: Profile, pool: ProcessPoolExecutor) -> list[Summary]:
     scenarios = [replace(scenario, profile=engine) for _, scenario in pairs]
-    # Not `map`, which cancels what is left when it is interrupted (see `workers`).
+    # Not `map`, which cancels the remaining tasks on an interrupt (see `workers`).
     runs = [pool.submit(simulate, scenario) for scenario in scenarios]
     return [summarize(run.result()) for run in runs]
 

@@ -1,11 +1,10 @@
 """The client of a simulated fleet, with the time that it takes itself.
 
-Theory of operation. A benchmark client is an event loop on one core. Each turn of the loop takes
-all that is ready, one after the other: chunks that came meanwhile, requests that are due, timers.
-While it works nothing else is noticed. So a client that streams thousands of tokens a second
-is late in reading them, and what is worse, late in sending: a pause "of 5 ms" before the next
-request ends with the turn of the loop that is under way. That is what limited
-the published runs of PrefixHash (see docs/benchmarks.md). A client without costs is the ideal.
+A benchmark client is an event loop on one core. Each turn of the loop handles everything that is
+ready, one by one: received chunks, due requests, timers. Meanwhile the client notices nothing else.
+So a client that streams thousands of tokens a second reads late and, worse, sends late: a pause "of
+5 ms" before the next request ends only with the current turn. That limited the published runs of
+PrefixHash (see docs/benchmarks.md). A client without costs is the ideal.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from extproc.lab.workloads.workload import Session, Turn, Workload
 
 @dataclass(frozen=True)
 class ClientCosts:
-    """What the client's one core has to do."""
+    """Costs on the client's one core."""
 
     per_chunk: float = 0.0
     """Seconds to read a token."""
@@ -36,16 +35,20 @@ class ClientCosts:
     """Seconds to send a request."""
 
     turns_per_request: int = 1
-    """Turns of the loop from the decision to send until all is sent: a name is resolved, a
-    connection made, a request written, and each waits for the one before."""
+    """Turns of the loop from the decision to send until all is sent.
+
+    The client resolves a name, connects and writes, and each step waits for the one before.
+    """
 
 
 IDEAL = ClientCosts()
 
 SINGLE_THREADED = ClientCosts(per_chunk=121e-6, per_request=3.18e-3, turns_per_request=4)
-"""vLLM's benchmark_serving.py where the published runs were made. Fitted together with the engine
-to the 12 rows of KubeAI's page; the rows of PrefixHash, which it limited, have it at work 93 % of
-the time."""
+"""vLLM's benchmark_serving.py on the machine of the published runs.
+
+Fitted together with the engine to the 12 rows of KubeAI's page. In the rows of PrefixHash, which it
+limited, it works 93 % of the time.
+"""
 
 
 class Ask(NamedTuple):
@@ -56,31 +59,31 @@ class Ask(NamedTuple):
 
 
 class _Talk:
-    """A session under way."""
+    """An open session."""
 
     __slots__ = ("_first", "_next", "_turns", "wanted")
 
     def __init__(self, session: Session, first: int) -> None:
         self.wanted = session.start
-        """When its next request is due."""
+        """Time at which its next request is due."""
         self._turns = session.turns
         self._first = first
         self._next = 0
 
     @property
     def next(self) -> Turn | None:
-        """The turn that comes; None after the last."""
+        """The next turn; None after the last."""
         return self._turns[self._next] if self._next < len(self._turns) else None
 
     def ask(self) -> Ask:
-        """The next request."""
+        """Return the next request."""
         ask = Ask(self._first + self._next, self._turns[self._next])
         self._next += 1
         return ask
 
 
 class Client:
-    """Asks all that a workload has, and takes the times."""
+    """Sends all requests of a workload and measures the times."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class Client:
         self.gaps: list[Floats] = []
         self.busy_seconds = 0.0
         self.done = 0
-        """Sessions."""
+        """Number of ended sessions."""
         self._timeline = timeline
         self._workload = workload
         self._is_closed = workload.is_closed
@@ -115,11 +118,11 @@ class Client:
 
     @property
     def over(self) -> bool:
-        """Whether everything was asked and answered."""
+        """True if every request was sent and answered."""
         return self.done == len(self._workload.sessions)
 
     def start(self) -> None:
-        """Begins the run at this moment."""
+        """Start the run now."""
         began = self._timeline.now
         if self._workload.requests_per_second is not None:
             self._soon(self._begin_next)
@@ -129,16 +132,16 @@ class Client:
             self._later(talk.wanted, partial(self._begin, talk))
 
     def receive(self, tokens: StepTokens) -> None:
-        """Chunks have arrived, one for each token."""
+        """Receive chunks, one for each token."""
         self._soon(partial(self._read, tokens))
 
     def fail(self, number: int) -> None:
-        """A request was refused; so its session ends."""
+        """End the session of a refused request."""
         self._talks.pop(number, None)
         self._end_session()
 
     def _soon(self, work: Callable[[float], float]) -> None:
-        """In the next turn of the loop. `work` takes its beginning and says its end."""
+        """Run `work` in the next turn of the loop. It takes its start time and returns its end."""
         self._ready.append(work)
         if not self._awake:
             self._awake = True
@@ -148,7 +151,7 @@ class Client:
         self._timeline.at(time, partial(self._soon, work))
 
     def _turn(self) -> None:
-        """One turn of the event loop: all that is ready now."""
+        """Run one turn of the event loop: everything that is ready now."""
         began = now = self._timeline.now
         for _ in range(len(self._ready)):
             now = self._ready.popleft()(now)
@@ -174,7 +177,7 @@ class Client:
             number += len(session.turns)
 
     def _begin_next(self, now: float) -> float:
-        """Starts a session, and waits for the time of the next one."""
+        """Start a session, and schedule the next one."""
         talk = next(self._coming, None)
         if talk is None:
             return now

@@ -1,4 +1,4 @@
-"""`extproc simulate`: what a strategy would do to a workload, on a simulated fleet of vLLM."""
+"""Command `extproc simulate`: the effect of a strategy on a workload, on a simulated vLLM fleet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from extproc.lab.simulation.sidecars import SESSION_HEADER
 from extproc.lab.workloads.arguments import add_workload, asked_workload, listing, positive
 
 STRATEGIES: tuple[str, ...] = tuple(one for one in get_args(StrategyName) if one != "Chain")
-"""Those that need nothing but their name."""
+"""Strategies that need no parameters."""
 
 _DEFAULT_STRATEGIES = ("Random", "LeastLoad", "PrefixHash")
 
@@ -43,14 +43,14 @@ _INTERRUPTED = 130
 
 
 class _Contender(NamedTuple):
-    """What is compared."""
+    """A strategy or a published rule to compare."""
 
     load_balancing: LoadBalancingSpec
     published_rule: str = ""
 
     @property
     def reads_prompts(self) -> bool:
-        """Whether it makes a difference how much of a body is shown."""
+        """True if the shown part of a body makes a difference."""
         signals = Signals(lambda: 0.0)
         return (
             bool(self.published_rule)
@@ -59,12 +59,12 @@ class _Contender(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns the exit code."""
+    """Run the command and return the exit code."""
     asked = _parser().parse_args(arguments)
     try:
         if asked.calibrate is not None:
             _check_calibration(asked)
-            from extproc.lab.simulation import calibrate  # and with it scipy, which takes a second
+            from extproc.lab.simulation import calibrate  # imports scipy, which takes a second
 
             return calibrate.run(asked.calibrate, asked.profile)
         return _simulate(asked)
@@ -140,7 +140,7 @@ def _parser() -> Parser:
 
 
 def _check_calibration(asked: argparse.Namespace) -> None:
-    """What is simulated for a calibration stands in its table."""
+    """Reject options that the table of a calibration contains."""
     options = ("workload", "strategy", "replicas", "models", "sidecars", "shown_bytes")
     for option in (*options, "json", "plot"):
         if getattr(asked, option) is not None:
@@ -177,7 +177,7 @@ def _simulate(asked: argparse.Namespace) -> int:
 
 
 def _is_as_published(asked: argparse.Namespace) -> bool:
-    """Whether nothing is asked that makes published figures those of something else."""
+    """True if no option makes the published figures incomparable."""
     changes = ("replicas", "profile", "models", "sidecars", "concurrency", "sessions")
     return asked.pace == 1 and not any(getattr(asked, one) is not None for one in changes)
 
@@ -206,7 +206,7 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
     engine = profile.named(asked.profile or workload.profile)
     limited = workload.single_threaded_client and not asked.ideal_client
     model = None if asked.models is None else _model(asked)
-    # The document's own endpoints, if it lists them: their names are their places on the ring.
+    # Use the document's own endpoints, if it lists them: their names are their ring names.
     addresses = model.endpoints or () if model and not asked.replicas else ()
     contenders = _contenders(asked, model)
     if asked.shown_bytes and not any(one.reads_prompts for one in contenders):
@@ -236,7 +236,7 @@ def _scenarios(asked: argparse.Namespace) -> list[Scenario]:
 
 
 def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Contender]:
-    """One for each strategy that is compared."""
+    """Return the strategies to compare."""
     base = model.load_balancing if model else LoadBalancingSpec()
     if asked.model is not None and model is None:
         raise InputError("--model is a model of the document that --models names")
@@ -260,7 +260,7 @@ def _contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[_Con
 
 
 def _contender(name: str, base: LoadBalancingSpec) -> _Contender:
-    """A strategy with the parameters of `base`, or a published rule."""
+    """Return a strategy with the parameters of `base`, or a published rule."""
     if name in published_rules.names():
         return _Contender(base, name)
     if name == base.strategy:
@@ -284,7 +284,7 @@ def _model(asked: argparse.Namespace) -> ModelSpec:
 
 
 def _check_places(asked: argparse.Namespace) -> None:
-    """Before the simulation, and not after it."""
+    """Check the output files before the simulation, not after it."""
     for place in (asked.plot, asked.json and Path(asked.json)):
         if place is None or (place == Path("-") and place != asked.plot):
             continue

@@ -1,4 +1,4 @@
-"""The engines of a simulated fleet: each works step by step, and says when tokens come out."""
+"""The engines of a simulated fleet. Each works step by step and reports its tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from extproc.lab.engine.replica import Replica, SimRequest, StepTokens
 from extproc.lab.simulation.timeline import Timeline
 
 OnTokens = Callable[[int, StepTokens], None]
-"""The engine's number, and what its step brought."""
+"""Called with the engine's number and the tokens of its step."""
 
 
 class Engines:
@@ -24,7 +24,7 @@ class Engines:
         number: int,
         slow: Mapping[int, float] | None = None,
     ) -> None:
-        """Those in `slow` take so many times as long."""
+        """Engines in `slow` take so many times as long."""
         times = slow or {}
         self.replicas = [Replica(slowed(profile, times.get(one, 1.0))) for one in range(number)]
         self.on_tokens: OnTokens = lambda number, tokens: None
@@ -32,37 +32,37 @@ class Engines:
         self._began = timeline.now
         self._kv_seconds = 0.0
         self._idle = [True] * number
-        self._preemptions_before = 0  # of those that died
+        self._preemptions_before = 0  # of engines that died
 
     @property
     def preemptions(self) -> int:
-        """Of all engines, those that died among them."""
+        """Preemptions of all engines, including those that died."""
         return self._preemptions_before + sum(one.preemptions for one in self.replicas)
 
     def submit(self, number: int, request: SimRequest) -> None:
-        """Queues a request. ValueError where the engine can never serve it."""
+        """Queue a request. Raises ValueError if the engine can never serve it."""
         replica = self.replicas[number]
         replica.submit(request)
         if self._idle[number]:
             self._idle[number] = False
-            # Not at once: others that come at this moment belong into the same step.
+            # Not now: other requests of this moment belong to the same step.
             self._timeline.at(self._timeline.now, partial(self._begin, number, replica))
 
     def replace(self, number: int) -> None:
-        """The engine dies, with all that it had; a fresh one stands in its place."""
+        """Replace a dead engine, with all that it had, by a fresh one."""
         dead = self.replicas[number]
         self._preemptions_before += dead.preemptions
         self.replicas[number] = Replica(dead.profile)
         self._idle[number] = True
 
     def kv_usage(self) -> float:
-        """Share of the caches that requests held, on average since this was asked last."""
+        """Return the share of the caches that requests held, averaged since the last call."""
         engine_seconds = (self._timeline.now - self._began) * len(self.replicas)
         held, self._kv_seconds, self._began = self._kv_seconds, 0.0, self._timeline.now
         return held / engine_seconds if engine_seconds else 0.0
 
     def warm_adapters(self, adapters: list[str]) -> None:
-        """Loads adapters as far as they fit, before time begins, as vLLM's `--lora-modules`."""
+        """Load adapters, as far as they fit, before the start, as vLLM's `--lora-modules` does."""
         for replica in self.replicas:
             for adapter in adapters[: replica.profile.max_cpu_loras or replica.profile.max_loras]:
                 replica.load_adapter(adapter)
@@ -71,7 +71,7 @@ class Engines:
 
     def _begin(self, number: int, replica: Replica) -> None:
         if replica is not self.replicas[number]:
-            return  # it is dead
+            return  # the engine is dead
         seconds = replica.begin_step()
         if seconds is None:
             self._idle[number] = True
@@ -83,13 +83,13 @@ class Engines:
         if replica is not self.replicas[number]:
             return
         tokens = replica.finish_step()
-        # First the next step: an answer to these tokens comes too late for it.
+        # First the next step: a request caused by these tokens arrives too late for it.
         self._begin(number, replica)
         self.on_tokens(number, tokens)
 
 
 def slowed(profile: Profile, times: float) -> Profile:
-    """An engine that takes so many times as long for everything."""
+    """Return the profile of an engine that takes so many times as long for everything."""
     if times == 1:
         return profile
     return replace(

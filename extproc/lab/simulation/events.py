@@ -1,4 +1,4 @@
-"""What happens to engines while a workload runs: they come, and they die."""
+"""Events during a workload: engines join and die."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 
 class Leave(NamedTuple):
-    """An engine dies with all that it had, and discovery tells so in the same moment."""
+    """An engine dies with all that it had. Discovery reports it at the same moment."""
 
     at: float
-    """Seconds from the beginning of what is measured."""
+    """Seconds since the start of the measurement."""
 
     number: int
-    """The engine's."""
+    """Number of the engine."""
 
 
 class Join(NamedTuple):
-    """An engine comes, with nothing in its cache; it may have been there before."""
+    """An engine joins with an empty cache. It may have been there before."""
 
     at: float
     number: int
@@ -27,7 +27,7 @@ Event = Leave | Join
 
 
 def absent(events: Iterable[Event]) -> frozenset[int]:
-    """Engines that are not there from the beginning: what is heard of them first is a Join."""
+    """Return the engines that are absent at the start: their first event is a Join."""
     first: dict[int, Event] = {}
     for event in sorted(events, key=lambda one: one.at):
         first.setdefault(event.number, event)

@@ -1,4 +1,4 @@
-"""Several simulations at a time, one process for each core."""
+"""Concurrent simulations, one process for each core."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.simulation.workers import context, workers
 
 OnProgress = Callable[[int, int], None]
-"""The scenario's number, and how many of its requests are answered since the last call."""
+"""Called with the scenario's number and its newly answered requests."""
 
 _TOLD_EVERY = 200
-"""Requests; each telling costs some microseconds in two processes."""
+"""Requests per progress report. Each report costs some microseconds in two processes."""
 
 _POLL_SECONDS = 0.1
 
@@ -26,7 +26,7 @@ _progress: Queue[tuple[int, int]]
 def simulate_all(
     scenarios: Sequence[Scenario], progress: OnProgress = lambda number, more: None
 ) -> list[Run]:
-    """The runs of all scenarios, in their order."""
+    """Return the runs of all scenarios, in their order."""
     told: Queue[tuple[int, int]] = context().Queue()
     with workers(len(scenarios), partial(_start, told)) as pool:
         runs = [pool.submit(_simulate, number, one) for number, one in enumerate(scenarios)]
@@ -39,7 +39,7 @@ def _wait(runs: Sequence[Future[Run]], told: Queue[tuple[int, int]], progress: O
     while pending:
         done, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
         for run in done:
-            run.result()  # raises what went wrong at once
+            run.result()  # raises the first error at once
         while True:
             try:
                 progress(*told.get_nowait())

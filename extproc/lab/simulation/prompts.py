@@ -1,7 +1,7 @@
-"""Prompts as sidecars see them: as chains of blocks, without anybody making their text.
+"""Prompts as sidecars see them: chains of blocks, without text.
 
-What `extproc.core.request.blocks` reads from a text follows from the names of the segments: two
-prompts agree exactly as far as their rows of segments do.
+The names of the segments determine the blocks that `extproc.core.request.blocks` would read from a
+text: two prompts agree exactly as far as their segments do.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _BLOCK_TOKENS = BLOCK_BYTES // CHARACTERS_PER_TOKEN
 
 
 class Shown(NamedTuple):
-    """How much of a body Envoy shows to the sidecar."""
+    """The part of a body that Envoy shows to the sidecar."""
 
     whole: int
-    """Bytes of a body that is shown whole; of a longer one only the head."""
+    """Longest body, in bytes, that Envoy shows whole."""
 
     head: int
-    """Bytes of that."""
+    """Bytes that it shows of a longer body."""
 
 
 SHIPPED = Shown(whole=8 * 2**20, head=65_536)
-"""With `envoy/envoy.yaml`."""
+"""Limits of `envoy/envoy.yaml`."""
 
 EVERYTHING = Shown(2**62, 2**62)
-"""Where the gateway keeps whole bodies, however long."""
+"""A gateway that shows whole bodies of any length."""
 
 
 class Prompts:
-    """For one workload."""
+    """Prompts of one workload."""
 
     def __init__(self, shown: Shown = SHIPPED) -> None:
         self._shown = shown
@@ -45,7 +45,7 @@ class Prompts:
         self._hashes: dict[int, int] = {}
 
     def of(self, turn: Turn) -> Prompt:
-        """What is seen of a turn's prompt."""
+        """Return the shown part of a turn's prompt."""
         size = CHARACTERS_PER_TOKEN * turn.prompt_tokens
         seen = size if size <= self._shown.whole else self._shown.head
         most = min(seen // BLOCK_BYTES, MAX_BLOCKS)

@@ -1,4 +1,4 @@
-"""What is simulated: a workload, a fleet, and what happens to it."""
+"""Scenarios: a workload, a fleet and its events."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from extproc.lab.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated."""
+    """The input of a simulation."""
 
     workload: Workload
     profile: Profile
     routing: Routing
     replicas: int = 8
     sidecars: int = 1
-    """Requests come to each of them by chance, and none knows of the others."""
+    """Number of sidecars. Each request goes to a random one, and they share no state."""
 
     client: ClientCosts = IDEAL
     seed: int = 0
 
     answers_shown: bool = False
-    """Whether sidecars see when an answer begins: Envoy shows it to endpoint pickers only."""
+    """True if sidecars see the start of a response. Envoy shows it only to endpoint pickers."""
 
     events: Sequence[Event] = ()
-    """Engines that come and go. One whose first event is that it comes is not there before."""
+    """Engines that join and leave. An engine whose first event is a Join is absent at the start."""
 
     slow: Mapping[int, float] = field(default_factory=dict)
     """Engines that take so many times as long as the profile says, by number."""

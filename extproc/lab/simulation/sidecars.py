@@ -1,6 +1,6 @@
 """The sidecars of a simulated fleet: the product's own router, ledger, signals and strategies.
 
-Each sidecar counts only its own requests and reads the engines' metrics for itself, as in life.
+As in production, each sidecar counts its own requests and reads the engines' metrics itself.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from extproc.lab.workloads.workload import Api, Turn
 MODEL = "simulated"
 
 SESSION_HEADER = "x-session"
-"""What clients send with each request, to tell the sessions apart: `Header:x-session`."""
+"""Header that clients send with each request to name the session: `Header:x-session`."""
 
 _JITTER = 0.1
-"""Of the time between two readings, as the product's scraper has it."""
+"""Share of the time between two scrapes, as in the product's scraper."""
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How the sidecars are configured."""
+    """Configuration of the sidecars."""
 
     load_balancing: LoadBalancingSpec
 
@@ -47,30 +47,32 @@ class Routing:
     """LoRA adapters that every engine has."""
 
     addresses: Sequence[str] = ()
-    """Of the engines, which give them their places on the ring; without any they are made up."""
+    """Addresses of the engines, which determine their positions on the ring. If empty, they are
+    made up.
+    """
 
     shown: Shown = SHIPPED
-    """How much of a body Envoy shows."""
+    """The part of a body that Envoy shows."""
 
     published_rule: str = ""
-    """A published rule that the laboratory alone knows, instead of the strategy."""
+    """A published rule, known to the laboratory only, instead of the strategy."""
 
     weights: Weights | None = None
-    """PrefixCache with others than its own, instead of the strategy."""
+    """Other weights for PrefixCache, instead of the strategy."""
 
     @property
     def strategy(self) -> str:
-        """The name of what decides."""
+        """Name of the strategy or rule."""
         return self.published_rule or self.load_balancing.strategy
 
     def endpoints(self, replicas: int) -> list[str]:
-        """The addresses of so many engines."""
+        """Return the addresses of so many engines."""
         made_up = (f"10.0.{one // 250}.{one % 250 + 1}:8000" for one in range(replicas))
         return list(self.addresses) or list(made_up)
 
 
 class Sidecar:
-    """One of them, in front of all engines."""
+    """A sidecar in front of all engines."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Sidecar:
         absent: Collection[int] = (),
         prompts: Prompts | None = None,
     ) -> None:
-        """`replicas` may be replaced by others meanwhile; those `absent` have yet to come.
+        """`replicas` may change during the run. Engines in `absent` join later.
 
         Sidecars in front of the same engines need the same `prompts`: one text, one hash.
         """
@@ -110,7 +112,7 @@ class Sidecar:
         self.follow([number for number in range(len(replicas)) if number not in absent])
 
     def follow(self, present: Collection[int]) -> None:
-        """Discovery says that the engines of these numbers are there now, and no others."""
+        """Set the engines that discovery reports, by number."""
         there = tuple(address for address, number in self._numbers.items() if number in present)
         model = self._model.model_copy(update={"endpoints": there})
         self._router.publish(revise(self._router.catalog, [model], self._make))
@@ -118,7 +120,10 @@ class Sidecar:
         self._read_engines()
 
     def decide(self, api: Api, turn: Turn, session: str = "") -> Decision:
-        """Where a request goes, with its lease. Raises NoEndpoints where all engines are gone."""
+        """Choose an endpoint for a request and return the decision with its lease.
+
+        Raises NoEndpoints if all engines are gone.
+        """
         shown = document(api, turn.prompt, self._spec.prefix_hash.prefix_char_length)
         headers = {SESSION_HEADER: session} if session else {}
         resolved = self._router.resolve(turn.adapter or MODEL, shown, headers)
@@ -127,7 +132,7 @@ class Sidecar:
         return self._router.decide(resolved)
 
     def _read_engines(self) -> None:
-        """From now on; each that is new for the first time soon."""
+        """Scrape the engines from now on, new ones soon."""
         asked = {a: plan for a, plan in plans(self._router.catalog).items() if plan.metrics}
         before = self._followed
         self._followed = {address: self._replicas[self._numbers[address]] for address in asked}
@@ -139,7 +144,7 @@ class Sidecar:
 
     def _read(self, address: str, plan: Plan, engine: Replica) -> None:
         if self._followed.get(address) is not engine:
-            return  # it has left
+            return  # the engine has left
         inflight = self._ledger.loads.get(address, 0)
         self._signals.record_scrape(address, _report(engine), inflight)
         interval = plan.busy if inflight else plan.idle
@@ -150,7 +155,7 @@ class Sidecar:
 def _make(
     routing: Routing, spec: LoadBalancingSpec, rng: Random, signals: Signals, peak: float
 ) -> Strategy:
-    """`peak`: prompt tokens that an engine computes in a second."""
+    """Return the strategy or rule. `peak` is the prompt tokens that an engine computes a second."""
     if routing.published_rule:
         return published_rules.build(routing.published_rule, spec, rng, signals, peak)
     if routing.weights is not None:
@@ -159,7 +164,7 @@ def _make(
 
 
 def _report(replica: Replica) -> Report:
-    """What vLLM's metrics say of this engine at this moment."""
+    """Return the load report that vLLM's metrics would give now."""
     profile = replica.profile
     has_loras = bool(profile.max_loras)
     return Report(

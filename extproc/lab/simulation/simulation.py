@@ -1,4 +1,4 @@
-"""A workload against a simulated fleet: client, sidecars, engines on one timeline."""
+"""Runs a workload against a simulated fleet: client, sidecars and engines on one timeline."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["Scenario", "simulate"]
 
 
 class _Refused(Exception):
-    """The engine or the sidecar says why."""
+    """The engine or the sidecar refuses a request."""
 
 
 class _Flight(NamedTuple):
-    """A request that is on an engine."""
+    """A request on an engine."""
 
     ask: Ask
     lease: Lease
 
 
 class _Fleet:
-    """Sidecars and engines, and the requests that are on them."""
+    """Sidecars, engines and the requests on them."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.timeline = Timeline()
@@ -65,7 +65,7 @@ class _Fleet:
         self._ids = BlockIds(scenario.profile.block_size)
 
     def happen(self, event: Event) -> None:
-        """An engine comes or goes, and all sidecars hear of it."""
+        """Let an engine join or leave, and report it to all sidecars."""
         if isinstance(event, Leave):
             self._present.discard(event.number)
             self.engines.replace(event.number)
@@ -75,7 +75,9 @@ class _Fleet:
             sidecar.follow(self._present)
 
     def send(self, number: int, turn: Turn, session: str) -> tuple[int, Lease]:
-        """The engine that a request goes to. Raises _Refused where none can ever serve it."""
+        """Send a request. Return its engine and lease. Raises _Refused if no engine can ever serve
+        it.
+        """
         sidecar = self._chance.choice(self._sidecars)
         try:
             lease = sidecar.decide(self._api, turn, session).lease
@@ -100,7 +102,7 @@ class _Phase:
         turns = [turn for session in workload.sessions for turn in session.turns]
         self._fleet = fleet
         self._scenario = scenario
-        self._offset = offset  # of request ids, which are the fleet's
+        self._offset = offset  # of request ids, which the fleet numbers
         self._flights: dict[int, _Flight] = {}
         self._retried: set[int] = set()
         self._broken: list[int] = []
@@ -126,7 +128,7 @@ class _Phase:
             fleet.timeline.at(self._began + event.at, partial(self._happen, event))
         self._client.start()
         fleet.timeline.run(lambda: self._client.over)
-        # The client may have read some of it in the moment in which it broke off.
+        # The client may have read tokens at the moment of the break.
         self._client.first[self._broken] = np.nan
         self._client.last[self._broken] = np.nan
 
@@ -189,9 +191,9 @@ class _Phase:
                 self._lose(number)
 
     def _lose(self, number: int) -> None:
-        """The engine is dead: what had not begun to answer goes elsewhere, once, as Envoy retries.
+        """Handle a request on a dead engine: retry it once if no response has begun, as Envoy does.
 
-        Of what had begun the client has had a part, so nobody can.
+        A response that the client has partly received cannot be retried.
         """
         flight = self._flights.pop(number)
         flight.lease.release()
@@ -217,15 +219,15 @@ class _Phase:
 
 
 def _times(sessions: Floats) -> dict[str, float]:
-    """Of sessions that ended well."""
+    """Return the mean time of the sessions that ended well."""
     well = sessions[~np.isnan(sessions)]
     return {"mean_session_ms": 1000 * float(well.mean())} if well.size else {}
 
 
 def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: None) -> Run:
-    """Runs it from the first request to the last token; deterministic in the seed.
+    """Run a scenario from the first request to the last token. The result depends only on the seed.
 
-    `progress` is told of requests that are answered.
+    `progress` is called with the number of newly answered requests.
     """
     fleet = _Fleet(scenario)
     before = scenario.workload.before

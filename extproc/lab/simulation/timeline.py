@@ -1,4 +1,4 @@
-"""Simulated time: what happens next, in order."""
+"""Simulated time: actions in their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[[], None]
 
 
 class Timeline:
-    """Its clock jumps from one action to the next. Those of one moment run as they were asked."""
+    """A clock that jumps from one action to the next. Actions of one moment run in their order."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,15 +19,15 @@ class Timeline:
         self._numbers = count()
 
     def at(self, time: float, action: Action) -> None:
-        """Does this then; at once, after what is due now, where that is past."""
+        """Schedule an action; a time in the past means after the actions that are due now."""
         heappush(self._due, (max(time, self.now), next(self._numbers), action))
 
     def clock(self) -> float:
-        """The time, for those that ask a clock."""
+        """Return the time, as a clock function."""
         return self.now
 
     def run(self, over: Callable[[], bool]) -> None:
-        """Until it is over or nothing is left to do."""
+        """Run until `over` returns True or no actions are left."""
         due = self._due
         while due and not over():
             self.now, _, action = heappop(due)

@@ -1,4 +1,4 @@
-"""Processes that simulate, one for each core, and none that outlives whoever wanted it."""
+"""Processes for simulations, one for each core. None outlives its parent."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from multiprocessing.context import SpawnContext
 
 @contextmanager
 def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """A pool for so many tasks; `start` runs first in each process. An exception ends them all."""
+    """Return a pool for so many tasks; `start` runs first in each process.
+
+    An exception ends all processes.
+    """
     number = max(1, min(tasks, os.cpu_count() or 1))
-    # Forked processes would inherit whatever threads and locks the caller has.
+    # Forked processes would inherit the caller's threads and locks.
     pool = ProcessPoolExecutor(number, context(), start)
     try:
-        with _deaf_children():
+        with _children_ignore_interrupt():
             for _ in range(number):
                 pool.submit(_nothing)
         yield pool
     except BaseException:
-        # Nothing is cancelled: Python 3.11's pool stumbles over that when its processes are gone.
+        # Do not cancel: Python 3.11's pool fails to when its processes are gone.
         for process in list((pool._processes or {}).values()):
             process.terminate()
-        # Of a result that broke off the rest is waited for while somebody could still write it.
+        # The pool waits for the rest of a broken result while a process could still write it.
         pool._result_queue._writer.close()  # type: ignore[attr-defined]
         pool.shutdown(wait=False)
         raise
@@ -34,15 +37,15 @@ def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[Pro
 
 
 def context() -> SpawnContext:
-    """How the processes come into being."""
+    """Return the multiprocessing context that starts the processes."""
     return get_context("spawn")
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started here do not hear a terminal's Ctrl-C: their parent does, and ends them.
+def _children_ignore_interrupt() -> Iterator[None]:
+    """Block Ctrl-C in the processes started here: the parent handles it and ends them.
 
-    They inherit that it is blocked. Here it waits until it is not.
+    They inherit the blocked signal. Here the signal waits until it is unblocked.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -52,4 +55,4 @@ def _deaf_children() -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Starts a process."""
+    """Do nothing, to start a process."""

@@ -1,6 +1,6 @@
-"""The workloads that the laboratory knows, by name.
+"""The workloads of the laboratory, by name.
 
-`named` builds one; what is published of each, and what is inferred, stands in its own file.
+`named` builds one. Each workload's file separates published facts from assumptions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-# As modules: a function of a module's name would hide the module.
+# Import modules: a function with a module's name would hide the module.
 from extproc.lab.workloads import (
     access_log,
     adversaries,
@@ -32,48 +32,50 @@ __all__ = ["Options", "WorkloadError", "described", "named", "names"]
 
 @dataclass(frozen=True)
 class Options:
-    """What may be asked of a workload; what it cannot do is refused, not ignored."""
+    """Options for a workload. A workload refuses options that it does not have."""
 
     seed: int = 0
-    """Of everything that is drawn. Replayed files have nothing to draw."""
+    """Seed of all random choices. Replayed files have none."""
 
     trace: Path | None = None
     """The file to replay."""
 
     pace: float = 1.0
-    """How many times as fast requests come, or users think."""
+    """Speed of requests, or of users between them, as a multiple."""
 
     concurrency: int | None = None
-    """Sessions at a time, instead of the workload's own number."""
+    """Concurrent sessions, instead of the workload's own number."""
 
     sessions: int | None = None
-    """So many of the first only; of those that warm up just as many."""
+    """The first sessions only, and as many that warm up."""
 
     replicas: int | None = None
-    """Engines of the fleet, if not the workload's own number: a trace of another fleet is scaled
-    to them. Your own traffic is not."""
+    """Engines of the fleet, if not the workload's own number.
+
+    A trace of another fleet is scaled to them. Your own traffic is not.
+    """
 
     real_conversations: bool = False
-    """The KubeAI chat benchmark as it is documented, not as it is coded."""
+    """The KubeAI chat benchmark as documented, not as coded."""
 
     agreement: float = 1.0
-    """How far prompts in an access log agree that have one prefix hash, 0 to 1."""
+    """Agreement of the prompts in an access log that share a prefix hash, 0 to 1."""
 
 
 class _Known(NamedTuple):
     description: str
     build: Callable[[Options], Workload]
     takes: frozenset[str] = frozenset()
-    """Options that not every workload takes."""
+    """Options that not every workload has."""
 
 
 def names() -> list[str]:
-    """All of them, in the order in which they are listed."""
+    """Return the names, in the order of the list."""
     return list(_WORKLOADS)
 
 
 def described() -> dict[str, str]:
-    """What each is, in a line."""
+    """Return a one-line description of each."""
     return {name: known.description for name, known in _WORKLOADS.items()}
 
 

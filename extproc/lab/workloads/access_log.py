@@ -1,18 +1,17 @@
 """Replays the user's own traffic, from Envoy's access log or from a file of requests.
 
-Either has a JSON object a line, and both may be in one file:
+Both have a JSON object on each line, and one file may mix them:
 
-- Envoy's access log as the files in envoy/ configure it. It has sizes in bytes and the hash of
-  the prefix, no tokens and no text, so much is estimated; see `Assumptions`.
+- Envoy's access log as the files in envoy/ configure it. It has sizes in bytes and the hash of the
+  prefix, but no tokens and no text, so much is estimated; see `Assumptions`.
 - A request as `{"time", "model", "prompt" | "prefix_hashes", "output_tokens", "adapter"}`, for
-  whoever can log more. `prefix_hashes` is a chain, one for each block of the prompt: equal
-  hash, equal prompt up to the end of that block. `block_tokens` is the block's size (16 if
-  not given) and `prompt_tokens` the length of the prompt, if that is not all of the blocks;
-  what is beyond them is shared with nobody. A `prompt` is compared as text, in blocks of as
-  many characters as 16 tokens have.
+  sources that can log more. `prefix_hashes` is a chain, one for each block of the prompt: equal
+  hashes mean equal prompts up to the end of that block. `block_tokens` is the block's size (default
+  16). `prompt_tokens` is the length of the prompt, if it is longer than its blocks; the text beyond
+  them is unique. A `prompt` is compared as text, in blocks of as many characters as 16 tokens have.
 
-`time` is in seconds from any zero, or an RFC 3339 time. A workload is one model's: adapters
-are told apart, models are refused.
+`time` is in seconds from any zero, or an RFC 3339 time. A workload is for one model, with any
+adapters; a file with several models is refused.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _LONGEST_SECONDS = 366 * 86_400.0
 
 
 def access_log(path: Path, pace: float = 1.0, assumptions: Assumptions | None = None) -> Workload:
-    """Each request at its time; `pace` 2 replays it in half the time.
+    """Return each request at its time; `pace` 2 replays the file in half the time.
 
-    Of Envoy's log those lines are left out that are not of a generating API, were not routed to an
-    endpoint, or were not answered with success. The first of the others begins the run.
+    From Envoy's log it leaves out lines of other APIs, lines without an endpoint, and failed
+    requests. The first remaining line starts the run.
 
-    Raises WorkloadError with the number of each line that is bad.
+    Raises WorkloadError with the number of each bad line.
     """
     lines = read(path, partial(_recorded, assumptions or Assumptions()))
     asked = [request for request in lines if request is not None]

@@ -1,8 +1,8 @@
-"""Workloads that some rule for routing by prefixes is known to be bad at.
+"""Workloads that are bad for some rule for routing by prefixes.
 
-Nothing of them is published; they are made up. Requests, or sessions, come at random times, at
-some three quarters of the rate that eight L4s can bear when they are routed well: a rule
-that wastes capacity has a queue that grows.
+They are invented, not published. Requests or sessions arrive at random times, at about three
+quarters of the rate that eight L4s can serve with good routing. A rule that wastes capacity has a
+growing queue.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ HOT_PREFIX_TOKENS = 4_000
 HOT_SHARE = 0.5
 OTHER_PREFIXES = 100
 OTHER_PREFIX_TOKENS = 2_000
-"""Of each: together three times what one engine's cache holds, less than half of what all do."""
+"""Tokens of each prefix. Together they are three times one engine's cache, and less than half of
+all caches.
+"""
 
 
 def one_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
-    """One service for everybody: a single system prompt, and short questions that differ.
+    """One service for all users: a single system prompt and different short questions.
 
-    Affinity to the prefix has nothing to gain after the first minute, and sends all to one engine.
+    Affinity to the prefix gains nothing after the first minute, and sends all requests to one
+    engine.
     """
     rng = Random(f"one-prefix/{seed}")
     system = Segment("system", ONE_PREFIX_TOKENS, "system")
@@ -34,16 +37,16 @@ def one_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
 
 
 def all_distinct(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Prompts that have nothing in common: whatever looks for a match must not lose by it."""
+    """Prompts without common prefixes. A search for matches must not cost anything."""
     rng = Random(f"all-distinct/{seed}")
     sessions = [_question(rng, number, (), mean=1_000, sigma=0.8) for number in range(REQUESTS)]
     return _workload("all-distinct", sessions, 17.0 * pace)
 
 
 def hot_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Half of all requests begin alike, the others with one of many prefixes.
+    """Half of all requests share one prefix; each of the others has one of many prefixes.
 
-    The hot one belongs on every engine, the others on one or two: no fixed width is right for both.
+    The hot prefix belongs on every engine, the others on one or two. No fixed width fits both.
     """
     rng = Random(f"hot-prefix/{seed}")
     hot = Segment("system/hot", HOT_PREFIX_TOKENS, "system")
@@ -59,10 +62,10 @@ def hot_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
 
 
 def heavy_tail(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Conversations whose messages are short, but for a few that are as long as all others.
+    """Conversations of short messages and a few that are as long as all others together.
 
-    A count of requests says little of how much there is to do, and who waits behind a long
-    prompt waits for seconds.
+    Request counts are then a poor measure of work. A request behind a long prompt waits for
+    seconds.
     """
     rng = Random(f"heavy-tail/{seed}")
     sessions: list[Session] = []

@@ -1,4 +1,4 @@
-"""The arguments that choose a workload, alike for all commands that ask one."""
+"""Command-line arguments that choose a workload, shared by all commands."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from extproc.lab.workloads import Options, described, named
 from extproc.lab.workloads.workload import Workload
 
 _MOST = 1_000_000
-"""Of anything that is counted here."""
+"""Largest number for any count."""
 
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Declares them."""
+    """Add the arguments to a parser."""
     group = parser.add_argument_group("what is asked")
     add = group.add_argument
     add("--workload", required=required, metavar="NAME", help="see below")
@@ -44,13 +44,13 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def listing() -> str:
-    """The workloads, to stand below a command's help."""
+    """Return the list of workloads for the end of a command's help."""
     lines = (f"  {name:<20} {text}" for name, text in described().items())
     return "workloads:\n" + "\n".join(lines)
 
 
 def asked_workload(parsed: argparse.Namespace) -> Workload:
-    """The workload that was asked for. Raises WorkloadError."""
+    """Return the chosen workload. Raises WorkloadError."""
     options = Options(
         seed=parsed.seed,
         trace=parsed.trace,
@@ -65,14 +65,14 @@ def asked_workload(parsed: argparse.Namespace) -> Workload:
 
 
 def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """A type of arguments: numbers above 0."""
+    """Return an argument type for numbers above 0."""
 
     def parse(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
             value = 0
-        # Not-a-number and infinity are no use either.
+        # NaN and infinity are not valid either.
         if not 0 < value <= (_MOST if kind is int else 1e9):
             raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, or too large")
         return value

@@ -1,4 +1,4 @@
-"""The two scenarios of KubeAI's post on prefix-aware load balancing: short answers."""
+"""The two scenarios of KubeAI's post on prefix-aware load balancing, with short responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from extproc.lab.workloads.workload import Workload
 
 
 def blog_2xl4(seed: int = 0) -> Workload:
-    """Two replicas of Llama 3.1 8B on an L4 each, with less memory for the cache than there is.
+    """Return the workload of two L4s with Llama 3.1 8B and little memory for the cache.
 
     Published: 712 ms per token with LeastLoad, 469 ms with PrefixHash.
     """
@@ -19,7 +19,7 @@ def blog_2xl4(seed: int = 0) -> Workload:
 
 
 def blog_8xh100(seed: int = 0) -> Workload:
-    """Eight replicas of Llama 3.1 70B on an H100 each.
+    """Return the workload of eight H100s with Llama 3.1 70B.
 
     Published: 405 ms per token with LeastLoad, 361 ms with PrefixHash.
     """
@@ -29,10 +29,10 @@ def blog_8xh100(seed: int = 0) -> Workload:
 def _blog(
     name: str, threads: Threads, users: int, replicas: int, profile: str, seed: int
 ) -> Workload:
-    """1,000 threads, each taken by the next of the virtual users who is free, twice over.
+    """Return 1,000 threads, each taken by the next free virtual user, twice in a row.
 
-    The first time is the warm-up: the benchmark was run twice, "to ensure both cases start with a
-    preloaded cache". At temperature 0 the second time is the first again, answers and all.
+    The first pass is the warm-up: the benchmark ran twice, "to ensure both cases start with a
+    preloaded cache". At temperature 0 both passes are equal, including the responses.
     """
     sessions = threads.sessions(seed)
     return Workload(
@@ -46,8 +46,8 @@ def _blog(
 
 
 def _user_tokens(rng: Random) -> int:
-    # 2,500 characters at least, and no more than fits into the data set's 2,048 tokens
-    # beside the answers that were left out. The mean is what fits the published total.
+    # At least 2,500 characters, and no more than fits into the data set's 2,048 tokens together
+    # with the omitted responses. The mean fits the published total.
     return 625 + log_normal(rng, mean=440, sigma=1.0, most=1_200)
 
 
@@ -62,8 +62,10 @@ _L4 = Threads(
     most_messages=40,
     user_tokens=_user_tokens,
 )
-"""ShareGPT threads of 5 user messages and 2,500 characters at least: of KubeAI's
-benchmarks/chat the run with LeastLoad. Message lengths are drawn."""
+"""ShareGPT threads of at least 5 user messages and 2,500 characters.
+
+From KubeAI's benchmarks/chat, the run with LeastLoad. Message lengths are drawn.
+"""
 
 _H100 = replace(_L4, prompt_tokens=4_990_249, output_tokens=67_790)
-"""The same threads; the larger model's answers are a little shorter."""
+"""The same threads; the larger model's responses are a little shorter."""

@@ -1,7 +1,7 @@
-"""Multi-turn chat traffic: many users, a few shared system prompts, answers appended.
+"""Multi-turn chat traffic: many users, a few shared system prompts, growing conversations.
 
-Closed loop: each user sends the next message when the answer to the last is
-complete, as people and agents do, so a slow fleet is asked less, not more.
+Closed loop: each user sends the next message after the whole response, as people and agents do. So
+a slow fleet gets fewer requests.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _SYLLABLES = ("ba", "den", "fir", "go", "har", "ko", "lum", "ne", "pol", "ris", 
 
 @dataclass(frozen=True)
 class Workload:
-    """How many users say how much."""
+    """Number of users and size of their messages."""
 
     users: int = 120
     turns: int = 7
     system_prompts: int = 6
     system_words: int = 700
-    """Of each system prompt; a word is about 1.7 tokens of the stand-in's."""
+    """Words of each system prompt; a word is about 1.7 tokens of the stand-in's."""
     message_words: int = 240
     answer_tokens: int = 36
     ramp_seconds: float = 2.0
-    """Over which the users arrive."""
+    """Seconds over which the users arrive."""
     seed: int = 7
 
     @property
     def requests(self) -> int:
-        """In all."""
+        """Total number of requests."""
         return self.users * self.turns
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One request as its client saw it; times in seconds on the wall clock."""
+    """One request as its client saw it; times in wall-clock seconds."""
 
     status: int
     ttft: float
@@ -52,28 +52,28 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """All requests of a workload and how long they took."""
+    """All requests of a workload and their duration."""
 
     outcomes: list[Outcome]
     seconds: float
 
     def failed(self) -> int:
-        """Requests that got no whole answer."""
+        """Requests without a whole response."""
         return sum(outcome.status != 200 for outcome in self.outcomes)
 
     def ttfts(self) -> list[float]:
-        """Times to first token, in order of size."""
+        """Times to first token, sorted."""
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.status == 200)
 
     def tokens(self) -> int:
-        """Generated in all."""
+        """Generated tokens of all requests."""
         return sum(outcome.tokens for outcome in self.outcomes)
 
 
 async def drive(
     url: str, model: str, workload: Workload, progress: Callable[[], None] = lambda: None
 ) -> Run:
-    """Runs a workload against an OpenAI-compatible server; `progress` is called per request."""
+    """Run a workload against an OpenAI-compatible server; `progress` is called for each request."""
     rng = Random(workload.seed)
     prompts = [_text(rng, workload.system_words) for _ in range(workload.system_prompts)]
     outcomes: list[Outcome] = []
@@ -101,7 +101,7 @@ async def drive(
 
 
 async def _ask(session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[Outcome, str]:
-    """One streamed request: how it went, and the answer's text."""
+    """Send a streamed request. Return its outcome and the response's text."""
     started = perf_counter()
     first = 0.0
     received = bytearray()

@@ -1,4 +1,4 @@
-"""Coding agents: few, very long system prompts, and many turns on each."""
+"""Coding agents: a few very long system prompts, each with many turns."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from extproc.lab.workloads.workload import Segment, Session, Turn, Workload, con
 
 SESSIONS = 160
 REPOSITORIES = 12
-"""What sessions share: the system prompt, with the repository in it."""
+"""Number of shared system prompts, each with a repository."""
 
 LEAST_SYSTEM_TOKENS, MOST_SYSTEM_TOKENS = 3_000, 100_000
 LEAST_TURNS, MOST_TURNS = 2, 20
 MOST_CONTEXT_TOKENS = 120_000
-"""A session ends before it would pass this, answer and all."""
+"""A session ends before it would exceed this, including the response."""
 
 _CONCURRENCY = 40
 
 
 def codegen(seed: int = 0, pace: float = 1.0) -> Workload:
-    """160 sessions, 40 at a time; `pace` 2 halves the time between answer and next request.
+    """Return 160 sessions, 40 at a time; `pace` 2 halves the time between response and next
+    request.
 
-    Nothing of it is published: lengths are what agents' traffic looks like. A message
-    is a question or what a tool has printed (800 tokens on average), an answer a remark with a
-    change or a call (300), and between them tests run or someone thinks (15 s).
+    It is not published; the lengths resemble agents' traffic. A message is a question or the output
+    of a tool (800 tokens on average). A response is a remark with a change or a call (300). Between
+    them tests run or a person thinks (15 s).
 
-    An L4's cache (68k tokens) does not hold such a context.
+    An L4's cache (68k tokens) is too small for such a context.
     """
     rng = Random(f"codegen/{seed}")
     systems = [_system(rng, number) for number in range(REPOSITORIES)]
     return Workload(
         name="codegen",
         sessions=[
-            # One a second at most, lest all of the first prompts come at once.
+            # At most one a second, so that the first prompts do not arrive at once.
             Session(_turns(rng, number, rng.choice(systems), pace), number / pace)
             for number in range(SESSIONS)
         ],
@@ -43,7 +44,7 @@ def codegen(seed: int = 0, pace: float = 1.0) -> Workload:
 
 
 def _system(rng: Random, number: int) -> Segment:
-    # One of each twelfth of the range, so that few draws still cover it.
+    # One value from each twelfth of the range, so that a few draws cover it.
     ratio = (MOST_SYSTEM_TOKENS / LEAST_SYSTEM_TOKENS) ** (1 / REPOSITORIES)
     least = LEAST_SYSTEM_TOKENS * ratio**number
     return Segment(f"repository/{number}", log_uniform(rng, least, least * ratio), "system")

@@ -16,34 +16,38 @@ from extproc.lab.workloads.workload import Api, Segment, Turn
 _Size = Annotated[int, Field(ge=0)]
 
 _STREAMED_BEFORE = 0.9
-"""An answer whose head came before this share of its duration was streamed: where it
-is not, vLLM sends the head with the body."""
+"""A response was streamed if its head came before this share of its duration.
+
+Otherwise vLLM sends the head together with the body.
+"""
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What Envoy's access log does not say."""
+    """Values that Envoy's access log does not contain."""
 
     agreement: float = 1.0
-    """How far prompts of one prefix hash agree, as a share of the shorter one. The log shows that
-    their first `prefix_characters` do, and nothing of the rest. 1: the shorter is the
-    beginning of the longer, as the turns of a conversation are; so the reuse is the most
-    that there can have been. 0: they have the hashed prefix in common and no more, as documents
-    under one instruction do; the least. Simulate both. Whichever it is, an answer is never found
-    again in a later prompt, and system prompts that the hash leaves out are shared with nobody."""
+    """Agreement of prompts that share a prefix hash, as a share of the shorter one.
+
+    The log shows that their first `prefix_characters` agree, and nothing about the rest. 1: the
+    shorter one is the beginning of the longer one, as the turns of a conversation are; this is the
+    highest possible reuse. 0: only the hashed prefix is common, as with documents under one
+    instruction; this is the lowest. Simulate both. With both values, later prompts do not contain
+    earlier responses, and system prompts that the hash omits are not shared.
+    """
 
     prefix_characters: int = 100
-    """That were hashed: `prefixCharLength` of the model, which the log does not repeat."""
+    """Hashed characters: the model's `prefixCharLength`, which the log does not repeat."""
 
     chunk_bytes: int = 240
-    """Bytes of the answer per token, if it was streamed: one event each, by vLLM's chat API."""
+    """Bytes of a streamed response per token: one event each, with vLLM's chat API."""
 
     envelope_bytes: int = 450
-    """Bytes of the answer that are no text, if it was not streamed."""
+    """Bytes of an unstreamed response that are not text."""
 
 
 class EnvoyLine(BaseModel):
-    """A line of Envoy's access log; what Envoy does not know is null or missing."""
+    """A line of Envoy's access log. Unknown values are null or missing."""
 
     model_config = ConfigDict(strict=True)
 
@@ -60,9 +64,9 @@ class EnvoyLine(BaseModel):
     prefix_hash: str | None = None
 
     def request(self, number: int, assumed: Assumptions) -> Recorded | None:
-        """None where there is nothing to replay."""
+        """Return the request; None if there is nothing to replay."""
         route = match(self.path or "")
-        # 0: the client left before it was answered; the replica had work nevertheless.
+        # 0: the client left before the response, but the replica worked.
         succeeded = self.status == 0 or self.status in range(200, 300)
         if route is None or route.api is not Generating.GENERATE or not succeeded:
             return None

@@ -1,4 +1,4 @@
-"""Reads files of one JSON object a line; says of every bad line what is wrong with it."""
+"""Reads files with a JSON object on each line, and reports every bad line."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ Row = TypeVar("Row")
 
 
 class WorkloadError(InputError):
-    """A workload that cannot be built as asked; the message is for whoever asked."""
+    """A workload that cannot be built; the message is for the user."""
 
 
 def read(path: Path, row: Callable[[int, dict[str, object]], Row]) -> list[Row]:
-    """Every line that is not blank.
+    """Read every line that is not blank.
 
-    `row` makes something of its number and content, and raises ValueError (pydantic's too) if it
-    cannot.
-    Raises WorkloadError, with `FILE:LINE: what is wrong` on a line for each, if any is bad.
+    `row` converts its number and content, and raises ValueError (or pydantic's) if it cannot.
+    Raises WorkloadError with a line `FILE:LINE: problem` for each bad line.
     """
     rows: list[Row] = []
     problems: list[str] = []
@@ -58,7 +57,7 @@ def _object(line: bytes) -> dict[str, object]:
     try:
         value = from_json(line)
     except ValueError as error:
-        # It counts lines too, of the one line that it was given.
+        # The parser counts lines too, but it got only one.
         raise ValueError(f"no JSON: {str(error).replace(' line 1', '')}") from None
     if not isinstance(value, dict):
         raise ValueError("must be a JSON object")

@@ -1,18 +1,17 @@
-"""The benchmark behind KubeAI's published tables, as its script is coded.
+"""The benchmark of KubeAI's published tables, as its script is coded.
 
-The script is vLLM's benchmark_serving.py with three changes. Theory of operation: a conversation
-of at least 16 messages gives a prompt for each message of its user, made of all messages up to
-there, and the length of the answer is that of the message which follows. All prompts of
-all conversations, in order, are cut to the first 800, shuffled once and gone through
-again and again until there are 8,000 requests; on the way those that are too short, too long or
-have no answer are left out. `--max-conversations 800` is that cut: it counts prompts, so some 73
-conversations remain, and every request comes ten or eleven times.
+The script is vLLM's benchmark_serving.py with three changes. A conversation of at least 16 messages
+gives a prompt for each of its user messages, with all messages up to there. The next message
+determines the length of the response. The script cuts the list of all prompts to the first 800,
+shuffles it once and repeats it until there are 8,000 requests. It leaves out prompts that are too
+short, too long or without a response. `--max-conversations 800` is that cut: it counts prompts, so
+some 73 conversations remain, and every request comes ten or eleven times.
 
-Published are the totals and the averages; the lengths of single messages are drawn and fitted to
-them. The averages mean short messages: the data set, ShareGPT in pieces of at
-most 2,048 tokens, leaves little room for each of 16. That they are also of rather equal length, and
-that the engines had seen the prompts before, is inferred: the published runs end within seconds of
-their last request, and the first answers of PrefixHash are not late.
+The totals and averages are published; the lengths of messages are drawn and fitted to them. The
+averages imply short messages: the data set, ShareGPT in pieces of at most 2,048 tokens, leaves
+little room for 16 of them. Two facts are inferred: messages have similar lengths, and the engines
+had seen the prompts before. The published runs end within seconds of their last request, and the
+first responses of PrefixHash are not late.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from extproc.lab.workloads.lengths import fit, log_normal, shares
 from extproc.lab.workloads.workload import Segment, Session, Turn, Workload
 
 REQUESTS_PER_SECOND = {800: 800.0, 1_600: 200.0, 3_200: 200.0, 8_000: 800.0}
-"""By the published runs' concurrency: they are not one sweep."""
+"""Requests a second by the concurrency of the published runs. They are not one sweep."""
 
 _MAX_CONVERSATIONS = 800
 _REQUESTS = 8_000
@@ -38,16 +37,16 @@ _LEAST_TOKENS = 4
 _MOST_PROMPT_TOKENS = 8_192
 
 _MARKERS = 3
-"""Tokens of "User: " or "Assistant: " and the line's end around each message."""
+"""Tokens of "User: " or "Assistant: " and the line end around each message."""
 
 
 def kubeai_chat(
     concurrency: int, seed: int = 0, pace: float = 1.0, real_conversations: bool = False
 ) -> Workload:
-    """8,000 requests, each a session of its own, in the order of the shuffle.
+    """Return 8,000 requests in shuffled order, each a separate session.
 
-    `real_conversations` is the benchmark as it is documented instead: the prompts of so
-    many conversations (some 730) that each comes once. Tokens are the same in all.
+    With `real_conversations`, it is the benchmark as documented: the prompts of some 730
+    conversations, each sent once. The total of tokens is the same.
     """
     rng = Random(f"kubeai-chat/{seed}")
     dataset = _Dataset(rng)
@@ -76,18 +75,18 @@ def kubeai_chat(
 class _Prompt(NamedTuple):
     conversation: int
     messages: int
-    """The conversation's first so many; an odd number."""
+    """Number of the conversation's first messages; odd."""
 
 
 class _Dataset:
-    """Conversations: the tokens of their messages, less the markers; the user's come first."""
+    """Conversations as tokens of their messages, without markers; the user's come first."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._conversations: list[list[int]] = []
 
     def prompts(self) -> Iterator[_Prompt]:
-        """Of one conversation after the other, without an end."""
+        """Return the prompts of one conversation after another, endlessly."""
         while True:
             number = len(self._conversations)
             self._conversations.append(_conversation(self._rng))
@@ -95,13 +94,13 @@ class _Dataset:
                 yield _Prompt(number, messages)
 
     def keeps(self, prompt: _Prompt) -> bool:
-        """Whether the script sends it."""
+        """True if the script sends the prompt."""
         length = sum(self._prompt(prompt)) + _MARKERS * prompt.messages
         enough = min(length, self._answer(prompt)) >= _LEAST_TOKENS
         return enough and length <= _MOST_PROMPT_TOKENS
 
     def fit(self, times: Counter[_Prompt]) -> None:
-        """Makes the totals exact, if each prompt is sent so often. Too short answers stay so."""
+        """Make the totals exact for the given counts. Responses that are too short stay so."""
         prompts = sorted(times)
         answers = [self._answer(prompt) for prompt in prompts]
         counts = [times[prompt] for prompt in prompts]
@@ -128,7 +127,9 @@ class _Dataset:
             self._conversations[number][place] = tokens
 
     def turn(self, prompt: _Prompt) -> Turn:
-        """What the model answers is not what the data set says next, but always the same."""
+        """Return a turn. The model's response is not the data set's next message, but always the
+        same.
+        """
         name = f"sharegpt/{prompt.conversation}"
         messages = tuple(
             Segment(f"{name}/{place}", tokens + _MARKERS, "assistant" if place % 2 else "user")
@@ -146,23 +147,23 @@ class _Dataset:
 
 
 def _counts(conversation: int, messages: int, times: Counter[_Prompt]) -> dict[int, int]:
-    """How often each message is sent: as often as all prompts that reach to it."""
+    """Return for each message the number of prompts that contain it."""
     asked = [times[_Prompt(conversation, place + 1)] for place in range(messages)]
     from_here = list(accumulate(reversed(asked)))[::-1]
     return {place: count for place, count in enumerate(from_here) if count}
 
 
 def _conversation(rng: Random) -> list[int]:
-    """16 messages and more, 22 on average, of 2,048 tokens at most together.
+    """Return a conversation of at least 16 messages, 22 on average, with at most 2,048 tokens.
 
-    Fitting the published totals moves some past that by a few percent. Parameters are such
-    that it leaves lengths as they are on average, and that some 70 conversations make 800 prompts.
+    Fitting the published totals moves some past that by a few percent. The parameters keep the
+    average lengths, and some 70 conversations give 800 prompts.
     """
     messages = 16 + 2 * log_normal(rng, mean=3.2, sigma=1.2, least=0, most=60)
-    # The user has the last word in some: their last prompt has no answer.
+    # Some conversations end with the user: their last prompt has no response.
     if messages > 16 and rng.random() < 0.15:
         messages -= 1
-    # Where there are more messages there is more text, up to the data set's limit.
+    # More messages have more text, up to the data set's limit.
     tokens = log_normal(rng, 115.0 * messages, 0.6, least=8 * messages, most=2_048)
     weights = [1.25 if place % 2 else 1.0 for place in range(messages)]
     return shares(rng, tokens - _MARKERS * messages, weights, sigma=0.4)

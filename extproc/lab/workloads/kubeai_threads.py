@@ -1,4 +1,4 @@
-"""KubeAI's closed-loop chat benchmark: 8,000 threads, so many at a time."""
+"""KubeAI's closed-loop chat benchmark: 8,000 threads with a fixed concurrency."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from extproc.lab.workloads.threads import Threads
 from extproc.lab.workloads.workload import Workload
 
 CONCURRENCIES = (300, 600, 1_200)
-"""Threads at a time in the published runs."""
+"""Concurrent threads in the published runs."""
 
 _LEAST_CHARACTERS, _MOST_CHARACTERS = 500, 3_000
-"""Of the user's text in a thread; the benchmark leaves other threads out."""
+"""Characters of the user's text in a thread. The benchmark leaves other threads out."""
 
 
 def kubeai_threads(concurrency: int, seed: int = 0) -> Workload:
-    """8,000 ShareGPT threads; each user's next message follows the answer at once.
+    """Return 8,000 ShareGPT threads; each user's next message follows the response at once.
 
-    Threads, requests and tokens are those of the run with PrefixHash and 300 threads at a time in
-    KubeAI's benchmarks/multi-turn-chat-go, of 2025-02-25; the others differ by less than
-    0.2 %. Lengths of single messages are drawn: published are the totals, that threads have 5 to
-    30 messages of 500 to 3,000 characters in all, and answers 40 tokens at most.
-    Fitting the total moves a thread past these bounds by a few percent at the most.
+    Threads, requests and tokens are those of the run with PrefixHash and 300 concurrent threads in
+    KubeAI's benchmarks/multi-turn-chat-go, of 2025-02-25. The other runs differ by less than 0.2 %.
+    Published are the totals, 5 to 30 messages a thread with 500 to 3,000 characters in total, and
+    at most 40 tokens a response. Message lengths are drawn. Fitting the total moves a thread past
+    these bounds by at most a few percent.
     """
     return Workload(
         name=f"kubeai-threads-{concurrency}",
@@ -33,7 +33,7 @@ def kubeai_threads(concurrency: int, seed: int = 0) -> Workload:
 
 
 def _user_tokens(rng: Random) -> int:
-    # The mean is what fits the published total.
+    # The mean fits the published total.
     characters = rng.triangular(_LEAST_CHARACTERS, _MOST_CHARACTERS, _LEAST_CHARACTERS)
     return round(characters / CHARACTERS_PER_TOKEN)
 

@@ -1,4 +1,4 @@
-"""Lengths in tokens: drawn at random, and fitted so that they add up to what was published."""
+"""Lengths in tokens: drawn at random, and fitted to published totals."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from numpy.typing import NDArray
 
 _Ints = NDArray[np.int64]
 
-# So often the factor's interval is halved; what rounding leaves then is less than a token each.
+# Halvings of the factor's interval. After them, rounding leaves less than a token each.
 _HALVINGS = 64
 
 
 def log_normal(
     rng: Random, mean: float, sigma: float, least: int = 1, most: int | None = None
 ) -> int:
-    """`mean` is that of the distribution before its ends are cut off, `sigma` of the logarithm."""
+    """Draw a length. `mean` is that of the uncut distribution, `sigma` that of the logarithm."""
     length = max(least, round(rng.lognormvariate(log(mean) - sigma * sigma / 2, sigma)))
     return length if most is None else min(most, length)
 
 
 def log_uniform(rng: Random, least: float, most: float) -> int:
-    """As likely between 1,000 and 2,000 as between 2,000 and 4,000."""
+    """Draw a length: 1,000 to 2,000 is as likely as 2,000 to 4,000."""
     return round(exp(rng.uniform(log(least), log(most))))
 
 
 def geometric(rng: Random, mean: float, most: int) -> int:
-    """Zero or more: how often something is repeated that ends by chance."""
+    """Draw zero or more: the repetitions of something that ends at random."""
     return min(most, int(rng.expovariate(log1p(1 / mean))))
 
 
 def shares(rng: Random, total: int, weights: Sequence[float], sigma: float) -> list[int]:
-    """A total in parts, one token each at least, on average in proportion to the weights.
+    """Divide a total into parts of at least one token, on average in proportion to the weights.
 
-    `sigma` is that of the logarithms of parts of equal weight.
+    `sigma` is that of the logarithms of parts with equal weight.
     """
     drawn = [weight * rng.lognormvariate(0.0, sigma) for weight in weights]
     unit = (total - len(drawn)) / sum(drawn)
@@ -52,13 +52,12 @@ def fit(
     least: int = 1,
     most: int | None = None,
 ) -> list[int]:
-    """The lengths, changed in proportion, so that sum(count * length) is exactly the total.
+    """Change the lengths in proportion, so that sum(count * length) is exactly the total.
 
-    None becomes shorter than `least` or longer than `most`, and what was longer than another
-    stays so, but for a token or two. Among the counts should be a 1, or two that differ by 1:
-    others can make up few totals only.
+    All results are from `least` to `most`, and keep their order except for a token or two. The
+    counts should include a 1, or two that differ by 1, because other counts give only a few totals.
 
-    Raises ValueError if that is impossible, or so narrow that it is not found.
+    Raises ValueError if that is impossible, or if the search does not find a result.
     """
     sizes = np.asarray(lengths, np.float64)
     weights = np.asarray(counts, np.int64)
@@ -73,7 +72,7 @@ def fit(
 
 
 def _scaled(sizes: NDArray[np.float64], weights: _Ints, total: int, least: int, most: int) -> _Ints:
-    """All by the one factor that comes nearest to the total without passing it."""
+    """Scale all lengths by the factor that comes closest to the total without exceeding it."""
 
     def by(factor: float) -> _Ints:
         return np.clip(np.rint(sizes * factor), least, most).astype(np.int64)
@@ -89,7 +88,7 @@ def _scaled(sizes: NDArray[np.float64], weights: _Ints, total: int, least: int, 
 
 
 def _raise(fitted: _Ints, weights: _Ints, missing: int, most: int) -> int:
-    """A token more for one after the other; returns what is too little for any."""
+    """Add a token to one after the other; return the rest, which is too small for any."""
     before = None
     while missing and missing != before:
         before = missing
@@ -101,7 +100,9 @@ def _raise(fitted: _Ints, weights: _Ints, missing: int, most: int) -> int:
 
 
 def _exchange(fitted: _Ints, weights: _Ints, missing: int, least: int, most: int) -> None:
-    """A token less for one, and one more for one that counts once more: one more in all."""
+    """Take a token from one length and add one to another with a count that is 1 higher: one more
+    in total.
+    """
     known = set(weights.tolist())
     pair = next((count for count in sorted(known) if count + 1 in known), None)
     for _ in range(missing):

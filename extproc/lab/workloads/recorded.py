@@ -1,4 +1,4 @@
-"""A request as some log has recorded it."""
+"""A request as recorded by a log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BeforeValidator
 from extproc.lab.workloads.workload import Api, Segment, Turn
 
 MOST_TOKENS = 10_000_000
-"""Of a prompt or an answer; more is a mistake."""
+"""Most tokens of a prompt or a response; more is a mistake."""
 
 _LATEST_SECONDS = 1e11
-"""What is later was meant in milliseconds."""
+"""Later times are in milliseconds."""
 
 
 class Recorded(NamedTuple):
-    """What can be replayed."""
+    """A request that can be replayed."""
 
     time: float
     """Seconds from any zero."""
@@ -29,7 +29,7 @@ class Recorded(NamedTuple):
 
 
 def prompt_of(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Less the empty ones."""
+    """Return the prompt without empty segments."""
     return tuple(segment for segment in segments if segment.tokens > 0)
 
 
@@ -41,7 +41,7 @@ def _seconds(value: object) -> float:
                 return moment.timestamp()
         elif isinstance(value, bool):
             pass
-        # Which infinity and not-a-number are not.
+        # This excludes infinity and NaN.
         elif isinstance(value, int | float) and abs(value) < _LATEST_SECONDS:
             return float(value)
     except (ValueError, OverflowError):

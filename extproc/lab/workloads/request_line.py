@@ -1,4 +1,4 @@
-"""A request as a user writes it into a file who can log more than Envoy does."""
+"""A request as written by a source that can log more than Envoy does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK_TOKENS = 16
 
 
 class RequestLine(BaseModel):
-    """Unknown keys are mistakes."""
+    """A line of such a file. Unknown keys are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -46,7 +46,7 @@ class RequestLine(BaseModel):
         return self
 
     def request(self, number: int) -> Recorded:
-        """As the line says."""
+        """Return the request."""
         if self.prompt is not None:
             prompt = prompt_of(_text_blocks(self.prompt))
         else:
@@ -65,7 +65,7 @@ class RequestLine(BaseModel):
 
 
 def _text_blocks(prompt: str) -> Iterator[Segment]:
-    """Named by all of the text up to their end, so that equal names are equal beginnings."""
+    """Name each block by all of the text up to its end, so that equal names mean equal prefixes."""
     size = _BLOCK_TOKENS * CHARACTERS_PER_TOKEN
     digest = xxhash.xxh64()
     for start in range(0, len(prompt), size):

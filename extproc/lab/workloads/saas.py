@@ -1,4 +1,4 @@
-"""One service, many customers: long system prompts that a few questions share."""
+"""One service with many customers: long system prompts with a few questions each."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from extproc.lab.workloads.workload import Segment, Session, Turn, Workload
 
 SYSTEM_PROMPTS = 150
 QUESTIONS = 5
-"""Of each system prompt."""
+"""Questions for each system prompt."""
 
 SYSTEM_TOKENS = 6_000
 QUESTION_TOKENS = 1_200
 ANSWER_TOKENS = 1_000
 
 REQUESTS_PER_SECOND = 0.5
-"""At `pace` 1. Generating is what limits eight L4s here, more than the prefill (4.8 requests a
-second without a hit, at 4,300 tokens a second each): an answer takes 1,000 steps of some
-55 ms, so at this rate each replica has four requests of up to 8,200 tokens at a time, half of its
-cache of 67,600; the rest keeps system prompts. At twice the rate the cache is full of running
-requests and the queues grow."""
+"""Rate at `pace` 1.
+
+Generation limits eight L4s here, more than prefill (4.8 requests a second without a hit, at 4,300
+tokens a second each). A response takes 1,000 steps of some 55 ms. At this rate each replica has
+four requests of up to 8,200 tokens at a time, half of its cache of 67,600; the rest holds system
+prompts. At twice the rate running requests fill the cache, and the queues grow.
+"""
 
 
 def saas(seed: int = 0, pace: float = 1.0) -> Workload:
-    """The "shared system prompt" benchmark of vLLM's production stack and llm-d: 750 requests.
+    """Return the "shared system prompt" benchmark of vLLM's production stack and llm-d: 750
+    requests.
 
-    They come in a random order at random times; every question is a session of its own.
+    They arrive in random order at random times; every question is a separate session.
     """
     sessions = [
         Session((_turn(customer, question),))

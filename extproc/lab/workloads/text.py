@@ -1,7 +1,7 @@
-"""The text of segments, made of English words of three letters.
+"""The text of segments: English words of three letters.
 
-With the blank behind it such a word is one token of most real tokenizers, and one
-of the stand-in's (4 bytes): a segment is as long for all of them.
+With its blank, such a word is one token of most real tokenizers, and one of the stand-in's (4
+bytes). So a segment is equally long for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extproc.lab.workloads.workload import Api, Segment
 CHARACTERS_PER_TOKEN = 4
 
 _SHORT_TOKENS = 500
-"""Up to here texts are kept by the thousands: most are asked for again."""
+"""Longest texts that are cached by the thousands: most are needed again."""
 
 _VOCABULARY = (
     "act add age ago aid aim air all and any ape are arm art ask ate bad bag bar bat bay bed bee "
@@ -36,7 +36,7 @@ _WORDS = _VOCABULARY.split()
 
 
 def text(segment: Segment, characters: int | None = None) -> str:
-    """The text of a segment, or no more than its first `characters`."""
+    """Return the text of a segment, or its first `characters`."""
     tokens = segment.tokens
     if characters is not None:
         tokens = min(tokens, -(-characters // CHARACTERS_PER_TOKEN))
@@ -47,10 +47,10 @@ def text(segment: Segment, characters: int | None = None) -> str:
 def document(
     api: Api, prompt: tuple[Segment, ...], characters: int | None = None
 ) -> dict[str, Any]:
-    """The prompt as the JSON body of a request shows it; of each segment the first `characters`.
+    """Return the prompt as the JSON body of a request; of each segment the first `characters`.
 
-    With `characters`, segments after the first message of a user are left out, if those up to
-    there are as long: no hash of a prefix of so many characters can depend on them.
+    With `characters`, it leaves out segments after the first user message if the segments up to
+    there have that length. No hash of a prefix of so many characters can depend on them.
     """
     shown = prompt if characters is None else _head(prompt, characters)
     if api == "completions":
@@ -70,7 +70,7 @@ def _head(prompt: tuple[Segment, ...], characters: int) -> tuple[Segment, ...]:
     return prompt
 
 
-# The caches are bounded by what they hold: 40 MB each, unless texts are longer than contexts are.
+# The content limits the caches: 40 MB each, unless texts are longer than contexts.
 @lru_cache(maxsize=40)
 def _long_text(name: str, tokens: int) -> str:
     return _made(name, tokens)
@@ -82,6 +82,6 @@ def _text(name: str, tokens: int) -> str:
 
 
 def _made(name: str, tokens: int) -> str:
-    # Words are drawn one after the other, so a shorter text is the beginning of a longer one.
+    # Words are drawn in order, so a shorter text is the beginning of a longer one.
     words = Random(xxhash.xxh64_intdigest(name.encode())).choices(_WORDS, k=tokens)
     return " ".join(words) + " " if words else ""

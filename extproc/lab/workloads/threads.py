@@ -1,9 +1,8 @@
 """Threads of user messages, as two of KubeAI's load generators send them.
 
-A thread is a conversation of which only the user's messages are given: each turn sends all
-that was said so far, with the model's own answers. What is published of such a run is
-how many threads, requests and tokens there were, so lengths are drawn and then
-fitted to these totals.
+A thread is a conversation with only the user's messages given. Each turn sends all messages so far,
+with the model's own responses. Published are the numbers of threads, requests and tokens. Lengths
+are drawn and then fitted to these totals.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from extproc.lab.workloads.lengths import fit, geometric, shares
 from extproc.lab.workloads.workload import Session, conversation
 
 _MARKERS = 10
-"""Tokens around a message and the answer to it in Llama 3's chat template: they are part of
-the published prompt tokens."""
+"""Tokens around a message and its response in Llama 3's chat template.
+
+They are part of the published prompt tokens.
+"""
 
 _SPREAD = 0.8
 """Sigma of the logarithm of a thread's messages. Assumed."""
@@ -26,7 +27,7 @@ _SPREAD = 0.8
 
 @dataclass(frozen=True)
 class Threads:
-    """What is known of the threads of a run."""
+    """Known properties of a run's threads."""
 
     name: str
     threads: int
@@ -35,20 +36,20 @@ class Threads:
     output_tokens: int
 
     max_tokens: int
-    """Of an answer; nearly all of them have so many."""
+    """Tokens of a response; nearly all responses have this many."""
 
     least_messages: int
     most_messages: int
-    """Of the user in a thread."""
+    """Most user messages in a thread."""
 
     user_tokens: Callable[[Random], int]
-    """Draws the length of all messages of a thread together."""
+    """Draws the total length of a thread's messages."""
 
     def sessions(self, seed: int) -> list[Session]:
-        """The threads in order, a session each; requests and tokens are exact in all."""
+        """Return the threads in order, a session each, with exact totals of requests and tokens."""
         rng = Random(f"{self.name}/{seed}")
         sizes = self._sizes(rng)
-        # How often the message or answer of a turn is sent, thread by thread.
+        # The number of times that each turn's message or response is sent, thread by thread.
         later = [size - turn for size in sizes for turn in range(size)]
         answers = self._answers(rng)
         repeated = sum((times - 1) * answer for times, answer in zip(later, answers, strict=True))
@@ -81,7 +82,7 @@ class Threads:
 
     def _answers(self, rng: Random) -> list[int]:
         most = self.max_tokens
-        # One that ends by itself is as likely to do so early as late, so half of it is missing.
+        # A response that ends early does so at any length equally, so half of it is missing.
         missing = self.requests * most - self.output_tokens
         short = rng.sample(range(self.requests), round(missing / (most / 2)))
         drawn = [rng.randint(1, most - 1) for _ in short]

@@ -1,4 +1,4 @@
-"""Replays a trace in Mooncake's format: when requests came, and which blocks they share."""
+"""Replays a trace in Mooncake's format: times of requests and their shared blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from extproc.lab.workloads.recorded import MOST_TOKENS
 from extproc.lab.workloads.workload import Role, Segment, Session, Turn, Workload
 
 BLOCK_TOKENS = 512
-"""What a hash id stands for; a prompt's last one for what is left of it."""
+"""Tokens of a hash id's block. A prompt's last block may be shorter."""
 
 
 class _Row(BaseModel):
@@ -23,14 +23,14 @@ class _Row(BaseModel):
     model_config = ConfigDict(strict=True)
 
     timestamp: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Milliseconds from the beginning."""
+    """Milliseconds since the start."""
 
     input_length: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     output_length: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-    """Tokens."""
+    """Tokens of the response."""
 
     hash_ids: list[int]
-    """Of the prompt's blocks. Equal ids: equal prompts up to there."""
+    """Ids of the prompt's blocks. Equal ids mean equal prompts up to there."""
 
     @model_validator(mode="after")
     def _covered(self) -> _Row:
@@ -44,23 +44,22 @@ class _Row(BaseModel):
 
 
 def mooncake(path: Path, pace: float = 1.0) -> Workload:
-    """Each request of the trace at its time; `pace` 2 replays it in half the time.
+    """Return each request of the trace at its time; `pace` 2 replays it in half the time.
 
-    Made for the conversation trace that the Mooncake project released (FAST '25): 12,031 requests
-    in 59 minutes, 3.4 a second, of 12.0k tokens on average and 126,195 at most, and 343 tokens
-    out; of their blocks 36.6 % have been there before.
+    It is made for the conversation trace of the Mooncake project (FAST '25): 12,031 requests in 59
+    minutes, 3.4 a second, with 12.0k prompt tokens on average and 126,195 at most, and 343 output
+    tokens. 36.6 % of their blocks repeat earlier ones.
 
-    Eight L4s cannot replay it as recorded: its 41k prompt tokens a second are more than the 34k
-    that they prefill (26k of them are new at best), and some 300 requests need more than the 68k
-    tokens of an L4's cache. Apart from these, a `pace` of 0.2 is what fits: two or three requests
-    at a time then fill half of each cache. So the profile it is meant for is one that holds the
-    longest request, 126,527 tokens with its answer, and the default pace is the
-    recorded one.
+    Eight L4s cannot replay it as recorded. Its 41k prompt tokens a second are more than the 34k
+    that they prefill (at least 26k of them are new), and some 300 requests need more than the 68k
+    tokens of an L4's cache. Without these requests, a `pace` of 0.2 fits: two or three concurrent
+    requests then fill half of each cache. So it needs a profile that holds the longest request,
+    126,527 tokens with its response; the default pace is the recorded one.
 
-    What all requests begin with (one block in that trace) is taken for the system prompt,
-    and the rest for the user's, so that a hash of the first message of the user tells them apart.
+    Blocks that all requests begin with (one block in that trace) count as the system prompt, and
+    the rest as the user's, so that a hash of the first user message differs between requests.
 
-    Raises WorkloadError with the number of each line that is none of this format.
+    Raises WorkloadError with the number of each line in another format.
     """
     rows = read(path, lambda _, content: _Row.model_validate(content))
     rows.sort(key=lambda row: row.timestamp)
@@ -87,7 +86,7 @@ def _turn(number: int, row: _Row, system: int) -> Turn:
 
 
 def _common(prompts: list[list[int]]) -> int:
-    """How many blocks all prompts begin with; each has one left of its own."""
+    """Return the number of blocks that all prompts begin with. Each prompt keeps one of its own."""
 
     def same(blocks: Iterable[int]) -> bool:
         return len(set(blocks)) == 1

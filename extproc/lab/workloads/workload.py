@@ -1,14 +1,13 @@
-"""What clients ask of a fleet, and when: sessions of turns, made of segments.
+"""Workloads: sessions of turns, made of segments, with their times.
 
-Theory of operation. A *segment* is a stretch of tokens with a name: segments of one name are the
-same text, the shorter being the beginning of the longer. A prompt is a row of segments, so two
-prompts share a prefix exactly as far as their rows agree, and nobody needs the text to
-know it. Where text is needed, for the hash of a prefix or to send to a real
-engine, `extproc.lab.workloads.text` makes it out of the names.
+A *segment* is a named stretch of tokens. Segments with the same name are the same text; a shorter
+one is the beginning of a longer one. A prompt is a sequence of segments. Two prompts share a prefix
+exactly as far as their segments agree, so the simulation does not need their text. For the hash of
+a prefix, or to send to a real engine, `extproc.lab.workloads.text` makes text from the names.
 
-A *turn* is one request and the answer to it. A *session* is a row of turns, each asked when the
-one before is answered, as people and agents do. When sessions begin is up to the
-workload: at given times, at random ones at a rate, or as soon as there is a free place.
+A *turn* is one request and its response. A *session* is a sequence of turns, each sent after the
+previous response, as people and agents do. The workload determines the start of sessions: at given
+times, at random times with a rate, or as soon as a slot is free.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ class Segment(NamedTuple):
     """The first `tokens` of a text."""
 
     name: str
-    """Which text."""
+    """Name of the text."""
 
     tokens: int
-    """Of it, one at least."""
+    """Its length, at least one."""
 
     role: Role = "user"
-    """Whose message it is."""
+    """Role of the message's author."""
 
 
 class Turn(NamedTuple):
-    """One request. What it answers is a segment too, which later turns may begin with."""
+    """One request. Its response is a segment too, which later turns may begin with."""
 
     prompt: tuple[Segment, ...]
-    """All of it, with the answers of earlier turns."""
+    """The whole prompt, including earlier responses."""
 
     output: Segment
-    """The answer: its length is known beforehand, as with vLLM's `ignore_eos`."""
+    """The response. Its length is known, as with vLLM's `ignore_eos`."""
 
     adapter: str = ""
-    """The LoRA adapter it is asked of; none: the base model."""
+    """The LoRA adapter; if empty, the base model."""
 
     think_seconds: float = 0.0
-    """Between the answer before and this request."""
+    """Seconds between the previous response and this request."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the whole prompt."""
+        """Tokens of the whole prompt."""
         return sum(segment.tokens for segment in self.prompt)
 
 
@@ -61,78 +60,80 @@ class Session(NamedTuple):
     turns: Sequence[Turn]
 
     start: float = 0.0
-    """Seconds from the beginning of the run; it starts later where there is no free place."""
+    """Seconds since the start of the run; without a free slot it starts later."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Everything that is asked in a run."""
+    """All requests of a run."""
 
     name: str
     sessions: Sequence[Session]
-    """In the order in which they start."""
+    """Sessions in the order of their start."""
 
     concurrency: int | None = None
-    """Sessions at a time; None: as many as come."""
+    """Concurrent sessions; None: no limit."""
 
     requests_per_second: float | None = None
-    """The pace of a client that draws a random pause (Poisson) after each session it has
-    started, whatever their `start`. None: each session starts when it says."""
+    """Rate of a client that draws a random pause (Poisson) after starting each session.
+
+    It ignores the sessions' `start`. None: each session starts at its `start`.
+    """
 
     api: Api = "chat"
-    """How prompts are sent: as messages, or as one text."""
+    """Form of the prompts: messages, or one text."""
 
     replicas: int = 8
-    """The fleet that it is meant for."""
+    """Number of engines of the intended fleet."""
 
     profile: str = "l4-llama-3.1-8b-fp8"
-    """The engine that it is meant for, by the name of its profile."""
+    """Profile of the intended engine."""
 
     sidecars: int = 1
-    """In front of it, each with its own counts."""
+    """Number of sidecars, each with its own counts."""
 
     single_threaded_client: bool = False
-    """Whether the published figures were measured by a client that could not keep up."""
+    """True if a client that could not keep up measured the published figures."""
 
     warm_up: int = 0
-    """Of the sessions so many come before the measurement and are in none of its figures."""
+    """Number of first sessions that precede the measurement and do not count in its figures."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether sessions come only when there is a free place, at no time of their own."""
+        """True if sessions start only when a slot is free, without times of their own."""
         if self.concurrency is None or self.requests_per_second is not None:
             return False
         return not any(session.start for session in self.sessions)
 
     @property
     def requests(self) -> int:
-        """In all."""
+        """Total number of requests."""
         return sum(len(session.turns) for session in self.sessions)
 
     @property
     def prompt_tokens(self) -> int:
-        """In all."""
+        """Prompt tokens of all requests."""
         return sum(turn.prompt_tokens for session in self.sessions for turn in session.turns)
 
     @property
     def output_tokens(self) -> int:
-        """In all."""
+        """Output tokens of all requests."""
         return sum(turn.output.tokens for session in self.sessions for turn in session.turns)
 
     @property
     def adapters(self) -> list[str]:
-        """That some request is asked of."""
+        """Adapters that some request uses."""
         turns = (turn for session in self.sessions for turn in session.turns)
         return sorted({turn.adapter for turn in turns if turn.adapter})
 
     @property
     def before(self) -> Workload:
-        """What comes before the measurement."""
+        """The part before the measurement."""
         return replace(self, sessions=self.sessions[: self.warm_up], warm_up=0)
 
     @property
     def measured(self) -> Workload:
-        """What is measured."""
+        """The measured part."""
         return replace(self, sessions=self.sessions[self.warm_up :], warm_up=0)
 
 
@@ -143,9 +144,9 @@ def conversation(
     answers: Sequence[int],
     adapter: str = "",
 ) -> list[Turn]:
-    """Turns that each append a message of so many tokens to all that was said before.
+    """Return turns that each append a message of so many tokens to the conversation.
 
-    `opening` is what the conversation starts with, a system prompt say; `name` is its own.
+    `opening` starts the conversation, such as a system prompt. `name` is the conversation's own.
     """
     said = list(opening)
     turns = []

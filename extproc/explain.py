@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 
+from extproc.core.conversation.events import Event, Kind
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.blocks import BLOCK_BYTES

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.cli import main
+from extproc.core.conversation.events import Event, Kind
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec, ModelsSpec
 from extproc.explain import WHOLE_BYTES, Explanation, explain, shown

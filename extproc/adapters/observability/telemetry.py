@@ -19,8 +19,8 @@ from extproc.adapters.observability import logs
 from extproc.adapters.observability.endpoint_metrics import EndpointMetrics
 from extproc.adapters.observability.prompt_metrics import PromptMetrics
 from extproc.adapters.observability.tallies import Distribution, Tally
-from extproc.core.conversation.state_machine import Listed, Passed, Verdict
 from extproc.core.conversation.usage import Usage
+from extproc.core.conversation.verdict import Listed, Passed, Verdict
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.refusals import Refusal

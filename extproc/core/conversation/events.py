@@ -131,6 +131,7 @@ class Immediate(NamedTuple):
 
 
 Reply = Proceed | Chunk | Immediate
+Replies = tuple[Reply, ...]
 
 
 def chunks(kind: Kind, body: bytes, *, end_of_stream: bool) -> tuple[Chunk, ...]:

@@ -89,9 +89,9 @@ class Response:
             if lease.prefill is not None and self._reader.speaks(event.body):
                 lease.finish_prefill()
         if event.end_of_stream:
-            self.over()
+            self.close()
 
-    def over(self) -> None:
+    def close(self) -> None:
         """Nothing more of it will be shown. Again, it does nothing."""
         reader, self._reader = self._reader, None
         prediction = self._decision.prediction

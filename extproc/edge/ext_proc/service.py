@@ -10,7 +10,6 @@ from time import perf_counter
 from extproc.adapters.observability.log_sampler import LogSampler
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.conversation.prefix_keeping import PrefixKeepingConversation
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.request.refusals import Refusal
@@ -41,13 +40,17 @@ class ExternalProcessor:
         self._rng = rng
         self._sampler = sampler or LogSampler()
         self._shown = ResponseVisibility()
-        self._conversation = PrefixKeepingConversation if log_prompts else Conversation
+        self._log_prompts = log_prompts
         self._pass_unknown = pass_unknown
 
     def open(self) -> Session:
         """Return the session of a new stream."""
-        conversation = self._conversation(
-            self._router, self._rng, self._shown, pass_unknown=self._pass_unknown
+        conversation = Conversation(
+            self._router,
+            self._rng,
+            self._shown,
+            pass_unknown=self._pass_unknown,
+            keep_prefix=self._log_prompts,
         )
         return Session(conversation, self._telemetry, self._sampler)
 
@@ -122,7 +125,7 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
         told: dict[str, object] = {}
-        if isinstance(conversation, PrefixKeepingConversation):
+        if conversation.prefix is not None:
             told["prefix"] = conversation.prefix
         hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
         log.debug(

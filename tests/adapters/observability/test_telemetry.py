@@ -8,15 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from extproc.adapters.kubernetes.screening import Refused
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.compiled import COMPILED
-from extproc.core.conversation.state_machine import (
-    Conversation,
-    Event,
-    Kind,
-    Listed,
-    Passed,
-    Verdict,
-)
+from extproc.core.conversation.events import Event, Kind
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.usage import Usage
+from extproc.core.conversation.verdict import Listed, Passed, Verdict
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.signals import Load, Reading, Report, Signals

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Replies
+from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed, Replies
 from extproc.core.schema import ModelSpec
 from tests.core.builders import model_spec
 from tests.core.conversation.test_duplex import LLAMA, QWEN, Peer, asking, refusal

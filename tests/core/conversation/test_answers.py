@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
+from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed, Replies
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.usage import Usage
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.blocks import BYTES_PER_TOKEN

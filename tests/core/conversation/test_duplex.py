@@ -17,11 +17,12 @@ from extproc.core.conversation.events import (
     Kind,
     Modes,
     Proceed,
+    Replies,
     chunks,
 )
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.request.refusals import InvalidRequest
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router
@@ -383,7 +384,7 @@ def test_a_routed_conversation_holds_nothing_of_the_body() -> None:
     peer = Peer()
     peer.headers()
     peer.body(asking(content="x" * 50_000))
-    assert peer.conversation._head is None
+    assert peer.conversation.head is None
 
 
 def test_the_headers_that_the_key_needs_are_kept() -> None:

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed
+from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed, Replies
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, split_spec
 from tests.core.conversation.test_duplex import Peer, asking, refusal

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed, Replies
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.fleet.signals import Load
 from tests.core.builders import TWO_ADDRESSES, model_spec, router

@@ -17,8 +17,10 @@ from extproc.core.conversation.events import (
     Kind,
     Modes,
     Proceed,
+    Replies,
 )
-from extproc.core.conversation.state_machine import Conversation, Listed, Passed, Replies
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.verdict import Listed, Passed
 from extproc.core.request.refusals import InvalidRequest
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec

@@ -23,7 +23,8 @@ from extproc.core.conversation.events import (
     Proceed,
 )
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Conversation, Passed
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.verdict import Passed
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.paths import INFERENCE_PATHS

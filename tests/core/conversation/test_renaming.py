@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Chunk, Event, Immediate, Kind, Modes, Proceed
+from extproc.core.conversation.events import (
+    BodyMode,
+    Chunk,
+    Event,
+    Immediate,
+    Kind,
+    Modes,
+    Proceed,
+    Replies,
+)
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Conversation, Replies
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, by_service, model_spec, router, split_spec
 

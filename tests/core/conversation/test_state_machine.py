@@ -19,7 +19,8 @@ from extproc.core.conversation.events import (
     Reply,
 )
 from extproc.core.conversation.request import PENDING
-from extproc.core.conversation.state_machine import Conversation, Listed
+from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.verdict import Listed
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.refusals import InvalidRequest, Refusal
 from extproc.core.routing.catalog import Catalog

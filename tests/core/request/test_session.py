@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from extproc.core.conversation.events import Event, Kind
 from extproc.core.conversation.request import Request
-from extproc.core.conversation.state_machine import Conversation, Event, Kind
+from extproc.core.conversation.state_machine import Conversation
 from extproc.core.request.json_document import parse_document
 from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
 from extproc.core.request.session import MAX_ID_LENGTH

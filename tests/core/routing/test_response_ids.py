@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed
-from extproc.core.conversation.state_machine import Replies
+from extproc.core.conversation.events import BodyMode, Chunk, Event, Kind, Modes, Proceed, Replies
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.response_ids import MOST_MOVED, ResponseIds
 from extproc.core.request.stored_responses import with_request_id

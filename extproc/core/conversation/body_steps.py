@@ -1,0 +1,121 @@
+"""The replies to the parts of a request's body, and to its trailers."""
+
+from __future__ import annotations
+
+from extproc.core.conversation.events import BodyMode, Event, Kind, Proceed, Replies, chunks
+from extproc.core.conversation.head import Head
+from extproc.core.conversation.phase import Phase
+from extproc.core.conversation.replies import CONTINUE, LEAVE_OUT, with_body, without_fallback
+from extproc.core.conversation.request import Request
+from extproc.core.conversation.stream import Stream
+from extproc.core.request.refusals import UnsupportedBodyMode
+from extproc.core.routing.resolved_request import ResolvedRequest
+
+
+def on_body_alone(stream: Stream, event: Event) -> Replies:
+    """Decide a request whose headers Envoy did not show, so that no reply to them could wait."""
+    if stream.modes.request is not BodyMode.BUFFERED:
+        raise UnsupportedBodyMode()
+    stream.request = Request(stream.router)
+    return on_request_body(stream, event)
+
+
+def on_request_body(stream: Stream, event: Event) -> Replies:
+    """Decide by the body, or its head, that comes after the reply to the headers."""
+    request, body = stream.request, event.body
+    request.allow_only(event.subset)
+    resolved = request.resolve(body, complete=event.end_of_stream)
+    (reply,) = stream.decide(event.kind, resolved)
+    if event.end_of_stream:
+        stream.prompt_bytes = _prompt_bytes(resolved)
+    decision = reply.decision
+    if decision is not None and decision.changes_body:
+        edited = request.edited(body, decision)
+        if edited != body:
+            reply = with_body(reply, edited, complete=event.end_of_stream)
+    return (reply,)
+
+
+def on_request_without_body(stream: Stream, event: Event) -> Replies:
+    """Decide a request whose trailers come without a body."""
+    return stream.decide(event.kind, stream.request.resolve(b"", complete=True))
+
+
+def on_awaited_body(stream: Stream, event: Event) -> Replies:
+    """Add a part of the body that the headers' reply waits for, and decide if it suffices."""
+    stream.request.allow_only(event.subset)
+    head = stream.body_head()
+    if event.end_of_stream:
+        resolved = head.end(event.body)
+        stream.prompt_bytes = _prompt_bytes(resolved)
+        return _decide_awaited(stream, head, resolved, head.parts + 1)
+    early = head.add(event.body)
+    return () if early is None else _decide_awaited(stream, head, early, head.parts)
+
+
+def on_awaited_trailers(stream: Stream, event: Event) -> Replies:
+    """Decide by the body that came before its trailers."""
+    head = stream.body_head()
+    reply, *parts = _decide_awaited(stream, head, head.end(), head.parts)
+    return (without_fallback(reply), *parts, Proceed(event.kind))
+
+
+def on_held_body(stream: Stream, event: Event) -> Replies:
+    """Hold a part of the body, or decide and give everything that was held back."""
+    stream.request.allow_only(event.subset)
+    head = stream.body_head()
+    if event.end_of_stream:
+        return _decide_held(stream, head, head.end(event.body), Phase.PASSED)
+    early = head.add(event.body)
+    return () if early is None else _decide_held(stream, head, early, Phase.PASSING)
+
+
+def on_held_trailers(stream: Stream, event: Event) -> Replies:
+    """Decide by the body that came before its trailers, and give it back."""
+    head = stream.body_head()
+    released = _decide_held(stream, head, head.end(), Phase.PASSING)
+    return (*released, *on_trailers(stream, event))
+
+
+def on_body(stream: Stream, event: Event) -> Replies:
+    """Give a part of the body back."""
+    if event.end_of_stream:
+        stream.phase = Phase.PASSED
+    return chunks(event.kind, event.body, end_of_stream=event.end_of_stream)
+
+
+def on_trailers(stream: Stream, event: Event) -> Replies:
+    """Give the trailers back."""
+    stream.phase = Phase.PASSED
+    return (Proceed(event.kind),)
+
+
+def _decide_awaited(stream: Stream, head: Head, resolved: ResolvedRequest, parts: int) -> Replies:
+    """Return the headers' reply, and one for each part of the body that waits for it."""
+    stream.head = None
+    (reply,) = stream.decide(Kind.REQUEST_HEADERS, resolved)
+    decision = reply.decision
+    if decision is None or not decision.changes_body or not parts:
+        return (reply, *CONTINUE * parts)
+    # The first part becomes the whole, and the others become empty.
+    first = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
+    return (reply, first, *LEAVE_OUT * (parts - 1))
+
+
+def _decide_held(stream: Stream, head: Head, resolved: ResolvedRequest, phase: Phase) -> Replies:
+    """Return the headers' reply, and all of the body that was held."""
+    stream.head = None
+    (reply,) = stream.decide(Kind.REQUEST_HEADERS, resolved, phase)
+    decision = reply.decision
+    held = head.held
+    if decision is not None and decision.changes_body:
+        held = head.edited(decision)
+    if phase is Phase.PASSED:
+        stream.prompt_bytes = _prompt_bytes(resolved)
+    return (reply, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
+
+
+def _prompt_bytes(resolved: ResolvedRequest) -> int:
+    """Return the size of the prompt; 0 if not all of it was read."""
+    prompt = resolved.prompt
+    return prompt.bytes if prompt is not None and prompt.is_complete else 0

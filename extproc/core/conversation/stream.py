@@ -1,0 +1,107 @@
+"""The state of one conversation, and the decision that both halves of it share."""
+
+from __future__ import annotations
+
+from random import Random
+
+from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed
+from extproc.core.conversation.head import Head
+from extproc.core.conversation.phase import Phase
+from extproc.core.conversation.replies import decided
+from extproc.core.conversation.request import Request
+from extproc.core.conversation.response import Response
+from extproc.core.conversation.verdict import Verdict
+from extproc.core.fleet.load_report import FORMAT, FORMAT_HEADER, ResponseVisibility
+from extproc.core.request.request_id import response_headers
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
+from extproc.core.routing.router import Router
+
+UNKNOWN_MODES = Modes()
+_REPORT_REQUEST = ((FORMAT_HEADER, FORMAT),)
+
+
+class Stream:
+    """One ext_proc stream: the HTTP request, the verdict on it and its response."""
+
+    __slots__ = (
+        *("_keep_prefix", "anthropic", "asked_for_report", "head", "modes", "pass_unknown"),
+        *("phase", "prefix", "prompt_bytes", "refused_earlier", "request", "request_id"),
+        *("response", "response_passed", "rng", "router", "verdict", "visibility"),
+    )
+
+    request: Request
+    """Set with the request's headers."""
+
+    def __init__(
+        self,
+        router: Router,
+        rng: Random,
+        visibility: ResponseVisibility | None = None,
+        *,
+        pass_unknown: bool = False,
+        keep_prefix: bool = False,
+    ) -> None:
+        self.router = router
+        self.rng = rng
+        self.visibility = visibility or ResponseVisibility()
+        self.pass_unknown = pass_unknown
+        self._keep_prefix = keep_prefix
+        self.anthropic = False
+        """True if the client expects Anthropic's shapes."""
+        self.asked_for_report = False
+        """True if the sidecar, not the client, asked the endpoint for a load report."""
+        self.phase = Phase.OPENING
+        self.modes = UNKNOWN_MODES
+        self.response_passed = False
+        """True after the end of the response's body."""
+        self.prompt_bytes = 0
+        self.head: Head | None = None
+        """The beginning of the body while a reply waits for it. A stream may live for hours."""
+        self.refused_earlier = False
+        """True if Envoy shows only the response: an earlier filter of Envoy refused the request."""
+        self.request_id = ""
+        """The id that Envoy gave the request; empty if there is none."""
+        self.verdict: Verdict | None = None
+        """The outcome for the request, once it is known."""
+        self.response: Response | None = None
+        """The endpoint's response, once Envoy showed a part of it."""
+        self.prefix: str | None = None
+        """The text that was hashed; kept only with `keep_prefix`."""
+
+    def decide(
+        self, kind: Kind, resolved: ResolvedRequest, phase: Phase = Phase.ROUTED
+    ) -> tuple[Proceed]:
+        """Decide the request, and return the reply with the decision. Raises NoEndpoints."""
+        if self._keep_prefix:
+            self.prefix = resolved.prefix
+        decision = self.router.decide(resolved)
+        self.verdict = decision
+        self.phase = phase
+        # Only FULL_DUPLEX_STREAMED gateways read a list. In other modes the header chooses the
+        # host of an original-destination cluster or NGINX's upstream, which take one address.
+        lists = self.modes.request is BodyMode.DUPLEX
+        return (decided(kind, decision, self._report_request(decision), lists=lists),)
+
+    def body_head(self) -> Head:
+        """Return the beginning of the body that the reply waits for."""
+        if self.head is None:
+            self.head = Head(self.request)
+        return self.head
+
+    def routed_response(self) -> Response | None:
+        """Return the response to a routed request; None if the request was not routed."""
+        if self.response is None and isinstance(self.verdict, Decision):
+            self.response = Response(self.router.fleet, self.verdict, self.prompt_bytes)
+        return self.response
+
+    def id_headers(self) -> dict[str, str]:
+        """Return the headers that carry the request's id in the sidecar's own responses."""
+        return response_headers(self.request_id, anthropic=self.anthropic)
+
+    def _report_request(self, decision: Decision) -> tuple[tuple[str, str], ...]:
+        """Return the header that asks for a load report, unless the client sent one."""
+        if not decision.reads_signals or not self.visibility.response_headers:
+            return ()
+        self.asked_for_report = not self.request.wants_load_report
+        return _REPORT_REQUEST if self.asked_for_report else ()

@@ -11,6 +11,7 @@ import openai
 from extproc.lab.stack.processes import until
 from tests.clients.sdk import ARTICLE, FAST, asked, port_of, run, user, with_image
 from tests.e2e.scene import MODEL, Json, Options, Scene
+from tests.extent import PATIENCE
 
 OPTIONS = Options(replicas=4, strategy="PrefixCache", replica_arguments=FAST)
 SESSIONS, TURNS = 8, 5
@@ -36,8 +37,8 @@ def served(scene: Scene, raw: Any) -> Served:
         log = scene.envoy.access_log()
         return [line for line in log if line["request_id"] == request_id]
 
-    run(until(lambda: bool(lines()), 5, f"the line of {request_id}"))
-    run(scene.agree_on_inflight(0, seconds=10))
+    run(until(lambda: bool(lines()), PATIENCE, f"the line of {request_id}"))
+    run(scene.agree_on_inflight(0))
     usage = raw.parse().usage
     cached = usage.prompt_tokens_details.cached_tokens
     return Served(port_of(raw), float(lines()[0]["predicted_hit"] or 0), cached)

@@ -40,7 +40,7 @@ def test_a_stream_that_is_closed_early_releases_its_endpoint(
 ) -> None:
     with sonnet.messages.stream(**asked("closed", tokens=5_000)) as stream:
         assert next(iter(stream)).type == "message_start"
-    run(scene.agree_on_inflight(0, seconds=10))
+    run(scene.agree_on_inflight(0))
 
 
 def test_the_beta_query_of_claude_code_changes_nothing(sonnet: anthropic.Anthropic) -> None:

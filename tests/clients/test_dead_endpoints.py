@@ -85,4 +85,4 @@ def test_the_sdks_retries_end_with_the_same_error(
 
 
 def test_nothing_is_left_in_flight(scene: Scene) -> None:
-    run(scene.agree_on_inflight(0, seconds=10))
+    run(scene.agree_on_inflight(0))

@@ -69,7 +69,7 @@ class TestChat:
     ) -> None:
         with gpt.chat.completions.create(**asked("closed", tokens=5_000), stream=True) as stream:
             assert next(iter(stream)).choices[0].delta.role == "assistant"
-        run(scene.agree_on_inflight(0, seconds=10))
+        run(scene.agree_on_inflight(0))
 
     def test_a_conversation_stays_on_its_replica(self, gpt: openai.OpenAI) -> None:
         messages = user("A conversation of its own. " * 20)

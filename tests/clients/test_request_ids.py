@@ -9,6 +9,7 @@ import pytest
 from extproc.lab.stack.processes import free_port, until
 from tests.clients.sdk import FAST, asked, run, user
 from tests.e2e.scene import Options, Scene
+from tests.extent import PATIENCE
 
 GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
 OPTIONS = Options(replica_arguments=FAST, more_models=[GONE])
@@ -20,7 +21,7 @@ def logged(scene: Scene, request_id: str | None) -> bool:
     def found() -> bool:
         return request_id in [line["request_id"] for line in scene.envoy.access_log()]
 
-    run(until(found, 5, f"a line of the access log with {request_id}"))
+    run(until(found, PATIENCE, f"a line of the access log with {request_id}"))
     return request_id is not None
 
 
@@ -48,7 +49,8 @@ def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.
         gpt.chat.completions.create(model="gpt-10", messages=user("hello"))
     request_id = error.value.request_id
     assert request_id is not None
-    run(until(lambda: request_id in scene.sidecar.error_output(), 5, "the sidecar's log line"))
+    log = scene.sidecar.error_output
+    run(until(lambda: request_id in log(), PATIENCE, "the sidecar's log line"))
 
 
 def test_anthropics_sdk_knows_the_id_of_a_request(

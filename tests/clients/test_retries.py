@@ -10,6 +10,7 @@ from extproc.core.request.refusals import NoEndpoints
 from extproc.lab.stack.processes import until
 from tests.clients.sdk import FAST, asked, claude, client, run
 from tests.e2e.scene import Options, Scene
+from tests.extent import PATIENCE
 
 ASLEEP = {"name": "asleep", "endpoints": []}
 OPTIONS = Options(replica_arguments=FAST, more_models=[ASLEEP])
@@ -32,7 +33,7 @@ def refusals(scene: Scene) -> int:
 
 def were_refused(scene: Scene, expected: int) -> bool:
     """Whether the sidecar has refused as many requests, once the access log is written."""
-    run(until(lambda: refusals(scene) >= expected, 5, f"{expected} refusals"))
+    run(until(lambda: refusals(scene) >= expected, PATIENCE, f"{expected} refusals"))
     return refusals(scene) == expected
 
 

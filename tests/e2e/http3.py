@@ -14,6 +14,8 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import QuicEvent
 
+from tests.extent import PATIENCE
+
 
 @dataclass
 class Http3Reply:
@@ -53,7 +55,7 @@ async def http3(
         if body:
             client.http.send_data(stream, body, end_stream=True)
         client.transmit()
-        await asyncio.wait_for(client.reply.done.wait(), 30)
+        await asyncio.wait_for(client.reply.done.wait(), PATIENCE)
         return client.reply
 
 

@@ -15,6 +15,7 @@ from extproc.lab.stack.envoy import Envoy, envoy_binary
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
 from extproc.lab.stack.stand_in_fleet import StandInFleet
+from tests.extent import PATIENCE
 
 MODEL = "llama"
 CHAT = "/v1/chat/completions"
@@ -47,7 +48,7 @@ class Options:
     unix_socket: bool = False
     replica_arguments: Sequence[str] = ()
     sidecar_arguments: Sequence[str] = ()
-    patience: float = 30
+    patience: float = PATIENCE
     """Seconds that an answer may take, so that a test that waits for one fails in time."""
 
     def models(self, addresses: Sequence[str]) -> Json:
@@ -112,7 +113,7 @@ class Scene:
         """The context of a streaming answer."""
         return self.session.post(CHAT, json={**body, "stream": True})
 
-    async def agree_on_inflight(self, expected: int, seconds: float = 2) -> None:
+    async def agree_on_inflight(self, expected: int, seconds: float = PATIENCE) -> None:
         """Waits until sidecar and replicas both hold `expected` requests, on the same endpoints."""
 
         async def agree() -> bool:
@@ -139,7 +140,7 @@ class Scene:
 
     async def access_log(self, lines: int) -> list[Json]:
         """The access log, once it has that many lines."""
-        await until(lambda: len(self.envoy.access_log()) >= lines, 5, f"{lines} log lines")
+        await until(lambda: len(self.envoy.access_log()) >= lines, PATIENCE, f"{lines} log lines")
         return self.envoy.access_log()
 
 

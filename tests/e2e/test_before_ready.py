@@ -10,6 +10,7 @@ from extproc.edge.grpc.health import SERVICE
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
+from tests.extent import PATIENCE
 
 FAILURES = r"http\..*\.ext_proc\.(failure_mode_allowed|message_timeouts)$"
 
@@ -40,7 +41,7 @@ async def test_requests_take_the_fallback_until_endpoints_are_known(
         except OSError:
             return False
 
-    await until(waits_for_endpoints, 20, "the sidecar to wait for its endpoints")
+    await until(waits_for_endpoints, PATIENCE, "the sidecar to wait for its endpoints")
     not_ready = dict.fromkeys(("readiness", SERVICE, ""), "NOT_SERVING")
     assert await healths(scene) == {"liveness": "SERVING", **not_ready}
 
@@ -53,7 +54,7 @@ async def test_requests_take_the_fallback_until_endpoints_are_known(
     assert sum(n for name, n in stats.items() if name.endswith("timeouts")) == 0
 
     await scene.api.faults(forbidden=[])
-    await until(scene.sidecar.is_ready, 20, "the sidecar to be ready")
+    await until(scene.sidecar.is_ready, PATIENCE, "the sidecar to be ready")
     assert set((await healths(scene)).values()) == {"SERVING"}
     assert (await scene.send(chat("late"))).status == 200
     assert (await scene.access_log(6))[-1]["route"] == "chosen"

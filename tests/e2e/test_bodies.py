@@ -22,6 +22,7 @@ from tests.e2e.scene import (
     processing_modes,
     show_bodies,
 )
+from tests.extent import PATIENCE
 
 OTHER = {"name": "other", "endpoints": ["127.0.0.1:9"]}
 FAST = ("--time-scale", "200", "--kv-tokens", "8000000", "--max-model-len", "8000000")
@@ -59,7 +60,7 @@ async def send_in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
     # Long enough for the sidecar to answer the headers in between.
     await asyncio.sleep(0.02)
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
     return answer.decode()
 

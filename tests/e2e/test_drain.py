@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.extent import PATIENCE
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -35,7 +36,7 @@ async def test_a_drain_harms_no_running_stream(launch: Launch, grace: str) -> No
             return (await scene.sidecar.get("/readyz"))[0] == 503
 
         if grace == "10":
-            await until(unready, 2, "the sidecar to say it is not ready")
+            await until(unready, PATIENCE, "the sidecar to say it is not ready")
             assert (await scene.sidecar.get("/healthz"))[0] == 200
         # New requests are served meanwhile, without a decision.
         assert (await scene.send(chat("meanwhile", tokens=1))).status == 200

@@ -30,6 +30,7 @@ from tests.e2e.scene import (
     ext_proc_filter,
     processing_modes,
 )
+from tests.extent import PATIENCE
 
 CONFIG = "endpoint-picker.yaml"
 DESTINATION = "x-gateway-destination-endpoint"
@@ -66,7 +67,7 @@ async def upload(
         writer.write(b"%x\r\n%s\r\n" % (len(part), part))
         await asyncio.sleep(pause)
     writer.write(end)
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
     return answer.decode()
 
@@ -203,7 +204,7 @@ async def in_two_parts(
     now = asyncio.get_running_loop().time
     started = now()
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 12)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
     return now() - started, answer.decode()
 
@@ -303,7 +304,7 @@ class TestTheAnswer:
             reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
             head = f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body[:-1])
-            assert b" 413 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert b" 413 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
             writer.close()
             await scene.agree_on_inflight(0)
 
@@ -513,7 +514,7 @@ class TestInFlightTruth:
             _, metrics = await scene.sidecar.get("/metrics")
             return 'outcome="aborted",strategy="none"} 1.0' in metrics
 
-        await until(counted, 2, "the request that was held to be counted")
+        await until(counted, PATIENCE, "the request that was held to be counted")
 
     async def test_while_many_run_and_after_they_end(
         self, launch: Launch, every_envoy: str
@@ -549,7 +550,7 @@ async def until_inflight(scene: Scene, count: int) -> None:
     async def reached() -> bool:
         return sum((await scene.sidecar.inflight()).values()) == count
 
-    await until(reached, 3, f"{count} requests in the ledger")
+    await until(reached, PATIENCE, f"{count} requests in the ledger")
 
 
 class TestRefusals:
@@ -580,7 +581,7 @@ class TestRefusals:
         reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n"
         writer.write(head.encode() + b'{"model": "gpt-9", ')
-        assert b" 404 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+        assert b" 404 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
         writer.close()
 
     async def test_do_not_meet_the_list_of_models(self, launch: Launch) -> None:

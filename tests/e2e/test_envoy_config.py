@@ -26,6 +26,7 @@ from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.http3 import http3
 from tests.e2e.scene import CHAT, MODEL, chat
+from tests.extent import PATIENCE
 
 SHOP = Path(__file__).parents[1] / "envoy" / "examples" / "shop.yaml"
 
@@ -54,7 +55,7 @@ class Gateway:
         def found() -> list[dict[str, object]]:
             return [line for line in self.envoy.access_log() if line["endpoint"]]
 
-        await until(lambda: len(found()) >= lines, 10, f"{lines} decisions in the access log")
+        await until(lambda: len(found()) >= lines, PATIENCE, f"{lines} decisions in the access log")
         return found()
 
 
@@ -179,7 +180,7 @@ async def test_a_dead_sidecar_costs_neither_the_shop_nor_llm_requests(
         for number in range(4):
             answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
             assert answer.status_code == 200, answer.text
-    await until(lambda: len(gateway.envoy.access_log()) >= 7, 10, "7 log lines")
+    await until(lambda: len(gateway.envoy.access_log()) >= 7, PATIENCE, "7 log lines")
     routes = [line["route"] for line in gateway.envoy.access_log() if line["path"] == CHAT]
     assert routes == ["fallback"] * 4
 

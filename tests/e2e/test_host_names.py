@@ -12,9 +12,7 @@ from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.adapters.dns.server import DnsServer, a
 from tests.e2e.scene import Launch, Options, Scene, chat
-
-SOON = 30.0
-"""Seconds: a lookup, and the reload of a document; a busy machine takes a while."""
+from tests.extent import PATIENCE
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ async def routes_to(scene: Scene, addresses: Sequence[str]) -> None:
         assert all(one["name"] == one["address"] for one in found)
         return [one["address"] for one in found if one["state"] == "ready"] == list(addresses)
 
-    await until(has_them, SOON, f"the endpoints {addresses}")
+    await until(has_them, PATIENCE, f"the endpoints {addresses}")
 
 
 async def test_requests_follow_a_name_to_its_addresses(
@@ -56,7 +54,7 @@ async def test_requests_follow_a_name_to_its_addresses(
     async def was_asked() -> bool:
         return await scene.metric("extproc_name_lookups_total", result="ok") > 0
 
-    await until(was_asked, SOON, "a lookup")
+    await until(was_asked, PATIENCE, "a lookup")
     await routes_to(scene, [f"127.0.0.1:{port}"])
     assert (await scene.send(chat("hello"))).status == 200
 
@@ -70,7 +68,7 @@ async def test_requests_follow_a_name_to_its_addresses(
 
         await dns.stop()
         log = scene.sidecar.stderr
-        await until(lambda: "endpoint name not resolved" in log.read_text(), SOON, "a warning")
+        await until(lambda: "endpoint name not resolved" in log.read_text(), PATIENCE, "a warning")
         assert (await scene.send(chat("hello"))).status == 200
         first, *later = await scene.access_log(3)
         assert first["upstream"] == f"127.0.0.1:{port}"
@@ -104,9 +102,9 @@ async def test_the_sidecar_is_ready_once_dns_responded(dns: DnsServer, tmp_path:
         async def says_why() -> bool:
             return dns.asked("vllm.test.") > 0 and await sidecar.get("/readyz") == (503, why)
 
-        await until(says_why, SOON, why)
+        await until(says_why, PATIENCE, why)
         dns.mode = "answer"
-        await until(sidecar.is_ready, SOON, "the sidecar to be ready")
+        await until(sidecar.is_ready, PATIENCE, "the sidecar to be ready")
     finally:
         await sidecar.stop()
     assert "Traceback" not in sidecar.stderr.read_text()

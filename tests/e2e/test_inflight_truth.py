@@ -13,6 +13,7 @@ import pytest
 
 from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
+from tests.extent import PATIENCE
 
 # Real speed: a token takes 41 ms, so that requests last long enough to be looked at.
 SLOW = ("--time-scale", "1")
@@ -83,7 +84,7 @@ async def test_when_a_client_aborts_before_its_body_is_complete(
         (connections,) = (await scene.envoy.stats("http.llm.downstream_cx_active$")).values()
         return not connections
 
-    await until(gone, 2, "the client to be gone")
+    await until(gone, PATIENCE, "the client to be gone")
     assert set((await scene.envoy.stats("ext_proc.streams_started$")).values()) == {0}
     await scene.agree_on_inflight(0)
 
@@ -111,7 +112,7 @@ async def test_when_the_upstream_resets(launch: Launch, every_envoy: str) -> Non
     async def empty() -> bool:
         return await scene.sidecar.inflight() == {}
 
-    await until(empty, 2, "the ledger to be empty")
+    await until(empty, PATIENCE, "the ledger to be empty")
 
 
 async def test_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> None:

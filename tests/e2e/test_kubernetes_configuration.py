@@ -16,6 +16,7 @@ from tests.e2e.cluster_scene import (
     statuses,
 )
 from tests.e2e.scene import Json, chat
+from tests.extent import PATIENCE
 
 RELOADS = "extproc_config_reloads_total"
 
@@ -40,9 +41,9 @@ async def test_a_hundred_edits_under_load_fail_no_request(deploy: Deploy) -> Non
         for edit in range(100):
             strategy = ("PrefixHash", "LeastLoad", "RoundRobin", "Random")[edit % 4]
             await scene.configure(document(strategy, 100 + edit))
-        await until(partial(strategy_is, scene, "Random"), 10, "the last edit to be in force")
+        await until(partial(strategy_is, scene, "Random"), PATIENCE, "the last edit to be in force")
         await scene.configure(document("PrefixHash"))
-        await until(partial(strategy_is, scene, "PrefixHash"), 10, "one more edit")
+        await until(partial(strategy_is, scene, "PrefixHash"), PATIENCE, "one more edit")
     assert statuses(answers) == {200}
     assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
     # Edits that come faster than they can be applied may be skipped, but none is refused.
@@ -60,7 +61,7 @@ async def test_a_refused_document_is_told_as_an_event_and_the_last_good_stays(
 ) -> None:
     scene = await deploy(ClusterOptions(replicas=2))
     await scene.configure({"models": [{"name": "llama", **FROM_SERVICE, "strategy": "Typo"}]})
-    await until(partial(reached, scene, "failure", 1), 5, "the refusal")
+    await until(partial(reached, scene, "failure", 1), PATIENCE, "the refusal")
     assert await scene.metric("extproc_config_last_reload_successful") == 0
     assert (await scene.send(chat("hello"))).status == 200
     (event,) = await scene.api.objects("events", NAMESPACE)
@@ -74,8 +75,8 @@ async def test_a_refused_document_is_told_as_an_event_and_the_last_good_stays(
     )
 
     await scene.configure(document("LeastLoad"))
-    await until(partial(reached, scene, "success", 2), 5, "the correction")
-    await until(partial(has_events, scene, 2), 5, "the second event")
+    await until(partial(reached, scene, "success", 2), PATIENCE, "the correction")
+    await until(partial(has_events, scene, 2), PATIENCE, "the second event")
     assert await scene.metric("extproc_config_last_reload_successful") == 1
     assert set(await events(scene)) == {("Warning", "ModelsRefused"), ("Normal", "ModelsAccepted")}
 
@@ -87,10 +88,12 @@ async def has_events(scene: ClusterScene, count: int) -> bool:
 async def test_a_deleted_config_map_leaves_the_last_good_in_force(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=2))
     await scene.api.delete("ConfigMap", NAMESPACE, CONFIG_MAP)
-    await until(lambda: "deleted, the last good" in scene.sidecar.error_output(), 5, "the log line")
+    await until(
+        lambda: "deleted, the last good" in scene.sidecar.error_output(), PATIENCE, "the log line"
+    )
     assert (await scene.send(chat("hello"))).status == 200
     await scene.configure(document("RoundRobin"))
-    await until(partial(strategy_is, scene, "RoundRobin"), 5, "the new document")
+    await until(partial(strategy_is, scene, "RoundRobin"), PATIENCE, "the new document")
     assert (await scene.sidecar.get("/readyz"))[0] == 200
 
 

@@ -21,6 +21,7 @@ from tests.e2e.cluster_scene import (
     statuses,
 )
 from tests.e2e.scene import Json, chat
+from tests.extent import PATIENCE
 
 
 async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -> None:
@@ -130,14 +131,14 @@ async def test_a_thousand_endpoints_and_fifty_models_beside_a_loaded_one(deploy:
     async with scene.load(clients=8) as answers:
         began = time.monotonic()
         await scene.api.apply(*slices(ready=100))
-        await until(lambda: has("other-0", 1200), 20, "1,200 endpoints")
+        await until(lambda: has("other-0", 1200), PATIENCE, "1,200 endpoints")
         found = time.monotonic() - began
         await scene.api.apply(*slices(ready=90))
-        await until(lambda: has("other-0", 1080), 20, "1,080 endpoints")
+        await until(lambda: has("other-0", 1080), PATIENCE, "1,080 endpoints")
         for i in range(1, 49):
             pod = [(f"198.18.99.{i}", f"pod-{i}", READY)]
             await scene.api.apply(endpoint_slice(f"other-{i}", NAMESPACE, f"other-{i}", pod))
         for i in range(1, 49):
-            await until(partial(has, f"other-{i}", 1), 10, f"an endpoint of other-{i}")
+            await until(partial(has, f"other-{i}", 1), PATIENCE, f"an endpoint of other-{i}")
     assert statuses(answers) == {200}
     print(f"1,200 endpoints in 12 slices were found after {found:.2f} s")

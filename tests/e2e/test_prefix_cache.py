@@ -26,6 +26,7 @@ from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.scene import CHAT, MODEL, Json, Launch, Options, Reply, Scene, chat
+from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50")
 TOKEN_BYTES = 4
@@ -260,8 +261,10 @@ class TestAReplicaThatDies:
                 )
             )
             load = Load(scene, self.CLIENTS)
-            await until(lambda: len(load.homes) == self.CLIENTS, 5, "all clients to be served")
-            await until(lambda: said_to_have_computed(scene, address), 5, "its counters")
+            await until(
+                lambda: len(load.homes) == self.CLIENTS, PATIENCE, "all clients to be served"
+            )
+            await until(lambda: said_to_have_computed(scene, address), PATIENCE, "its counters")
             homes = dict(load.homes)
             assert address in homes.values()
             await mortal.kill()
@@ -278,7 +281,9 @@ class TestAReplicaThatDies:
             assert line["attempts"] == (2 if line["decision"]["endpoint"] == address else 1)
 
         async with replica_at(port, tmp_path / "second life"):
-            await until(lambda: believed_to_be_empty(scene, address), 10, "it to be forgotten")
+            await until(
+                lambda: believed_to_be_empty(scene, address), PATIENCE, "it to be forgotten"
+            )
             bodies = [load.body(client) for client, home in homes.items() if home == address]
             trials = 0
 
@@ -289,7 +294,7 @@ class TestAReplicaThatDies:
                 endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
                 return all(endpoint["state"] == "ready" for endpoint in endpoints)
 
-            await until(is_in_service, 15, "it to be tried again")
+            await until(is_in_service, PATIENCE, "it to be tried again")
             bodies += [chat(text(f"fresh {i}", 1_000)) for i in range(12)]
             found = await decided(scene, bodies)
         assert address in {decision["endpoint"] for decision in found}
@@ -376,7 +381,7 @@ class TestAnAnswerThatIsShown:
                     {**chat(text("hello", 1_600), model="fixed"), "user": name}
                 )
                 assert reply.body == answer
-            await until(lambda: counted(scene, "fixed", 2), 3, "two answers to be counted")
+            await until(lambda: counted(scene, "fixed", 2), PATIENCE, "two answers to be counted")
         assert await metric(scene, "extproc_answered_prompt_tokens_total", "fixed") == 800
         assert await metric(scene, "extproc_answered_cached_tokens_total", "fixed") == 640
         # Of the first nothing was thought to be cached, of the second nearly everything.
@@ -396,7 +401,7 @@ class TestAnAnswerThatIsShown:
             messages.append({"role": "user", "content": text(f"more {turn}", 400)})
         # One without: nothing to be counted.
         assert b'"usage"' not in (await scene.send({**chat("hello"), "stream": True})).body
-        await until(lambda: counted(scene, MODEL, 6), 3, "six answers to be counted")
+        await until(lambda: counted(scene, MODEL, 6), PATIENCE, "six answers to be counted")
         said = sum(usage["prompt_tokens"] for usage in usages)
         found = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
         assert found > 0.6 * said
@@ -481,10 +486,10 @@ class TestAnotherModelsDocument:
     ) -> None:
         scene = await launch(cached(strategy="PrefixHash"))
         load = Load(scene, 12)
-        await until(lambda: len(load.homes) == 12, 5, "all clients to be served")
+        await until(lambda: len(load.homes) == 12, PATIENCE, "all clients to be served")
         await self.change(scene, Options(strategy="PrefixCache"), [])
         hits = "extproc_predicted_cached_tokens_total"
-        await until(lambda: above(scene, hits, 10_000), 5, "the cache to be made use of")
+        await until(lambda: above(scene, hits, 10_000), PATIENCE, "the cache to be made use of")
         sent = await load.stop()
         assert not load.failures
         log = await decisions(scene, sent)
@@ -509,7 +514,7 @@ class TestAnotherModelsDocument:
             model = (await scene.sidecar.state())[MODEL]
             return (model["strategy"], model["adapters"]) == (options.strategy, adapters)
 
-        await until(in_force, 5, "the change to be in force")
+        await until(in_force, PATIENCE, "the change to be in force")
 
 
 async def above(scene: Scene, name: str, value: float) -> bool:

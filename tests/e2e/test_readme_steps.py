@@ -20,6 +20,7 @@ from extproc.lab.stack.envoy import Envoy, envoy_binary
 from extproc.lab.stack.processes import free_port, until
 from tests.e2e.forked import ForkedFleet
 from tests.envoy.texts import APP, JSON_LOG, configuration, listener
+from tests.extent import PATIENCE
 
 README = Path(__file__).parents[2] / "README.md"
 HEADING = "## Add it to an Envoy you already run"
@@ -92,7 +93,7 @@ async def test_a_request_is_decided_after_the_five_steps(
                 return got.status == 200
         return False
 
-    await until(ready, 20, "the sidecar to be ready")
+    await until(ready, PATIENCE, "the sidecar to be ready")
     config = yaml.safe_load((tmp_path / "your.yaml").read_text())
     config["admin"] = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}}
     envoy = Envoy(config, tmp_path)
@@ -101,7 +102,7 @@ async def test_a_request_is_decided_after_the_five_steps(
     port = str(envoy.ports["llm"])
     answer = json.loads(run(("sh", request[1].replace(":8080/", f":{port}/"))))
     assert answer["choices"], answer
-    await until(lambda: len(envoy.access_log()) >= 1, 10, "a line in the access log")
+    await until(lambda: len(envoy.access_log()) >= 1, PATIENCE, "a line in the access log")
     (line,) = envoy.access_log()
     assert line["endpoint"] in replicas.addresses
     assert line["reason"] == "prefix"

@@ -6,6 +6,7 @@ import pytest
 
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import CHAT, Launch, Options, Reply, chat
+from tests.extent import PATIENCE
 
 INVALID_BODIES = {
     "not JSON": b"hello",
@@ -57,7 +58,7 @@ async def test_refusals_are_logged_one_line_each_without_the_prompt(launch: Laun
     def lines() -> list[str]:
         return [line for line in scene.sidecar.error_output().splitlines() if "refused" in line]
 
-    await until(lambda: len(lines()) >= 2, 5, "the log")
+    await until(lambda: len(lines()) >= 2, PATIENCE, "the log")
     assert len(lines()) == 2
     assert secret not in scene.sidecar.error_output()
 

@@ -10,6 +10,7 @@ from typing import Any
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import Launch, Options, Scene, chat
+from tests.extent import PATIENCE
 
 SLOW = ("--time-scale", "1")
 QUICK = ("--time-scale", "50")
@@ -30,7 +31,7 @@ async def rewrite(scene: Scene, document: dict[str, Any], result: str) -> None:
     async def seen() -> bool:
         return await reloads(scene, result) > before
 
-    await until(seen, 5, f"a reload with {result}")
+    await until(seen, PATIENCE, f"a reload with {result}")
 
 
 async def test_reloading_under_load_loses_no_request(launch: Launch) -> None:
@@ -79,7 +80,7 @@ async def test_a_bad_document_leaves_the_last_good_in_force(launch: Launch) -> N
     _, metrics = await scene.sidecar.get("/metrics")
     assert "extproc_config_last_reload_successful 0.0" in metrics
     why = "models[0].strategy: unknown key"
-    await until(lambda: why in scene.sidecar.error_output(), 5, "the log to say why")
+    await until(lambda: why in scene.sidecar.error_output(), PATIENCE, "the log to say why")
     assert (await scene.send(chat("hello"))).status == 200
 
     document = Options(adapters=["sql-lora"]).models(scene.replicas.addresses)

@@ -25,6 +25,7 @@ from tests.e2e.scene import (
     routes_of,
     show_bodies,
 )
+from tests.extent import PATIENCE
 
 # A path whose requests cost an upstream nothing, however long they are.
 PLAIN = "/v1/embeddings"
@@ -181,7 +182,7 @@ async def in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
     writer.write(head.encode() + body[:cut])
     await asyncio.sleep(0.02)
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
     return answer.decode()
 
@@ -213,7 +214,7 @@ async def test_a_body_with_trailers_arrives_under_the_new_name(
         writer.write(f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\n".encode())
         writer.write(b"transfer-encoding: chunked\r\ntrailer: x-checksum\r\n\r\n")
         writer.write(b"%x\r\n%s\r\n0\r\nx-checksum: 1\r\n\r\n" % (len(body), body))
-        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
         writer.close()
         assert upstream.arrived == Arrived(sized(LONG, 100), None)
 

@@ -7,6 +7,7 @@ import signal
 
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, Json, Launch, Options, Scene, chat
+from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50")
 LORA = (*QUICK, "--model", MODEL, "--max-loras", "2", "--adapters", "sql")
@@ -28,7 +29,7 @@ async def all_are_known(scene: Scene) -> None:
     async def known() -> bool:
         return all(endpoint["signals"] for endpoint in (await endpoints(scene)).values())
 
-    await until(known, 5, "all replicas to have said how they are")
+    await until(known, PATIENCE, "all replicas to have said how they are")
 
 
 async def test_they_are_shown_with_their_age(launch: Launch) -> None:
@@ -42,7 +43,7 @@ async def test_they_are_shown_with_their_age(launch: Launch) -> None:
         shown = (await endpoints(scene))[reply.replica]["signals"]
         return (shown["loaded_adapters"], shown["max_loras"]) == (["sql"], 2)
 
-    await until(adapter_is_told, 5, "the adapter to be seen")
+    await until(adapter_is_told, PATIENCE, "the adapter to be seen")
     for endpoint in (await endpoints(scene)).values():
         assert endpoint["adapters"] == ["sql"]
         shown = endpoint["signals"]
@@ -89,7 +90,7 @@ async def test_an_adapter_is_served_while_a_replica_has_it(launch: Launch) -> No
     async def is_served() -> bool:
         return (await answer("law"))[0] == 200
 
-    await until(is_served, 3, "the adapter to be served")
+    await until(is_served, PATIENCE, "the adapter to be served")
     assert {await answer("law") for _ in range(5)} == {(200, first)}
     assert (await scene.sidecar.state())[MODEL]["adapters"] == ["law", "sql"]
 
@@ -99,7 +100,7 @@ async def test_an_adapter_is_served_while_a_replica_has_it(launch: Launch) -> No
     async def is_unknown() -> bool:
         return await answer("law") == (404, "model_not_found")
 
-    await until(is_unknown, 3, "the adapter to be unknown")
+    await until(is_unknown, PATIENCE, "the adapter to be unknown")
     assert (await answer("sql"))[0] == 200
 
 
@@ -120,16 +121,16 @@ async def test_a_frozen_replica_grows_old_and_holds_nothing_up(launch: Launch) -
         return any('result="timeout"' in line for line in await readings(scene))
 
     scene.replicas.signal(signal.SIGSTOP)
-    await until(are_old, 6, "the signals to grow old")
-    await until(timeouts_are_counted, 3, "a reading to be given up")
+    await until(are_old, PATIENCE, "the signals to grow old")
+    await until(timeouts_are_counted, PATIENCE, "a reading to be given up")
     # Decisions are made as ever: who is asked cannot answer, but was chosen.
     waiting = [asyncio.create_task(scene.send(chat(f"user {i}"))) for i in range(6)]
 
     async def are_decided() -> bool:
         return sum((await scene.sidecar.inflight()).values()) == len(waiting)
 
-    await until(are_decided, 2, "six decisions")
+    await until(are_decided, PATIENCE, "six decisions")
     assert {one["inflight"] for one in (await endpoints(scene)).values()} == {2}
     scene.replicas.signal(signal.SIGCONT)
     assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
-    await until(are_new, 8, "the signals to be new")
+    await until(are_new, PATIENCE, "the signals to be new")

@@ -22,6 +22,7 @@ from extproc.lab.simulation.sidecars import Routing
 from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 from tests.e2e.scene import MODEL, Launch, Options, Scene
+from tests.extent import PATIENCE
 
 REPLICAS = 3
 KV_TOKENS = 12_000  # so few that the caches forget
@@ -72,7 +73,7 @@ def simulated(scene: Scene) -> Summary:
 async def test_hits_and_throughput_are_those_of_the_simulation(launch: Launch) -> None:
     arguments = ["--time-scale", str(TIME_SCALE), "--kv-tokens", str(KV_TOKENS)]
     scene: Scene = await launch(Options(replicas=REPLICAS, replica_arguments=arguments))
-    real = await asyncio.wait_for(measured(scene), 90)
+    real = await asyncio.wait_for(measured(scene), PATIENCE)
     ours = await asyncio.to_thread(simulated, scene)
     assert real.failed == 0
     assert (real.completed, real.total_input_tokens, real.total_output_tokens) == (

@@ -15,6 +15,7 @@ from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import FROM_SERVICE, ClusterOptions, Deploy
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import Json, Launch, Options, Reply, Scene, chat
+from tests.extent import PATIENCE
 
 STABLE, CANARY = ("--model", "meta/llama-8b"), ("--model", "llama-next")
 FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
@@ -115,7 +116,7 @@ async def test_a_target_without_endpoints_is_passed_over(deploy: Deploy) -> None
         async def is_so() -> bool:
             return len(await scene.ready("stable")) == count
 
-        await until(is_so, 5, f"{count} pods to be ready")
+        await until(is_so, PATIENCE, f"{count} pods to be ready")
 
     await ready(1)
     before = await ask_all(scene, contents)

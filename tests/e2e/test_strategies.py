@@ -13,6 +13,7 @@ from extproc.core.schema import StrategyName
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
+from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50", "--model", MODEL)
 BY_CHANCE = {"Random", "PrefixHash"}
@@ -46,7 +47,7 @@ async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
     async def in_force() -> bool:
         return "Chain" in await scene.sidecar.state()
 
-    await until(in_force, 5, "every strategy to be in force")
+    await until(in_force, PATIENCE, "every strategy to be in force")
     for lines, strategy in enumerate(get_args(StrategyName), start=1):
         bodies = (chat(f"question {i}", model=strategy, tokens=20) for i in range(24))
         replies = await asyncio.gather(*(scene.send(body) for body in bodies))
@@ -82,7 +83,7 @@ async def test_those_that_read_signals_send_to_the_shorter_queue(
         known = {e["address"]: e["signals"] for e in endpoints}
         return bool(known[busy] and known[busy]["waiting"] >= 5)
 
-    await until(seen, 10, "the queue to be seen")
+    await until(seen, PATIENCE, "the queue to be seen")
     replies = [await scene.send(chat(f"short {i}")) for i in range(6)]
     assert {reply.replica for reply in replies} <= set(others)
     for task in direct:
@@ -99,7 +100,7 @@ class TestAdapters:
             )
         )
         # Not configured: the endpoints say that they have it.
-        await until(lambda: all_have(scene, "med"), 5, "an adapter to be discovered")
+        await until(lambda: all_have(scene, "med"), PATIENCE, "an adapter to be discovered")
         homes: dict[str, set[str]] = {"sql": set(), "law": set(), "med": set()}
         for i in range(8):
             for adapter, home in homes.items():

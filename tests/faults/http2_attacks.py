@@ -226,6 +226,7 @@ ATTACKS: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     attack, port = ATTACKS[sys.argv[1]], int(sys.argv[2])
+    print("ready", flush=True)
     while True:
         with suppress(OSError):
             attack(port)

@@ -16,8 +16,9 @@ import aiohttp
 from extproc.lab.stand_ins import openai_shapes, tokens
 from extproc.lab.stand_ins.openai_requests import chat_request
 from tests.e2e.scene import CHAT, MODEL, Json, Scene, chat
+from tests.extent import extent
 
-CLIENTS = 200
+CLIENTS = extent(40, full=200)
 PACE = ("--time-scale", "1", "--max-num-seqs", "1000", "--kv-tokens", "1000000")
 """Of replicas on which so many streams leave a core for all the others: a token takes 50 ms."""
 

@@ -13,17 +13,17 @@ from extproc.lab.api_server.builders import config_map
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
-from tests.extent import extent
+from tests.extent import PATIENCE, extent, limit
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 # `make test-outages` asks for a whole minute.
-OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "4"))
-CONVERGENCE_SECONDS = 35
+OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "2"))
+CONVERGENCE_SECONDS = limit(35)
 
 DOWN = [{"listening": False}, {"frozen": True}, {"failing": 503}, {"forbidden": ["endpointslices"]}]
-SILENT_CLIENTS = extent(50, full=CLIENTS)
-"""Half a minute takes the whole of `make test` less long with these."""
+SILENT_CLIENTS = extent(10, full=CLIENTS)
+"""Few, because the test lasts half a minute."""
 UP = {"listening": True, "frozen": False, "failing": 0, "forbidden": []}
 
 
@@ -48,7 +48,7 @@ async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: 
         began = time.monotonic()
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS)
         took = time.monotonic() - began
-        assert await scene.metric("extproc_discovery_age_seconds", model="llama") < 2
+        assert await scene.metric("extproc_discovery_age_seconds", model="llama") < limit(2)
     lost(report, streams, f"caught up {took:.1f} s after its return")
     assert streams.outcomes.keys() == {WHOLE}
     assert {line["route"] for line in await scene.access_log(streams.whole)} == {"chosen"}
@@ -72,12 +72,12 @@ async def test_watch_410(deploy: Deploy, report: Report) -> None:
 
     async with streaming(scene) as streams:
         for times in range(1, 4):
-            await until(both_watch, 10, "ConfigMap and slices to be watched")
+            await until(both_watch, PATIENCE, "ConfigMap and slices to be watched")
             await asyncio.sleep(1)
             await scene.api.apply(config_map(NAMESPACE, "unrelated", {"turn": str(times)}))
             await scene.api.compact()
             await scene.api.drop_watches(abort=True)
-            await until(partial(expired, times), 10, "the version to expire")
+            await until(partial(expired, times), PATIENCE, "the version to expire")
     lists = await count("lists", "ok")
     lost(report, streams, f"{lists - 1:g} lists anew")
     assert streams.outcomes.keys() == {WHOLE}
@@ -111,7 +111,7 @@ async def test_apiserver_late(deploy: Deploy, report: Report) -> None:
     scene = await deploy(ClusterOptions(replicas=2, start_sidecar=False, replica_arguments=PACE))
     await scene.api.faults(listening=False)
     scene.sidecar.spawn()
-    await until(lambda: answers_admin(scene), 10, "the admin port")
+    await until(lambda: answers_admin(scene), PATIENCE, "the admin port")
     async with streaming(scene) as streams:
         log = await scene.access_log(CLIENTS)
         status, why = await scene.sidecar.get("/readyz")

@@ -28,8 +28,8 @@ from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 from tests.faults.traps import mutated, seeds
 from tests.faults.work import Work, counted
 
-CASES = extent(20_000, full=100_000)
-THROUGH_ENVOY = 400
+CASES = extent(5_000, full=100_000)
+THROUGH_ENVOY = extent(200, full=400)
 AT_ONCE = 50
 SEED = int(os.environ.get("EXTPROC_FUZZ_SEED", "1"))
 WORST_SECONDS = 0.05

@@ -12,14 +12,14 @@ from extproc.adapters.configuration.document import MAX_BYTES
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import Json, Launch, Options, Scene, chat
-from tests.extent import extent
+from tests.extent import PATIENCE, extent, limit
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 
 RELOADS_PER_SECOND = 100
-RELOAD_SECONDS = extent(4, full=20)
+RELOAD_SECONDS = extent(2, full=20)
 
-STALL_SECONDS = 0.5
+STALL_SECONDS = limit(0.5)
 """That a decision may take while a large document comes in force."""
 
 SUCCESSFUL = "extproc_config_last_reload_successful"
@@ -38,7 +38,7 @@ async def is_successful(scene: Scene, wanted: bool) -> None:
     async def is_so() -> bool:
         return await metric(scene, SUCCESSFUL) == wanted
 
-    await until(is_so, 5, f"{SUCCESSFUL} to be {wanted:d}")
+    await until(is_so, PATIENCE, f"{SUCCESSFUL} to be {wanted:d}")
 
 
 def file_of(scene: Scene) -> Path:
@@ -107,7 +107,7 @@ async def test_config_large(launch: Launch, report: Report) -> None:
             asked = time.monotonic()
             await scene.send(chat("hello", model="nobody"))
             waits.append(time.monotonic() - asked)
-            assert time.monotonic() - began < 30
+            assert time.monotonic() - began < limit(30)
         took = time.monotonic() - began
         put(file_of(scene), file_of(scene).read_bytes() + b"#" * MAX_BYTES)
         await is_successful(scene, False)
@@ -147,7 +147,7 @@ async def test_config_reloads(launch: Launch, report: Report) -> None:
         async def is_last() -> bool:
             return await strategy(scene) == "Random"
 
-        await until(is_last, 5, "the last document to be in force")
+        await until(is_last, PATIENCE, "the last document to be in force")
     report.lost(
         failed=streams.failed,
         cut=streams.cut,

@@ -9,14 +9,14 @@ import pytest
 
 from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CONFIGS, MODEL, Json, Launch, Options, Scene, chat, chosen_endpoint
-from tests.extent import FULL
+from tests.extent import FULL, PATIENCE, limit
 from tests.faults.engines import Engine
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 CROWD = 1_000
 FALLBACKS = [one for one in CONFIGS if one != "fail-closed.yaml"] if FULL else ["envoy.yaml"]
-TRUTH_SECONDS = 1
+TRUTH_SECONDS = limit(1)
 
 
 def beside(address: str, config: str = "envoy.yaml") -> Options:
@@ -36,7 +36,7 @@ async def ledger_agrees(scene: Scene, address: str, held: int) -> float:
     async def agrees() -> bool:
         return (await scene.sidecar.inflight()).get(address, 0) == held
 
-    await until(agrees, 5, f"{held} requests counted on {address}")
+    await until(agrees, PATIENCE, f"{held} requests counted on {address}")
     return time.monotonic() - began
 
 
@@ -48,7 +48,7 @@ async def crowd(scene: Scene, streams: Streams, length: int) -> list[asyncio.Tas
     async def are_in_flight() -> bool:
         return sum((await scene.sidecar.inflight()).values()) == CLIENTS
 
-    await until(are_in_flight, 10, f"{CLIENTS} streams")
+    await until(are_in_flight, PATIENCE, f"{CLIENTS} streams")
     return tasks
 
 
@@ -80,7 +80,7 @@ async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> Non
         report.tried(f"one of 4 endpoints dies under {CLIENTS} streams")
         streams = Streams()
         tasks = await crowd(scene, streams, length=60)
-        await until(lambda: victim.held == CLIENTS // 4, 5, "the victim to hold its share")
+        await until(lambda: victim.held == CLIENTS // 4, PATIENCE, "the victim to hold its share")
         own = victim.held
         victim.die()
         took = await ledger_agrees(scene, victim.address, 0)
@@ -167,7 +167,9 @@ async def test_endpoint_silent(launch: Launch, report: Report) -> None:
         report.tried(f"one of 4 endpoints accepts and never answers, under {CLIENTS} streams")
         streams = Streams()
         tasks = await crowd(scene, streams, length=60)
-        await until(lambda: streams.whole == CLIENTS * 3 // 4, 20, "the others' streams to end")
+        await until(
+            lambda: streams.whole == CLIENTS * 3 // 4, PATIENCE, "the others' streams to end"
+        )
         await ledger_agrees(scene, silent.address, silent.held)
         own = silent.held
         for task in tasks:

@@ -20,6 +20,7 @@ from extproc.lab.load import limits
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, Json, Launch, Options, Scene, chat, ext_proc_filter
+from tests.extent import PATIENCE, extent
 from tests.faults.http2_client import Http2Client
 from tests.faults.inside_sidecar import prepare
 from tests.faults.report import Report
@@ -27,7 +28,11 @@ from tests.faults.streams import CLIENTS, PACE, Streams, streaming
 
 ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
 SLOW_AND_ROOMY = ("--time-scale", "0.4", *ROOMY[2:])
+STREAMS = extent(1_100, full=2_000)
+"""More than the 1,024 requests that Envoy allows by default."""
+
 FILES = 64
+JUMPING_SECONDS = extent(2, full=5)
 LINES = 3_000
 WALL_CLOCK = re.compile(
     r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
@@ -53,10 +58,10 @@ def with_keepalive(config: Json) -> None:
 @asynccontextmanager
 async def held(scene: Scene, report: Report, streams: Streams, number: int) -> AsyncIterator[None]:
     """Sees that so many streams are all in flight at once meanwhile, and overflow no breaker."""
-    agreed = asyncio.create_task(scene.agree_on_inflight(number, seconds=120))
+    agreed = asyncio.create_task(scene.agree_on_inflight(number, seconds=2 * PATIENCE))
     yield
     await agreed
-    await scene.agree_on_inflight(0, seconds=5)
+    await scene.agree_on_inflight(0)
     overflows = sum((await scene.envoy.stats(OVERFLOWS)).values())
     routes = {line["route"] for line in await scene.access_log(number)}
     report.lost(failed=streams.failed, cut=streams.cut, overflows=overflows)
@@ -64,11 +69,13 @@ async def held(scene: Scene, report: Report, streams: Streams, number: int) -> A
 
 
 async def test_breakers(launch: Launch, report: Report) -> None:
-    """Two thousand streams at once overflow nothing, and are all counted."""
-    scene = await launch(Options(change_config=patient, replica_arguments=ROOMY, patience=120))
-    report.tried("2,000 streams at once")
+    """More streams at once than Envoy allows by default overflow nothing, and are all counted."""
+    scene = await launch(
+        Options(change_config=patient, replica_arguments=ROOMY, patience=2 * PATIENCE)
+    )
+    report.tried(f"{STREAMS:,} streams at once")
     streams = Streams()
-    bodies = [chat(f"user {i}", tokens=140) for i in range(2_000)]
+    bodies = [chat(f"user {i}", tokens=140) for i in range(STREAMS)]
     async with held(scene, report, streams, len(bodies)):
         await asyncio.gather(*(streams.one(scene, body) for body in bodies))
 
@@ -92,7 +99,7 @@ async def test_breakers_10k(launch: Launch, report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds", [5, pytest.param(900, marks=pytest.mark.soak)], ids=["5s", "15m"]
+    "seconds", [2, pytest.param(900, marks=pytest.mark.soak)], ids=["2s", "15m"]
 )
 async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> None:
     """An idle connection that is pinged ten times a second is never told too_many_pings."""
@@ -128,15 +135,18 @@ async def test_clock_jump(
     looks = tmp_path / "looks"
     prepare(monkeypatch, clock=looks)
     scene = await launch(Options(strategy="LeastQueue", replica_arguments=PACE))
-    report.tried("every look at the wall clock a day forward or back, in turn, for 3 s of streams")
+    report.tried(
+        "every look at the wall clock a day forward or back, in turn, "
+        f"for {JUMPING_SECONDS} s of streams"
+    )
     async with streaming(scene) as streams:
-        await asyncio.sleep(3)
+        await asyncio.sleep(JUMPING_SECONDS)
         endpoints = (await scene.sidecar.state())["llama"]["endpoints"]
     ages = [endpoint["signals"]["age_seconds"] for endpoint in endpoints]
     routes = {line["route"] for line in scene.envoy.access_log()}
     await scene.agree_on_inflight(0)
     scene.sidecar.signal(signal.SIGTERM)
-    assert await scene.sidecar.wait(5) == 0
+    assert await scene.sidecar.wait(PATIENCE) == 0
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
@@ -145,7 +155,7 @@ async def test_clock_jump(
     assert looks.stat().st_size > 0, "the clock did not jump"
     assert streams.outcomes.keys() == {"whole"}
     assert routes == {"chosen"}
-    assert all(0 <= age < 3 for age in ages)
+    assert all(0 <= age < PATIENCE for age in ages)
 
 
 async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
@@ -167,7 +177,7 @@ async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
             in_force: str = (await scene.sidecar.state())["llama"]["strategy"]
             return in_force == "Random"
 
-        await until(is_in_force, 5, "the changed document to be in force")
+        await until(is_in_force, PATIENCE, "the changed document to be in force")
         used = files(scene)
         for writer in opened:
             writer.transport.abort()
@@ -192,7 +202,7 @@ async def restart_logging_to(scene: Scene, stderr: Path) -> None:
     # Not `start`, which would read a complaint from there.
     scene.sidecar.stderr = stderr
     scene.sidecar.spawn()
-    await until(scene.sidecar.is_ready, 10, "the sidecar to be ready")
+    await until(scene.sidecar.is_ready, PATIENCE, "the sidecar to be ready")
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
@@ -207,7 +217,7 @@ async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
     await scene.agree_on_inflight(0)
     routes = scene.routes()
     scene.sidecar.signal(signal.SIGTERM)
-    code = await scene.sidecar.wait(5)
+    code = await scene.sidecar.wait(PATIENCE)
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
@@ -249,7 +259,7 @@ async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -
     )
     pipe = tmp_path / "unread"
     # Who waits for its log answers nobody, metrics included.
-    async with unread(pipe), asyncio.timeout(25):
+    async with unread(pipe), asyncio.timeout(4 * PATIENCE):
         await restart_logging_to(scene, pipe)
         async with streaming(scene) as streams:
             statuses = await many(scene)
@@ -259,7 +269,7 @@ async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -
         dropped = await scene.metric("extproc_log_lines_dropped_total")
         routes = scene.routes()
         scene.sidecar.signal(signal.SIGTERM)
-        code = await scene.sidecar.wait(5)
+        code = await scene.sidecar.wait(PATIENCE)
     report.lost(
         failed=streams.failed,
         cut=streams.cut,

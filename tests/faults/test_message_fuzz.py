@@ -43,7 +43,7 @@ from tests.faults.report import Report
 from tests.faults.traps import GOOD, TRAPS
 
 PROCESS = f"/{SERVICE}/Process"
-RUNS = extent(100, full=2_000)
+RUNS = extent(40, full=2_000)
 STEPS = 30
 
 SHOWN = [BodyMode.BUFFERED_PARTIAL, BodyMode.BUFFERED, NONE]

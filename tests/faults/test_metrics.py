@@ -15,10 +15,10 @@ from tests.faults.bad_metrics import FAULTS, Engine
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 
-NAMES = extent(20_000, full=100_000)
-THROUGH_ENVOY = 500
+NAMES = extent(5_000, full=100_000)
+THROUGH_ENVOY = extent(150, full=500)
 GROWTH_BYTES = 32 * 2**20
-BAD_SECONDS = extent(4, full=15)
+BAD_SECONDS = extent(2, full=15)
 
 
 async def test_bad_metrics(launch: Launch, report: Report) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from extproc.lab.stack.processes import free_port
 from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from tests.e2e.scene import Json, Launch, Options
+from tests.extent import PATIENCE, limit
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 from tests.faults.watcher import GOAWAY, Watcher
@@ -23,10 +24,10 @@ async def replaced(sidecar: SidecarProcess) -> tuple[float, list[str]]:
     watcher = await Watcher.of(sidecar.listen)
     began = time.monotonic()
     sidecar.signal(signal.SIGTERM)
-    await asyncio.wait_for(watcher.left.wait(), 5)
+    await asyncio.wait_for(watcher.left.wait(), PATIENCE)
     assert (await sidecar.get("/readyz"))[0] == 503
     watcher.close()
-    assert await sidecar.wait(GRACE + 2) == 0
+    assert await sidecar.wait(PATIENCE) == 0
     took = time.monotonic() - began
     await sidecar.start()
     return took, watcher.heard
@@ -67,4 +68,4 @@ async def test_sidecar_sigterm(launch: Launch, report: Report, tmp_path: Path) -
     assert streams.outcomes.keys() == {"whole"}
     for took, heard in drains:
         assert heard == ["SERVING", "NOT_SERVING", GOAWAY]
-        assert took < GRACE
+        assert took < limit(GRACE)

@@ -10,16 +10,16 @@ from collections import Counter
 import pytest
 
 from tests.e2e.scene import Launch, Options, Scene, chat
-from tests.extent import extent
+from tests.extent import PATIENCE, extent, limit
 from tests.faults.canary import Canary
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 
-KILLS = extent(3, full=12)
+KILLS = extent(2, full=12)
 KILL_SECONDS = extent(2, full=5)
 """From one death to the next."""
 
-FROZEN_SECONDS = extent(4, full=10)
+FROZEN_SECONDS = extent(3, full=10)
 MESSAGE_TIMEOUT = 2
 """Of envoy.yaml: what a request waits for a sidecar that hangs, once."""
 
@@ -45,7 +45,7 @@ async def test_sidecar_sigkill(launch: Launch, more: int, report: Report) -> Non
                 await scene.sidecar.kill()
                 await asyncio.sleep(KILL_SECONDS / 2)
                 await scene.sidecar.start()
-                resumed.append(await decided_again(scene, 5))
+                resumed.append(await decided_again(scene, PATIENCE))
                 await asyncio.sleep(KILL_SECONDS / 2)
         report.lost(
             failed=streams.failed,
@@ -55,7 +55,7 @@ async def test_sidecar_sigkill(launch: Launch, more: int, report: Report) -> Non
         )
         assert canary.connections == 0
     assert streams.outcomes.keys() == {"whole"}
-    assert max(resumed) < 1
+    assert max(resumed) < limit(1)
     routes = Counter(line["route"] for line in scene.envoy.access_log())
     assert routes["fallback"] > 0
     await scene.agree_on_inflight(0)
@@ -72,7 +72,7 @@ async def test_sidecar_frozen(launch: Launch, report: Report) -> None:
         waited = time.monotonic() - began
         await asyncio.sleep(max(0.0, FROZEN_SECONDS - waited))
         scene.sidecar.signal(signal.SIGCONT)
-        resumed = await decided_again(scene, 5)
+        resumed = await decided_again(scene, PATIENCE)
     report.lost(
         failed=streams.failed + sum(reply.status != 200 for reply in replies),
         cut=streams.cut,
@@ -81,5 +81,5 @@ async def test_sidecar_frozen(launch: Launch, report: Report) -> None:
     )
     assert {reply.status for reply in replies} == {200}
     assert streams.outcomes.keys() == {"whole"}
-    assert streams.slowest_begin < MESSAGE_TIMEOUT + 1
+    assert streams.slowest_begin < limit(MESSAGE_TIMEOUT + 1)
     await scene.agree_on_inflight(0)

@@ -15,6 +15,7 @@ from tests.e2e.scene import Launch, Options, Reply, Scene
 from tests.edge.envoy import DUPLEX, request_body, request_headers
 from tests.edge.grpc_client import GrpcClient
 from tests.edge.streams import Sidecar
+from tests.extent import PATIENCE
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, streaming
 
@@ -29,7 +30,6 @@ without a length is shown whole."""
 AROUND = [edge + off for edge in (BUFFER, 2 * BUFFER, THRESHOLD) for off in (-1, 0, 1)]
 MEBIBYTES = [size * 2**20 for size in (1, 4, 64)]
 MESSAGES = 10_000
-PATIENCE_SECONDS = 10
 
 
 def sized(size: int) -> bytes:
@@ -70,7 +70,7 @@ async def test_size_edges(launch: Launch, report: Report) -> None:
             ways = {"with a length": scene.send(body, path=PLAIN), "without": chunked(scene, body)}
             for way, sending in ways.items():
                 try:
-                    reply = await asyncio.wait_for(sending, PATIENCE_SECONDS)
+                    reply = await asyncio.wait_for(sending, PATIENCE)
                 except TimeoutError:
                     lost.append(f"{size:,} {way} has no answer")
                     continue
@@ -103,7 +103,7 @@ async def test_size_just_beyond(launch: Launch, report: Report) -> None:
     await asyncio.sleep(0.5)
     report.lost("the request: it is never answered")
     writer.write(b"1\r\n%s\r\n0\r\n\r\n" % body[-1:])
-    status = await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
+    status = await asyncio.wait_for(reader.readline(), PATIENCE)
     writer.close()
     report.lost(f"nothing: {status.decode().strip()}")
     assert b" 413 " in status
@@ -170,7 +170,7 @@ async def test_size_pieces(launch: Launch, report: Report) -> None:
     for config in ("envoy.yaml", "endpoint-picker.yaml"):
         scene = await launch(Options(config=config, replica_arguments=PACE))
         async with streaming(scene) as streams:
-            whole += is_whole(await asyncio.wait_for(chunked(scene, body, 20), 30), body)
+            whole += is_whole(await asyncio.wait_for(chunked(scene, body, 20), PATIENCE), body)
         outcomes += streams.outcomes
         await scene.agree_on_inflight(0)
         await scene.sidecar.kill()

@@ -88,6 +88,6 @@ async def test_soak(deploy: Deploy, seconds: int, report: Report) -> None:
     assert not any(ended)
     assert streams.outcomes.keys() == {"whole"}
     assert complaints(scene.sidecar) == []
-    await scene.agree_on_inflight(0, seconds=5)
+    await scene.agree_on_inflight(0)
     # In less time memory has not found its level.
     assert grows < SLOPE_PER_HOUR or seconds < LEVEL_SECONDS

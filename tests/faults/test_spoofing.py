@@ -19,7 +19,7 @@ from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 MESSAGE_TIMEOUT = 2
 """What a request waits for a sidecar that hangs, in every configuration."""
-STREAMS = extent(50, full=CLIENTS)
+STREAMS = extent(20, full=CLIENTS)
 ARGUMENTS = (*PACE, "--time-scale", str(extent(4, full=1)), "--max-model-len", "100000")
 """With fewer streams, long prompts are over sooner, and the load is the same."""
 
@@ -107,7 +107,7 @@ async def _raw(scene: Scene, head: bytes, body: bytes) -> None:
     writer.write(head + b"connection: close\r\n\r\n" + body)
     with suppress(TimeoutError, OSError):
         # As long as a sidecar that hangs is waited for, and a little longer.
-        await asyncio.wait_for(reader.read(), 3)
+        await asyncio.wait_for(reader.read(), MESSAGE_TIMEOUT + 1)
     writer.transport.abort()
 
 

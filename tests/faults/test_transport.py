@@ -13,13 +13,14 @@ import pytest
 from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.core.builders import TWO_ADDRESSES
+from tests.e2e.forked import ForkedFileSidecar
 from tests.edge.http2 import wire
-from tests.extent import FULL, extent
+from tests.extent import FULL, PATIENCE, extent
 from tests.faults.http2_attacks import ATTACKS, GREETING, REQUEST, UPDATE, headers
 from tests.faults.report import Report
 
 STATIC = {"models": [{"name": "llama", "endpoints": list(TWO_ADDRESSES)}]}
-SECONDS = extent(2, 10)
+SECONDS = extent(1, 10)
 PAUSE_SECONDS = 0.005
 MOST_P99_MS = 100
 MOST_MEMORY_MB = 150
@@ -87,7 +88,7 @@ async def largest_memory(sidecar: FileSidecar, until_done: asyncio.Task[None]) -
 
 @pytest.fixture
 async def sidecar(tmp_path: Path) -> AsyncIterator[FileSidecar]:
-    sidecar = FileSidecar(STATIC, tmp_path)
+    sidecar = ForkedFileSidecar(STATIC, tmp_path)
     await sidecar.start()
     yield sidecar
     await sidecar.kill()
@@ -105,7 +106,7 @@ async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_pat
     attacker = Process("attacker", command, tmp_path)
     attacker.spawn()
     try:
-        await asyncio.sleep(0.5)
+        await until(lambda: bool(attacker.stdout.read_text()), PATIENCE, "the attacker to begin")
         asking = asyncio.create_task(client.ask_for(SECONDS))
         memory = await largest_memory(sidecar, asking)
         await asking
@@ -115,7 +116,7 @@ async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_pat
     client.close()
     report.lost(f"p99 {client.p99_ms():.1f} ms of {len(client.seconds)} requests; {memory:.0f} MB")
     assert "Traceback" not in sidecar.error_output()
-    await until(sidecar.is_ready, 10, "the admin port to answer")
+    await until(sidecar.is_ready, PATIENCE, "the admin port to answer")
     if FULL:
         assert client.p99_ms() < MOST_P99_MS
         assert memory < MOST_MEMORY_MB

@@ -18,8 +18,9 @@ from extproc.adapters.configuration.config_map import ModelsConfigMap
 from extproc.adapters.configuration.configuration import Configuration
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.configuration.file import ModelsFile
-from extproc.adapters.discovery import Discovery
-from extproc.adapters.dns.resolver import NameServer, Resolver
+from extproc.adapters.discovery.discovery import Discovery
+from extproc.adapters.dns.lookup import NameServer
+from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.observability.ejections import EjectionReport
@@ -110,11 +111,11 @@ class ModelsSource(Protocol):
     async def load(self) -> None:
         """Applies the first document. Raises DocumentError, OSError, KubernetesError."""
 
-    async def follow(self) -> None:
-        """Applies each change for ever."""
+    async def watch(self) -> None:
+        """Apply each change until cancelled."""
 
     async def close(self) -> None:
-        """Stops following."""
+        """Stop watching."""
 
 
 async def serve(settings: Settings) -> None:
@@ -171,7 +172,7 @@ class Sidecar:
         self._grpc = _server(settings, processor)
         admin = admin_app(self._fleet, self._catalog, self._telemetry, self._why_not_ready)
         self._admin = AdminServer(admin)
-        self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._serving = False
         self._draining = False
 
@@ -185,7 +186,7 @@ class Sidecar:
             await self._admin.start(self._settings.admin)
             await self._grpc.start(self._settings.listen)
             await self._models.load()
-            self._following = asyncio.create_task(self._models.follow())
+            self._watching = asyncio.create_task(self._models.watch())
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
             await self._scraper.settle(_SETTLE_SECONDS)
@@ -215,10 +216,10 @@ class Sidecar:
 
     async def close(self) -> None:
         """Ends all that runs beside the streams."""
-        if self._following is not None:
-            self._following.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
             with suppress(asyncio.CancelledError):
-                await self._following
+                await self._watching
         await self._grpc.stop(0)
         await self._models.close()
         await self._discovery.keep_only(())
@@ -247,12 +248,12 @@ class Sidecar:
     def _why_not_ready(self) -> str | None:
         if self._draining:
             return "draining"
-        if self._following is None:
+        if self._watching is None:
             return f"{self._models}: {self._models.trouble}"
         if not self._serving:
             return self._discovery.why_not_synced() or "starting"
         # It never ends by itself; if it did, changes would no longer arrive.
-        return f"{self._models} is no longer followed" if self._following.done() else None
+        return f"{self._models} is no longer watched" if self._watching.done() else None
 
     def _first_problem(self, error: DocumentError) -> str:
         more = len(error.problems) - 1

@@ -257,7 +257,7 @@ class TestTheEnd:
         await scene.api.faults(listening=False)
 
         async def has_noticed() -> bool:
-            return "what is known stays" in scene.sidecar.error_output()
+            return "watch failed, last known objects kept" in scene.sidecar.error_output()
 
         await until(has_noticed, SOON, "the sidecar to notice")
         assert await scene.sidecar.is_ready(), "it serves with what it knows"

@@ -19,7 +19,7 @@ import dns.rcode
 import pytest
 
 from extproc import __version__
-from extproc.adapters.dns.resolver import NameServer
+from extproc.adapters.dns.lookup import NameServer
 from extproc.app import ConfigMapName, Settings, StartError
 from extproc.cli import main
 from extproc.core.schema import StrategyName

@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from extproc.adapters.dns.resolver import NameServer
+from extproc.adapters.dns.lookup import NameServer
 from extproc.app import ConfigMapName
 from extproc.core.schema import kubernetes_name
 

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.adapters import backoff
 from extproc.adapters.kubernetes import reflector
-from extproc.adapters.kubernetes.api import KubernetesApi
+from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.lab.api_server.process import StandInApiServer
 
 _numbers = count()

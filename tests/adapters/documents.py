@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 from extproc.adapters.configuration.configuration import Configuration
-from extproc.adapters.discovery import Discovery
-from extproc.adapters.dns.resolver import Resolve
+from extproc.adapters.discovery.discovery import Discovery
+from extproc.adapters.dns.lookup import Resolve
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.endpoint import Endpoint

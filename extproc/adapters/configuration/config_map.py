@@ -15,7 +15,8 @@ from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.kubernetes.events import event
 from extproc.adapters.kubernetes.objects import ConfigMap
-from extproc.adapters.kubernetes.reflector import Observer, Reflector, Resource
+from extproc.adapters.kubernetes.reflector import Reflector, WatchListener
+from extproc.adapters.kubernetes.resource import Resource
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.configuration")
@@ -36,14 +37,14 @@ class ModelsConfigMap:
         name: str,
         cluster: Cluster,
         configuration: Configuration,
-        observer: Observer,
+        listener: WatchListener,
         rng: Random,
     ) -> None:
         self._namespace = namespace
         self._name = name
         self._cluster = cluster
         self._configuration = configuration
-        self._observer = observer
+        self._listener = listener
         self._rng = rng
         self._latest: ConfigMap | None = None
         self._changed = asyncio.Event()
@@ -75,11 +76,11 @@ class ModelsConfigMap:
             ConfigMap,
             field_selector=f"metadata.name={self._name}",
         )
-        self._reflector = Reflector(connection.api, resource, self._take, self._observer, self._rng)
+        self._reflector = Reflector(connection.api, resource, self._take, self._listener, self._rng)
         self._reflecting = asyncio.create_task(self._reflector.run())
         await self._apply_next()
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Applies each change for ever; whatever the ConfigMap holds, it does not stop."""
         while True:
             # A refusal is told, in the log and as an Event, where it happens.

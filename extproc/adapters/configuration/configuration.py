@@ -14,7 +14,7 @@ from random import Random
 
 from extproc.adapters.configuration.changes import changes
 from extproc.adapters.configuration.document import DocumentError
-from extproc.adapters.discovery import Discovery
+from extproc.adapters.discovery.discovery import Discovery
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
@@ -54,7 +54,7 @@ class Configuration:
         """
         sources = [model.source for model in spec.models if model.source is not None]
         try:
-            await self._discovery.follow(sources)
+            await self._discovery.watch(sources)
         except KubernetesError as error:
             raise DocumentError([f"{sources[0]}: {error}"]) from None
         self._router.publish(await self._revised(spec, sources))

@@ -44,7 +44,7 @@ class ModelsFile:
         # Off the loop: a large document takes longer to parse than a request may wait.
         await self._configuration.apply(await asyncio.to_thread(self._parse))
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Applies each change for ever; whatever the file holds, it does not stop."""
         while True:
             await self._change()

@@ -1,11 +1,12 @@
-"""The host names of a models document, resolved once, for commands that do not follow them."""
+"""The host names of a models document, resolved once, for commands that do not watch them."""
 
 from __future__ import annotations
 
 from extproc.adapters.configuration.document import DocumentError
-from extproc.adapters.dns.follower import found
-from extproc.adapters.dns.resolver import LookupFailed, Resolve
-from extproc.adapters.kubernetes.selection import Found, choose
+from extproc.adapters.dns.lookup import LookupFailed, Resolve
+from extproc.adapters.dns.watcher import found_addresses
+from extproc.adapters.endpoints.addresses import FoundAddress
+from extproc.adapters.endpoints.selection import select_endpoints
 from extproc.core.schema import ModelSpec, ModelsSpec, has_host_name, split_address
 
 
@@ -41,9 +42,11 @@ async def _resolved(
     if not addresses or problems:
         return model
     reachable = [
-        one for one in found(model.endpoints or (), addresses.__getitem__) if isinstance(one, Found)
+        one
+        for one in found_addresses(model.endpoints or (), addresses.__getitem__)
+        if isinstance(one, FoundAddress)
     ]
-    endpoints = tuple(endpoint.address for endpoint in choose(reachable))
+    endpoints = tuple(endpoint.address for endpoint in select_endpoints(reachable))
     plain = model.model_copy(update={"endpoints": endpoints})
     # The copy has the cached source of a list with names.
     plain.__dict__.pop("source", None)

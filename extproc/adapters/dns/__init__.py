@@ -1,1 +1,1 @@
-"""Endpoints by host name: the hosts file first, then DNS, again whenever a TTL ends."""
+"""Endpoints by host name: the hosts file first, then DNS, repeated when a TTL ends."""

@@ -8,7 +8,7 @@ from dns.asyncresolver import Resolver
 from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, Answer, NoAnswer, NoNameservers, NoResolverConfiguration
 
-from extproc.adapters.dns.resolver import NameServer, NoAddresses, Resolved, Unanswered
+from extproc.adapters.dns.lookup import NameServer, NoAddresses, Resolved, Unanswered
 
 _TRY_SECONDS = 1.0
 """Limit of one query to one server. The library begins with the first server for each search
@@ -69,5 +69,5 @@ def _refusals(error: NoNameservers) -> str:
         else type(reason).__name__
         for server, _, _, reason, _ in error.kwargs["errors"]
     }
-    told = ", ".join(f"{server} {reason}" for server, reason in sorted(last.items()))
-    return f"every name server failed: {told}" if told else "there is no name server"
+    failures = ", ".join(f"{server} {reason}" for server, reason in sorted(last.items()))
+    return f"every name server failed: {failures}" if failures else "there is no name server"

@@ -1,11 +1,11 @@
-"""The hosts file: names that the machine or a container runtime wrote down."""
+"""The hosts file, which the machine's owner or a container runtime writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from extproc.adapters.kubernetes.screening import parse
+from extproc.adapters.endpoints.screening import parse_ip
 
 _LOCALHOST = {"localhost": ["127.0.0.1"]}
 """Minimal images have no hosts file, and this name belongs to no DNS server (RFC 6761)."""
@@ -35,7 +35,7 @@ class HostsFile:
                 lines = self._path.read_text(errors="replace").splitlines()
                 self._addresses, self._read = _LOCALHOST | _parsed(lines), signature
         except OSError:
-            # The last lines that were readable stay, as the last DNS answer does.
+            # The last readable lines stay in force, as the last DNS response does.
             self._read = None
 
 
@@ -43,7 +43,7 @@ def _parsed(lines: Iterable[str]) -> dict[str, list[str]]:
     addresses: dict[str, list[str]] = {}
     for line in lines:
         address, *names = line.partition("#")[0].split() or [""]
-        if parse(address) is not None:
+        if parse_ip(address) is not None:
             for name in {one.lower().removesuffix(".") for one in names}:
                 addresses.setdefault(name, []).append(address)
     return addresses

@@ -1,12 +1,12 @@
-"""Host names that the configuration mentions, each kept resolved by a task of its own.
+"""Host names of the models document, each kept resolved by its own task.
 
 Theory of operation
 -------------------
 A name is looked up again when its TTL ends. A lookup without a response leaves the last addresses
 in force, for as long as it takes, and is repeated with backoff. A response that there are no
 addresses is repeated every few seconds: Kubernetes' DNS gives it for a Service that scaled to
-zero, but gives it in error too. So the last addresses stay in force for HOLD_SECONDS of such
-responses, and then are removed.
+zero, but sometimes also in error. So the last addresses stay in force for HOLD_SECONDS of such
+responses and are then removed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from extproc.adapters.backoff import Backoff
-from extproc.adapters.dns.resolver import (
-    LookupFailed,
-    NoAddresses,
-    Resolve,
-    Resolved,
-    Unanswered,
-)
+from extproc.adapters.dns.lookup import LookupFailed, NoAddresses, Resolve, Resolved, Unanswered
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.discovery")
@@ -41,18 +35,18 @@ MISSING_SECONDS = 5.0
 """Time to the next lookup of a name that has no addresses."""
 
 HOLD_SECONDS = 30.0
-"""How long the last addresses stay in force while the name server reports that there are none."""
+"""Time for which the last addresses stay in force while the name server reports none."""
 
 START_SECONDS = 30.0
-"""How long the sidecar waits at its start for the first response about a name."""
+"""Time for which the sidecar waits at its start for the first response about a name."""
 
 MOST_AT_ONCE = 100
-"""Lookups at one time: each takes a file descriptor."""
+"""Concurrent lookups: each uses a file descriptor."""
 
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class NamesObserver(Protocol):
+class LookupListener(Protocol):
     """Counts lookups."""
 
     def looked_up(self, result: Literal["ok", "none", "failed"]) -> None:
@@ -68,7 +62,7 @@ class Name:
         self,
         host: str,
         resolve: Resolve,
-        observer: NamesObserver,
+        listener: LookupListener,
         rng: Random,
         *,
         clock: Callable[[], float],
@@ -83,22 +77,22 @@ class Name:
         """When the addresses were last known to be current, by the clock."""
         self.trouble: str | None = None
         """Why the last lookup gave no addresses; None if it gave some."""
-        self.followers: list[Callable[[], None]] = []
+        self.subscribers: list[Callable[[], None]] = []
         """Called after the first lookup, and when the addresses change."""
         self._resolve = resolve
-        self._observer = observer
+        self._listener = listener
         self._backoff = Backoff(rng)
         self._clock = clock
         self._sleep = sleep
         self._started_at = clock()
-        self._answered = False
+        self._responded = False
         self._missing_since: float | None = None
         self._task = asyncio.create_task(self._run())
 
     @property
     def synced(self) -> bool:
-        """Whether a name server responded, or was waited for long enough."""
-        return self._answered or self._clock() - self._started_at >= START_SECONDS
+        """True if a name server responded or the waiting time is over."""
+        return self._responded or self._clock() - self._started_at >= START_SECONDS
 
     async def stop(self) -> None:
         """End the lookups."""
@@ -115,12 +109,12 @@ class Name:
         try:
             found = await self._resolve(self.host)
         except NoAddresses as failure:
-            self._observer.looked_up("none")
+            self._listener.looked_up("none")
             return self._missing(failure)
         except Unanswered as failure:
-            self._observer.looked_up("failed")
+            self._listener.looked_up("failed")
             return self._unanswered(failure)
-        self._observer.looked_up("ok")
+        self._listener.looked_up("ok")
         self._recover()
         self._take(tuple(sorted(found.addresses)))
         return min(max(found.ttl, SHORTEST_SECONDS), LONGEST_SECONDS)
@@ -129,7 +123,7 @@ class Name:
         now = self._clock()
         if self._missing_since is None:
             self._missing_since = now
-        self._complain(failure)
+        self._report_trouble(failure)
         self._backoff.reset()
         if not self.addresses or now - self._missing_since >= HOLD_SECONDS:
             self._take(())
@@ -137,26 +131,26 @@ class Name:
 
     def _unanswered(self, failure: Unanswered) -> float:
         self._missing_since = None
-        self._complain(failure)
+        self._report_trouble(failure)
         if not self.attempted.is_set():
-            self._tell()
+            self._notify()
         return self._backoff.next()
 
     def _take(self, addresses: tuple[str, ...]) -> None:
-        """Put what a name server reported in force."""
+        """Put the addresses of a response in force."""
         changed = addresses != self.addresses or not self.attempted.is_set()
         self.addresses = addresses
-        self._answered = True
+        self._responded = True
         self.confirmed_at = self._clock()
         if changed:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.attempted.set()
-        for follower in list(self.followers):
-            follower()
+        for callback in list(self.subscribers):
+            callback()
 
-    def _complain(self, failure: LookupFailed) -> None:
+    def _report_trouble(self, failure: LookupFailed) -> None:
         why = str(failure)
         if why != self.trouble:
             self.trouble = why
@@ -173,44 +167,44 @@ class Name:
 
 
 class Names:
-    """All names, each looked up once however many models mention it."""
+    """All host names; a name that several models use is looked up once."""
 
     def __init__(
         self,
         resolve: Resolve,
-        observer: NamesObserver,
+        listener: LookupListener,
         rng: Random,
         *,
         clock: Callable[[], float] = monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._resolve = resolve
-        self._observer = observer
+        self._listener = listener
         self._rng = rng
         self._clock = clock
         self._sleep = sleep
         self._names: dict[str, Name] = {}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
-    def follow(self, host: str, follower: Callable[[], None]) -> Name:
-        """Return the name, which calls `follower` from now on; its addresses may be known."""
+    def subscribe(self, host: str, callback: Callable[[], None]) -> Name:
+        """Return the name and call `callback` after each change; its addresses may be known."""
         name = self._names.get(host)
         if name is None:
             name = self._names[host] = Name(
                 host,
                 self._in_turn,
-                self._observer,
+                self._listener,
                 self._rng,
                 clock=self._clock,
                 sleep=self._sleep,
             )
-        name.followers.append(follower)
+        name.subscribers.append(callback)
         return name
 
-    async def leave(self, name: Name, follower: Callable[[], None]) -> None:
-        """Stop calling `follower`; a name without followers is forgotten."""
-        name.followers.remove(follower)
-        if not name.followers:
+    async def unsubscribe(self, name: Name, callback: Callable[[], None]) -> None:
+        """Stop calling `callback`; a name without subscribers is forgotten."""
+        name.subscribers.remove(callback)
+        if not name.subscribers:
             del self._names[name.host]
             await name.stop()
 

@@ -1,54 +1,22 @@
-"""Looks a host name up once: in the hosts file, then in DNS.
+"""Looks up a host name once: in the hosts file, then in DNS.
 
-`getaddrinfo` would do both, but it returns no TTL, and it blocks a thread for as long as it likes.
+`getaddrinfo` does both, but returns no TTL and blocks a thread without a time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from extproc.adapters.dns.hosts import HostsFile
+from extproc.adapters.dns.lookup import NameServer, Resolved, Unanswered
 
 LOOKUP_SECONDS = 4.5
-"""Limit of one lookup. A new configuration waits longer (discovery.SETTLE_SECONDS), so a name
+"""Limit of one lookup. A new configuration waits longer (Discovery.SETTLE_SECONDS), so a name
 server that does not respond cannot keep the addresses of other names from it."""
 
 HOSTS_SECONDS = 5.0
 """TTL of an entry in the hosts file: container runtimes rewrite it."""
-
-
-class NameServer(NamedTuple):
-    """Address of a DNS server."""
-
-    ip: str
-    port: int
-
-
-class Resolved(NamedTuple):
-    """Addresses of a name, one at least."""
-
-    addresses: tuple[str, ...]
-    ttl: float
-    """Seconds for which they are valid."""
-
-
-class LookupFailed(Exception):
-    """A lookup without addresses. The message is the same for the same cause."""
-
-
-class NoAddresses(LookupFailed):
-    """The name server responded: the name does not exist, or it has no addresses."""
-
-
-class Unanswered(LookupFailed):
-    """No name server gave a usable response, so nothing is known."""
-
-
-Resolve = Callable[[str], Awaitable[Resolved]]
-"""Looks a name up. Raises LookupFailed."""
 
 
 class Resolver:
@@ -75,7 +43,7 @@ class Resolver:
         listed = await asyncio.to_thread(self._hosts.addresses, host)
         if listed:
             return Resolved(listed, HOSTS_SECONDS)
-        # The library takes 80 ms to import: lists of IP addresses do without.
+        # The library takes 80 ms to import, and lists of IP addresses do not need it.
         from extproc.adapters.dns.client import ask
 
         try:

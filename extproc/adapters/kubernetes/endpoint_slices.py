@@ -1,45 +1,36 @@
-"""Reads a Service's EndpointSlices (discovery.k8s.io/v1)."""
+"""Reads the EndpointSlices of a Service (discovery.k8s.io/v1)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from extproc.adapters.endpoints.addresses import AddressState, FoundAddress, RejectedAddress
+from extproc.adapters.endpoints.screening import RejectionReason, Screen
 from extproc.adapters.kubernetes.objects import (
     EndpointConditions,
     EndpointSlice,
     SliceEndpoint,
 )
-from extproc.adapters.kubernetes.screening import Refused, Screen
-from extproc.adapters.kubernetes.selection import Found, State
-
-
-class Rejected(NamedTuple):
-    """An address that is not routed to, and why."""
-
-    address: str
-    reason: Refused
 
 
 def read_slices(
     slices: Iterable[EndpointSlice], port: str | int, screen: Screen
-) -> Iterator[Found | Rejected]:
-    """Every address of the slices, on the port that the slice declares under this name or number.
+) -> Iterator[FoundAddress | RejectedAddress]:
+    """Yield every address of the slices, on the port that a slice declares by name or number.
 
-    Names are the API's way: slices of one Service may have different numbers
-    behind one name, while a rollout changes it.
+    Slices of one Service may have different numbers for one name, while a rollout changes it.
     """
     for one in slices:
         number = _number(one, port)
         for endpoint in one.endpoints:
-            # The API gives no meaning to addresses beyond the first.
+            # The API defines no meaning for further addresses.
             for address in endpoint.addresses[:1]:
                 if number is None:
-                    yield Rejected(address, Refused.UNDECLARED_PORT)
-                elif reason := screen.why_not(address, number):
-                    yield Rejected(address, reason)
+                    yield RejectedAddress(address, RejectionReason.UNDECLARED_PORT)
+                elif reason := screen.rejection(address, number):
+                    yield RejectedAddress(address, reason)
                 else:
-                    yield Found(address, number, _pod(endpoint, one), _state(endpoint))
+                    yield FoundAddress(address, number, _pod(endpoint, one), _state(endpoint))
 
 
 def _number(one: EndpointSlice, port: str | int) -> int | None:
@@ -56,11 +47,11 @@ def _pod(endpoint: SliceEndpoint, one: EndpointSlice) -> str:
     return f"{target.namespace or one.metadata.namespace}/{target.name}"
 
 
-def _state(endpoint: SliceEndpoint) -> State:
+def _state(endpoint: SliceEndpoint) -> AddressState:
     conditions = endpoint.conditions or EndpointConditions()
-    # Who does not say `ready` means true; who does not say `serving` means what `ready` says.
+    # By the API, a missing `ready` is true, and a missing `serving` equals `ready`.
     ready = conditions.ready is not False
     if not conditions.terminating:
-        return State.READY if ready else State.UNREADY
+        return AddressState.READY if ready else AddressState.UNREADY
     serving = ready if conditions.serving is None else conditions.serving
-    return State.SERVING if serving else State.GONE
+    return AddressState.SERVING if serving else AddressState.GONE

@@ -1,23 +1,29 @@
-"""What can go wrong between us and the API server."""
+"""Errors of requests to the API server."""
 
 from __future__ import annotations
 
 
 class KubernetesError(Exception):
-    """The API server did not give what was asked for; the message is one line."""
+    """A request to the API server failed; the message is one line."""
 
 
 class Unreachable(KubernetesError):
-    """No whole answer came."""
+    """The response did not arrive, or did not arrive completely."""
 
 
-class Garbled(KubernetesError):
-    """The answer is not what the API promises."""
+class MalformedResponse(KubernetesError):
+    """The response does not have the form that the API defines."""
 
 
-class Refusal(KubernetesError):
-    """The API server's own word, with its status code."""
+class ApiStatusError(KubernetesError):
+    """The API server responded with an error status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code} {message}")
         self.code = code
+
+
+def one_line(error: object) -> str:
+    """Return the first line of an error's message, at most 500 characters."""
+    lines = str(error).splitlines()
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Kubernetes Events: what `kubectl describe` shows under an object."""
+"""Kubernetes Events, which `kubectl describe` shows under an object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_MESSAGE = 1024
 def event(
     about: ConfigMap, kind: Literal["Normal", "Warning"], reason: str, message: str
 ) -> tuple[str, Json]:
-    """Path and body of an Event on a ConfigMap."""
+    """Return the path and the body of a new Event on a ConfigMap."""
     metadata = about.metadata
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     body = {

@@ -1,8 +1,8 @@
-"""The few fields of Kubernetes objects that are read here.
+"""The fields of Kubernetes objects that the sidecar reads.
 
-Not the kubernetes client's own classes: those refuse an object with a field they
-do not know, and an API server newer than the client sends such objects. Here
-what is not known is skipped, and null means absent, as the API's conventions say.
+The kubernetes client's own classes refuse an object with an unknown field, as an API server newer
+than the client sends it. These classes skip unknown fields and, by the API's conventions, treat
+null as absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Object(BaseModel):
 
 
 class Metadata(_Object):
-    """What all objects carry."""
+    """Metadata of any object."""
 
     name: str
     namespace: str = ""
@@ -44,13 +44,13 @@ class Metadata(_Object):
 
 
 class KubernetesObject(_Object):
-    """Any object."""
+    """An object with metadata."""
 
     metadata: Metadata
 
 
 class EndpointConditions(_Object):
-    """A missing `ready` is to be taken for true, says the API."""
+    """Conditions of an endpoint; by the API, a missing `ready` is true."""
 
     ready: bool | None = None
     serving: bool | None = None

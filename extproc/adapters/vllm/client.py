@@ -11,7 +11,7 @@ import socket
 from typing import ClassVar, NamedTuple, cast
 
 from extproc import __version__
-from extproc.adapters.vllm.answer import Answer
+from extproc.adapters.vllm.http_response import HttpResponse
 from extproc.adapters.vllm.readings import METRICS, Failure, Result
 
 READ_SECONDS = 1.0
@@ -73,12 +73,12 @@ class Client:
         return text
 
 
-def _answer_to(path: str) -> Answer:
+def _answer_to(path: str) -> HttpResponse:
     # Of metrics the beginning is enough: vLLM's load stands before the label sets of adapters,
     # which get more and more. Of a list it is not, and it has no right to be that long.
     if path == METRICS:
-        return Answer(may_be_cut=True)
-    return Answer(_LONGEST_LIST)
+        return HttpResponse(may_be_cut=True)
+    return HttpResponse(_LONGEST_LIST)
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -88,7 +88,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
+        self._answer: HttpResponse | None = None
         self._answered: asyncio.Future[Text] | None = None
         self._usable_until = self._loop.time() + _KEEPALIVE_SECONDS
 
@@ -98,7 +98,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.close()
         return self._transport is not None
 
-    async def ask(self, request: bytes, answer: Answer) -> Text:
+    async def ask(self, request: bytes, answer: HttpResponse) -> Text:
         """Sends a request and returns the body of the answer. Raises Failure."""
         if self._transport is None:
             raise Failure(Result.UNREACHABLE, "the connection was closed")

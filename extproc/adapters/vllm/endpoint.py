@@ -11,12 +11,12 @@ from random import Random
 
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.vllm.client import Client, Text
-from extproc.adapters.vllm.complaints import Complaints
 from extproc.adapters.vllm.exposition import read_report
+from extproc.adapters.vllm.failure_log import FailureLog
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.models_list import read_models
-from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Observer, Result
-from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm
+from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Result, ScrapeListener
+from extproc.adapters.vllm.schedule import Pacer, Plan, ReadingTimes
 from extproc.core.fleet.context_lengths import ContextLengths
 from extproc.core.fleet.signals import Signals
 
@@ -34,7 +34,7 @@ other failure may pass, and adapters must not come and go with it."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ScrapeContext:
     """What all followed endpoints share."""
 
     client: Client
@@ -42,8 +42,8 @@ class Surroundings:
     loads: Mapping[str, int]
     found: FoundAdapters
     context_lengths: ContextLengths
-    observer: Observer
-    complaints: Complaints
+    listener: ScrapeListener
+    failures: FailureLog
     rng: Random
     metrics: Pacer
     lists: Pacer
@@ -51,13 +51,13 @@ class Surroundings:
     """For what failed more than once: a fleet that is away costs next to nothing."""
 
 
-class _Course:
+class _PathReadings:
     """One path of an endpoint, asked again and again."""
 
-    def __init__(self, path: str, pacer: Pacer, shared: Surroundings, due: float) -> None:
+    def __init__(self, path: str, pacer: Pacer, shared: ScrapeContext, due: float) -> None:
         self.path = path
         self.pacer = pacer
-        self.rhythm = Rhythm(due, shared.rng)
+        self.times = ReadingTimes(due, shared.rng)
         self._retries = shared.retries
         self._admitted = False
         self.was_asked = False
@@ -65,33 +65,33 @@ class _Course:
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to ask, and its turn: else it is due when that comes."""
-        if self.rhythm.due > now:
+        if self.times.due > now:
             return False
         if not self._admitted and self.was_asked:
-            pacer = self.pacer if self.rhythm.failures < 2 else self._retries
-            self.rhythm.postpone(now + pacer.reserve(now))
-            self._admitted = self.rhythm.due > now
+            pacer = self.pacer if self.times.failures < 2 else self._retries
+            self.times.postpone(now + pacer.reserve(now))
+            self._admitted = self.times.due > now
             return not self._admitted
         self._admitted = False
         return True
 
     def hurry(self, interval: float) -> bool:
         """It shall be asked soon; whether that is sooner. Turns are not jumped."""
-        return not self._admitted and self.rhythm.hurry(interval)
+        return not self._admitted and self.times.hurry(interval)
 
 
-class FollowedEndpoint:
+class ScrapedEndpoint:
     """One endpoint and its task; `delay` seconds pass before the first reading."""
 
-    def __init__(self, address: str, plan: Plan, shared: Surroundings, delay: float) -> None:
+    def __init__(self, address: str, plan: Plan, shared: ScrapeContext, delay: float) -> None:
         self._address = address
         self._plan = plan
         self._shared = shared
         self._works = False
         self._answers = True
         due = shared.signals.clock() + delay
-        self._metrics = _Course(METRICS, shared.metrics, shared, due)
-        self._list = _Course(MODELS, shared.lists, shared, due)
+        self._metrics = _PathReadings(METRICS, shared.metrics, shared, due)
+        self._list = _PathReadings(MODELS, shared.lists, shared, due)
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
@@ -121,14 +121,14 @@ class FollowedEndpoint:
                 await self._ask_when_due()
 
     async def _ask_when_due(self) -> None:
-        course = min(self._courses(), key=lambda one: one.rhythm.due)
-        await self._sleep(course.rhythm.due)
+        course = min(self._courses(), key=lambda one: one.times.due)
+        await self._sleep(course.times.due)
         if course.is_due(self._shared.signals.clock()):
             result = await self._ask(course)
             if course is self._metrics:
                 self._answers = result is not Result.UNREACHABLE
 
-    def _courses(self) -> list[_Course]:
+    def _courses(self) -> list[_PathReadings]:
         """What it is asked for: one thing is enough to learn whether it answers again."""
         lists = self._plan.adapters and (self._answers or not self._plan.metrics)
         courses = ((self._plan.metrics, self._metrics), (lists, self._list))
@@ -145,23 +145,23 @@ class FollowedEndpoint:
                 alarm.cancel()
         self._woken.clear()
 
-    async def _ask(self, course: _Course) -> Result:
+    async def _ask(self, course: _PathReadings) -> Result:
         clock = self._shared.signals.clock
-        course.rhythm.asked = clock()
+        course.times.asked = clock()
         failure = await self._read(course)
         if failure is None:
-            course.rhythm.succeeded(self._interval(course))
+            course.times.succeeded(self._interval(course))
         else:
-            course.rhythm.failed(clock(), self._interval(course))
+            course.times.failed(clock(), self._interval(course))
             if failure.result is Result.TOO_LARGE:
-                course.rhythm.postpone(clock() + TOO_LARGE_SECONDS)
-            self._shared.complaints.add(self._address, course.path, failure)
+                course.times.postpone(clock() + TOO_LARGE_SECONDS)
+            self._shared.failures.add(self._address, course.path, failure)
         course.was_asked = True
         result = failure.result if failure else Result.OK
-        self._shared.observer.signal_read(course.path, result)
+        self._shared.listener.signal_read(course.path, result)
         return result
 
-    async def _read(self, course: _Course) -> Failure | None:
+    async def _read(self, course: _PathReadings) -> Failure | None:
         """Takes what the endpoint says; why it could not, if so. Nothing else gets out."""
         take = self._take_metrics() if course is self._metrics else self._take_list
         try:
@@ -197,7 +197,7 @@ class FollowedEndpoint:
         self._shared.found.listed(self._address, models.adapters)
         self._shared.context_lengths.set(self._address, models.max_model_len)
 
-    def _interval(self, course: _Course) -> float:
+    def _interval(self, course: _PathReadings) -> float:
         busy = self._works or self._shared.loads.get(self._address, 0) > 0
         # Loads change from moment to moment, adapters do not.
         return self._plan.busy if busy and course is self._metrics else self._plan.idle

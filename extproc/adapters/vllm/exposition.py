@@ -18,7 +18,7 @@ from itertools import islice
 from math import isfinite
 from typing import NamedTuple
 
-from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
+from extproc.adapters.vllm.names import MOST_ADAPTERS, usable_adapter_names
 from extproc.adapters.vllm.readings import Failure, Result
 from extproc.core.fleet.signals import MOST_REQUESTS, Report, sound_load
 
@@ -216,7 +216,7 @@ def _names(value: bytes | None) -> frozenset[str]:
     except UnicodeDecodeError:
         return frozenset()
     names = text.split(",", MOST_ADAPTERS)[:MOST_ADAPTERS]
-    return adapters_named(name.strip() for name in names)
+    return usable_adapter_names(name.strip() for name in names)
 
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:

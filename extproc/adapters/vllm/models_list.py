@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jiter
 
-from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
+from extproc.adapters.vllm.names import MOST_ADAPTERS, usable_adapter_names
 from extproc.adapters.vllm.readings import Failure, Result
 
 # Reading takes long for many small values, and not for long ones. An entry of vLLM has three
@@ -45,7 +45,7 @@ def read_models(text: bytes) -> ModelsList:
     adapters = [entry for entry in models if entry.get("parent") is not None]
     lengths = [_length(entry) for entry in models if entry.get("parent") is None]
     return ModelsList(
-        adapters_named(entry.get("id") for entry in adapters),
+        usable_adapter_names(entry.get("id") for entry in adapters),
         min((length for length in lengths if length), default=None),
     )
 

@@ -15,7 +15,7 @@ MOST_ADAPTERS = 1000
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def adapters_named(names: Iterable[object]) -> frozenset[str]:
+def usable_adapter_names(names: Iterable[object]) -> frozenset[str]:
     """Those of these names that an adapter can have."""
     return frozenset(islice((n for n in names if _is_usable(n)), MOST_ADAPTERS))
 

@@ -41,7 +41,7 @@ class Failure(Exception):
         """Of the answer, where that is what failed."""
 
 
-class Observer(Protocol):
+class ScrapeListener(Protocol):
     """Counts readings."""
 
     def signal_read(self, path: str, result: str) -> None:

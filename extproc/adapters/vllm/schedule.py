@@ -57,7 +57,7 @@ def plans(catalog: Catalog) -> Mapping[str, Plan]:
     return found
 
 
-class Rhythm:
+class ReadingTimes:
     """The times of one kind of reading of one endpoint."""
 
     def __init__(self, due: float, rng: Random) -> None:

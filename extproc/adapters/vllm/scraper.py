@@ -9,10 +9,10 @@ from random import Random
 
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.vllm.client import Client
-from extproc.adapters.vllm.complaints import Complaints
-from extproc.adapters.vllm.endpoint import FollowedEndpoint, Surroundings
+from extproc.adapters.vllm.endpoint import ScrapeContext, ScrapedEndpoint
+from extproc.adapters.vllm.failure_log import FailureLog
 from extproc.adapters.vllm.found_adapters import FoundAdapters
-from extproc.adapters.vllm.readings import Observer
+from extproc.adapters.vllm.readings import ScrapeListener
 from extproc.adapters.vllm.schedule import Pacer, Plan, plans
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Adapters, Catalog
@@ -40,24 +40,24 @@ _SETTLE_POLL_SECONDS = 0.02
 class Scraper:
     """One task for each endpoint that is asked for anything, as the router's catalogs come."""
 
-    def __init__(self, router: Router, fleet: Fleet, observer: Observer, rng: Random) -> None:
+    def __init__(self, router: Router, fleet: Fleet, listener: ScrapeListener, rng: Random) -> None:
         self._router = router
         self._fleet = fleet
         self._found = FoundAdapters(self._publish)
-        self._shared = Surroundings(
+        self._shared = ScrapeContext(
             Client(),
             fleet.signals,
             fleet.ledger.loads,
             self._found,
             fleet.context_lengths,
-            observer,
-            Complaints(fleet.signals.clock),
+            listener,
+            FailureLog(fleet.signals.clock),
             rng,
             Pacer(METRICS_PER_SECOND, _TOGETHER),
             Pacer(LISTS_PER_SECOND, _TOGETHER),
             Pacer(RETRIES_PER_SECOND, _RETRIED_TOGETHER),
         )
-        self._endpoints: dict[str, FollowedEndpoint] = {}
+        self._endpoints: dict[str, ScrapedEndpoint] = {}
         self._names: Mapping[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -110,14 +110,14 @@ class Scraper:
         self._fleet.signals.set_endpoints(addresses)
         for address in self._endpoints.keys() - set(addresses):
             self._endpoints.pop(address).task.cancel()
-            self._shared.complaints.forget(address)
+            self._shared.failures.forget(address)
             self._shared.client.forget(address)
         listing = [address for address in addresses if wanted[address].adapters]
         self._found.keep_only(listing)
         self._fleet.context_lengths.keep_only(listing)
 
     def _begin(self, address: str, plan: Plan, delay: float) -> None:
-        self._endpoints[address] = followed = FollowedEndpoint(address, plan, self._shared, delay)
+        self._endpoints[address] = followed = ScrapedEndpoint(address, plan, self._shared, delay)
         self._tasks.add(followed.task)
         followed.task.add_done_callback(self._tasks.discard)
 

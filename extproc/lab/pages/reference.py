@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 
-from extproc.adapters.kubernetes.screening import Refused
+from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.core.request.refusals import NoEndpoints, Refusal
 from extproc.core.strategies import Reason
 from extproc.lab.pages.commands import commands
@@ -74,7 +74,7 @@ def _refused_addresses() -> Iterator[str]:
         "not become an endpoint."
     )
     yield ""
-    yield from _members(Refused)
+    yield from _members(RejectionReason)
 
 
 def _members(enum: type[Enum]) -> Iterator[str]:

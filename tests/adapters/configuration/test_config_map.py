@@ -63,7 +63,7 @@ class Scene:
         self.follow()
 
     def follow(self) -> None:
-        self.following = asyncio.create_task(self.source.follow())
+        self.following = asyncio.create_task(self.source.watch())
 
     async def stop(self) -> None:
         if self.following is not None:
@@ -129,7 +129,7 @@ async def following(api: ScriptedApi) -> AsyncIterator[Served]:
     served = Served(ScriptedCluster(api))
     source = source_of(served)
     await source.load()
-    task = asyncio.create_task(source.follow())
+    task = asyncio.create_task(source.watch())
     yield served
     assert not task.done(), "it follows for ever"
     task.cancel()

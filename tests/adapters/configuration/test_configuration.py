@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
-from extproc.adapters import discovery
 from extproc.adapters.configuration.configuration import Configuration
 from extproc.adapters.configuration.document import DocumentError, parse
-from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
+from extproc.adapters.discovery import discovery
+from extproc.adapters.dns.lookup import LookupFailed, NoAddresses, Resolved, Unanswered
 from extproc.lab.api_server.builders import endpoint_slice
 from tests.adapters.documents import LLAMA, QWEN, Served, eventually
 from tests.adapters.kubernetes.scripted import Listed, ScriptedApi, ScriptedCluster, at

@@ -36,7 +36,7 @@ async def served(path: Path) -> AsyncIterator[Served]:
     served = Served()
     file = ModelsFile(path, served.configuration)
     await file.load()
-    following = asyncio.create_task(file.follow())
+    following = asyncio.create_task(file.watch())
     yield served
     assert not following.done(), following.exception()
     following.cancel()

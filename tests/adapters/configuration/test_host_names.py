@@ -4,7 +4,7 @@ import pytest
 
 from extproc.adapters.configuration.document import DocumentError, parse
 from extproc.adapters.configuration.host_names import resolved
-from extproc.adapters.dns.resolver import NoAddresses, Resolved
+from extproc.adapters.dns.lookup import NoAddresses, Resolved
 
 DOCUMENT = b"""
 models:

@@ -13,7 +13,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
-from extproc.adapters.dns.resolver import NameServer
+from extproc.adapters.dns.lookup import NameServer
 
 Records = dict[tuple[str, str], tuple[int, list[str]]]
 """TTL and data by name (with its last dot) and type."""

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from extproc.adapters.dns.lookup import LookupFailed, NoAddresses, Resolved, Unanswered
 from extproc.adapters.dns.names import (
     HOLD_SECONDS,
     LONGEST_SECONDS,
@@ -18,7 +19,7 @@ from extproc.adapters.dns.names import (
     Name,
     Names,
 )
-from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Resolver, Unanswered
+from extproc.adapters.dns.resolver import Resolver
 from tests.adapters.dns.server import DnsServer, FakeTime, a, settle
 from tests.adapters.documents import eventually
 
@@ -39,9 +40,9 @@ class Scene:
             self._resolve, self, Random(0), clock=self.time.clock, sleep=self.time.sleep
         )
 
-    async def follow(self) -> Name:
+    async def subscribe(self) -> Name:
         """Follows the name until it was looked up once."""
-        self.name = self.names.follow("vllm", self._changed)
+        self.name = self.names.subscribe("vllm", self._changed)
         await settle()
         return self.name
 
@@ -75,7 +76,7 @@ class TestANameThatResolves:
         self, ttl: float, seconds: float, scene: Scene
     ) -> None:
         scene.result = Resolved(("10.0.0.1",), ttl)
-        await scene.follow()
+        await scene.subscribe()
         await scene.time.advance(seconds - 0.01)
         assert scene.lookups == 1
         await scene.time.advance(0.01)
@@ -83,7 +84,7 @@ class TestANameThatResolves:
         assert scene.results == {"ok": 2}
 
     async def test_tells_its_followers_of_changes_only(self, scene: Scene) -> None:
-        await scene.follow()
+        await scene.subscribe()
         await scene.time.advance(10)
         scene.result = Resolved(("10.0.0.3", "10.0.0.2"), 10)
         await scene.time.advance(20)
@@ -91,26 +92,26 @@ class TestANameThatResolves:
         assert scene.changes == [("10.0.0.1",), ("10.0.0.2", "10.0.0.3")]
 
     async def test_is_looked_up_once_for_all_who_follow_it(self, scene: Scene) -> None:
-        name = await scene.follow()
-        assert scene.names.follow("vllm", lambda: None) is name
+        name = await scene.subscribe()
+        assert scene.names.subscribe("vllm", lambda: None) is name
         await settle()
         assert scene.lookups == 1
 
     async def test_is_looked_up_no_more_when_the_last_follower_left(self, scene: Scene) -> None:
-        name = await scene.follow()
+        name = await scene.subscribe()
         other = scene.changes.clear
-        scene.names.follow("vllm", other)
-        await scene.names.leave(name, other)
+        scene.names.subscribe("vllm", other)
+        await scene.names.unsubscribe(name, other)
         await scene.time.advance(10)
         assert scene.lookups == 2
-        await scene.names.leave(name, scene._changed)
+        await scene.names.unsubscribe(name, scene._changed)
         await scene.time.advance(100)
         assert scene.lookups == 2
 
 
 class TestALookupWithoutAResponse:
     async def test_leaves_the_last_addresses_however_long_it_takes(self, scene: Scene) -> None:
-        name = await scene.follow()
+        name = await scene.subscribe()
         scene.result = DOWN
         await scene.time.advance(3600)
         assert list(name.addresses) == ["10.0.0.1"]
@@ -119,7 +120,7 @@ class TestALookupWithoutAResponse:
 
     async def test_is_repeated_with_backoff(self, scene: Scene) -> None:
         scene.result = DOWN
-        await scene.follow()
+        await scene.subscribe()
         await scene.time.advance(300)
         waits = scene.time.sleeps
         assert waits[0] < 1
@@ -135,7 +136,7 @@ class TestALookupWithoutAResponse:
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "extproc.discovery")
-        await scene.follow()
+        await scene.subscribe()
         for result in (DOWN, GONE, Resolved(("10.0.0.1",), 10)):
             scene.result = result
             await scene.time.advance(100)
@@ -149,7 +150,7 @@ class TestALookupWithoutAResponse:
 
     async def test_is_waited_for_at_the_start_but_not_for_ever(self, scene: Scene) -> None:
         scene.result = DOWN
-        name = await scene.follow()
+        name = await scene.subscribe()
         assert name.attempted.is_set()
         await scene.time.advance(START_SECONDS - 0.01)
         assert not name.synced
@@ -159,7 +160,7 @@ class TestALookupWithoutAResponse:
 
     async def test_does_not_end_a_later_recovery(self, scene: Scene) -> None:
         scene.result = DOWN
-        name = await scene.follow()
+        name = await scene.subscribe()
         scene.result = Resolved(("10.0.0.1",), 10)
         await scene.time.advance(2)
         assert (name.addresses, name.synced, name.trouble) == (("10.0.0.1",), True, None)
@@ -168,12 +169,12 @@ class TestALookupWithoutAResponse:
 class TestAResponseThatThereAreNoAddresses:
     async def test_is_a_first_response_too(self, scene: Scene) -> None:
         scene.result = GONE
-        name = await scene.follow()
+        name = await scene.subscribe()
         assert (name.synced, name.addresses) == (True, ())
 
     async def test_removes_addresses_only_after_a_while(self, scene: Scene) -> None:
         """A Service that scaled to zero gets it, but so do some lookups of one that did not."""
-        name = await scene.follow()
+        name = await scene.subscribe()
         scene.result = GONE
         await scene.time.advance(10 + HOLD_SECONDS - 0.01)
         assert list(name.addresses) == ["10.0.0.1"]
@@ -183,7 +184,7 @@ class TestAResponseThatThereAreNoAddresses:
         assert name.confirmed_at == scene.time.clock()
 
     async def test_does_not_add_up_with_earlier_ones(self, scene: Scene) -> None:
-        name = await scene.follow()
+        name = await scene.subscribe()
         for _ in range(4):
             scene.result = GONE
             await scene.time.advance(HOLD_SECONDS)
@@ -194,7 +195,7 @@ class TestAResponseThatThereAreNoAddresses:
 
     async def test_is_asked_for_again_soon_to_see_a_start_from_zero(self, scene: Scene) -> None:
         scene.result = GONE
-        name = await scene.follow()
+        name = await scene.subscribe()
         await scene.time.advance(3600)
         assert set(scene.time.sleeps) == {MISSING_SECONDS}
         scene.result = Resolved(("10.0.0.1",), 10)
@@ -214,9 +215,9 @@ async def test_no_more_lookups_run_at_once_than_there_are_descriptors_to_spare()
         running -= 1
         return Resolved(("10.0.0.1",), 10)
 
-    time, observer = FakeTime(), Scene()
-    names = Names(resolve, observer, Random(0), clock=time.clock, sleep=time.sleep)
-    followed = [names.follow(f"vllm-{i}", lambda: None) for i in range(3 * MOST_AT_ONCE)]
+    time, listener = FakeTime(), Scene()
+    names = Names(resolve, listener, Random(0), clock=time.clock, sleep=time.sleep)
+    followed = [names.subscribe(f"vllm-{i}", lambda: None) for i in range(3 * MOST_AT_ONCE)]
     await settle()
     free.set()
     await eventually(lambda: all(name.attempted.is_set() for name in followed))
@@ -230,15 +231,15 @@ class TestThroughARealServer:
         self, server: DnsServer
     ) -> None:
         server.records = a({"vllm.test.": ["10.0.0.1"]}, ttl=12)
-        time, observer = FakeTime(), Scene()
+        time, listener = FakeTime(), Scene()
         names = Names(
             Resolver(server.address, seconds=2).resolve,
-            observer,
+            listener,
             Random(0),
             clock=time.clock,
             sleep=time.sleep,
         )
-        name = names.follow("vllm.test.", lambda: None)
+        name = names.subscribe("vllm.test.", lambda: None)
         await eventually(lambda: len(time.sleeps) == 1)
         assert list(name.addresses) == ["10.0.0.1"]
 

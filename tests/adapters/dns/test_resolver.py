@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from extproc.adapters.discovery import SETTLE_SECONDS
-from extproc.adapters.dns.resolver import (
-    HOSTS_SECONDS,
-    LOOKUP_SECONDS,
-    NoAddresses,
-    Resolved,
-    Resolver,
-    Unanswered,
-)
+from extproc.adapters.discovery.discovery import SETTLE_SECONDS
+from extproc.adapters.dns.lookup import NoAddresses, Resolved, Unanswered
+from extproc.adapters.dns.resolver import HOSTS_SECONDS, LOOKUP_SECONDS, Resolver
 from tests.adapters.dns.server import DnsServer, a
 
 

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extproc.adapters.kubernetes.cluster import OPENED, Cluster, Connection
+from extproc.adapters.endpoints.screening import Screen
+from extproc.adapters.kubernetes.api import OPENED
+from extproc.adapters.kubernetes.cluster import Cluster, ClusterConnection
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.kubernetes.objects import Json
-from extproc.adapters.kubernetes.screening import Screen
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class ScriptedCluster(Cluster):
 
     def __init__(self, api: ScriptedApi, screen: Screen | None = None) -> None:
         super().__init__(None, allow_loopback=False)
-        self._connection = Connection(api, screen or Screen((), allow_loopback=False))
+        self._connection = ClusterConnection(api, screen or Screen((), allow_loopback=False))
 
 
 def at(version: str, item: Json) -> Json:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
-from extproc.adapters.kubernetes.screening import Refused
 from extproc.lab.api_server.process import StandInApiServer
 
 
@@ -28,9 +28,9 @@ async def test_the_screen_knows_the_api_server(
     cluster = Cluster(server.kubeconfig, allow_loopback=allow_loopback)
     screen = (await cluster.connection()).screen
     port = int(server.url.rpartition(":")[2])
-    refused = Refused.API_SERVER if allow_loopback else Refused.LOOPBACK
-    assert screen.why_not("127.0.0.1", port) is refused
-    assert (screen.why_not("127.0.0.1", port + 1) is None) == allow_loopback
+    refused = RejectionReason.API_SERVER if allow_loopback else RejectionReason.LOOPBACK
+    assert screen.rejection("127.0.0.1", port) is refused
+    assert (screen.rejection("127.0.0.1", port + 1) is None) == allow_loopback
     await cluster.close()
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.adapters.kubernetes.endpoint_slices import Rejected, read_slices
+from extproc.adapters.endpoints.addresses import AddressState, FoundAddress, RejectedAddress
+from extproc.adapters.endpoints.screening import RejectionReason, Screen
+from extproc.adapters.endpoints.selection import select_endpoints
+from extproc.adapters.kubernetes.endpoint_slices import read_slices
 from extproc.adapters.kubernetes.objects import EndpointSlice
-from extproc.adapters.kubernetes.screening import Refused, Screen
-from extproc.adapters.kubernetes.selection import Found, State, choose
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.lab.api_server.builders import endpoint_slice
 from tests.core.builders import brief, thorough
@@ -36,18 +37,20 @@ def with_ports(*ports: Json) -> Json:
     return {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": list(ports)}
 
 
-def read(slices: Iterable[Json], port: str | int = "http") -> list[Found | Rejected]:
+def read(slices: Iterable[Json], port: str | int = "http") -> list[FoundAddress | RejectedAddress]:
     return list(read_slices(map(EndpointSlice.model_validate, slices), port, SCREEN))
 
 
 def chosen(*slices: Json, port: str | int = "http") -> dict[str, str]:
     """The addresses that would be routed to, by name."""
-    endpoints = choose(one for one in read(slices, port) if isinstance(one, Found))
+    endpoints = select_endpoints(one for one in read(slices, port) if isinstance(one, FoundAddress))
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
 
 def refused(*slices: Json, port: str | int = "http") -> dict[str, str]:
-    return {one.address: one.reason for one in read(slices, port) if isinstance(one, Rejected)}
+    return {
+        one.address: one.reason for one in read(slices, port) if isinstance(one, RejectedAddress)
+    }
 
 
 class TestAService:
@@ -88,37 +91,39 @@ class TestConditions:
     @pytest.mark.parametrize(
         ("conditions", "state"),
         [
-            (READY, State.READY),
-            (STARTING, State.UNREADY),
-            (TERMINATING, State.SERVING),
-            (GONE, State.GONE),
+            (READY, AddressState.READY),
+            (STARTING, AddressState.UNREADY),
+            (TERMINATING, AddressState.SERVING),
+            (GONE, AddressState.GONE),
             # Who does not say `ready` means true.
-            ({}, State.READY),
-            (None, State.READY),
-            ({"ready": None}, State.READY),
-            ({"ready": None, "serving": None, "terminating": None}, State.READY),
-            ({"serving": False}, State.READY),
+            ({}, AddressState.READY),
+            (None, AddressState.READY),
+            ({"ready": None}, AddressState.READY),
+            ({"ready": None, "serving": None, "terminating": None}, AddressState.READY),
+            ({"serving": False}, AddressState.READY),
             # An API server older than `serving` and `terminating`.
-            ({"ready": False}, State.UNREADY),
-            ({"ready": True}, State.READY),
+            ({"ready": False}, AddressState.UNREADY),
+            ({"ready": True}, AddressState.READY),
             # Who is not ready may serve for all that, until it is.
-            ({"ready": False, "serving": True}, State.UNREADY),
-            ({"terminating": True}, State.SERVING),
-            ({"ready": False, "terminating": True}, State.GONE),
+            ({"ready": False, "serving": True}, AddressState.UNREADY),
+            ({"terminating": True}, AddressState.SERVING),
+            ({"ready": False, "terminating": True}, AddressState.GONE),
             # A Service that publishes what is not ready calls all of its endpoints ready.
-            ({"ready": True, "serving": True, "terminating": True}, State.SERVING),
-            ({"ready": True, "serving": False, "terminating": True}, State.GONE),
+            ({"ready": True, "serving": True, "terminating": True}, AddressState.SERVING),
+            ({"ready": True, "serving": False, "terminating": True}, AddressState.GONE),
         ],
     )
-    def test_say_what_an_endpoint_is_good_for(self, conditions: Json | None, state: State) -> None:
+    def test_say_what_an_endpoint_is_good_for(
+        self, conditions: Json | None, state: AddressState
+    ) -> None:
         endpoint = {"addresses": ["10.0.0.7"], "conditions": conditions}
         (found,) = read([{**a_slice(), "endpoints": [endpoint]}])
-        assert isinstance(found, Found)
+        assert isinstance(found, FoundAddress)
         assert found.state is state
 
     def test_may_be_missing(self) -> None:
         (found,) = read([{**a_slice(), "endpoints": [{"addresses": ["10.0.0.7"]}]}])
-        assert found == Found("10.0.0.7", 8000, "", State.READY)
+        assert found == FoundAddress("10.0.0.7", 8000, "", AddressState.READY)
 
 
 HTTP = {"name": "http", "port": 8000, "protocol": "TCP"}
@@ -155,26 +160,28 @@ class TestThePort:
     @pytest.mark.parametrize("port", ["https", 8001, "8000"])
     def test_that_is_not_declared_is_refused(self, port: str | int) -> None:
         assert chosen(with_ports(HTTP), port=port) == {}
-        assert refused(with_ports(HTTP), port=port) == {"10.0.0.7": Refused.UNDECLARED_PORT}
+        assert refused(with_ports(HTTP), port=port) == {"10.0.0.7": RejectionReason.UNDECLARED_PORT}
 
     @pytest.mark.parametrize("ports", [[], None, [{"name": "http", "port": None}]])
     def test_without_a_number_is_refused(self, ports: list[Json] | None) -> None:
         undeclared = {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": ports}
         assert chosen(undeclared) == {}
-        assert refused(undeclared) == {"10.0.0.7": Refused.UNDECLARED_PORT}
+        assert refused(undeclared) == {"10.0.0.7": RejectionReason.UNDECLARED_PORT}
 
 
 class TestAnAddress:
     @pytest.mark.parametrize(
         ("address", "reason"),
         [
-            ("127.0.0.1", Refused.LOOPBACK),
-            ("169.254.169.254", Refused.LINK_LOCAL),
-            ("10.96.0.1", Refused.API_SERVER),
-            ("vllm.example.com", Refused.NO_ADDRESS),
+            ("127.0.0.1", RejectionReason.LOOPBACK),
+            ("169.254.169.254", RejectionReason.LINK_LOCAL),
+            ("10.96.0.1", RejectionReason.API_SERVER),
+            ("vllm.example.com", RejectionReason.NO_ADDRESS),
         ],
     )
-    def test_that_is_refused_takes_no_others_with_it(self, address: str, reason: Refused) -> None:
+    def test_that_is_refused_takes_no_others_with_it(
+        self, address: str, reason: RejectionReason
+    ) -> None:
         poisoned = a_slice((address, "bad", READY), ("10.0.0.7", "pod-7", READY))
         assert chosen(poisoned) == {"ns/pod-7": "10.0.0.7:8000"}
         assert refused(poisoned) == {address: reason}
@@ -253,7 +260,7 @@ def shuffled(slices: list[Json], rng: Random) -> list[Json]:
 
 
 def endpoints_of(slices: list[Json]) -> tuple[Endpoint, ...]:
-    return choose(one for one in read(slices) if isinstance(one, Found))
+    return select_endpoints(one for one in read(slices) if isinstance(one, FoundAddress))
 
 
 @thorough
@@ -269,7 +276,7 @@ def test_the_order_of_slices_and_endpoints_makes_no_difference(
 def test_no_address_that_the_screen_refuses_gets_through(slices: list[Json]) -> None:
     for endpoint in endpoints_of(slices):
         host, _, port = endpoint.address.rpartition(":")
-        assert SCREEN.why_not(host.strip("[]"), int(port)) is None
+        assert SCREEN.rejection(host.strip("[]"), int(port)) is None
 
 
 @brief
@@ -289,13 +296,13 @@ def test_names_and_addresses_are_unique(slices: list[Json]) -> None:
 @brief
 @given(some_slices)
 def test_none_that_goes_is_chosen_while_one_is_ready(slices: list[Json]) -> None:
-    found = [one for one in read(slices) if isinstance(one, Found)]
+    found = [one for one in read(slices) if isinstance(one, FoundAddress)]
     going = {(one.address, one.port, one.pod) for one in found if one.state.is_terminating}
     ready = [
         one
         for one in found
-        if one.state is State.READY and (one.address, one.port, one.pod) not in going
+        if one.state is AddressState.READY and (one.address, one.port, one.pod) not in going
     ]
     if ready:
-        alone = {endpoint.address for one in ready for endpoint in choose([one])}
+        alone = {endpoint.address for one in ready for endpoint in select_endpoints([one])}
         assert {endpoint.address for endpoint in endpoints_of(slices)} <= alone

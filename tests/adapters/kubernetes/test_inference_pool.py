@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from extproc.adapters.kubernetes.endpoint_slices import Rejected
+from extproc.adapters.endpoints.addresses import AddressState, FoundAddress, RejectedAddress
+from extproc.adapters.endpoints.screening import RejectionReason, Screen
+from extproc.adapters.endpoints.selection import select_endpoints
 from extproc.adapters.kubernetes.inference_pool import read_pods, selector
 from extproc.adapters.kubernetes.objects import InferencePool, Pod
-from extproc.adapters.kubernetes.screening import Refused, Screen
-from extproc.adapters.kubernetes.selection import Found, State, choose
 from extproc.lab.api_server.builders import inference_pool, pod
 
 Json = dict[str, Any]
@@ -20,13 +20,15 @@ def a_pod(name: str = "pod-7", ip: str = "10.0.0.7", **more: bool) -> Json:
     return pod("ns", name, {"app": "vllm"}, ip, **more)
 
 
-def read(*pods: Json, ports: tuple[int, ...] = (8000,)) -> list[Found | Rejected]:
+def read(*pods: Json, ports: tuple[int, ...] = (8000,)) -> list[FoundAddress | RejectedAddress]:
     pool = InferencePool.model_validate(inference_pool("ns", "pool", {"app": "vllm"}, ports))
     return list(read_pods(map(Pod.model_validate, pods), pool, SCREEN))
 
 
 def chosen(*pods: Json, ports: tuple[int, ...] = (8000,)) -> dict[str, str]:
-    endpoints = choose(one for one in read(*pods, ports=ports) if isinstance(one, Found))
+    endpoints = select_endpoints(
+        one for one in read(*pods, ports=ports) if isinstance(one, FoundAddress)
+    )
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
 
@@ -63,20 +65,20 @@ class TestAPod:
     @pytest.mark.parametrize(
         ("status", "state"),
         [
-            ({}, State.READY),
-            ({"phase": "Pending"}, State.UNREADY),
-            ({"phase": "Succeeded"}, State.UNREADY),
-            ({"phase": "Failed"}, State.UNREADY),
-            ({"conditions": None}, State.UNREADY),
-            ({"conditions": [{"type": "Ready", "status": "False"}]}, State.UNREADY),
-            ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, State.UNREADY),
-            ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, State.UNREADY),
+            ({}, AddressState.READY),
+            ({"phase": "Pending"}, AddressState.UNREADY),
+            ({"phase": "Succeeded"}, AddressState.UNREADY),
+            ({"phase": "Failed"}, AddressState.UNREADY),
+            ({"conditions": None}, AddressState.UNREADY),
+            ({"conditions": [{"type": "Ready", "status": "False"}]}, AddressState.UNREADY),
+            ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, AddressState.UNREADY),
+            ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, AddressState.UNREADY),
         ],
     )
-    def test_is_ready_that_runs_and_says_so(self, status: Json, state: State) -> None:
+    def test_is_ready_that_runs_and_says_so(self, status: Json, state: AddressState) -> None:
         body = a_pod()
         (found,) = read({**body, "status": {**body["status"], **status}})
-        assert found == Found("10.0.0.7", 8000, "ns/pod-7", state)
+        assert found == FoundAddress("10.0.0.7", 8000, "ns/pod-7", state)
 
     @pytest.mark.parametrize("ip", [None, ""])
     def test_without_an_address_is_not_there_yet(self, ip: str | None) -> None:
@@ -85,5 +87,8 @@ class TestAPod:
 
     def test_on_the_nodes_network_or_another_bad_address_is_refused(self) -> None:
         bad = a_pod("bad", "127.0.0.1")
-        assert read(bad, ports=(8000, 8001)) == [Rejected("127.0.0.1", Refused.LOOPBACK)] * 2
+        assert (
+            read(bad, ports=(8000, 8001))
+            == [RejectedAddress("127.0.0.1", RejectionReason.LOOPBACK)] * 2
+        )
         assert chosen(bad, a_pod()) == {"ns/pod-7": "10.0.0.7:8000"}

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 
 from extproc.adapters import backoff
-from extproc.adapters.kubernetes import api as kubernetes_api
-from extproc.adapters.kubernetes import reflector
-from extproc.adapters.kubernetes.api import KubernetesApi
-from extproc.adapters.kubernetes.cluster import Api
-from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
+from extproc.adapters.kubernetes import http_api as kubernetes_api
+from extproc.adapters.kubernetes import listing, reflector
+from extproc.adapters.kubernetes.api import Api
+from extproc.adapters.kubernetes.errors import (
+    ApiStatusError,
+    KubernetesError,
+    MalformedResponse,
+    Unreachable,
+)
+from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.adapters.kubernetes.objects import ConfigMap
-from extproc.adapters.kubernetes.reflector import Reflector, Resource
+from extproc.adapters.kubernetes.reflector import Reflector
+from extproc.adapters.kubernetes.resource import Resource
 from extproc.lab.api_server.builders import config_map
 from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.documents import eventually
@@ -174,7 +180,7 @@ class TestAList:
     async def test_in_pages_is_one_set(
         self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reflector, "PAGE", 2)
+        monkeypatch.setattr(listing, "PAGE", 2)
         await maps.put("a", "b", "c", "d", "e")
         async with following(api, maps.namespace) as follow:
             await maps.watched()
@@ -184,7 +190,10 @@ class TestAList:
         assert ["continue" in one["query"] for one in lists] == [False, True, True]
 
     async def test_whose_next_page_has_expired_is_asked_for_whole(self) -> None:
-        pages: list[Answer] = [Listed("1", [item("a")], more="token"), Refusal(410, "too old")]
+        pages: list[Answer] = [
+            Listed("1", [item("a")], more="token"),
+            ApiStatusError(410, "too old"),
+        ]
         async with told(*pages, Listed("5", [item("a"), item("b")])) as (api, follow):
             queries = [asked.query for asked in api.asked if asked.verb == "list"]
             assert queries == [{"limit": 500}, {"limit": 500, "continue": "token"}, {}]
@@ -195,7 +204,7 @@ class TestAList:
     async def test_whose_next_page_expires_on_a_real_server_is_whole_all_the_same(
         self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reflector, "PAGE", 2)
+        monkeypatch.setattr(listing, "PAGE", 2)
         await maps.put("a", "b", "c")
         await maps.server.faults(list_delay=0.1)
         async with following(api, maps.namespace) as follow:
@@ -259,7 +268,7 @@ class TestAList:
         await maps.server.faults(list_delay=60)
         async with following(api, maps.namespace) as follow:
             await eventually(lambda: follow.lists["unreachable"] > 0)
-            assert follow.trouble == "no answer in time"
+            assert follow.trouble == "no complete response in time"
             assert not follow.reflector.synced
             await maps.server.faults(list_delay=0)
             await eventually(lambda: follow.sets == [{"a": ""}])
@@ -419,7 +428,7 @@ class TestAWatch:
 class TestAVersionThatHasExpired:
     """410, which a watch says as a status or, having begun, as an event."""
 
-    @pytest.mark.parametrize("watch", [Watched([expired()]), Refusal(410, "too old"), None])
+    @pytest.mark.parametrize("watch", [Watched([expired()]), ApiStatusError(410, "too old"), None])
     async def test_is_the_one_thing_that_needs_a_new_list(self, watch: Answer | None) -> None:
         late = Watched([added("b", "2"), expired()])
         again = Listed("9", [item("a"), item("c")])
@@ -449,7 +458,11 @@ class TestAVersionThatHasExpired:
             assert (await maps.verbs()).count("list") == 2
 
     async def test_leaves_all_as_it_is_while_the_new_list_fails(self) -> None:
-        failures: list[Answer] = [Refusal(503, "busy"), Unreachable("reset"), Refusal(403, "no")]
+        failures: list[Answer] = [
+            ApiStatusError(503, "busy"),
+            Unreachable("reset"),
+            ApiStatusError(403, "no"),
+        ]
         async with told(Listed("1", [item("a")]), Watched([expired()]), *failures) as (api, follow):
             assert follow.sets == [{"a": ""}]
             assert follow.trouble == "403 no"
@@ -471,7 +484,7 @@ class TestAVersionThatHasExpired:
 class TestTrouble:
     @pytest.mark.parametrize("code", [401, 403, 408, 429, 500, 503])
     async def test_that_passes_leaves_the_version_good(self, code: int) -> None:
-        trouble = Refusal(code, "not now")
+        trouble = ApiStatusError(code, "not now")
         async with told(Listed("1", [item("a")]), trouble, trouble) as (api, follow):
             assert [asked.since for asked in api.asked] == [None, "1", "1", "1"]
             assert follow.trouble == f"{code} not now"
@@ -480,7 +493,7 @@ class TestTrouble:
     @pytest.mark.parametrize("code", [400, 404, 410, 422, 504])
     async def test_that_only_a_list_can_mend_is_mended_by_a_list(self, code: int) -> None:
         again = Listed("2", [item("a")])
-        watch = Refusal(code, "no such thing")
+        watch = ApiStatusError(code, "no such thing")
         async with told(Listed("1", [item("a")]), Watched(), watch, again) as (api, _):
             assert [asked.since for asked in api.asked] == [None, "1", "1", None, "2"]
 
@@ -605,8 +618,10 @@ class TestTrouble:
                 assert follow.reflector.confirmed_at > confirmed
                 assert (await maps.verbs()).count("list") == 1
         said = [record.getMessage() for record in caplog.records]
-        assert said[-1] == "following again"
-        assert 1 <= said.count("what is known stays") <= 2, "each trouble is said but once"
+        assert said[-1] == "watch recovered"
+        assert 1 <= said.count("watch failed, last known objects kept") <= 2, (
+            "each error is logged once"
+        )
 
     @pytest.mark.usefixtures("short_watches")
     async def test_with_a_frozen_server_is_noticed_and_passes(
@@ -617,7 +632,7 @@ class TestTrouble:
             await maps.watched()
             await maps.server.faults(frozen=True)
             await maps.put("b")
-            await follow.is_in_trouble("no answer in time")
+            await follow.is_in_trouble("no complete response in time")
             assert follow.sets == [{"a": ""}]
             await maps.server.faults(frozen=False)
             await eventually(lambda: follow.latest == {"a": "", "b": ""})
@@ -694,9 +709,9 @@ class TestTheCount:
     @pytest.mark.parametrize(
         ("error", "result"),
         [
-            (Refusal(410, "x"), "expired"),
-            (Refusal(403, "x"), "403"),
-            (Garbled("x"), "garbled"),
+            (ApiStatusError(410, "x"), "expired"),
+            (ApiStatusError(403, "x"), "403"),
+            (MalformedResponse("x"), "garbled"),
             (Unreachable("x"), "unreachable"),
         ],
     )

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extproc.adapters.kubernetes.screening import Refused
+from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.compiled import COMPILED
 from extproc.core.conversation.events import Event, Kind
@@ -214,8 +214,8 @@ class TestDiscovery:
         telemetry = telemetry_of(router())
         source = ServiceSpec(namespace="ns", name="a", port=8000)
         for _ in range(2):
-            telemetry.endpoint_refused(source, Refused.LOOPBACK)
-        telemetry.endpoint_refused(source, Refused.API_SERVER)
+            telemetry.endpoint_refused(source, RejectionReason.LOOPBACK)
+        telemetry.endpoint_refused(source, RejectionReason.API_SERVER)
         name, shown = "extproc_endpoints_refused_total", "service ns/a"
         assert sample(telemetry, name, reason="loopback", source=shown) == 2
         assert sample(telemetry, name, reason="api_server", source=shown) == 1

@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.adapters.vllm.exposition import read_report
-from extproc.adapters.vllm.names import MOST_ADAPTERS, adapters_named
+from extproc.adapters.vllm.names import MOST_ADAPTERS, usable_adapter_names
 from extproc.adapters.vllm.readings import Failure, Result
 from extproc.core.fleet.signals import Load, Report
 from extproc.core.schema import MAX_NAME_LENGTH
@@ -349,7 +349,7 @@ def gauge(
 
 
 def names_in(joined: str) -> frozenset[str]:
-    return adapters_named(map(str.strip, joined.split(",")))
+    return usable_adapter_names(map(str.strip, joined.split(",")))
 
 
 @brief

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.vllm import schedule
-from extproc.adapters.vllm.schedule import Pacer, Plan, Rhythm, plans
+from extproc.adapters.vllm.schedule import Pacer, Plan, ReadingTimes, plans
 from extproc.core.schema import ModelSpec
 from tests.adapters.vllm.servers import model
 from tests.core.builders import brief, catalog
@@ -59,60 +59,60 @@ class TestPlans:
 
 class TestARhythm:
     def test_is_steady_while_readings_succeed(self) -> None:
-        rhythm = Rhythm(5.0, Middle())
-        assert rhythm.due == 5.0
-        rhythm.asked = 6.0
-        rhythm.succeeded(0.5)
-        assert rhythm.due == 6.5
+        times = ReadingTimes(5.0, Middle())
+        assert times.due == 5.0
+        times.asked = 6.0
+        times.succeeded(0.5)
+        assert times.due == 6.5
 
     def test_slows_down_while_they_fail_and_is_back_at_once(self) -> None:
-        rhythm = Rhythm(0.0, Middle())
+        times = ReadingTimes(0.0, Middle())
         waits = []
         for _ in range(50):
-            rhythm.failed(100.0, 0.2)
-            waits.append(round(rhythm.due - 100, 6))
+            times.failed(100.0, 0.2)
+            waits.append(round(times.due - 100, 6))
         assert waits[:7] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
         assert waits[-1] == 10.0
-        rhythm.asked = 100.0
-        rhythm.succeeded(0.2)
-        assert rhythm.due == 100.2
-        rhythm.failed(200.0, 0.2)
-        assert rhythm.due == 200.4
+        times.asked = 100.0
+        times.succeeded(0.2)
+        assert times.due == 100.2
+        times.failed(200.0, 0.2)
+        assert times.due == 200.4
 
     def test_that_is_slow_anyway_is_not_faster_where_it_fails(self) -> None:
-        rhythm = Rhythm(0.0, Middle())
-        rhythm.failed(100.0, 60.0)
-        assert rhythm.due == 160.0
+        times = ReadingTimes(0.0, Middle())
+        times.failed(100.0, 60.0)
+        assert times.due == 160.0
 
     def test_quickens_when_its_endpoint_becomes_busy(self) -> None:
-        rhythm = Rhythm(0.0, Middle())
-        rhythm.asked = 10.0
-        rhythm.succeeded(1.0)
-        assert rhythm.hurry(0.2)
-        assert rhythm.due == 10.2
-        assert not rhythm.hurry(0.2)
+        times = ReadingTimes(0.0, Middle())
+        times.asked = 10.0
+        times.succeeded(1.0)
+        assert times.hurry(0.2)
+        assert times.due == 10.2
+        assert not times.hurry(0.2)
 
     def test_does_not_where_it_fails(self) -> None:
-        rhythm = Rhythm(0.0, Middle())
-        rhythm.failed(10.0, 1.0)
-        assert not rhythm.hurry(0.2)
-        assert rhythm.due == 12.0
+        times = ReadingTimes(0.0, Middle())
+        times.failed(10.0, 1.0)
+        assert not times.hurry(0.2)
+        assert times.due == 12.0
 
     def test_can_be_put_off_and_not_forward(self) -> None:
-        rhythm = Rhythm(5.0, Middle())
-        rhythm.postpone(4.0)
-        assert rhythm.due == 5.0
-        rhythm.postpone(9.0)
-        assert rhythm.due == 9.0
+        times = ReadingTimes(5.0, Middle())
+        times.postpone(4.0)
+        assert times.due == 5.0
+        times.postpone(9.0)
+        assert times.due == 9.0
 
     @brief
     @given(st.integers())
     def test_varies_by_a_tenth(self, seed: int) -> None:
-        rhythm = Rhythm(0.0, Random(seed))
-        rhythm.succeeded(1.0)
-        assert 0.9 <= rhythm.due <= 1.1
-        rhythm.failed(0.0, 1.0)
-        assert 1.8 <= rhythm.due <= 2.2
+        times = ReadingTimes(0.0, Random(seed))
+        times.succeeded(1.0)
+        assert 0.9 <= times.due <= 1.1
+        times.failed(0.0, 1.0)
+        assert 1.8 <= times.due <= 2.2
 
 
 class TestAPacer:

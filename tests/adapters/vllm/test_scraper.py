@@ -115,7 +115,7 @@ class TestAnEndpoint:
             model(server, name="other", strategy="PrefixHash", discoverAdapters=True),
         )
         await eventually(lambda: server.count(MODELS) >= 4)
-        # Each has a rhythm of its own: one may be about to be asked for.
+        # Each has a times of its own: one may be about to be asked for.
         assert abs(server.count(METRICS) - server.count(MODELS)) <= 1
         assert server.connections == 1
 
@@ -590,7 +590,7 @@ class TestTheEnd:
         running = asyncio.all_tasks()
         await scene.scraper.close()
         assert healthy.open == 0 or await _closes(healthy)
-        ours = [task for task in running if "FollowedEndpoint" in repr(task)]
+        ours = [task for task in running if "ScrapedEndpoint" in repr(task)]
         assert len(ours) == 3
         assert all(task.done() for task in ours)
         asked = len(healthy.asked)

@@ -5,19 +5,23 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.adapters.kubernetes.selection import Found, State, choose
+from extproc.adapters.endpoints.addresses import AddressState, FoundAddress
+from extproc.adapters.endpoints.selection import select_endpoints
 from tests.core.builders import thorough
 
 
 def found(
-    address: str = "10.0.0.7", pod: str = "ns/pod-7", state: State = State.READY, port: int = 8000
-) -> Found:
-    return Found(address, port, pod, state)
+    address: str = "10.0.0.7",
+    pod: str = "ns/pod-7",
+    state: AddressState = AddressState.READY,
+    port: int = 8000,
+) -> FoundAddress:
+    return FoundAddress(address, port, pod, state)
 
 
-def chosen(*those: Found) -> dict[str, str]:
+def chosen(*those: FoundAddress) -> dict[str, str]:
     """The addresses that would be routed to, by name."""
-    endpoints = choose(those)
+    endpoints = select_endpoints(those)
     assert len({endpoint.name for endpoint in endpoints}) == len(endpoints)
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
@@ -45,7 +49,7 @@ class TestAnEndpoint:
         assert chosen(*reversed(both)) == {"ns/pod-7": "10.0.0.7:8000"}
 
     def test_uses_the_ipv6_address_where_only_that_one_is_ready(self) -> None:
-        both = (found("10.0.0.7", state=State.UNREADY), found("2001:db8::7"))
+        both = (found("10.0.0.7", state=AddressState.UNREADY), found("2001:db8::7"))
         assert chosen(*both) == {"ns/pod-7": "[2001:db8::7]:8000"}
 
     def test_is_one_that_is_found_twice(self) -> None:
@@ -69,9 +73,9 @@ class TestAnEndpoint:
 
 class TestTheChoice:
     READY = found("10.0.0.1", "ns/1")
-    SERVING = found("10.0.0.2", "ns/2", State.SERVING)
-    UNREADY = found("10.0.0.3", "ns/3", State.UNREADY)
-    GONE = found("10.0.0.4", "ns/4", State.GONE)
+    SERVING = found("10.0.0.2", "ns/2", AddressState.SERVING)
+    UNREADY = found("10.0.0.3", "ns/3", AddressState.UNREADY)
+    GONE = found("10.0.0.4", "ns/4", AddressState.GONE)
 
     def test_is_of_ready_ones(self) -> None:
         assert list(chosen(self.READY, self.SERVING, self.UNREADY, self.GONE)) == ["ns/1"]
@@ -84,13 +88,13 @@ class TestTheChoice:
         assert not chosen()
 
     def test_is_of_the_new_pod_where_it_has_the_address_of_one_that_goes(self) -> None:
-        assert chosen(found(pod="ns/new"), found(pod="ns/old", state=State.SERVING)) == {
+        assert chosen(found(pod="ns/new"), found(pod="ns/old", state=AddressState.SERVING)) == {
             "ns/new": "10.0.0.7:8000"
         }
 
 
 class TestOfTwoThatDisagreeAboutAPod:
-    def chosen(self, first: State, second: State) -> bool:
+    def chosen(self, first: AddressState, second: AddressState) -> bool:
         other = found("10.0.0.9", "ns/other")
         one_way = chosen(found(state=first), found(state=second), other)
         other_way = chosen(other, found(state=second), found(state=first))
@@ -98,23 +102,23 @@ class TestOfTwoThatDisagreeAboutAPod:
         return "ns/pod-7" in one_way
 
     def test_the_one_that_says_it_is_ready_counts(self) -> None:
-        assert self.chosen(State.READY, State.UNREADY)
+        assert self.chosen(AddressState.READY, AddressState.UNREADY)
 
     def test_the_one_that_says_it_goes_counts_for_that_is_never_taken_back(self) -> None:
-        assert not self.chosen(State.READY, State.SERVING)
-        assert not self.chosen(State.READY, State.GONE)
+        assert not self.chosen(AddressState.READY, AddressState.SERVING)
+        assert not self.chosen(AddressState.READY, AddressState.GONE)
 
     def test_the_one_that_says_it_no_longer_answers_counts_most(self) -> None:
-        assert not chosen(found(state=State.SERVING), found(state=State.GONE))
+        assert not chosen(found(state=AddressState.SERVING), found(state=AddressState.GONE))
 
 
 few_found = st.lists(
     st.builds(
-        Found,
+        FoundAddress,
         st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "::ffff:10.0.0.1"]),
         st.sampled_from([8000, 8001]),
         st.sampled_from(["", "ns/a", "ns/b", "ns/c"]),
-        st.sampled_from(State),
+        st.sampled_from(AddressState),
     ),
     max_size=8,
 )
@@ -122,14 +126,16 @@ few_found = st.lists(
 
 @thorough
 @given(few_found, st.randoms(use_true_random=False))
-def test_the_order_of_what_is_found_makes_no_difference(those: list[Found], rng: Random) -> None:
-    assert choose(rng.sample(those, len(those))) == choose(those)
+def test_the_order_of_what_is_found_makes_no_difference(
+    those: list[FoundAddress], rng: Random
+) -> None:
+    assert select_endpoints(rng.sample(those, len(those))) == select_endpoints(those)
 
 
 @thorough
 @given(few_found)
-def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[Found]) -> None:
-    endpoints = choose(those)
+def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[FoundAddress]) -> None:
+    endpoints = select_endpoints(those)
     addresses = {endpoint.address for endpoint in endpoints}
     assert len({endpoint.name for endpoint in endpoints}) == len(addresses) == len(endpoints)
     assert addresses <= {alone(one) for one in those}
@@ -137,16 +143,18 @@ def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[Found]) 
 
 @thorough
 @given(few_found)
-def test_all_are_ready_or_none_is_and_all_still_serve(those: list[Found]) -> None:
+def test_all_are_ready_or_none_is_and_all_still_serve(those: list[FoundAddress]) -> None:
     going = {one[:3] for one in those if one.state.is_terminating}
-    ready = {alone(one) for one in those if one.state is State.READY and one[:3] not in going}
-    serving = {alone(one) for one in those if one.state is State.SERVING}
-    addresses = {endpoint.address for endpoint in choose(those)}
+    ready = {
+        alone(one) for one in those if one.state is AddressState.READY and one[:3] not in going
+    }
+    serving = {alone(one) for one in those if one.state is AddressState.SERVING}
+    addresses = {endpoint.address for endpoint in select_endpoints(those)}
     assert addresses <= (ready or serving)
     assert bool(addresses) >= bool(ready)
 
 
-def alone(one: Found) -> str:
+def alone(one: FoundAddress) -> str:
     """The address by which it would be reached."""
-    (endpoint,) = choose([one._replace(state=State.READY)])
+    (endpoint,) = select_endpoints([one._replace(state=AddressState.READY)])
     return endpoint.address

@@ -15,7 +15,7 @@ _WINDOW_SECONDS = 10.0
 _LINES = 10
 
 
-class Complaints:
+class FailureLog:
     """Of each endpoint each kind of failure is told once: the metrics count the others."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

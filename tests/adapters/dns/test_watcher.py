@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from extproc.adapters.dns.follower import NamesFollower
+from extproc.adapters.dns.lookup import LookupFailed, NoAddresses, Resolved, Unanswered
 from extproc.adapters.dns.names import Names
-from extproc.adapters.dns.resolver import LookupFailed, NoAddresses, Resolved, Unanswered
-from extproc.adapters.kubernetes.endpoint_slices import Rejected
-from extproc.adapters.kubernetes.selection import Found, choose
+from extproc.adapters.dns.watcher import NamesWatcher
+from extproc.adapters.endpoints.addresses import FoundAddress, RejectedAddress
+from extproc.adapters.endpoints.selection import select_endpoints
 from extproc.core.schema import NamedEndpoints
 from tests.adapters.dns.server import FakeTime, settle
 
@@ -22,25 +22,25 @@ def resolved(*addresses: str, ttl: float = 10) -> Resolved:
 
 
 class Scene:
-    """A follower of some endpoints, whose names resolve as told."""
+    """A watcher of some endpoints, whose names resolve as told."""
 
     def __init__(self, *endpoints: str, results: Results) -> None:
         self.results = results
         self.pending = asyncio.Event()
         self.pending.set()
-        self.published: list[list[Found | Rejected]] = []
+        self.published: list[list[FoundAddress | RejectedAddress]] = []
         self.time = FakeTime()
         self.names = Names(
             self._resolve, self, Random(0), clock=self.time.clock, sleep=self.time.sleep
         )
         self.source = NamedEndpoints(endpoints)
-        self.follower = NamesFollower(self.source, self.names, self._take)
-        self._running = asyncio.create_task(self.follower.run())
+        self.watcher = NamesWatcher(self.source, self.names, self._take)
+        self._running = asyncio.create_task(self.watcher.run())
 
     def addresses(self) -> list[str]:
         """The endpoints that were published last."""
-        found = [one for one in self.published[-1] if isinstance(one, Found)]
-        return [endpoint.address for endpoint in choose(found)]
+        found = [one for one in self.published[-1] if isinstance(one, FoundAddress)]
+        return [endpoint.address for endpoint in select_endpoints(found)]
 
     def looked_up(self, result: str) -> None:
         pass
@@ -57,7 +57,7 @@ class Scene:
             raise result
         return result
 
-    def _take(self, found: Iterable[Found | Rejected]) -> None:
+    def _take(self, found: Iterable[FoundAddress | RejectedAddress]) -> None:
         self.published.append(list(found))
 
 
@@ -96,15 +96,15 @@ async def test_nothing_is_published_before_each_name_was_looked_up() -> None:
     scene = Scene("a:8000", "slow:8000", results=results)
     scene.pending.clear()
     await settle()
-    attempt = asyncio.create_task(scene.follower.attempt())
+    attempt = asyncio.create_task(scene.watcher.wait_for_attempt())
     await settle()
     assert (scene.published, attempt.done()) == ([], False)
-    assert scene.follower.trouble == "slow: waiting for DNS"
+    assert scene.watcher.trouble == "slow: waiting for DNS"
     scene.pending.set()
     await attempt
     assert scene.addresses() == ["10.0.0.1:8000"]
-    assert not scene.follower.synced
-    assert scene.follower.trouble == "slow: no response"
+    assert not scene.watcher.synced
+    assert scene.watcher.trouble == "slow: no response"
     await scene.end()
 
 
@@ -118,7 +118,7 @@ async def test_a_change_of_one_name_publishes_all() -> None:
     results["a"] = NoAddresses("the name does not exist")
     await scene.time.advance(60)
     assert scene.addresses() == ["10.0.0.3:8000"]
-    assert scene.follower.trouble is None
+    assert scene.watcher.trouble is None
     await scene.end()
 
 
@@ -127,11 +127,11 @@ async def test_a_second_list_has_the_known_addresses_at_once() -> None:
     scene = Scene("a:8000", results=results)
     await settle()
     results["a"] = Unanswered("no response")
-    published: list[list[Found | Rejected]] = []
+    published: list[list[FoundAddress | RejectedAddress]] = []
     longer = NamedEndpoints(("a:8000", "10.0.0.7:8000"))
-    second = NamesFollower(longer, scene.names, lambda found: published.append(list(found)))
+    second = NamesWatcher(longer, scene.names, lambda found: published.append(list(found)))
     running = asyncio.create_task(second.run())
-    await second.attempt()
+    await second.wait_for_attempt()
     assert [one.address for one in published[-1]] == ["10.0.0.1", "10.0.0.7"]
     assert second.synced
     await scene.end()
@@ -145,7 +145,7 @@ async def test_its_age_is_that_of_the_name_that_was_confirmed_longest_ago() -> N
     await settle()
     results["b"] = Unanswered("no response")
     await scene.time.advance(100)
-    assert scene.follower.confirmed_at == 0
+    assert scene.watcher.confirmed_at == 0
     await scene.end()
 
 
@@ -164,7 +164,7 @@ async def test_its_age_is_that_of_the_name_that_was_confirmed_longest_ago() -> N
 async def test_an_address_that_no_server_has_is_refused(address: str, reason: str) -> None:
     scene = Scene("vllm:8000", results={"vllm": resolved(address, "10.0.0.1")})
     await settle()
-    assert Rejected(address, reason) in scene.published[-1]  # type: ignore[arg-type]  # a StrEnum
+    assert RejectedAddress(address, reason) in scene.published[-1]  # type: ignore[arg-type]  # a StrEnum
     assert scene.addresses() == ["10.0.0.1:8000"]
     await scene.end()
 

@@ -21,7 +21,7 @@ _MOST_HEAD = 16_384
 _MOST_CHUNKS = 2000
 
 
-class Answer:
+class HttpResponse:
     """One answer; `body` is None until it is whole."""
 
     __slots__ = (

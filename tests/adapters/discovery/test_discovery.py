@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from extproc.adapters import discovery
-from extproc.adapters.discovery import Discovery
+from extproc.adapters.discovery import discovery, watched_source
+from extproc.adapters.discovery.discovery import Discovery
 from extproc.adapters.kubernetes.cluster import Cluster
-from extproc.adapters.kubernetes.errors import KubernetesError, Refusal
+from extproc.adapters.kubernetes.errors import ApiStatusError, KubernetesError
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.schema import InferencePoolSpec, ServiceSpec, Source
 from extproc.lab.api_server.builders import endpoint_slice, inference_pool, pod
@@ -45,7 +45,7 @@ class Observed:
     def __init__(self, cluster: Cluster) -> None:
         self.published: list[dict[str, str]] = []
         self.refused: list[tuple[str, str]] = []
-        self.discovery = Discovery(cluster, self._publish, self, Random(0))
+        self.discovery = Discovery(cluster, lambda *found: self.publish(*found), self, Random(0))
 
     def found(self, source: Source) -> dict[str, str]:
         return {one.name: one.address for one in self.discovery.endpoints(source)}
@@ -62,7 +62,7 @@ class Observed:
     def watched(self, resource: str, result: str) -> None:
         pass
 
-    def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
+    def publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
         assert self.discovery.endpoints(source) == endpoints
         self.published.append({one.name: one.address for one in endpoints})
 
@@ -158,7 +158,7 @@ class TestAService:
     async def test_is_known_when_it_is_followed(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1", "b": "10.0.0.2"})
         assert scene.discovery.endpoints(scene.service) == ()
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert scene.published == [
             {f"{scene.namespace}/a": "10.0.0.1:8000", f"{scene.namespace}/b": "10.0.0.2:8000"}
         ]
@@ -166,12 +166,12 @@ class TestAService:
         assert scene.discovery.why_not_synced() is None
 
     async def test_without_endpoints_is_known_too(self, scene: Scene) -> None:
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert scene.published == [{}]
         assert scene.discovery.why_not_synced() is None
 
     async def test_is_followed_as_its_endpoints_come_and_go(self, scene: Scene) -> None:
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.becomes(a="10.0.0.1:8000")
         await scene.put_slice("t", {"b": "10.0.0.2"})
@@ -187,7 +187,7 @@ class TestAService:
 
     async def test_is_not_published_anew_where_nothing_has_changed(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         # A new slice takes the place of the old one, as controllers have it.
         await scene.put_slice("t", {"a": "10.0.0.1"})
         await scene.server.delete("EndpointSlice", scene.namespace, "s")
@@ -198,8 +198,8 @@ class TestAService:
     async def test_is_published_once_for_a_burst_of_changes(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(discovery, "GATHER_SECONDS", 0.3)
-        await scene.discovery.follow([scene.service])
+        monkeypatch.setattr(watched_source, "GATHER_SECONDS", 0.3)
+        await scene.discovery.watch([scene.service])
         for number in range(20):
             await scene.put_slice(f"s-{number}", {f"pod-{number}": f"10.0.0.{number}"})
         await eventually(lambda: len(scene.published) == 2)
@@ -210,7 +210,7 @@ class TestAService:
     ) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.put_slice("other", {"b": "10.0.0.2"}, service="other")
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.watched("endpointslices")
         assert scene.names == [["a"]]
         assert len(await scene.server.requests()) == 2
@@ -221,8 +221,8 @@ class TestAService:
 
     async def test_that_several_models_use_is_followed_once(self, scene: Scene) -> None:
         same = ServiceSpec(namespace=scene.namespace, name="vllm", port="http")
-        await scene.discovery.follow([scene.service, same, scene.service])
-        await scene.discovery.follow([same])
+        await scene.discovery.watch([scene.service, same, scene.service])
+        await scene.discovery.watch([same])
         await scene.watched("endpointslices")
         assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
         await scene.put_slice("s", {"a": "10.0.0.1"})
@@ -232,14 +232,14 @@ class TestAService:
     async def test_on_two_ports_is_two(self, scene: Scene) -> None:
         by_number = ServiceSpec(namespace=scene.namespace, name="vllm", port=9000)
         await scene.put_slice("s", {"a": "10.0.0.1"})
-        await scene.discovery.follow([scene.service, by_number])
+        await scene.discovery.watch([scene.service, by_number])
         assert scene.observed.found(scene.service)
         assert not scene.observed.found(by_number)
         assert scene.observed.refused == [(str(by_number), "undeclared_port")]
 
     async def test_keeps_its_endpoints_while_the_server_is_away(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.watched("endpointslices")
         await scene.server.faults(listening=False)
         await scene.put_slice("s", {"b": "10.0.0.2"})
@@ -258,14 +258,14 @@ class TestToFollow:
         await scene.put_slice("t", {"b": "10.0.0.2"}, service="other")
         await scene.server.faults(list_delay=0.2)
         other = ServiceSpec(namespace=scene.namespace, name="other", port="http")
-        await scene.discovery.follow([scene.service, other])
+        await scene.discovery.watch([scene.service, other])
         assert scene.observed.found(scene.service)
         assert scene.observed.found(other)
 
     async def test_does_not_wait_where_the_first_word_is_no(self, scene: Scene) -> None:
         await scene.server.faults(forbidden=["endpointslices"])
         began = monotonic()
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert monotonic() - began < 2
         why = scene.discovery.why_not_synced()
         assert why is not None
@@ -281,7 +281,7 @@ class TestToFollow:
         monkeypatch.setattr(discovery, "SETTLE_SECONDS", 0.1)
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.server.faults(frozen=True)
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert scene.discovery.endpoints(scene.service) == ()
         assert scene.discovery.age(scene.service) >= 0.1
         why = scene.discovery.why_not_synced()
@@ -291,18 +291,18 @@ class TestToFollow:
 
     async def test_nothing_needs_no_credentials(self) -> None:
         async with observed(Cluster(Path("/nonexistent"), allow_loopback=False)) as one:
-            await one.discovery.follow([])
+            await one.discovery.watch([])
             assert one.discovery.why_not_synced() is None
 
     async def test_anything_else_does(self) -> None:
         async with observed(Cluster(Path("/nonexistent"), allow_loopback=False)) as one:
             with pytest.raises(KubernetesError, match="no credentials"):
-                await one.discovery.follow([SERVICE, POOL])
+                await one.discovery.watch([SERVICE, POOL])
             assert one.discovery.why_not_synced() is None, "it did not begin"
 
     async def test_can_be_given_up(self) -> None:
         async with observed(ScriptedCluster(ScriptedApi())) as one:
-            following = asyncio.create_task(one.discovery.follow([SERVICE, POOL]))
+            following = asyncio.create_task(one.discovery.watch([SERVICE, POOL]))
             await asyncio.sleep(0.05)
             following.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -313,7 +313,7 @@ class TestToKeepOnly:
     async def test_some_ends_the_others(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         other = ServiceSpec(namespace=scene.namespace, name="other", port="http")
-        await scene.discovery.follow([scene.service, other])
+        await scene.discovery.watch([scene.service, other])
         await scene.watched("endpointslices", times=2)
         open_before = await scene.server.open_watches()
         await scene.discovery.keep_only([scene.service])
@@ -329,24 +329,24 @@ class TestToKeepOnly:
 
     async def test_none_forgets_them_until_they_are_followed_again(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.discovery.keep_only([])
         assert scene.discovery.endpoints(scene.service) == ()
         await scene.put_slice("s", {"b": "10.0.0.2"})
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert scene.names == [["a"], ["b"]]
 
     async def test_ends_what_is_not_known_yet(self, scene: Scene) -> None:
         await scene.server.faults(forbidden=["endpointslices"])
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.discovery.keep_only([])
         assert scene.discovery.why_not_synced() is None
 
     async def test_takes_back_what_was_about_to_be_published(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(discovery, "GATHER_SECONDS", 0.2)
-        await scene.discovery.follow([scene.service])
+        monkeypatch.setattr(watched_source, "GATHER_SECONDS", 0.2)
+        await scene.discovery.watch([scene.service])
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await asyncio.sleep(0.1)
         await scene.discovery.keep_only([])
@@ -363,7 +363,7 @@ class TestToKeepOnly:
             pods=[Listed("1"), lingering],
         )
         one = Observed(ScriptedCluster(api))
-        await one.discovery.follow([source])
+        await one.discovery.watch([source])
         stopping = asyncio.create_task(one.discovery.keep_only(()))
         await asyncio.sleep(0.05)
         stopping.cancel()
@@ -384,7 +384,7 @@ class TestAnAddressThatIsRefused:
 
     async def test_is_counted_once_for_as_long_as_it_is_there(self, scene: Scene) -> None:
         await self.poison(scene, "10.0.0.1")
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert scene.names == [["pod-0"]]
         shown = str(scene.service)
         assert sorted(scene.observed.refused) == [(shown, "loopback"), (shown, "reserved")]
@@ -401,7 +401,7 @@ class TestAnAddressThatIsRefused:
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         await self.poison(scene)
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         await scene.put_slice("s", {"a": "10.0.0.9"})
         await scene.becomes(a="10.0.0.9:8000")
         await self.poison(scene)
@@ -416,7 +416,7 @@ class TestAnAddressThatIsRefused:
     ) -> None:
         monkeypatch.setattr(discovery, "_LOGGED_ADDRESSES", 5)
         await scene.put_slice("s", {f"bad-{i}": f"127.0.0.{i}" for i in range(1, 101)})
-        await scene.discovery.follow([scene.service])
+        await scene.discovery.watch([scene.service])
         assert len(scene.observed.refused) == 100
         assert len(logged_addresses(caplog)) == 5
 
@@ -424,13 +424,13 @@ class TestAnAddressThatIsRefused:
         port = int(local.server.url.rpartition(":")[2])
         await local.put_slice("s", {"bad": "127.0.0.1"}, port=port)
         await local.put_slice("t", {"a": "127.0.0.1"})
-        await local.discovery.follow([local.service])
+        await local.discovery.watch([local.service])
         assert local.published == [{f"{local.namespace}/a": "127.0.0.1:8000"}]
         assert local.observed.refused == [(str(local.service), "api_server")]
 
 
 def logged_addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
-    refusals = (r for r in caplog.records if r.getMessage() == "address is never routed to")
+    refusals = (r for r in caplog.records if r.getMessage() == "address rejected")
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     return sorted(record.__dict__["fields"]["address"] for record in refusals)
 
@@ -441,7 +441,7 @@ class TestAPool:
         await scene.put_pod("a", "10.0.0.1")
         await scene.put_pod("b", "10.0.0.2", ready=False)
         await scene.put_pod("other", "10.0.0.3", app="other")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         assert scene.observed.found(scene.pool) == {f"{scene.namespace}/a": "10.0.0.1:8000"}
         assert scene.names == [["a"]], "it was never published without its pods"
         assert scene.discovery.why_not_synced() is None
@@ -449,7 +449,7 @@ class TestAPool:
     async def test_asks_for_nothing_else(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm", "role": "decode"})
         await scene.server.apply(inference_pool(scene.namespace, "other", {"app": "x"}, [1]))
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.watched("pods")
         asked = {
@@ -472,7 +472,7 @@ class TestAPool:
 
     async def test_is_followed_as_its_pods_come_and_go(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         assert scene.published == [{}]
         await scene.put_pod("a", "10.0.0.1")
         await scene.becomes(a="10.0.0.1:8000")
@@ -491,7 +491,7 @@ class TestAPool:
         await scene.put_pool({"app": "old"})
         await scene.put_pod("a", "10.0.0.1", app="old")
         await scene.put_pod("b", "10.0.0.2", app="new")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.server.faults(list_delay=0.3)
         await scene.put_pool({"app": "new"}, ports=[9000])
@@ -508,7 +508,7 @@ class TestAPool:
     ) -> None:
         await scene.put_pool({"app": "old"})
         await scene.put_pod("a", "10.0.0.1", app="old")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.server.faults(forbidden=["pods"])
         await scene.put_pool({"app": "new"})
@@ -525,7 +525,7 @@ class TestAPool:
     async def test_whose_port_changes_has_its_pods_there(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"}, ports=[8000])
         await scene.put_pod("a", "10.0.0.1")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.put_pool({"app": "vllm"}, ports=[9000])
         await scene.becomes(a="10.0.0.1:9000")
@@ -537,7 +537,7 @@ class TestAPool:
     async def test_that_is_deleted_has_no_endpoints_until_it_is_back(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.server.delete("InferencePool", scene.namespace, "pool")
         await scene.becomes()
@@ -547,7 +547,7 @@ class TestAPool:
 
     async def test_may_be_created_later(self, scene: Scene) -> None:
         await scene.put_pod("a", "10.0.0.1")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         assert scene.published == [{}]
         assert scene.discovery.why_not_synced() is None
         await scene.watched("inferencepools")
@@ -557,7 +557,7 @@ class TestAPool:
     async def test_without_a_selector_does_not_have_every_pod(self, scene: Scene) -> None:
         await scene.put_pool({})
         await scene.put_pod("a", "10.0.0.1")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         assert scene.published == [{}]
         assert {one["resource"] for one in await scene.asked()} == {"inferencepools"}
@@ -566,7 +566,7 @@ class TestAPool:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
         await scene.server.faults(forbidden=["pods"])
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         why = scene.discovery.why_not_synced()
         assert why is not None
         assert why.startswith(f"InferencePool {scene.namespace}/pool: 403 ")
@@ -576,9 +576,9 @@ class TestAPool:
         assert scene.names == [["a"]]
 
     async def test_of_a_kind_that_the_cluster_does_not_have_is_not_known(self) -> None:
-        missing: list[Answer] = [Refusal(404, "the server could not find the resource")]
+        missing: list[Answer] = [ApiStatusError(404, "the server could not find the resource")]
         async with observed(ScriptedCluster(ScriptedApi(inferencepools=missing * 100))) as one:
-            await one.discovery.follow([POOL])
+            await one.discovery.watch([POOL])
             assert one.discovery.why_not_synced() == (
                 "InferencePool ns/pool: 404 the server could not find the resource"
             )
@@ -589,7 +589,7 @@ class TestAPool:
     ) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
-        await scene.discovery.follow([scene.pool])
+        await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.watched("pods")
         await scene.server.faults(forbidden=[plural])
@@ -610,7 +610,7 @@ class TestAPool:
 
 @pytest.mark.usefixtures("short_watches")
 async def test_the_age_does_not_grow_without_end_while_nothing_happens(scene: Scene) -> None:
-    await scene.discovery.follow([scene.service])
+    await scene.discovery.watch([scene.service])
     await eventually(lambda: scene.discovery.age(scene.service) > 0.5)
     await eventually(lambda: scene.discovery.age(scene.service) < 0.5)
     assert scene.published == [{}]
@@ -632,8 +632,8 @@ async def test_publishing_that_fails_does_not_end_discovery(
         raise ZeroDivisionError("ours")
 
     async with observed(ScriptedCluster(api)) as one:
-        one.discovery.publish = publish
-        await one.discovery.follow([SERVICE])
+        one.publish = publish  # type: ignore[method-assign]
+        await one.discovery.watch([SERVICE])
         assert [found.address for found in one.discovery.endpoints(SERVICE)] == ["10.0.0.1:8000"]
         await eventually(lambda: api.verbs == ["list", "list", "watch"])
         assert one.discovery.why_not_synced() is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.adapters.vllm.answer import MOST_BYTES, Answer
+from extproc.adapters.vllm.http_response import MOST_BYTES, HttpResponse
 from extproc.adapters.vllm.readings import Failure, Result
 from tests.core.builders import thorough
 
@@ -26,8 +26,8 @@ def by_chunks(*chunks: bytes, trailers: bytes = b"") -> bytes:
     return CHUNKED + framed + b"0\r\n" + trailers + b"\r\n"
 
 
-def read(*pieces: bytes) -> Answer:
-    answer = Answer()
+def read(*pieces: bytes) -> HttpResponse:
+    answer = HttpResponse()
     for piece in pieces:
         answer.add(piece)
     return answer
@@ -61,7 +61,7 @@ def test_an_answer_is_whole_when_it_says_so(kind: str) -> None:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_pieces_may_end_anywhere(kind: str) -> None:
     text, body = WHOLE[kind]
-    answer = Answer()
+    answer = HttpResponse()
     for position in range(len(text)):
         assert answer.body is None
         answer.add(text[position : position + 1])
@@ -157,7 +157,7 @@ def test_anything_is_an_answer_or_a_failure(pieces: list[bytes]) -> None:
 def test_an_answer_that_may_be_cut_ends_there() -> None:
     body = b"x" * (MOST_BYTES + 99)
     for text in (by_length(body), by_chunks(body), OK + b"\r\n" + body):
-        answer = Answer(may_be_cut=True)
+        answer = HttpResponse(may_be_cut=True)
         answer.add(text)
         assert answer.body == body[:MOST_BYTES]
         assert not answer.whole
@@ -166,7 +166,7 @@ def test_an_answer_that_may_be_cut_ends_there() -> None:
 
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\nx: y\r\n", b"0\r\n", b"5;x="], ids=repr)
 def test_an_answer_with_no_end_but_in_its_body_is_too_large(endless: bytes) -> None:
-    answer = Answer(1000)
+    answer = HttpResponse(1000)
     answer.add(CHUNKED + endless)
     with suppress(Failure):
         for _ in range(10):
@@ -179,7 +179,7 @@ def test_answers_leave_nothing_to_a_collection_of_garbage() -> None:
     gc.disable()
     try:
         for text in (by_length(), by_chunks(b"one"), OK + b"x: y\r\n" * 5_000):
-            answer = Answer()
+            answer = HttpResponse()
             with suppress(Failure):
                 answer.add(text)
             gone = weakref.ref(answer)

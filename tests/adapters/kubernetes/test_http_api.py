@@ -12,10 +12,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import config
 
-from extproc.adapters.kubernetes import api as kubernetes_api
-from extproc.adapters.kubernetes.api import KubernetesApi
-from extproc.adapters.kubernetes.cluster import OPENED
-from extproc.adapters.kubernetes.errors import Garbled, KubernetesError, Refusal, Unreachable
+from extproc.adapters.kubernetes import http_api as kubernetes_api
+from extproc.adapters.kubernetes.api import OPENED
+from extproc.adapters.kubernetes.errors import (
+    ApiStatusError,
+    KubernetesError,
+    MalformedResponse,
+    Unreachable,
+)
+from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.adapters.kubernetes.objects import Json
 from extproc.lab.api_server.builders import config_map
 from extproc.lab.api_server.process import StandInApiServer
@@ -175,13 +180,13 @@ class TestAnAnswer:
         self, status: int, text: str, shown: str, answering: Answering
     ) -> None:
         api = await answering(with_status(status, text))
-        with pytest.raises(Refusal) as got:
+        with pytest.raises(ApiStatusError) as got:
             await api.get(MAPS, {})
         assert (got.value.code, str(got.value)) == (status, shown)
-        with pytest.raises(Refusal) as got:
+        with pytest.raises(ApiStatusError) as got:
             await api.create(MAPS, {})
         assert str(got.value) == shown
-        with pytest.raises(Refusal) as got:
+        with pytest.raises(ApiStatusError) as got:
             await anext(api.watch(MAPS, {}, 5))
         assert str(got.value) == shown
 
@@ -193,7 +198,7 @@ class TestAnAnswer:
             return web.Response(body=text.encode(errors="surrogatepass"))
 
         api = await answering(answer)
-        with pytest.raises(Garbled):
+        with pytest.raises(MalformedResponse):
             await api.get(MAPS, {})
 
     async def test_that_does_not_come_is_unreachable(
@@ -206,9 +211,9 @@ class TestAnAnswer:
             raise AssertionError
 
         api = await answering(answer)
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no complete response in time"):
             await api.get(MAPS, {})
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no complete response in time"):
             await anext(api.watch(MAPS, {}, 0.05))
 
     async def test_of_nobody_is_unreachable(self, tmp_path: Path) -> None:
@@ -260,7 +265,7 @@ class TestAWatch:
 
     @pytest.mark.parametrize("line", [b"{\n", b"\n", b"[]\n", b'{"a"', b"x" * 6_000_000])
     async def test_that_makes_no_sense_is_garbled(self, line: bytes, answering: Answering) -> None:
-        with pytest.raises(Garbled):
+        with pytest.raises(MalformedResponse):
             await self.watched(answering, line)
 
     async def test_that_breaks_off_is_unreachable(self, answering: Answering) -> None:

@@ -1,0 +1,1 @@
+"""Discovery: keeps the endpoints of every source of the models document current."""

@@ -1,0 +1,1 @@
+"""Endpoints from discovered addresses: which may receive requests, and which are selected."""

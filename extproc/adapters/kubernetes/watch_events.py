@@ -1,0 +1,48 @@
+"""Reads the events of a watch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from extproc.adapters.kubernetes.errors import ApiStatusError, MalformedResponse
+from extproc.adapters.kubernetes.objects import Json
+
+
+class WatchEvent(NamedTuple):
+    """A change of one object, or a BOOKMARK, which has only a version."""
+
+    kind: str
+    """ADDED, MODIFIED, DELETED or BOOKMARK."""
+    version: str
+    item: Any
+
+
+def read_event(event: Json) -> WatchEvent:
+    """Return an event. Raises ApiStatusError for one of type ERROR, else MalformedResponse."""
+    kind, item = event.get("type"), event.get("object")
+    if kind == "ERROR":
+        status = item if isinstance(item, dict) else {}
+        code = status.get("code")
+        raise ApiStatusError(code if isinstance(code, int) else 500, str(status.get("message")))
+    if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+        raise MalformedResponse(f"the watch sent an event of unknown type {kind!r}")
+    return WatchEvent(kind, _version(item), item)
+
+
+def check_order(known: str, bookmark: str) -> None:
+    """Raise MalformedResponse if a bookmark is older than the last known version.
+
+    A server whose store was restored from a backup counts on from an older version. A watch from
+    the known version would be silent until the server reaches it. Servers that send no such
+    bookmark are covered by reflector.RELIST_SECONDS.
+    """
+    if bookmark.isdecimal() and known.isdecimal() and int(bookmark) < int(known):
+        raise MalformedResponse(f"the server's version went back from {known} to {bookmark}")
+
+
+def _version(item: object) -> str:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if not isinstance(version, str) or not version:
+        raise MalformedResponse("the watch sent an event without a resourceVersion")
+    return version

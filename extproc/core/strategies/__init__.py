@@ -1,4 +1,4 @@
-"""The ways to choose an endpoint, one file each, behind one protocol."""
+"""The load balancing strategies: one module each, all with the protocol `Strategy`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Candidate", "Prediction", "Query", "Reason", "Strategy", "build"]
 
 
 def build(spec: LoadBalancingSpec, rng: Random, signals: Signals) -> Strategy:
-    """The strategy a model asks for; `rng` breaks ties and makes random choices."""
+    """Build a model's strategy. `rng` breaks ties and makes random choices."""
     match spec.strategy:
         case "PrefixHash":
             return PrefixHash(spec.prefix_hash.mean_load_factor, LeastLoad(rng))

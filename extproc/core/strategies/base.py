@@ -1,4 +1,4 @@
-"""What every strategy is: an order of preference over a snapshot, found lazily."""
+"""The protocol of the strategies: a lazy order of preference over the endpoints of a snapshot."""
 
 from __future__ import annotations
 
@@ -11,133 +11,133 @@ from extproc.core.request.blocks import BYTES_PER_TOKEN, Prompt
 
 
 class Reason(StrEnum):
-    """Why an endpoint stands where it does in the order; shown in access logs."""
+    """The reason for an endpoint's rank. Access logs contain it."""
 
     PREFIX = "prefix"
-    """The first on the ring after the key: where this prefix is at home."""
+    """The first endpoint clockwise from the key: the prefix's home endpoint."""
 
     BOUND = "bound"
-    """The next on the ring within the load bound; those before it carry too much."""
+    """The next endpoint on the ring within the load bound. Those before it exceed the bound."""
 
     OVER_BOUND = "over_bound"
-    """Carries more than the bound allows: only ever a fallback."""
+    """It exceeds the load bound. Such an endpoint is only a fallback."""
 
     NO_PREFIX = "no_prefix"
-    """The request has no prefix to follow, so the least loaded."""
+    """The request has no prefix. The endpoint is one with the least load."""
 
     LEAST_LOAD = "least_load"
-    """The fewest requests in flight."""
+    """It has the fewest requests in flight."""
 
     ROUND_ROBIN = "round_robin"
-    """Its turn."""
+    """It is the next in turn."""
 
     RANDOM = "random"
-    """Chance."""
+    """It was chosen at random."""
 
     LEAST_REQUEST = "least_request"
-    """Fewer requests in flight than the other one that was drawn."""
+    """It has fewer requests in flight than the other endpoint that was drawn at random."""
 
     LOW_LATENCY = "low_latency"
-    """Of those that could serve it the only one with a short queue."""
+    """It is the only eligible endpoint with a short queue."""
 
     LORA_LOADED = "lora_loaded"
-    """The only one that probably has the adapter in memory."""
+    """It is the only one that probably has the adapter in memory."""
 
     LORA_FREE_SLOT = "lora_free_slot"
-    """The only one with room for the adapter."""
+    """It is the only one with a free slot for the adapter."""
 
     LEAST_QUEUE = "least_queue"
-    """The fewest requests waiting."""
+    """It has the fewest waiting requests."""
 
     LEAST_KV_CACHE = "least_kv_cache"
-    """The most room in its KV cache."""
+    """It has the lowest usage of its KV cache."""
 
     RING = "ring"
-    """The first on the ring among equals."""
+    """It is the first on the ring among equal endpoints."""
 
     CACHED = "cached"
-    """Its cache has as much of the prompt as any other's, and it is not too busy."""
+    """No other cache holds more of the prompt, and the endpoint is not too busy."""
 
     SPARED = "spared"
-    """Others have more of the prompt in their caches, and so much more to do that it is sooner
-    computed here; or other sidecars have probably had it computed here."""
+    """Other caches hold more of the prompt, but those endpoints are so busy that this one is
+    faster. Or other sidecars have probably sent the prompt here."""
 
     COLD = "cold"
-    """No cache is known to have any of the prompt: of those with the least to do the first on the
-    ring, which is where other sidecars have probably sent it."""
+    """No cache is known to hold any of the prompt. The endpoint is the first on the ring among the
+    least busy ones, because other sidecars choose the same."""
 
     RESPONSE_ID = "response_id"
-    """It made the stored response that the request refers to."""
+    """It holds the stored response that the request refers to."""
 
     ONLY_ONE = "only_one"
-    """There was no other."""
+    """It is the only one."""
 
 
 class Query(NamedTuple):
-    """What a strategy may know of a request."""
+    """The properties of a request that strategies use."""
 
     adapter: str = ""
-    """The LoRA adapter it needs, or nothing."""
+    """The LoRA adapter that the request needs; empty if none."""
 
     key: int | None = None
-    """XXH64 of adapter and prefix; None where there is no prefix."""
+    """XXH64 of adapter and prefix; None without a prefix."""
 
     prompt: Prompt | None = None
-    """For strategies that read prompts."""
+    """The prompt, for strategies that read prompts."""
 
     bytes_per_token: float = BYTES_PER_TOKEN
-    """Of the model's prompts."""
+    """Average in the model's prompts."""
 
     session: bool = False
-    """The key is a session's own id, and not a part of its prompt."""
+    """True if the key is a session's id instead of a part of the prompt."""
 
 
 class Prediction(NamedTuple):
-    """How much of a prompt an endpoint will find in its cache, judged beforehand."""
+    """The predicted cache hit of a prompt on an endpoint."""
 
     prompt_tokens: float
-    """Of the whole prompt, by its bytes."""
+    """Tokens in the whole prompt, estimated from its bytes."""
 
     cached_tokens: float
-    """Of those, probably in the cache."""
+    """Tokens of it that are probably in the cache."""
 
     @property
     def hit(self) -> float:
-        """The share that is cached, 0 to 1."""
+        """The cached share of the prompt, from 0 to 1."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class Candidate(NamedTuple):
-    """An endpoint in the order of preference."""
+    """An endpoint at its rank in the order of preference."""
 
     endpoint: Endpoint
     hops: int
-    """Eligible endpoints before it: on the ring for PrefixHash, else in the order."""
+    """Number of eligible endpoints before it: on the ring for PrefixHash, else in the order."""
     reason: Reason
     prediction: Prediction | None = None
-    """Where the strategy has an idea of what is cached."""
+    """The predicted cache hit, if the strategy makes predictions."""
 
 
 class Strategy(Protocol):
     """An order of preference among a snapshot's endpoints for one request."""
 
     reads_signals: ClassVar[bool] = False
-    """Whether it wants to know what endpoints say of themselves."""
+    """True if the strategy needs the endpoints' metrics."""
 
     reads_prompts: ClassVar[bool] = False
-    """Whether it wants to see all of the prompt that there is, and not only its key."""
+    """True if the strategy needs the whole prompt, and not only its key."""
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
     ) -> Iterator[Candidate]:
-        """Yields every eligible endpoint once, the best first.
+        """Yield every eligible endpoint once, the best first.
 
-        The first is the decision, the second the fallback; callers that need no
-        more take no more, so an implementation works lazily. `loads` are requests
-        in flight by address, without this one, and do not change meanwhile.
+        The first is the decision and the second the fallback. Callers rarely need more, so an
+        implementation computes them lazily. `loads` are the requests in flight by address, without
+        this one. They do not change during the iteration.
         """
         ...
 
     def record_choice(self, query: Query, endpoint: Endpoint) -> None:
-        """The request goes there; for strategies that remember."""
+        """Record that the request goes to this endpoint."""
         return

@@ -1,11 +1,11 @@
-"""Chain: filters of your own choice, one after the other (`loadBalancing.chain`).
+"""Chain: a configurable list of filters, applied in order (`loadBalancing.chain`).
 
-Each filter keeps the best of what the one before it left. Among those that are
-left at the end the one with the fewest of our requests in flight is taken, and
-among equals the first on the ring, so that sidecars that know the same choose the
-same, and equal endpoints keep their prefixes.
+Each filter keeps the best of the endpoints that the previous one kept. Among those that remain, the
+one with the fewest requests in flight from this sidecar is chosen, and among equals the first on
+the ring. So sidecars with the same information make the same choice, and a prefix stays on its
+endpoint.
 
-The second candidate is what would be chosen if the first were not there.
+The second candidate is the endpoint that would be chosen without the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from extproc.core.strategies.filters import Filter
 
 
 class Chain(Strategy):
-    """The named strategies that read signals are chains too; see `presets`."""
+    """A strategy of filters. `presets` has the chains with names of their own."""
 
     reads_signals = True
 
@@ -45,20 +45,20 @@ class Chain(Strategy):
             remaining = [estimate for estimate in remaining if estimate is not best]
 
     def record_choice(self, query: Query, endpoint: Endpoint) -> None:
-        """The adapter will be in memory there: known at once, long before the next reading."""
+        """Record that the endpoint will load the adapter, without a wait for the next scrape."""
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
 
     def _best(
         self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]
     ) -> tuple[Estimate, Reason]:
-        """The choice, and what narrowed it down to one."""
+        """Return the best endpoint, and the reason of the filter that left only this one."""
         left = endpoints
         reason = Reason.ONLY_ONE
-        for one in self._filters:
+        for each in self._filters:
             if len(left) == 1:
                 return left[0], reason
-            kept = one.keep(query, snapshot, left)
+            kept = each.keep(query, snapshot, left)
             if len(kept.endpoints) < len(left):
                 left, reason = kept
         fewest = min(estimate.inflight for estimate in left)
@@ -70,7 +70,7 @@ class Chain(Strategy):
     def _first_on_ring(
         self, query: Query, snapshot: Snapshot, ties: Sequence[Estimate]
     ) -> Estimate:
-        """Where the key is, or, without one, anywhere: not the same place each time."""
+        """Return the first of these endpoints after the key, or after a random position."""
         key = self._rng.getrandbits(64) if query.key is None else query.key
         by_address = {estimate.endpoint.address: estimate for estimate in ties}
         walk = snapshot.walk(key, query.adapter)

@@ -1,8 +1,7 @@
-"""The filters of a chain: each keeps some of the endpoints that the one before it left.
+"""The filters of a chain: each keeps some of the endpoints that the previous one kept.
 
-What they compare and how they cut are those of the Gateway API Inference
-Extension's first scheduler (`pkg/epp/scheduling/filter.go`, 2025), whose chains the
-published LoRA benchmarks ran.
+Their criteria and thresholds are those of the Gateway API Inference Extension's first scheduler
+(`pkg/epp/scheduling/filter.go`, 2025). The published LoRA benchmarks used its chains.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from extproc.core.strategies.base import Query, Reason
 from extproc.core.strategies.prefix_hash import PrefixHash
 
 DEFAULT_MAX_QUEUE = 50
-"""Requests waiting on an endpoint up to which affinity goes before balance: what the Inference
-Extension's `queueingThresholdLoRA` was when the published benchmarks ran (128 later)."""
+"""Waiting requests up to which affinity has priority over balance. This was the Inference
+Extension's `queueingThresholdLoRA` in the published benchmarks; later it became 128."""
 
 
 class Kept(NamedTuple):
-    """What a filter leaves, in the order given: one endpoint at least."""
+    """The one or more endpoints that a filter keeps, in the given order."""
 
     endpoints: Sequence[Estimate]
     reason: Reason
 
 
 class Filter(Protocol):
-    """One idea of what makes an endpoint better."""
+    """A criterion for better endpoints."""
 
     def keep(self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]) -> Kept:
-        """The better ones of these, of which there is one at least."""
+        """Return the better ones of one or more endpoints."""
         ...
 
 
 class LeastQueue:
-    """Those with the fewest requests waiting."""
+    """The endpoints with the fewest waiting requests."""
 
     def __init__(self, slack: float | None = None) -> None:
         self._slack = slack
@@ -47,7 +46,7 @@ class LeastQueue:
 
 
 class LeastKVCache:
-    """Those whose KV cache has the most room."""
+    """The endpoints with the lowest KV cache usage."""
 
     def __init__(self, slack: float | None = None) -> None:
         self._slack = slack
@@ -57,10 +56,9 @@ class LeastKVCache:
 
 
 class LowLatency:
-    """Those with a short queue; where there is none, those with the shortest.
+    """The endpoints with a short queue. If there are none, those with the shortest queue.
 
-    What follows may then prefer an endpoint for its caches without making anybody
-    wait long for it.
+    Later filters can then prefer an endpoint for its caches, and no request waits long.
     """
 
     def __init__(self, max_queue: int = DEFAULT_MAX_QUEUE) -> None:
@@ -72,11 +70,12 @@ class LowLatency:
 
 
 class LoraAffinity:
-    """Those that have the request's adapter in memory, else those with room for it.
+    """The endpoints that have the request's adapter in memory. If there are none, those with a
+    free slot for it.
 
-    One with a long queue is passed over as long as there is another: a popular adapter
-    spreads, and an engine that hangs does not keep its adapters. Keeps all where none has
-    the adapter or room for it, and for requests without an adapter.
+    Endpoints with a long queue are skipped while there are others: a popular adapter spreads, and
+    an engine that hangs does not keep its adapters. The filter keeps all endpoints if none has the
+    adapter or a free slot, or if the request has no adapter.
     """
 
     def __init__(self, residency: Residency, max_queue: int = DEFAULT_MAX_QUEUE) -> None:
@@ -96,9 +95,9 @@ class LoraAffinity:
 
 
 class PrefixAffinity:
-    """The one where the request's prefix is at home, by `PrefixHash` among those that are left.
+    """The endpoint that `PrefixHash` chooses among the given ones.
 
-    Keeps all for a request without a prefix.
+    The filter keeps all endpoints if the request has no prefix.
     """
 
     def __init__(self, prefix_hash: PrefixHash) -> None:
@@ -115,21 +114,24 @@ class PrefixAffinity:
             estimate = left.get(endpoint.address)
             if estimate is None:
                 continue
-            if bound is None or estimate.inflight <= bound.most:
+            if bound is None or estimate.inflight <= bound.max_inflight:
                 return Kept((estimate,), reason)
             reason = Reason.BOUND
-        raise AssertionError("the bound is not below the mean, so one is always within it")
+        raise AssertionError("the bound is at least the mean, so one endpoint is always within it")
 
 
 def _least(
     endpoints: Sequence[Estimate],
-    figure: Callable[[Estimate], float],
+    metric: Callable[[Estimate], float],
     slack: float | None = None,
 ) -> list[Estimate]:
-    """Those within `slack` of the least; None: in the first n-th of the range of n endpoints."""
-    figures = [figure(endpoint) for endpoint in endpoints]
-    least = min(figures)
+    """Return the endpoints with the lowest metric, or at most `slack` above it.
+
+    Without a slack, it is the range of the values divided by the number of endpoints.
+    """
+    values = [metric(endpoint) for endpoint in endpoints]
+    least = min(values)
     if slack is None:
-        slack = (max(figures) - least) / len(figures)
+        slack = (max(values) - least) / len(values)
     limit = least + slack
-    return [e for e, value in zip(endpoints, figures, strict=True) if value <= limit]
+    return [e for e, value in zip(endpoints, values, strict=True) if value <= limit]

@@ -10,7 +10,7 @@ from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
 class LeastLoad(Strategy):
-    """Ties are broken at random: sidecars that broke them alike would stampede together."""
+    """Breaks ties at random, so that several sidecars do not all choose the same endpoint."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

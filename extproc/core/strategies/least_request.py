@@ -1,9 +1,9 @@
-"""LeastRequest: the one with fewer requests in flight of two taken by chance.
+"""LeastRequest: of two random endpoints, the one with fewer requests in flight.
 
-Envoy's `LEAST_REQUEST` with its default of two choices, drawn with replacement;
-the first drawn where they are equal. Two choices do nearly as well as looking at
-all (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 1996),
-and sidecars that do not know of each other do not run to the same endpoint.
+This is Envoy's `LEAST_REQUEST` with its default of two choices, drawn with replacement. If both are
+equal, the first one is chosen. Two choices balance nearly as well as a comparison of all endpoints
+(Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 1996), and independent
+sidecars do not all choose the same endpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
 class LeastRequest(Strategy):
-    """The second candidate is drawn in the same way among the others."""
+    """Draws the second candidate in the same way from the other endpoints."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -1,36 +1,36 @@
-"""PrefixCache: where the prompt is the least work, weighed with how much there is to do.
+"""PrefixCache: the endpoint with the least work for the prompt, weighted by its load.
 
-The sidecar remembers what it sent where, block by block, and what is computed there; vLLM's metrics
-tell how large caches are, whose answers have begun, and what others do there.
+The sidecar remembers the blocks of the prompts that it sent to each endpoint, and what is still
+being computed there. vLLM's metrics report the sizes of the caches, which responses have started,
+and the load from other sidecars.
 
-    for each endpoint e that can serve the request
+    for each endpoint e that is eligible for the request
 
         cached = tokens of the prompt that are in e's cache               (the prefix index)
-                 or that others have probably sent there                  (e is one of its homes)
-        work   = tokens - cached + answer                                 (what the request costs e)
-        load   = backlog(e) + own * (tokens - cached)                     (what it waits for there)
+                 or that other sidecars have probably sent there          (e is a home endpoint)
+        work   = tokens - cached + answer                                 (cost of the request on e)
+        load   = backlog(e) + own * (tokens - cached)                     (queueing delay on e)
                  + busy * (requests(e) + 1) / (least requests + 1)
         cost   = work * load
 
-    choose, of those whose cost is within a quarter of the least, the first on the ring
+    choose the first endpoint on the ring among those with a cost within 25 % of the lowest
 
-Backlog and requests are this sidecar's own, as it sees them come and go, and what engines say of
-others' (`extproc.core.fleet.pressure`): there a queue and a full memory weigh more than they
-number.
+Backlog and requests are this sidecar's own, plus the other sidecars' according to the engines'
+metrics (`extproc.core.fleet.pressure`). A queue and a full KV cache weigh more than their numbers.
 
-The product is weighted workload routing: a task goes where the workload, times the time that it
-takes there, is least. That is stable under every load that any rule can bear, and optimal in heavy
-traffic, where tasks are done faster at their data (Xie, Yekkehkhany, Lu: "Scheduling with
-Multi-level Data Locality", INFOCOM 2016). A cache that saves nine tenths of the work is
-worth ten times the load, in idle fleets and in full ones, and nothing has to be tuned for
-either. A sum of the two is right for one of them; LMetric (arXiv 2603.15202) found the same.
+The product is weighted workload routing: a task goes to the server with the lowest workload,
+multiplied by the time of the task on that server. It is stable under every load that any rule can
+sustain, and optimal in heavy traffic if tasks run faster where their data is (Xie, Yekkehkhany, Lu:
+"Scheduling with Multi-level Data Locality", INFOCOM 2016). A cache that saves 90 % of the work is
+worth ten times the load, in idle and in busy fleets, without a parameter to tune. A sum of the two
+terms fits only one of these cases; LMetric (arXiv 2603.15202) found the same.
 
-Sidecars share nothing. They meet on the ring: the first endpoints after a prompt's key are its
-homes, and what others were asked is probably there, the more of it the more of all requests are
-others'. The quarter is consistent hashing with bounded loads, at its own constant: those who
-believe nearly the same of endpoints choose the same one. On the ring stands the system prompt,
-until all have it, then the key that `prefixHash` describes: the first message of the user, or a
-session's header.
+Sidecars share no state. They agree through the ring: the first endpoints after a prompt's key are
+its home endpoints, so other sidecars have probably sent similar prompts there. The more requests
+come from other sidecars, the more likely this is. The 25 % are consistent hashing with bounded
+loads, with its own constant: sidecars with similar information choose the same endpoint. The key is
+the system prompt until all endpoints have it in their caches, and then the key of `prefixHash`: the
+first user message, or a session's header.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, S
 _NO_PROMPT = Prompt((), 0)
 
 _HOMES = 3
-"""Endpoints of the ring where a prompt may be at home; each has half the chance of the one before
-it."""
+"""Home endpoints of a prompt. Each is half as probable as the one before it."""
 
 _ALONE = 0.05
-"""Share of others' requests up to which nothing is believed of what they do."""
+"""Share of requests from other sidecars up to which their prompts are ignored."""
 
 
 class PrefixCache(Strategy):
-    """Remembers in `signals.prefixes` what was sent where. `by_header`: a session's own header
-    says where it is at home, before its system prompt.
+    """Chooses by cached blocks and load, and records each choice in `signals.prefixes`.
+
+    `by_header`: the request's key is a header, and has priority over the system prompt.
     """
 
     reads_signals = True
@@ -82,10 +82,10 @@ class PrefixCache(Strategy):
         self._weights = weights
         self._eligible: Sequence[Endpoint] = ()
         self._addresses: list[str] = []
-        self._pick: Callable[[Mapping[str, float]], Sequence[float]] = lambda known: ()
-        self._places: dict[str, int] = {}
-        self._silent: Collection[str] = ()
-        self._looked = -inf
+        self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
+        self._positions: dict[str, int] = {}
+        self._stale: Collection[str] = ()
+        self._refreshed_at = -inf
 
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
@@ -93,27 +93,27 @@ class PrefixCache(Strategy):
         eligible = snapshot.eligible(query.adapter)
         if not eligible:
             return
-        self._number(eligible)
-        self._look()
+        self._use_endpoints(eligible)
+        self._refresh_signals()
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
-        depths = self._depths(prompt)
-        home = self._home(query, prompt, depths)
+        depths = self._cached_blocks(prompt)
+        home = self._home_key(query, prompt, depths)
         per_block = BLOCK_BYTES / query.bytes_per_token
-        cached = {place: per_block * depth for place, depth in depths.items()}
+        cached = {position: per_block * depth for position, depth in depths.items()}
         self._add_homes(cached, tokens, snapshot.walk(home, query.adapter))
         costs = self._costs(tokens, cached)
-        most = max(depths.values(), default=0)
-        for hops, place in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
-            depth = depths.get(place, 0)
+        deepest = max(depths.values(), default=0)
+        for hops, position in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
+            depth = depths.get(position, 0)
             if query.prompt is None:
-                yield Candidate(eligible[place], hops, Reason.NO_PREFIX)
+                yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
             else:
                 prediction = Prediction(tokens, per_block * depth)
-                yield Candidate(eligible[place], hops, _reason(depth, most), prediction)
+                yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
 
     def record_choice(self, query: Query, endpoint: Endpoint) -> None:
-        """Its cache will have the prompt, and its memory the adapter."""
+        """Record that the endpoint will have the prompt in its cache and the adapter in memory."""
         if query.prompt is not None:
             self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
             for blocks in query.prompt.other_chains:
@@ -121,125 +121,126 @@ class PrefixCache(Strategy):
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
 
-    def _number(self, eligible: Sequence[Endpoint]) -> None:
-        """An endpoint's place is its number among the eligible ones."""
-        if eligible is not self._eligible:  # nearly always they are those of the request before
+    def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
+        """Number the eligible endpoints: their positions stand for them in costs and depths."""
+        if eligible is not self._eligible:  # usually the same object as for the previous request
             self._eligible = eligible
             self._addresses = addresses = [endpoint.address for endpoint in eligible]
-            self._pick = _picker(addresses)
-            self._places = {address: place for place, address in enumerate(addresses)}
+            self._values_of = _lookup(addresses)
+            self._positions = {address: position for position, address in enumerate(addresses)}
 
-    def _look(self) -> None:
-        """Now and then: what endpoints said long ago counts no more.
+    def _refresh_signals(self) -> None:
+        """Drop stale information, at intervals.
 
-        One that says nothing while others speak may hang. It would keep all whose prompts it has,
-        so none are believed to be there.
+        An endpoint that stops reporting metrics while others report may hang. Requests whose
+        prompts it has would all go there, so its cache counts as empty.
         """
         now = self._signals.clock()
         max_age = self._spec.stale_after_seconds
-        if now >= self._looked + max_age / 3:
-            self._looked = now
+        if now >= self._refreshed_at + max_age / 3:
+            self._refreshed_at = now
             self._signals.pressure.expire(now - max_age)
-            self._silent = self._signals.stale(max_age)
+            self._stale = self._signals.stale(max_age)
 
-    def _depths(self, prompt: Prompt) -> dict[int, int]:
-        """How many blocks of the prompt endpoints have, by their places.
+    def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
+        """Return the number of the prompt's blocks in each endpoint's cache, by position.
 
-        Where a request has several prompts, the blocks of all of them together.
+        If a request has several prompts, their blocks are added up.
         """
-        places = self._places
+        positions = self._positions
         depths = {
-            places[address]: depth
+            positions[address]: depth
             for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
-            if address in places and address not in self._silent
+            if address in positions and address not in self._stale
         }
         for blocks in prompt.other_chains:
             for address, depth in self._signals.prefixes.matches(blocks).items():
-                if address in places and address not in self._silent:
-                    place = places[address]
-                    depths[place] = depths.get(place, 0) + depth
+                if address in positions and address not in self._stale:
+                    position = positions[address]
+                    depths[position] = depths.get(position, 0) + depth
         return depths
 
-    def _home(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
-        """The prompt's key on the ring: any, where nothing says which."""
-        shared = None if self._by_header or query.session else prompt.system_hash
-        if shared is not None and not self._everywhere(depths, prompt.system_blocks):
-            return shared
+    def _home_key(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
+        """Return the prompt's key on the ring; a random one if the request has none."""
+        system = None if self._by_header or query.session else prompt.system_hash
+        if system is not None and not self._all_have(prompt.system_blocks, depths):
+            return system
         return self._rng.getrandbits(64) if query.key is None else query.key
 
-    def _everywhere(self, depths: Mapping[int, int], blocks: int) -> bool:
-        """Whether each endpoint has so many blocks of the prompt."""
+    def _all_have(self, blocks: int, depths: Mapping[int, int]) -> bool:
+        """Return True if every endpoint has this number of the prompt's blocks."""
         return len(depths) == len(self._addresses) and min(depths.values()) >= blocks
 
     def _add_homes(self, cached: dict[int, float], tokens: float, ring: Iterator[Endpoint]) -> None:
-        """Adds what other sidecars have probably sent to the prompt's homes."""
+        """Add the tokens that other sidecars have probably sent to the prompt's home endpoints."""
         others = self._signals.pressure.share_of_others
         if others <= _ALONE:
             return
-        probably = self._weights.home * others * tokens
+        expected = self._weights.home * others * tokens
         for endpoint in islice(ring, _HOMES):
-            place = self._places[endpoint.address]
-            if probably > cached.get(place, 0.0) and endpoint.address not in self._silent:
-                cached[place] = probably
-            probably /= 2
+            position = self._positions[endpoint.address]
+            if expected > cached.get(position, 0.0) and endpoint.address not in self._stale:
+                cached[position] = expected
+            expected /= 2
 
     def _costs(self, tokens: float, cached: Mapping[int, float]) -> list[float]:
-        """Of the request on each endpoint, by place, as shares of its work where all is cold."""
-        requests = self._pick(self._signals.requests)
-        backlog = self._pick(self._signals.tokens)
+        """Return the cost of the request on each endpoint, by position.
+
+        The costs are divided by the work of the request without any cache.
+        """
+        requests = self._values_of(self._signals.requests)
+        backlog = self._values_of(self._signals.tokens)
         busy = self._weights.busy / (min(requests) + 1)
         wait = self._weights.own * tokens + busy
         costs = [
             before + busy * number + wait for before, number in zip(backlog, requests, strict=True)
         ]
         work = tokens + self._weights.answer
-        for place, saved in cached.items():  # few: everywhere else the wait says it all
-            costs[place] = (1 - saved / work) * (costs[place] - self._weights.own * saved)
+        for position, saved in cached.items():  # few; without a cache, the cost is the load
+            costs[position] = (1 - saved / work) * (costs[position] - self._weights.own * saved)
         return costs
 
     def _order(self, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
-        """Places, the best first. Those that were taken cost without end."""
-        best = min(costs)
-        limit = self._weights.nearly * best
-        place = costs.index(best)
-        costs[place] = inf
-        least = min(costs)
-        if least > limit:
-            yield place
+        """Yield positions, the best first. Sets the costs of those positions to infinity."""
+        lowest = min(costs)
+        limit = self._weights.nearly * lowest
+        position = costs.index(lowest)
+        costs[position] = inf
+        next_lowest = min(costs)
+        if next_lowest > limit:
+            yield position
         else:
-            costs[place] = best
-            yield from self._nearly_best(costs, limit, ring)
-            least = min(costs)
-        while least < inf:
-            place = costs.index(least)
-            costs[place] = inf
-            yield place
-            least = min(costs)
+            costs[position] = lowest
+            yield from self._within(limit, costs, ring)
+            next_lowest = min(costs)
+        while next_lowest < inf:
+            position = costs.index(next_lowest)
+            costs[position] = inf
+            yield position
+            next_lowest = min(costs)
 
-    def _nearly_best(
-        self, costs: list[float], limit: float, ring: Iterator[Endpoint]
-    ) -> Iterator[int]:
-        """Places that cost no more than that, as they are met on the ring."""
-        places = self._places  # another request may number other endpoints meanwhile
+    def _within(self, limit: float, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
+        """Yield the positions with costs up to `limit`, in the order of the ring."""
+        positions = self._positions  # another request may replace them between two iterations
         left = sum(cost <= limit for cost in costs)
         for endpoint in ring:
-            place = places[endpoint.address]
-            if costs[place] <= limit:
-                costs[place] = inf
-                yield place
+            position = positions[endpoint.address]
+            if costs[position] <= limit:
+                costs[position] = inf
+                yield position
                 left -= 1
                 if not left:
                     return
 
 
-def _picker(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
-    """Looks all of them up at once."""
+def _lookup(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
+    """Return a function that looks up all keys at once."""
     if len(keys) > 1:
         return itemgetter(*keys)
-    return lambda known: [known[key] for key in keys]  # of one key itemgetter gives no sequence
+    return lambda values: [values[key] for key in keys]  # itemgetter needs two keys for a sequence
 
 
-def _reason(depth: int, most: int) -> Reason:
-    if not most:
+def _reason(depth: int, deepest: int) -> Reason:
+    if not deepest:
         return Reason.COLD
-    return Reason.CACHED if depth == most else Reason.SPARED
+    return Reason.CACHED if depth == deepest else Reason.SPARED

@@ -1,14 +1,12 @@
 """PrefixHash: consistent hashing with bounded loads (CHWBL).
 
-A request starts at its key's place on the ring and walks on until it meets an
-endpoint within the bound, so one prefix stays on one endpoint until that
-endpoint carries clearly more than its share, and then spills to the same
-neighbours each time.
+A request goes to the first endpoint within the load bound, clockwise from its key on the ring. So
+a prefix stays on one endpoint, until that endpoint has clearly more than its share of the load.
+Then its requests spill to the next endpoints on the ring, always in the same order.
 
-Mirrokni, Thorup, Zadimoghaddam: "Consistent Hashing with Bounded Loads" (2018);
-the names, defaults and the form of the bound are KubeAI's. Unlike there, only
-endpoints that can serve the request's adapter count in the mean, so that one of
-them is always within the bound.
+Mirrokni, Thorup, Zadimoghaddam: "Consistent Hashing with Bounded Loads" (2018). The names, the
+defaults and the form of the bound are KubeAI's. Unlike in KubeAI, the mean covers only endpoints
+that are eligible for the request's adapter, so that one of them is always within the bound.
 """
 
 from __future__ import annotations
@@ -27,24 +25,23 @@ _address = attrgetter("address")
 
 
 class Bound(NamedTuple):
-    """(total + 1) / endpoints * factor / 100, kept as a fraction of whole numbers."""
+    """The load bound: total + 1 over endpoints, times factor / 100, as an exact fraction."""
 
     numerator: int
     denominator: int
 
     @property
-    def most(self) -> int:
-        """Requests that an endpoint may have and still take one more."""
+    def max_inflight(self) -> int:
+        """The highest number of requests in flight with which an endpoint is within the bound."""
         return self.numerator // self.denominator
 
 
 class PrefixHash(Strategy):
-    """A request without a prefix goes by least load: a constant key would pile such
-    requests on one endpoint.
+    """Consistent hashing with bounded loads. Requests without a prefix go to the least load.
 
-    `mean_load_factor` is in percent, 100 at least. `count_arrival` adds the
-    arriving request to an endpoint's load before the bound is asked, as the
-    release did that KubeAI's published benchmarks ran.
+    A constant key for them would overload one endpoint. `mean_load_factor` is in percent, 100 or
+    more. `count_arrival` adds the arriving request to an endpoint's load before it is compared with
+    the bound, as in the release of KubeAI's published benchmarks.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class PrefixHash(Strategy):
         self._arrival = 1 if count_arrival else 0
 
     def bound(self, eligible: Sequence[Endpoint], loads: Mapping[str, int]) -> Bound | None:
-        """The load bound over these endpoints; None while nothing is in flight."""
+        """Return the load bound of these endpoints; None if they have no request in flight."""
         total = sum(map(loads.get, map(_address, eligible), repeat(0)))
         return Bound((total + 1) * self._factor, len(eligible) * 100) if total else None
 
@@ -66,10 +63,10 @@ class PrefixHash(Strategy):
             yield from self._least_load.rank(query, snapshot, loads, Reason.NO_PREFIX)
             return
         bound = self.bound(snapshot.eligible(query.adapter), loads)
-        most = inf if bound is None else bound.most - self._arrival
+        limit = inf if bound is None else bound.max_inflight - self._arrival
         over: list[Candidate] = []
         for hops, endpoint in enumerate(snapshot.walk(query.key, query.adapter)):
-            if loads.get(endpoint.address, 0) <= most:
+            if loads.get(endpoint.address, 0) <= limit:
                 yield Candidate(endpoint, hops, Reason.BOUND if hops else Reason.PREFIX)
             else:
                 over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))

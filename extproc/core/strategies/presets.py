@@ -1,4 +1,4 @@
-"""The chains that have names of their own."""
+"""The strategies that are chains with a name."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ PRESETS: Mapping[StrategyName, tuple[FilterSpec, ...]] = {
     "LoraKVCache": (LORA_AFFINITY, LEAST_KV_CACHE),
     "LowLatency": (LOW_LATENCY, LORA_AFFINITY, LEAST_QUEUE, LEAST_KV_CACHE),
 }
-"""The filters of each: the chains of the published LoRA benchmarks."""
+"""The filters of each strategy. They are the chains of the published LoRA benchmarks."""
 
 
 def chain(
     filters: tuple[FilterSpec, ...], spec: LoadBalancingSpec, signals: Signals, rng: Random
 ) -> Chain:
-    """The chain of these filters."""
-    built = [filter_of(one, spec, signals, rng) for one in filters]
+    """Build a chain of filters."""
+    built = [filter_of(each, spec, signals, rng) for each in filters]
     return Chain(built, signals, spec.signals, rng)
 
 
 def filter_of(wanted: FilterSpec, spec: LoadBalancingSpec, signals: Signals, rng: Random) -> Filter:
-    """One filter of a chain."""
+    """Build one filter of a chain."""
     max_queue = DEFAULT_MAX_QUEUE if wanted.max_queue is None else wanted.max_queue
     match wanted.filter:
         case "LowLatency":

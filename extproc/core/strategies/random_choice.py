@@ -1,4 +1,4 @@
-"""Random: any endpoint, each as likely. What a Kubernetes Service does per connection."""
+"""Random: each endpoint with the same probability, as a Kubernetes Service does per connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
 class RandomChoice(Strategy):
-    """Knows neither load nor prefix."""
+    """Ignores load and prefix."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -9,7 +9,7 @@ from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
 
 
 class RoundRobin(Strategy):
-    """One turn is counted for all requests of a model, whatever adapter they need."""
+    """Counts one turn for all requests of a model, with or without an adapter."""
 
     def __init__(self) -> None:
         self._turn = 0

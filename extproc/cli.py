@@ -1,6 +1,6 @@
-"""The command line: arguments and environment in, exit codes out.
+"""The command line `extproc`.
 
-A command's module is imported when it is needed: `extproc --version` imports none.
+A command's module is imported only when it is needed: `extproc --version` imports none.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from extproc.commands.console import OK, Parser
 from extproc.compiled import COMPILED
 
 COMMANDS = ("serve", "check", "explain", "envoy-config")
-"""Commands that need no extra. Each has a module in extproc/commands, `-` written as `_`."""
+"""Commands that need no extra. Each has a module in extproc/commands, with `_` instead of `-`."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code."""
+    """Run a command and return the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = _run(given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader of our output has seen enough; at exit there must be nothing left to write.
+        # The reader of our output has closed the pipe. The flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 
@@ -42,7 +42,7 @@ def _run(given: Sequence[str]) -> int:
     elif name == "--version":
         parser = _parser()
     else:
-        # Reading the metadata of installed packages takes longer than all that comes before.
+        # Reading the metadata of installed packages takes longer than all steps before it.
         from extproc.commands.extensions import extensions, run_extension
 
         extension = extensions().get(name)
@@ -75,5 +75,5 @@ def _parser(*names: str, extensions: Mapping[str, str] = _NONE) -> Parser:
     for name in names:
         import_module(f"extproc.commands.{name.replace('-', '_')}").add(commands)
     for name, text in extensions.items():
-        commands.add_parser(name, help=text, description=f"Comes {text}.")
+        commands.add_parser(name, help=text, description=f"This command comes {text}.")
     return extproc

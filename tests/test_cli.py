@@ -132,10 +132,10 @@ class TestTheCommandLine:
             (["serve", "--models", "m", "--listen", "unix:"], "'unix:' is neither HOST:PORT nor"),
             (["serve", "--models", "m", "--listen", "h:99999"], "'h:99999' is neither HOST:PORT"),
             (["serve", "--models", "m", "--admin", "h:x"], "'h:x' is neither HOST:PORT"),
-            (["serve", "--models", "m", "--grace", "soon"], "'soon' is no number of seconds"),
-            (["serve", "--models", "m", "--grace", "-1"], "'-1' is no number of seconds"),
-            (["serve", "--models", "m", "--grace", "nan"], "'nan' is no number of seconds"),
-            (["serve", "--models", "m", "--grace", "inf"], "'inf' is no number of seconds"),
+            (["serve", "--models", "m", "--grace", "soon"], "'soon' is not a number of seconds"),
+            (["serve", "--models", "m", "--grace", "-1"], "'-1' is not a number of seconds"),
+            (["serve", "--models", "m", "--grace", "nan"], "'nan' is not a number of seconds"),
+            (["serve", "--models", "m", "--grace", "inf"], "'inf' is not a number of seconds"),
             (["serve", "--models", "m", "--log-level", "loud"], "'loud' is not one of debug,"),
             (["serve", "--models", "m", "--unknown-paths", "no"], "is not one of refuse, pass"),
             (["serve", "--models", "m", "--log-format", "xml"], "'xml' is not one of text, json"),
@@ -155,7 +155,7 @@ class TestTheCommandLine:
             (["explain", "--models", "m", "--header", ":x"], "':x' is not NAME:VALUE"),
             (["explain", "--models", "m", "--inflight", "10"], "'10' is not IP:PORT=N"),
             (["explain", "--models", "m", "--inflight", "a=-1"], "'a=-1' is not IP:PORT=N"),
-            (["explain", "--models", "m", "--head", "x"], "'x' is no number of bytes"),
+            (["explain", "--models", "m", "--head", "x"], "'x' is not a number of bytes"),
             (["explain", "--models", "m", "--head=-1"], "-1"),
         ],
     )
@@ -315,7 +315,7 @@ class TestServe:
     ) -> None:
         assert main(["serve", "--models", "m.yaml", alone, "x.pem"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line == "extproc serve: --tls-cert and --tls-key go together"
+        assert line == "extproc serve: give --tls-cert and --tls-key together"
         assert settings == []
 
     def test_takes_a_certificate_and_its_key(self, settings: list[Settings]) -> None:
@@ -555,8 +555,8 @@ class TestExplain:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err == (
-            f"extproc explain: --inflight {given}: no such endpoint; known are 10.0.0.1:8000, "
-            "10.0.0.2:8000\n"
+            f"extproc explain: --inflight {given}: no such endpoint; the document has "
+            "10.0.0.1:8000, 10.0.0.2:8000\n"
         )
 
     def test_lists_only_some_of_many_endpoints(
@@ -626,7 +626,7 @@ class TestExplain:
         models.write_text(GOOD + "- " + source.removeprefix("models: [").replace("]\n", "\n"))
         assert main(["explain", "--models", str(models), "--body", str(body)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"{models}: models[1]: explain looks at no cluster")
+        assert line.startswith(f"{models}: models[1]: explain does not read Kubernetes")
         assert "'endpoints'" in line
 
     def test_takes_the_models_from_the_environment_as_serve_does(

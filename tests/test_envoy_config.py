@@ -96,7 +96,7 @@ class TestInto:
         assert run("--into", yours, "--models", models) == 0
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert captured.err == f"{yours}: has all the pieces: nothing changed\n"
+        assert captured.err == f"{yours}: not changed, because it has all the pieces\n"
         assert yours.stat() == status
 
     def test_a_dry_run_writes_nothing(self, capsys: Capture, yours: Path) -> None:
@@ -155,7 +155,7 @@ class TestMistakes:
     ) -> None:
         models.write_text("models: [{name: a, service: {namespace: n, name: s, port: http}}]\n")
         line = refused(capsys, "--into", yours, "--models", models)
-        assert line.startswith(f"{models}: lists no static endpoints: name the servers with")
+        assert line.startswith(f"{models}: no static endpoints: give the servers with")
 
     def test_a_bad_models_document(self, capsys: Capture, yours: Path, models: Path) -> None:
         models.write_text("models: 5\n")
@@ -179,14 +179,17 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            (["--dry-run"], "--dry-run goes with --into FILE"),
-            (["--prefix", "/a"], "--prefix goes with --into FILE"),
-            (["--into", "a", "--listen", "a:1"], "--into changes no listener's address"),
-            (["--check", "a", "--endpoint", "a:1"], "--check takes no addresses"),
+            (["--dry-run"], "--dry-run needs --into FILE"),
+            (["--prefix", "/a"], "--prefix needs --into FILE"),
+            (["--into", "a", "--listen", "a:1"], "which changes no listener's address"),
+            (
+                ["--check", "a", "--endpoint", "a:1"],
+                "--check cannot be used with --endpoint or --models",
+            ),
             (["--check", "a", "--into", "b"], "not allowed with argument"),
             (["--endpoint", "10.0.0.1"], "'10.0.0.1' is neither HOST:PORT"),
             (["--endpoint", "unix:/a"], "'unix:/a' is not HOST:PORT"),
-            (["--into", "a", "--prefix", "team"], "'team' is no path such as /team"),
+            (["--into", "a", "--prefix", "team"], "'team' is not a path such as /team"),
         ],
     )
     def test_flags_that_make_no_sense(
@@ -212,5 +215,6 @@ class TestCheck:
         (line,) = capsys.readouterr().out.splitlines()
         assert line == (
             f"{yours}: line 2: error: listeners: no static listener has an ext_proc filter: "
-            "nothing is decided; fix: run `extproc envoy-config --into` on this file"
+            "Envoy never calls the sidecar, so no request gets a decision; fix: run `extproc "
+            "envoy-config --into` on this file"
         )

@@ -1,1 +1,1 @@
-"""What `extproc` can be told to do: a module for each command."""
+"""The commands of `extproc`: a module for each."""

@@ -13,8 +13,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "check",
         help="validate a models document",
-        description="Prints a line for every problem, FILE: models[1].key: what is wrong. "
-        "Exit code 0 if there is none, else 2.",
+        description="Validates a models document and prints a line for every problem, in the form "
+        "FILE: models[1].key: what is wrong. Exit code 0 if there is no problem, else 2.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the models document")
     parser.set_defaults(run=run)

@@ -1,4 +1,4 @@
-"""What all commands share: their flags, each an environment variable too, and their exit codes."""
+"""Flags, which can also be environment variables, and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NoReturn
 
 OK = 0
 REFUSED = 1
-"""A request would be refused: the outcome of `explain`, not an error of its own."""
+"""A result of `explain`, which is not an error: the sidecar would refuse the request."""
 BAD_INPUT = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -29,7 +29,7 @@ def flag(
     metavar: str,
     text: str,
 ) -> None:
-    """A flag whose default is its environment variable, if that is set."""
+    """Add a flag. Its environment variable, if set, replaces the default."""
     default = _environment(name) or default
     shown = f"{text} (default: %(default)s)" if default else text
     parser.add_argument(
@@ -44,18 +44,18 @@ def optional(
     metavar: str,
     text: str,
 ) -> None:
-    """A flag that need not be given, by its environment variable if that is set."""
+    """Add an optional flag. Its environment variable, if set, is the default."""
     parser.add_argument(name, default=_environment(name), type=kind, metavar=metavar, help=text)
 
 
 def switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    """A flag without a value; its environment variable says 1, true, yes or on."""
+    """Add a flag without a value. Its environment variable may be 1, true, yes or on."""
     default = _is_true(_environment(name))
     parser.add_argument(name, action="store_true", default=default, help=text)
 
 
 def _environment(flag: str) -> str | None:
-    # An empty variable is one that was not set: deployments template them.
+    # Deployment templates set empty variables, so an empty one counts as unset.
     return os.environ.get("EXTPROC_" + flag[2:].replace("-", "_").upper()) or None
 
 
@@ -64,6 +64,6 @@ def _is_true(text: str | None) -> bool:
 
 
 def complain(*lines: str) -> int:
-    """Prints them to stderr; returns the exit code."""
+    """Print lines to stderr. Return the exit code for bad input."""
     print(*lines, sep="\n", file=sys.stderr)
     return BAD_INPUT

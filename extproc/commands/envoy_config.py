@@ -1,4 +1,4 @@
-"""`extproc envoy-config`: prints, writes and checks Envoy's part of the configuration."""
+"""`extproc envoy-config`: prints, extends and checks Envoy's configuration."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from extproc.envoy.tree import YamlError
 def add(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "envoy-config",
-        help="print, write or check Envoy's configuration",
-        description="Prints the recommended Envoy configuration. --into writes its pieces into "
-        "a configuration that you have and shows the difference; what is there already stays as "
-        "it is, so a second run changes nothing. --check looks for settings that lose requests or "
-        "decisions: a line for each, FILE: where: what is wrong: why; fix: what to do.",
-        epilog="Exit code 0; 2 if nothing could be written, or if --check finds an error. "
-        "Warnings and hints of --check leave it 0.",
+        help="print, extend or check Envoy's configuration",
+        description="Prints the recommended Envoy configuration. With --into, it writes the pieces "
+        "of that configuration into your own file and prints the difference. Pieces that your file "
+        "has stay as they are, so a second run changes nothing. With --check, it prints a line "
+        "for each setting that loses requests or decisions: FILE: where: problem: cost; fix: "
+        "change.",
+        epilog="Exit code 2 if nothing could be written or if --check finds an error, else 0. "
+        "Warnings and hints of --check do not change the exit code.",
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--into", type=Path, metavar="FILE", help="write the pieces into this file")
     mode.add_argument("--check", type=Path, metavar="FILE", help="check this file")
     parser.add_argument(
-        "--dry-run", action="store_true", help="with --into: show the difference, write nothing"
+        "--dry-run", action="store_true", help="with --into: print the difference, write nothing"
     )
     addresses = parser.add_argument_group("addresses")
     addresses.add_argument(
@@ -42,23 +43,27 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         default=[],
         type=host_port,
         metavar="HOST:PORT",
-        help="a model server, for requests while the sidecar is down; may be repeated",
+        help="a model server of the fallback, which serves requests while the sidecar is down; may "
+        "be repeated",
     )
     addresses.add_argument(
-        "--models", type=Path, metavar="FILE", help="or the models document that lists them"
+        "--models",
+        type=Path,
+        metavar="FILE",
+        help="the models document that lists the model servers, instead of --endpoint",
     )
     addresses.add_argument(
         "--sidecar",
         type=address,
         metavar="ADDR",
-        help="where 'extproc serve' listens: HOST:PORT or unix:PATH (default: as in the file, "
+        help="the address of 'extproc serve', HOST:PORT or unix:PATH (default: as in the file, "
         "else 127.0.0.1:9002)",
     )
     addresses.add_argument(
         "--listen",
         type=host_port,
         metavar="HOST:PORT",
-        help="where the printed configuration listens (default: 0.0.0.0:8080)",
+        help="the address on which the printed configuration listens (default: 0.0.0.0:8080)",
     )
     places = parser.add_argument_group("places, for --into")
     places.add_argument(
@@ -67,15 +72,15 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         default=[],
         type=path_prefix,
         metavar="PATH",
-        help="serve the LLM paths below this path, as /team/v1/chat/completions; the servers "
-        "do not see it; may be repeated, and / is the root (default: /)",
+        help="serve the LLM paths below this path, for example /team/v1/chat/completions; Envoy "
+        "removes it before the servers; may be repeated, and / is the root (default: /)",
     )
     places.add_argument(
         "--listener",
         action="append",
         default=[],
         metavar="NAME",
-        help="the listener; may be repeated (default: all that share the virtual host)",
+        help="the listener; may be repeated (default: all listeners that share the virtual host)",
     )
     places.add_argument(
         "--virtual-host",
@@ -107,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _misplaced(arguments: argparse.Namespace) -> str:
-    """Return a complaint about flags that do not go together; "" without one."""
+    """Return an error about flags that cannot be combined, or ""."""
     of_into = {
         "--dry-run": arguments.dry_run,
         "--prefix": arguments.prefix,
@@ -116,11 +121,11 @@ def _misplaced(arguments: argparse.Namespace) -> str:
     }
     given = [flag for flag, value in of_into.items() if value]
     if given and arguments.into is None:
-        return f"{given[0]} goes with --into FILE"
+        return f"{given[0]} needs --into FILE"
     if arguments.listen and arguments.into is not None:
-        return "--listen is for the printed configuration: --into changes no listener's address"
+        return "--listen cannot be used with --into, which changes no listener's address"
     if arguments.check is not None and (arguments.endpoint or arguments.models):
-        return "--check takes no addresses"
+        return "--check cannot be used with --endpoint or --models"
     return ""
 
 
@@ -134,8 +139,8 @@ def _endpoints_of(models: Path | None) -> list[str]:
     if not found:
         raise DocumentError(
             [
-                "lists no static endpoints: name the servers with --endpoint HOST:PORT, for "
-                "example the DNS name of a headless Service"
+                "no static endpoints: give the servers with --endpoint HOST:PORT, for example the "
+                "DNS name of a headless Service"
             ]
         )
     if len(served) > 1:
@@ -159,7 +164,7 @@ def _into(arguments: argparse.Namespace, endpoints: Sequence[str]) -> int:
         virtual_host=arguments.virtual_host,
     )
     if merged.text == before:
-        _note(f"{path}: has all the pieces: nothing changed")
+        _note(f"{path}: not changed, because it has all the pieces")
         return OK
     for note in merged.notes:
         _note(f"{path}: {note}")

@@ -1,4 +1,4 @@
-"""`extproc explain`: shows what would happen to a request, and why."""
+"""`extproc explain`: shows how the sidecar would route a request, and why."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from extproc.core.schema import ModelsSpec, NamedEndpoints, endpoint_address
 from extproc.explain import explain, shown
 
 _SHOWN = 20
-"""Endpoints that an error lists."""
+"""Most endpoints that an error message lists."""
 
 
 def add(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "explain",
-        help="show what would happen to a request, and why",
-        description="Runs a request through the steps that 'serve' would take: model, adapter, "
-        "prefix, hash, candidates with their loads, bound, pick. Envoy is assumed to be configured "
-        "as recommended: it shows bodies of up to 8 MiB whole, and 64 KiB of longer ones. Nothing "
-        "is sent to an endpoint. Exit code 0 if the request is routed, 1 if it is refused, 2 for "
-        "bad arguments or a bad models document.",
+        help="show how the sidecar would route a request, and why",
+        description="Runs a request through the steps of 'extproc serve': model, adapter, prefix, "
+        "hash, candidates with their loads, bound, pick. It assumes the recommended Envoy "
+        "configuration, which sends bodies of up to 8 MiB whole, and the first 64 KiB of longer "
+        "ones. It sends nothing to an endpoint. Exit code 0 if the request is routed, 1 if it is "
+        "refused, 2 for bad arguments or a bad models document.",
     )
     flag(parser, "--models", None, Path, "FILE", "the models document")
     parser.add_argument(
@@ -53,8 +53,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "--head",
         type=byte_count,
         metavar="BYTES",
-        help="show no more of the body than this, as an Envoy with other limits does (default: "
-        "the whole of a body of up to 8 MiB, 64 KiB of a longer one)",
+        help="read only the first BYTES of the body, as an Envoy with other limits would send it "
+        "(default: all of a body of up to 8 MiB, 64 KiB of a longer one)",
     )
     parser.add_argument(
         "--inflight",
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _UnknownEndpoint(Exception):
-    """A load was given for an address that is no endpoint of the document."""
+    """A load was given for an address that is not an endpoint of the document."""
 
 
 def _loads(spec: ModelsSpec, given: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -114,7 +114,7 @@ def _loads(spec: ModelsSpec, given: Sequence[tuple[str, int]]) -> dict[str, int]
     if unknown is not None:
         more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
         listed = f"{', '.join(known[:_SHOWN])}{more}" if known else "none"
-        raise _UnknownEndpoint(f"--inflight {unknown}: no such endpoint; known are {listed}")
+        raise _UnknownEndpoint(f"--inflight {unknown}: no such endpoint; the document has {listed}")
     return loads
 
 
@@ -126,9 +126,10 @@ def _canonical(address: str) -> str:
 
 
 def _static(spec: ModelsSpec) -> ModelsSpec:
-    """The document, if it says itself where the models run. Raises DocumentError."""
+    """Return a document whose endpoints are all static. Raises DocumentError for others."""
     problems = [
-        f"models[{position}]: explain looks at no cluster: list 'endpoints' (see /debug/state)"
+        f"models[{position}]: explain does not read Kubernetes: list 'endpoints' instead (see "
+        "/debug/state)"
         for position, model in enumerate(spec.models)
         if model.source is not None and not isinstance(model.source, NamedEndpoints)
     ]

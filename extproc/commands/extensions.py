@@ -1,4 +1,4 @@
-"""Commands of packages beside the data path, which it must not import: found by entry points."""
+"""Commands outside the data path, which must not import them: found by entry points."""
 
 from __future__ import annotations
 

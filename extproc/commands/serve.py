@@ -21,33 +21,53 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "serve",
         help="run the sidecar",
-        description="Answers Envoy's ext_proc filter. SIGTERM drains: unready first, then no new "
-        "streams, then --grace seconds for those that run.",
+        description="Serves Envoy's ext_proc filter. On SIGTERM it drains: it becomes unready, "
+        "accepts no new streams, and gives open streams --grace seconds to end.",
         epilog="Every flag can be given as an environment variable: --listen as EXTPROC_LISTEN, "
         "--log-level as EXTPROC_LOG_LEVEL, and so on. Exit code 0 after a drain, 2 for bad "
         "arguments or a bad first models document.",
     )
-    flag(parser, "--listen", "127.0.0.1:9002", address, "ADDR", "where Envoy connects")
-    flag(parser, "--admin", "127.0.0.1:9090", address, "ADDR", "metrics, health and state")
-    optional(parser, "--models", Path, "FILE", "the models document; changes take effect live")
+    flag(
+        parser,
+        "--listen",
+        "127.0.0.1:9002",
+        address,
+        "ADDR",
+        "address for Envoy's gRPC connections",
+    )
+    flag(
+        parser,
+        "--admin",
+        "127.0.0.1:9090",
+        address,
+        "ADDR",
+        "address for metrics, health and state",
+    )
+    optional(
+        parser,
+        "--models",
+        Path,
+        "FILE",
+        "the models document; changes take effect without a restart",
+    )
     optional(
         parser,
         "--models-configmap",
         config_map,
         "NAMESPACE/NAME",
-        "or the ConfigMap whose key models.yaml holds it",
+        "the ConfigMap whose key models.yaml holds the models document, instead of --models",
     )
     optional(
         parser,
         "--kubeconfig",
         Path,
         "FILE",
-        "credentials for Kubernetes (default: the pod's own, else those of kubectl)",
+        "credentials for Kubernetes (default: the pod's own, else kubectl's)",
     )
     switch(
         parser,
         "--allow-loopback",
-        "discovered endpoints may be loopback addresses, for local work",
+        "allow loopback addresses as discovered endpoints, for local work",
     )
     optional(
         parser,
@@ -59,7 +79,7 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
     switch(
         parser,
         "--single-endpoint",
-        "name no second candidate: for gateways that take one address, and no list, in "
+        "send no second candidate: for gateways that accept only one address in "
         "x-gateway-destination-endpoint",
     )
     flag(
@@ -68,33 +88,34 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "refuse",
         one_of("refuse", "pass"),
         "ACTION",
-        "what becomes of a request whose path is no inference path: refuse (404), or pass, which "
-        "leaves it undecided to Envoy's other routes",
+        "what to do with a request whose path is not an inference path: refuse (404), or pass it "
+        "to Envoy's other routes without a decision",
     )
     optional(
         parser,
         "--transport",
         one_of("fast", "grpcio"),
         "NAME",
-        "what carries gRPC: fast, our own; or grpcio, which needs the extra of that name (default: "
-        "fast)",
+        "gRPC implementation: fast (built in), or grpcio, which needs the extra of that name "
+        "(default: fast)",
     )
     optional(
         parser,
         "--tls-cert",
         Path,
         "FILE",
-        "certificate for the port where Envoy connects; renewed live (default: plain text)",
+        "certificate for Envoy's gRPC connections; a renewed file takes effect without a restart "
+        "(default: plain text)",
     )
-    optional(parser, "--tls-key", Path, "FILE", "its private key")
+    optional(parser, "--tls-key", Path, "FILE", "private key of --tls-cert")
     optional(
         parser,
         "--tls-client-ca",
         Path,
         "FILE",
-        "who must have signed the certificate that Envoy shows (default: it needs none)",
+        "CA that must have signed Envoy's client certificate (default: Envoy needs none)",
     )
-    flag(parser, "--grace", "25", seconds, "SECONDS", "for running streams after SIGTERM")
+    flag(parser, "--grace", "25", seconds, "SECONDS", "time for open streams to end after SIGTERM")
     flag(
         parser,
         "--log-level",
@@ -107,8 +128,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
     switch(
         parser,
         "--log-prompts",
-        "at level debug, a request's line shows the text that the decision hangs on: the beginning "
-        "of its prompt, or a session's header; no prompt is logged otherwise",
+        "at level debug, log the text on which each decision is based: the beginning of the "
+        "prompt, or a session's header; without this flag, no prompt is logged",
     )
     parser.set_defaults(run=run)
 
@@ -120,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             "(see extproc serve --help)"
         )
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        return complain("extproc serve: --tls-cert and --tls-key go together")
+        return complain("extproc serve: give --tls-cert and --tls-key together")
     if arguments.tls_client_ca is not None and arguments.tls_cert is None:
         return complain("extproc serve: --tls-client-ca needs --tls-cert and --tls-key")
     tls = None
@@ -159,8 +180,9 @@ def _has_grpcio() -> bool:
 
 
 def _event_loop(transport: Transport) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed: to echo 5 kB over loopback took 12 us of CPU with it, 30
-    without.
+    """Return uvloop's event loop if it is installed, else None.
+
+    To echo 5 kB over loopback took 12 us of CPU time with it and 30 us without.
     """
     if transport == "grpcio" or find_spec("uvloop") is None:
         return None

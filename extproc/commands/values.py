@@ -1,4 +1,4 @@
-"""What flags take: each turns a text into a value, or says what is wrong with it."""
+"""Types of flags: each function turns a text into a value, or raises ArgumentTypeError."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config_map(text: str) -> ConfigMapName:
 
 
 def name_server(text: str) -> NameServer:
-    """Read IP or IP:PORT; IPv6 in brackets where a port follows. The port is 53 by default."""
+    """Return the server for IP or IP:PORT. An IPv6 address with a port needs brackets."""
     host, port = text, "53"
     if text.startswith("[") or text.count(":") == 1:
         host, _, port = text.rpartition(":")
@@ -50,13 +50,13 @@ def seconds(text: str) -> float:
     except ValueError:
         seconds = -1
     if not 0 <= seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 999,999")
     return seconds
 
 
 def byte_count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes")
     return int(text)
 
 
@@ -91,5 +91,5 @@ def host_port(text: str) -> str:
 
 def path_prefix(text: str) -> str:
     if not re.fullmatch(r"/|(/[A-Za-z0-9._~-]+)+/?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no path such as /team")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path such as /team")
     return text

@@ -205,7 +205,7 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     (changed("failure_mode_allow"), WARNING, "failure_mode_allow is not set"),
     (changed("failure_mode_allow", to=False), HINT, "failure_mode_allow is false"),
     (changed("route_cache_action", to="RETAIN"), ERROR, "the route is not selected again"),
-    (small_buffer, WARNING, "the buffer filter takes 65,536 bytes"),
+    (small_buffer, WARNING, "the buffer filter accepts at most 65,536 bytes"),
     (changed(MODE, "request_body_mode"), WARNING, "request_body_mode is NONE"),
     (
         changed("send_body_without_waiting_for_header_response"),
@@ -214,8 +214,8 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     ),
     (no_buffer, WARNING, "bodies reach the sidecar in pieces"),
     (buffered, ERROR, "request_body_mode is BUFFERED with a limit of 32,768 bytes"),
-    (end_lost, ERROR, "may overflow a buffer of 8,388,608 bytes by little"),
-    (garbled, ERROR, "retries on a route whose bodies are shown in part"),
+    (end_lost, ERROR, "slightly larger than the buffer of 8,388,608 bytes"),
+    (garbled, ERROR, "the route has retries, and request_body_mode is BUFFERED_PARTIAL"),
     (no_large_route, WARNING, "no route for bodies larger than 8,388,608 bytes"),
     (not_kept, WARNING, "no request_body_buffer_limit"),
     (foreign, ERROR, "ext_proc is on for a route of another service"),
@@ -289,6 +289,6 @@ def test_a_line_says_where_what_why_and_how_to_fix_it() -> None:
     (found,) = config.findings()
     assert str(found) == (
         f"line {found.line}: warning: cluster first-candidate: connect_timeout is 0.25s: in a "
-        "burst Envoy looks at a new connection late, and a lost SYN is sent again after a second: "
-        "connections fail that would be served; fix: connect_timeout: 2s"
+        "burst, Envoy handles new connections late, and a lost SYN is repeated only after a "
+        "second, so connections to healthy endpoints fail; fix: set connect_timeout: 2s"
     )

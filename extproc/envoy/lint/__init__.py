@@ -1,7 +1,7 @@
-"""Looks for settings of a configuration that lose requests or decisions.
+"""Finds settings of an Envoy configuration that lose requests or decisions.
 
-A rule is a function from one listener that asks the sidecar to findings, which say why and what
-to do.
+A rule is a function that takes one listener with an ext_proc filter and yields findings. Each
+finding has the problem, its cost, and the change that fixes it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def lint(text: str) -> list[Finding]:
                 root,
                 "listeners",
                 "no static listener has an ext_proc filter",
-                "nothing is decided",
+                "Envoy never calls the sidecar, so no request gets a decision",
                 filters.INTO,
             )
         ]

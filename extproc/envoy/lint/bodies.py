@@ -9,7 +9,7 @@ from extproc.envoy.lint.subject import MOST_BODY, Route, Subject, number
 from extproc.envoy.nodes import Node
 
 _TIMES = 4
-"""Bodies that overflow a buffer must be this many times its size (docs/envoy.md)."""
+"""A body that overflows a buffer must have at least this many times its size (docs/envoy.md)."""
 
 
 def body_hidden(subject: Subject) -> Iterator[Finding]:
@@ -18,8 +18,8 @@ def body_hidden(subject: Subject) -> Iterator[Finding]:
             route.node,
             _where(subject, route),
             "request_body_mode is NONE",
-            "the sidecar sees neither model nor prompt: it decides only where one model is "
-            "configured or x-model names it, and without the prefix",
+            "the sidecar sees neither the model nor the prompt: it ignores the prefix, and it "
+            "decides only if one model is configured or the header x-model names one",
             _STREAMED,
         )
 
@@ -33,15 +33,15 @@ def body_streamed_after_headers(subject: Subject) -> Iterator[Finding]:
                 _where(subject, route),
                 "request_body_mode is STREAMED without "
                 "send_body_without_waiting_for_header_response",
-                "the body comes once the headers are gone, when nothing can be decided: the "
-                "sidecar answers 500",
-                "send_body_without_waiting_for_header_response: true",
+                "the body arrives after the headers were sent upstream, which is too late for a "
+                "decision: the sidecar responds 500",
+                "set send_body_without_waiting_for_header_response: true",
             )
             return
 
 
 def body_streamed_in_pieces(subject: Subject) -> Iterator[Finding]:
-    """Without the buffer filter, the wait for a slow client counts as the sidecar's."""
+    """Without the buffer filter, message_timeout includes the wait for a slow client."""
     unbuffered = [r for r in _shown(subject, "STREAMED") if not subject.buffers(r)]
     for route in unbuffered:
         if _least_length(route.node) <= 0:
@@ -49,9 +49,9 @@ def body_streamed_in_pieces(subject: Subject) -> Iterator[Finding]:
                 route.node,
                 _where(subject, route),
                 "bodies reach the sidecar in pieces: no buffer filter before ext_proc is on",
-                "message_timeout begins with the headers, so requests of slow clients lose their "
+                "message_timeout starts with the headers, so requests of slow clients get no "
                 "decision",
-                f"a buffer filter before ext_proc, with max_request_bytes: {MOST_BODY}",
+                f"put a buffer filter with max_request_bytes: {MOST_BODY} before ext_proc",
             )
             return
 
@@ -64,8 +64,8 @@ def body_refused(subject: Subject) -> Iterator[Finding]:
                 route.node,
                 _where(subject, route),
                 f"request_body_mode is BUFFERED with a limit of {subject.held(route):,} bytes",
-                "Envoy answers 413 to larger bodies: prompts with images or documents have more",
-                f"request_body_buffer_limit: {MOST_BODY} on the route, or {_STREAMED}",
+                "Envoy responds 413 to larger bodies, such as prompts with images or documents",
+                f"set request_body_buffer_limit: {MOST_BODY} on the route, or {_STREAMED}",
             )
 
 
@@ -76,10 +76,10 @@ def body_end_lost(subject: Subject) -> Iterator[Finding]:
             yield error(
                 route.node,
                 _where(subject, route),
-                f"request_body_mode is BUFFERED_PARTIAL for bodies that may overflow a buffer of "
-                f"{subject.held(route):,} bytes by little",
+                "request_body_mode is BUFFERED_PARTIAL for bodies slightly larger than the "
+                f"buffer of {subject.held(route):,} bytes",
                 "Envoy 1.38 to 1.40 lose the end of such a body, and the request hangs",
-                f"a match on content-length from {least}, or {_STREAMED}",
+                f"match only a content-length of at least {least}, or {_STREAMED}",
             )
 
 
@@ -90,9 +90,9 @@ def body_garbled(subject: Subject) -> Iterator[Finding]:
             yield error(
                 retries,
                 _where(subject, route),
-                "retries on a route whose bodies are shown in part (BUFFERED_PARTIAL)",
-                "a retry sends the part that was shown twice",
-                f"no retry_policy here, or {_STREAMED}",
+                "the route has retries, and request_body_mode is BUFFERED_PARTIAL",
+                "a retry sends the first part of a large body twice",
+                f"remove retry_policy here, or {_STREAMED}",
             )
 
 
@@ -106,13 +106,13 @@ def large_bodies_refused(subject: Subject) -> Iterator[Finding]:
             refusing[0].node,
             _where(subject, refusing[0]),
             f"no route for bodies larger than {subject.buffers(refusing[0]):,} bytes",
-            "the buffer filter answers them 413",
-            "a route before it that matches a larger content-length and leaves the buffer off",
+            "the buffer filter responds 413 to them",
+            "add a route before it that matches a larger content-length and disables the buffer",
         )
 
 
 def body_not_kept(subject: Subject) -> Iterator[Finding]:
-    """A body that Envoy no longer has cannot be sent again."""
+    """Envoy can retry a request only while it still has the whole body."""
     for route in subject.llm_routes:
         limit = number(route.node, "request_body_buffer_limit", 0)
         large = _least_length(route.node) > MOST_BODY
@@ -123,25 +123,25 @@ def body_not_kept(subject: Subject) -> Iterator[Finding]:
                 f"request_body_buffer_limit is {limit:,}"
                 if limit
                 else "no request_body_buffer_limit",
-                "Envoy does not repeat a request whose body is larger than the listener's buffer",
-                f"request_body_buffer_limit: {MOST_BODY}",
+                "Envoy does not retry a request whose body is larger than the listener's buffer",
+                f"set request_body_buffer_limit: {MOST_BODY}",
             )
 
 
 _STREAMED = (
-    "request_body_mode: STREAMED with send_body_without_waiting_for_header_response: true after "
-    "a buffer filter"
+    "set request_body_mode: STREAMED and send_body_without_waiting_for_header_response: true, with "
+    "a buffer filter before ext_proc"
 )
 
 
 def _shown(subject: Subject, mode: str) -> list[Route]:
-    """Return the routes at which the sidecar is asked with this body mode."""
+    """Return the routes on which ext_proc is on with this body mode."""
     routes = subject.fallbacks or subject.targets
     return [one for one in routes if subject.asks(one) and subject.body_mode(one) == mode]
 
 
 def _least_length(route: Node) -> int:
-    """Return the least content-length that a route takes; -1 where it takes any."""
+    """Return the least content-length that a route matches, or -1 if it matches any."""
     for header in route.list("match.headers"):
         if header.text("name").lower() == "content-length":
             return number(header, "range_match.start", -1)

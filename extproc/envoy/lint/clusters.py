@@ -33,8 +33,8 @@ def cluster_missing(subject: Subject) -> Iterator[Finding]:
                 place,
                 subject.where,
                 f"cluster {name} does not exist",
-                "Envoy refuses the configuration, or answers 503",
-                "add it: `extproc envoy-config` prints one",
+                "Envoy refuses the configuration or responds 503",
+                "add the cluster: `extproc envoy-config` prints one",
             )
 
 
@@ -46,8 +46,8 @@ def fallback_empty(subject: Subject) -> Iterator[Finding]:
                 one,
                 f"cluster {one.text('name')}",
                 "has no endpoints",
-                "requests that take it are answered 503: while the sidecar is down, all of them",
-                "`extproc envoy-config --into FILE --endpoint HOST:PORT`",
+                "its requests get 503; while the sidecar is down, these are all requests",
+                "run `extproc envoy-config --into FILE --endpoint HOST:PORT`",
             )
 
 
@@ -63,8 +63,9 @@ def sidecar_without_http2(subject: Subject) -> Iterator[Finding]:
             one,
             f"cluster {one.text('name')}",
             "has no HTTP/2",
-            "gRPC needs it: without it the sidecar is never asked",
-            f"{_OPTIONS}: {{{_HTTP}: {{explicit_http_config: {{http2_protocol_options: {{}}}}}}}}",
+            "gRPC needs HTTP/2, so Envoy cannot call the sidecar",
+            f"set {_OPTIONS}: "
+            f"{{{_HTTP}: {{explicit_http_config: {{http2_protocol_options: {{}}}}}}}}",
         )
 
 
@@ -75,7 +76,7 @@ def breakers_at_defaults(subject: Subject) -> Iterator[Finding]:
         low = [
             f"{key} {number(default[0], key, least) if default else least:,}"
             for key, least in _DEFAULTS.items()
-            # Envoy repeats no gRPC stream to the sidecar.
+            # Envoy never retries its gRPC streams to the sidecar.
             if (key != "max_retries" or one.text("name") != subject.sidecar_cluster)
             and (not default or number(default[0], key, least) <= least)
         ]
@@ -84,8 +85,8 @@ def breakers_at_defaults(subject: Subject) -> Iterator[Finding]:
                 one.get("circuit_breakers") or one,
                 f"cluster {one.text('name')}",
                 f"circuit breakers allow {', '.join(low)}",
-                "streams are long, so busy hours reach this, and Envoy answers 503",
-                "20000 for each (max_retries too)",
+                "LLM streams are long, so busy hours reach these limits, and Envoy responds 503",
+                "set each of them to 20000, also max_retries",
             )
 
 
@@ -98,9 +99,9 @@ def connect_timeout_short(subject: Subject) -> Iterator[Finding]:
                 one.get("connect_timeout") or one,
                 f"cluster {one.text('name')}",
                 f"connect_timeout is {text}",
-                "in a burst Envoy looks at a new connection late, and a lost SYN is sent again "
-                "after a second: connections fail that would be served",
-                "connect_timeout: 2s",
+                "in a burst, Envoy handles new connections late, and a lost SYN is repeated only "
+                "after a second, so connections to healthy endpoints fail",
+                "set connect_timeout: 2s",
             )
 
 

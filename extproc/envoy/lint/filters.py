@@ -16,7 +16,7 @@ _FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
 
 
 def routing_headers_stay(subject: Subject) -> Iterator[Finding]:
-    """A client that sends a routing header chooses an address inside the network."""
+    """Report routing headers that clients can send: they choose an address inside the network."""
     read = {
         name for one in subject.root.list("static_resources.clusters") for name in headers_read(one)
     }
@@ -28,9 +28,10 @@ def routing_headers_stay(subject: Subject) -> Iterator[Finding]:
             subject.manager.node,
             subject.where,
             f"early_header_mutation_extensions do not remove {', '.join(missing)}",
-            "a client that sends it has Envoy connect to an address of the client's choice "
-            "(server-side request forgery) while the sidecar is down",
-            f"`- remove: {missing[0]}` there; a header_mutation filter would be too late",
+            "while the sidecar is down, a client that sends this header chooses the address to "
+            "which Envoy connects (server-side request forgery)",
+            f"add `- remove: {missing[0]}` there, because a header_mutation filter would be too "
+            "late",
         )
 
 
@@ -41,7 +42,7 @@ def several_ext_procs(subject: Subject) -> Iterator[Finding]:
             found[1],
             subject.where,
             f"http_filters have {len(found)} ext_proc filters",
-            "two of them in one chain corrupt bodies",
+            "two ext_proc filters in one chain corrupt bodies",
             "give LLM requests a listener of their own",
         )
 
@@ -52,8 +53,8 @@ def headers_not_sent(subject: Subject) -> Iterator[Finding]:
             subject.config,
             _filter(subject),
             "request_header_mode is SKIP",
-            "Envoy selects the endpoint before the sidecar has seen anything of the request",
-            "request_header_mode: SEND",
+            "Envoy selects the endpoint before it calls the sidecar",
+            "set request_header_mode: SEND",
         )
 
 
@@ -63,8 +64,8 @@ def response_headers_not_shown(subject: Subject) -> Iterator[Finding]:
             subject.config,
             _filter(subject),
             "response_header_mode is SKIP",
-            "the sidecar does not learn which endpoints fail, so it keeps choosing dead ones",
-            "response_header_mode: SEND",
+            "the sidecar cannot see which endpoints fail, so it keeps choosing dead ones",
+            "set response_header_mode: SEND",
         )
 
 
@@ -78,9 +79,9 @@ def response_attributes_missing(subject: Subject) -> Iterator[Finding]:
             found or subject.config,
             _filter(subject),
             f"response_attributes lack {', '.join(missing)}",
-            "the sidecar cannot tell which endpoint failed, or served a retry: dead endpoints are "
-            "not avoided and in-flight counts drift",
-            f"response_attributes: [{', '.join(wanted)}]",
+            "the sidecar cannot see which endpoint failed or served a retry, so it does not avoid "
+            "dead endpoints, and in-flight counts become wrong",
+            f"set response_attributes: [{', '.join(wanted)}]",
         )
 
 
@@ -90,9 +91,9 @@ def response_trailers_not_sent(subject: Subject) -> Iterator[Finding]:
             subject.config,
             _filter(subject),
             "response_trailer_mode is not SEND",
-            "Envoy 1.37 and 1.38 end the gRPC stream with the response's headers, so in-flight "
-            "counts are too low",
-            "response_trailer_mode: SEND",
+            "Envoy 1.37 and 1.38 end the gRPC stream at the response headers, so in-flight counts "
+            "are too low",
+            "set response_trailer_mode: SEND",
         )
 
 
@@ -106,9 +107,9 @@ def metadata_dropped(subject: Subject) -> Iterator[Finding]:
             found or subject.config,
             _filter(subject),
             f"metadata_options do not receive {', '.join(missing)}",
-            "Envoy drops the decision's metadata: the access log has none, and clusters that take "
-            "their host from metadata find no host",
-            "metadata_options: {receiving_namespaces: {untyped: [envoy.lb, extproc]}}",
+            "Envoy drops the decision's metadata, so the access log shows no decision, and "
+            "clusters that read the host from metadata find no host",
+            "set metadata_options: {receiving_namespaces: {untyped: [envoy.lb, extproc]}}",
         )
 
 
@@ -120,9 +121,8 @@ def message_timeout_short(subject: Subject) -> Iterator[Finding]:
             subject.config.get("message_timeout") or subject.config,
             _filter(subject),
             f"message_timeout is {text or '200ms, the default'}",
-            "in a burst the sidecar's queue alone takes longer, and these requests lose their "
-            "decision",
-            "message_timeout: 2s",
+            "in a burst, requests wait longer than this for the sidecar, and get no decision",
+            "set message_timeout: 2s",
         )
 
 
@@ -133,9 +133,9 @@ def stream_limited(subject: Subject) -> Iterator[Finding]:
             found,
             _filter(subject),
             "grpc_service has a timeout",
-            "the gRPC stream lives as long as the request, so longer responses lose their count, "
-            "and are cut where failure_mode_allow is false",
-            "remove it; message_timeout bounds the wait for the sidecar",
+            "the gRPC stream lasts as long as the request, so longer responses are missing in the "
+            "in-flight counts, and are cut if failure_mode_allow is false",
+            "remove it: message_timeout already limits the wait for the sidecar",
         )
 
 
@@ -147,7 +147,7 @@ def fails_closed(subject: Subject) -> Iterator[Finding]:
             _filter(subject),
             "failure_mode_allow is not set, which means false",
             _CLOSED,
-            "failure_mode_allow: true, or false if that is what you want",
+            "set failure_mode_allow: true, or set it to false if you want this",
         )
     elif subject.config.text("failure_mode_allow") == "false":
         yield hint(
@@ -155,11 +155,11 @@ def fails_closed(subject: Subject) -> Iterator[Finding]:
             _filter(subject),
             "failure_mode_allow is false",
             _CLOSED,
-            "true, unless you want that",
+            "set failure_mode_allow: true, unless you want this",
         )
 
 
-_CLOSED = "a sidecar that dies cuts running streams, and requests fail until it is back"
+_CLOSED = "if the sidecar dies, running streams are cut, and requests fail until it is back"
 
 
 def route_not_selected_again(subject: Subject) -> Iterator[Finding]:
@@ -171,22 +171,23 @@ def route_not_selected_again(subject: Subject) -> Iterator[Finding]:
             subject.config,
             _filter(subject),
             "the route is not selected again after the decision",
-            "the route for requests with x-target-endpoint is never taken",
+            "the route for requests with x-target-endpoint is never selected, so decisions have "
+            "no effect",
             "remove route_cache_action and disable_clear_route_cache",
         )
 
 
 def buffer_small(subject: Subject) -> Iterator[Finding]:
-    """Bodies that the buffer filter refuses."""
+    """Report a buffer filter that refuses bodies below 8 MiB."""
     for route in subject.fallbacks or subject.targets:
         limit = subject.buffers(route)
         if 0 < limit < MOST_BODY:
             yield warning(
                 subject.buffer or route.node,
                 f"{subject.where}, {route.label}",
-                f"the buffer filter takes {limit:,} bytes",
-                "Envoy answers 413 to larger bodies: prompts with images or documents have more",
-                f"max_request_bytes: {MOST_BODY}",
+                f"the buffer filter accepts at most {limit:,} bytes",
+                "Envoy responds 413 to larger bodies, such as prompts with images or documents",
+                f"set max_request_bytes: {MOST_BODY}",
             )
             return
 

@@ -1,4 +1,4 @@
-"""One line of what `--check` prints."""
+"""One line of the output of `--check`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from extproc.envoy.nodes import Node
 
 class Severity(Enum):
     ERROR = "error"
-    """Requests fail, clients can choose addresses, or nothing is decided."""
+    """Requests fail, clients can choose addresses, or no request gets a decision."""
 
     WARNING = "warning"
     """Requests may fail under load or with some clients, or decisions get worse."""
 
     HINT = "hint"
-    """A choice to know about."""
+    """A choice that operators should know about."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from extproc.envoy.locate import names_second
 from extproc.envoy.merge.paths import is_catch_all
 
 _LONG = 600.0
-"""Seconds that a request may wait in an engine's queue before its first byte."""
+"""Seconds that a request may wait in an engine's queue before the first byte of its response."""
 
 
 def foreign_routes_asked(subject: Subject) -> Iterator[Finding]:
@@ -19,9 +19,10 @@ def foreign_routes_asked(subject: Subject) -> Iterator[Finding]:
             route.node,
             f"{subject.where}, {route.label}",
             "ext_proc is on for a route of another service",
-            "the sidecar answers 404 unknown_path to its requests, or chooses a model server",
-            "`disabled: true` at the filter in http_filters, and an ExtProcPerRoute with "
-            "`overrides: {}` on the routes for LLMs",
+            "the sidecar responds 404 unknown_path to its requests, or routes them to a model "
+            "server",
+            "set `disabled: true` at the filter in http_filters, and add an ExtProcPerRoute with "
+            "`overrides: {}` to the routes for LLMs",
         )
 
 
@@ -31,13 +32,13 @@ def nothing_asked(subject: Subject) -> Iterator[Finding]:
             subject.ext_proc,
             subject.where,
             "ext_proc is on for no route",
-            "nothing is decided",
-            "an ExtProcPerRoute with `overrides: {}` on the routes for LLMs",
+            "Envoy never calls the sidecar, so no request gets a decision",
+            "add an ExtProcPerRoute with `overrides: {}` to the routes for LLMs",
         )
 
 
 def route_hidden(subject: Subject) -> Iterator[Finding]:
-    """A catch-all before the routes for LLMs takes their requests."""
+    """Report a catch-all route before the routes for LLMs: it takes their requests."""
     for host in subject.manager.virtual_hosts():
         routes = [one for one in subject.routes if one.host is host]
         catching = [one for one in routes if is_catch_all(one.node)]
@@ -48,8 +49,8 @@ def route_hidden(subject: Subject) -> Iterator[Finding]:
                 hidden[0].node,
                 f"{subject.where}, {hidden[0].label}",
                 f"comes after a route for every path (line {catching[0].node.line})",
-                "Envoy takes the first route that matches, so this one is never taken",
-                "move it before that route",
+                "Envoy selects the first route that matches, so it never selects this one",
+                "move this route before the other one",
             )
 
 
@@ -64,25 +65,26 @@ def no_second_candidate(subject: Subject) -> Iterator[Finding]:
                 policy or route.node,
                 f"{subject.where}, {route.label}",
                 "no retry on connect-failure",
-                "a chosen endpoint that is dead costs the client its request",
-                'retry_policy: {retry_on: "connect-failure,refused-stream,reset", num_retries: 1}',
+                "if the chosen endpoint is dead, the request fails",
+                'set retry_policy: {retry_on: "connect-failure,refused-stream,reset", '
+                "num_retries: 1}",
             )
         elif not _has_second(subject, route):
             yield error(
                 route.node,
                 f"{subject.where}, {route.label}",
-                "the cluster has one address, so a retry asks the same endpoint again",
-                "a chosen endpoint that is dead costs the client its request",
-                "a composite cluster of two: one by x-target-endpoint, one by "
-                "x-target-endpoint-fallback",
+                "the cluster has one address, so a retry goes to the same endpoint",
+                "if the chosen endpoint is dead, the request fails",
+                "use a composite cluster of two clusters: one that reads x-target-endpoint, one "
+                "that reads x-target-endpoint-fallback",
             )
         elif "reset" not in retried.split(","):
             yield hint(
                 policy or route.node,
                 f"{subject.where}, {route.label}",
                 "retry_on lacks reset",
-                "a request whose endpoint dies before it responds fails",
-                "add reset, if a request may be computed twice",
+                "if the endpoint dies before it responds, the request fails",
+                "add reset, unless no request may be computed twice",
             )
 
 
@@ -98,8 +100,8 @@ def timeout_short(subject: Subject) -> Iterator[Finding]:
                 action,
                 f"{subject.where}, {route.label}",
                 f"timeout is {text or '15s, the default'}",
-                "it covers the whole response: longer streams are cut",
-                "timeout: 0s",
+                "it limits the whole response, so longer streams are cut",
+                "set timeout: 0s",
             )
 
 
@@ -113,14 +115,16 @@ def idle_timeout_short(subject: Subject) -> Iterator[Finding]:
                 route.node.get("route") or route.node,
                 f"{subject.where}, {route.label}",
                 f"a stream may be idle for {text}",
-                "a request that waits longer in the engine's queue, or a slow first token, is cut",
-                "idle_timeout: 3600s on the route",
+                "requests that wait longer for their first token, for example in the engine's "
+                "queue, are cut",
+                "set idle_timeout: 3600s on the route",
             )
 
 
 def _needs_second(subject: Subject, route: Route) -> bool:
-    """Return True if a route is for requests with a second candidate: those without one may have a
-    route of their own after it.
+    """Return True if a route serves requests that have a second candidate.
+
+    Requests without one may have a separate route after it.
     """
     if names_second(route.node):
         return True

@@ -1,4 +1,4 @@
-"""The parts of a configuration that the rules look at: a listener that asks the sidecar."""
+"""The parts of a configuration that the rules inspect: a listener with an ext_proc filter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from extproc.envoy.merge.paths import is_catch_all, takes_llm_paths
 from extproc.envoy.nodes import Node, Scalar, Sequence, walk
 
 MOST_BODY = 8388608
-"""Bytes of a body that the recommended configuration shows whole."""
+"""Bytes of the largest body that the recommended configuration buffers for the sidecar."""
 
 DEFAULT_BUFFER = 1048576
 """Envoy's per_connection_buffer_limit_bytes."""
@@ -29,7 +29,7 @@ DEFAULT_BUFFER = 1048576
 
 @dataclass(frozen=True)
 class Route:
-    """A route with the settings of filters that hold for it."""
+    """A route and the filter settings that apply to it."""
 
     node: Node
     host: Node
@@ -42,7 +42,7 @@ class Route:
         return f"route {name}" if name else "route"
 
     def setting(self, name: str) -> Node | None:
-        """Return the most specific setting of a filter: of route, virtual host or all routes."""
+        """Return a filter's setting of the route, else of the virtual host, else of all routes."""
         for level in (self.node, self.host, self.config):
             found = level.entries_at("typed_per_filter_config").get(name)
             if found is not None:
@@ -70,7 +70,7 @@ class Subject:
 
     @cached_property
     def buffer(self) -> Node | None:
-        """The buffer filter nearest before ext_proc."""
+        """The last buffer filter before ext_proc."""
         filters = self.manager.filters()
         before = filters[: filters.index(self.ext_proc)]
         return next(iter(reversed(of_kind(before, BUFFER))), None)
@@ -107,7 +107,7 @@ class Subject:
 
     @cached_property
     def fallbacks(self) -> list[Route]:
-        """Routes of LLM requests before or without a decision."""
+        """Routes of LLM requests that have no decision, or none yet."""
         return [
             one for one in self.asking if one not in self.foreign and not self.leads_to_target(one)
         ]
@@ -123,7 +123,7 @@ class Subject:
 
     @cached_property
     def target_clusters(self) -> dict[str, Node]:
-        """Clusters that read the decision, by name; a composite cluster reads it by its members."""
+        """Clusters that read the decision, or whose members read it, by name."""
         found: dict[str, Node] = {}
         for one in self.root.list("static_resources.clusters"):
             if reads_decision(one) or any(
@@ -145,7 +145,7 @@ class Subject:
         return reads_target(route.node) or cluster_of(route.node) in self.target_clusters
 
     def modes(self, route: Route) -> Node | None:
-        """Return the processing mode that holds for a route."""
+        """Return the processing mode that applies to a route."""
         setting = route.setting(self.ext_proc.text("name"))
         own = setting.at("overrides.processing_mode") if setting is not None else None
         return own or self.config.get("processing_mode")
@@ -155,7 +155,7 @@ class Subject:
         return (modes.text("request_body_mode") if modes else "") or "NONE"
 
     def buffers(self, route: Route) -> int:
-        """Return the bytes up to which the buffer filter waits for a body; 0 where it is off."""
+        """Return the limit of the buffer filter in bytes, or 0 if the filter is off."""
         if self.buffer is None:
             return 0
         setting = route.setting(self.buffer.text("name"))
@@ -167,7 +167,7 @@ class Subject:
         return number(self.buffer, "typed_config.max_request_bytes", 0)
 
     def held(self, route: Route) -> int:
-        """Return the bytes of a body that Envoy holds on a route."""
+        """Return the bytes of a body that Envoy can buffer on a route."""
         listener = number(self.manager.place, "per_connection_buffer_limit_bytes", DEFAULT_BUFFER)
         return number(route.node, "request_body_buffer_limit", listener)
 
@@ -180,7 +180,7 @@ _PREFIXES = ("",)
 
 
 def subjects(root: Node) -> list[Subject]:
-    """Return the connection managers that ask the sidecar."""
+    """Return the connection managers with an ext_proc filter."""
     found = []
     for manager in managers(root):
         asked = of_kind(manager.filters(), EXT_PROC)
@@ -211,7 +211,7 @@ def number(node: Node, path: str, default: int) -> int:
 
 
 def seconds(text: str) -> float | None:
-    """Return a duration in seconds; None where the text is none."""
+    """Return a duration in seconds, or None if the text is not a duration."""
     try:
         return float(text.removesuffix("s")) if text.endswith("s") else None
     except ValueError:

@@ -1,1 +1,1 @@
-"""One request, read: its path, body, prompt, blocks and routing key, or the reason to refuse it."""
+"""Reads one request: its path, body, prompt, blocks and routing key, or the reason to refuse it."""

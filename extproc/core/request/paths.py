@@ -1,9 +1,9 @@
-"""The paths that inference servers answer, and what the sidecar reads from such a request.
+"""The paths of inference servers, and the part of a request that the sidecar reads for each.
 
-A path matches by its last segments, because a gateway may mount a server below a prefix and
-rewrite the path only after ext_proc has run: `/team/llama/v1/completions` is `/v1/completions`.
-The longest known suffix wins. The list joins the routes of vLLM, vLLM-Omni and SGLang; routes
-that manage a server (weights, adapters, caches, profiles) are left out on purpose.
+A path matches by its last segments. A gateway may serve the API below a prefix and remove the
+prefix after ext_proc: `/team/llama/v1/completions` matches `/v1/completions`. The longest known
+suffix wins. The list contains the routes of vLLM, vLLM-Omni and SGLang. Routes that manage a server
+(weights, adapters, caches, profiles) are missing on purpose.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ class Api(Enum):
     """The part of a request to a path that the sidecar reads."""
 
     GENERATE = auto()
-    """JSON with a model and a prompt whose prefix a KV cache may hold."""
+    """JSON with a model, and with a prompt whose prefix a KV cache can hold."""
 
     NATIVE = auto()
-    """The same, with the prompt in `text`, `input_ids` or `token_ids`."""
+    """JSON with a model, and with such a prompt in `text`, `input_ids` or `token_ids`."""
 
     MODEL_ONLY = auto()
-    """JSON with a model, and no prompt whose prefix is worth following."""
+    """JSON with a model, without a prompt that is worth caching."""
 
     FORM = auto()
-    """multipart/form-data with a field `model`, or JSON with a model."""
+    """`multipart/form-data` with a field `model`, or JSON with a model."""
 
     BARE = auto()
-    """Nothing: no body names a model. The request goes by the header `x-model`, the parameter
-    `model` of its query, or the only configured model."""
+    """Nothing in the body. The model comes from the header `x-model` or the query parameter
+    `model`, or it is the only configured model."""
 
     MODELS = auto()
-    """Nothing: the sidecar answers by itself."""
+    """Nothing: the sidecar itself responds."""
 
 
 MODELS_PATH = "/v1/models"
@@ -88,7 +88,7 @@ INFERENCE_PATHS: dict[str, Api] = {
     "/v1/videos/*": Api.BARE,
     "/v1/videos/*/content": Api.BARE,
     "/v1/audio/voices/*": Api.BARE,
-    # WebSockets: the model comes in a message, which ext_proc does not see.
+    # WebSockets: the model is in a message, which ext_proc does not receive.
     "/v1/realtime": Api.BARE,
     "/v1/realtime/video": Api.BARE,
     "/v1/realtime/robot/openpi": Api.BARE,
@@ -96,27 +96,27 @@ INFERENCE_PATHS: dict[str, Api] = {
     "/v1/audio/speech/stream": Api.BARE,
     "/v1/video/chat/stream": Api.BARE,
 }
-"""Every path that is routed. `*` stands for one segment, the id of something stored."""
+"""All paths that are routed. `*` is one segment: the id of a stored object."""
 
 BODILESS_METHODS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods whose requests have no body that could name a model."""
+"""Methods whose requests have no body."""
 
-_LISTS = frozenset({"/v1/videos", "/v1/audio/voices"})
-"""Paths that answer GET with a list of what the server stores."""
+_LIST_PATHS = frozenset({"/v1/videos", "/v1/audio/voices"})
+"""Paths on which GET lists the stored objects of a server."""
 
 ANTHROPIC_PATH = "/v1/messages"
-"""Anthropic's own paths begin with it."""
+"""Beginning of Anthropic's own paths."""
 
 ANTHROPIC_VERSION = "anthropic-version"
-"""A request header that Anthropic's clients always send."""
+"""Request header that Anthropic's clients always send."""
 
 _ANTHROPIC_PATHS = frozenset({ANTHROPIC_PATH, f"{ANTHROPIC_PATH}/count_tokens"})
 
 _ANY = "*"
-_MOST_SEGMENTS = 4
-"""Segments of the longest known path."""
+_MAX_SEGMENTS = 4
+"""Number of segments of the longest known path."""
 
-_LONGEST_QUERY = 4096
+_MAX_QUERY_LENGTH = 4096
 
 
 class Route(NamedTuple):
@@ -126,12 +126,12 @@ class Route(NamedTuple):
     path: str
     """The key of INFERENCE_PATHS that matched, or MODELS_PATH. It has no prefix and no query."""
     stored_id: str = ""
-    """The segment that `*` matched: the id of a response, a video or a voice. One replica has
-    it, and others do not know it. Of MODELS_PATH: the model that is asked for; empty: all."""
+    """The segment that `*` matched: the id of a response, a video or a voice. Only one replica has
+    the object. For MODELS_PATH: the requested model, or empty for all models."""
 
     @property
     def is_anthropic(self) -> bool:
-        """True where the client expects errors in Anthropic's shape."""
+        """True if the client expects errors in Anthropic's shape."""
         return self.path in _ANTHROPIC_PATHS
 
 
@@ -148,19 +148,19 @@ def match(path: str, method: str = "POST") -> Route | None:
     path = without_query(path)
     route = _EXACT.get(path)
     if route is None:
-        route = _match_tidied(_tidied(path), method)
-    if method in BODILESS_METHODS and route is not None and route.path in _LISTS:
+        route = _match_normalized(_normalized(path), method)
+    if method in BODILESS_METHODS and route is not None and route.path in _LIST_PATHS:
         return Route(Api.BARE, route.path)
     return route
 
 
 def model_in_query(path: str) -> str:
-    """Return the parameter `model` of a path's query string, as OpenAI's realtime API has it.
+    """Return the query parameter `model` of a path; empty if there is none.
 
-    It is empty where there is none.
+    OpenAI's realtime API uses it.
     """
     query = path.partition("?")[2]
-    if "model=" not in query or len(query) > _LONGEST_QUERY:
+    if "model=" not in query or len(query) > _MAX_QUERY_LENGTH:
         return ""
     return parse_qs(query).get("model", [""])[0]
 
@@ -170,16 +170,16 @@ def without_query(path: str) -> str:
     return path.partition("?")[0]
 
 
-def _tidied(path: str) -> str:
+def _normalized(path: str) -> str:
     while "//" in path:
         path = path.replace("//", "/")
     return path.rstrip("/")
 
 
-def _match_tidied(path: str, method: str) -> Route | None:
+def _match_normalized(path: str, method: str) -> Route | None:
     if method in ("GET", "HEAD"):
-        # First, because a model's name may end like a path.
-        models = _models(path)
+        # This path comes first, because a model's name may end with another path.
+        models = _match_models(path)
         if models is not None:
             return models
     for start in _suffixes(path):
@@ -191,10 +191,10 @@ def _match_tidied(path: str, method: str) -> Route | None:
 
 
 def _suffixes(path: str) -> list[int]:
-    """Return where the suffixes of up to four segments begin, the longest first."""
+    """Return the start positions of the suffixes of up to four segments, the longest first."""
     starts: list[int] = []
     start = len(path)
-    while start > 0 and len(starts) < _MOST_SEGMENTS:
+    while start > 0 and len(starts) < _MAX_SEGMENTS:
         start = path.rfind("/", 0, start)
         if start >= 0:
             starts.insert(0, start)
@@ -214,7 +214,7 @@ def _match_with_id(suffix: str) -> Route | None:
     return None
 
 
-def _models(path: str) -> Route | None:
+def _match_models(path: str) -> Route | None:
     _, found, name = path.partition(MODELS_PATH)
     if not found or (name and not name.startswith("/")):
         return None

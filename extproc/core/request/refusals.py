@@ -1,10 +1,10 @@
-"""Refusals: every way a request can be turned away, with its status and OpenAI code.
+"""Refusals: the errors that the sidecar itself returns for a request, each with status and code.
 
-A refusal is the client's answer, not a fault of ours; its message is read by
-people who hold only an HTTP client, so it says what to change.
+The message of a refusal says what to change, because its reader may have nothing but an HTTP
+client.
 
-Clients of Anthropic's API get Anthropic's shape of an error instead of OpenAI's. In both,
-`request_id` beside the error is the id that Envoy gave the request.
+Errors have OpenAI's shape, or Anthropic's for clients of Anthropic's API. In both, `request_id` is
+Envoy's id of the request.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-# Long enough to tell a typo, short enough that a hostile name floods nothing.
-_SHOWN_NAME = 128
-_SHOWN_MODELS = 50
+# A client's name is quoted up to this length: enough to recognize a typo, but not to flood logs.
+_MAX_QUOTED_CHARS = 128
+_MAX_METHOD_CHARS = 16
+_MAX_LISTED_MODELS = 50
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -22,14 +23,14 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""Anthropic's types of errors by status. Anthropic's own status for an overload is 529; its type
-is the one that tells clients to try again later, so 503 has it too."""
+"""Anthropic's error types by status. Anthropic uses `overloaded_error` with status 529. Here 503 has
+this type too, because clients then retry later."""
 
 _ANTHROPIC_ERROR = "api_error"
 
 
 class Refusal(Exception):
-    """A request that is answered by the sidecar itself, with an error."""
+    """A request that the sidecar itself answers with an error."""
 
     status: int
     code: str
@@ -39,24 +40,23 @@ class Refusal(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
-        # The configured model concerned; never a name that only the client knows,
-        # because it becomes a metric label.
+        # The name of a configured model, never a name from the client: it becomes a metric label.
         self.model = model
 
     @property
     def headers(self) -> dict[str, str]:
-        """Response headers beside the status."""
+        """The response headers, without the status."""
         return {"content-type": "application/json"}
 
     def body(self, request_id: str = "", *, anthropic: bool = False) -> bytes:
-        """Return the response body, with the request's id where there is one."""
-        answer: dict[str, object] = {"error": self._openai_error()}
+        """Return the response body, with the request's id if it has one."""
+        error: dict[str, object] = {"error": self._openai_error()}
         if anthropic:
             kind = _ANTHROPIC_TYPES.get(self.status, _ANTHROPIC_ERROR)
-            answer = {"type": "error", "error": {"type": kind, "message": self.message}}
+            error = {"type": "error", "error": {"type": kind, "message": self.message}}
         if request_id:
-            answer["request_id"] = request_id
-        return json.dumps(answer).encode()
+            error["request_id"] = request_id
+        return json.dumps(error).encode()
 
     def _openai_error(self) -> dict[str, object]:
         return {
@@ -68,43 +68,43 @@ class Refusal(Exception):
 
 
 class InvalidRequest(Refusal):
-    """The body is not a request of this API, or does not say for which model."""
+    """The body is not a valid request of this API, or does not name a model."""
 
     status = 400
     code = "invalid_request"
 
 
 class ModelNotFound(Refusal):
-    """Nobody here serves the model the request names."""
+    """The model that the request names is not configured."""
 
     status = 404
     code = "model_not_found"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
-            f"The model {name[:_SHOWN_NAME]!r} does not exist. {known_models(known)}",
+            f"The model {name[:_MAX_QUOTED_CHARS]!r} does not exist. {known_models(known)}",
             param="model",
         )
 
 
 class UnknownPath(Refusal):
-    """A path that no inference server behind us would answer."""
+    """The path is not an inference path."""
 
     status = 404
     code = "unknown_path"
 
     def __init__(self, method: str, path: str) -> None:
-        super().__init__(f"No such path: {method[:16]} {path[:_SHOWN_NAME]}")
+        super().__init__(f"No such path: {method[:_MAX_METHOD_CHARS]} {path[:_MAX_QUOTED_CHARS]}")
 
 
 class NoEndpoints(Refusal):
-    """The model is known, but none of the endpoints that it may go to is ready."""
+    """The model is configured, but none of its endpoints that the request may go to is ready."""
 
     status = 503
     code = "no_endpoints"
     type = "service_unavailable"
 
-    # Discovery follows a pod's readiness within a second or two.
+    # Discovery notices within a second or two that a pod is ready.
     RETRY_AFTER_SECONDS = 2
 
     def __init__(self, model: str, adapter: str = "", *, restricted: bool = False) -> None:
@@ -118,7 +118,7 @@ class NoEndpoints(Refusal):
 
 
 class UnsupportedBodyMode(Refusal):
-    """Envoy is set to send request bodies so that they go on before a decision could be made."""
+    """Envoy's body mode forwards request bodies upstream before a decision is possible."""
 
     status = 500
     code = "unsupported_body_mode"
@@ -133,7 +133,7 @@ class UnsupportedBodyMode(Refusal):
 
 
 def known_models(known: Sequence[str]) -> str:
-    """Return a sentence that names the first of the known models."""
-    shown = ", ".join(known[:_SHOWN_MODELS]) or "none"
-    more = "" if len(known) <= _SHOWN_MODELS else f" and {len(known) - _SHOWN_MODELS} more"
-    return f"Known models: {shown}{more}."
+    """Return a sentence with the names of the first known models."""
+    names = ", ".join(known[:_MAX_LISTED_MODELS]) or "none"
+    others = len(known) - _MAX_LISTED_MODELS
+    return f"Known models: {names}{f' and {others} more' if others > 0 else ''}."

@@ -1,18 +1,18 @@
-"""Changes the model's name in a request's body, and not another byte.
+"""Replaces the model's name in a request's body, and no other byte.
 
-The servers may know a model by another name than the request does. Writing the
-document anew would change what we do not understand (numbers that only the server
-reads, the order of keys, what a client has signed), so only the value's bytes are
-replaced, in a head that was read as a request before: its syntax is known to be good.
+The servers may use another name for the model than the request. The sidecar does not serialize the
+parsed document, because that could change numbers, the order of keys, or content that the client
+has signed. It replaces the bytes of the value only. The body has been parsed or scanned before, so
+its syntax is valid.
 
-Where a key stands twice, the last one wins for us and for vLLM; elsewhere it is the
-first. So every one that is shown is replaced. All that depends on a body's length is
-done by `bytes` and `re`: no loop of ours runs over a prompt.
+If the key occurs more than once, the sidecar and vLLM use the last one, and other servers the
+first. So all visible values are replaced. Work that grows with the body's length is done by `bytes`
+and `re`: no Python loop runs over a prompt.
 
-In a large head a key of the object itself is known by what is around it, which a parser reads
-without building it, so it must be strict JSON, and not too far from an end: but where there is
-one key only, in a body that was read to its end, it is known without. A key there whose letters
-are escapes, which no client writes, is passed over.
+In a large body, a `model` key may belong to an inner object. To find out, a parser checks the JSON
+before or after the key without building its values. The shorter side is checked, within a limit.
+No check is necessary if a complete body has only one such key. In a large body, keys that are
+written with escapes are ignored; clients do not write such keys.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
 from extproc.core.request.json_scan import is_strict_object
 
 Span = tuple[int, int]
+"""Start and end of a value's bytes."""
 
 _KEY = b'"model"'
 _COLON = rb"[ \t\r\n]*:[ \t\r\n]*"
-# A quote that is escaped begins no key: there one ends that is longer.
+# An escaped quote does not start a key: a longer string ends there.
 _PLAIN_KEY = re.compile(_KEY + rb'(?<!\\"model")' + _COLON)
-# Any letter of a key may be written as an escape, U+0064 to U+006F.
+# Each letter of a key may be an escape, from U+0064 to U+006F.
 _ANY_KEY = re.compile(
     rb'(?<!\\)"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"' + _COLON
 )
 _ESCAPED = re.compile(rb"\\u006")
-# Keys looked at: an honest body has a few, and no other must keep us busy.
-_MOST_KEYS = 1000
-# Bytes read around such keys in a large head.
-_MOST_CHECKED = 2**21
+# Real bodies have a few such keys. The limit bounds the work.
+_MAX_KEYS = 1000
+# Bytes that are checked to find the object's own keys in a large body.
+_MAX_CHECKED_BYTES = 2**21
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 def renamed_json(head: bytes, name: str, *, whole: bool = False) -> bytes:
-    """The beginning of a JSON object, or all of it, in which `model` is this name.
+    """Return a JSON object, or its first part, with this name as `model`.
 
-    It is the head itself where that shows no whole value of `model`. `whole`: it is known to be all
-    of the object, and to have one.
+    Returns `head` itself if it contains no complete value of `model`. `whole`: the head is a
+    complete object that has a model.
     """
-    large = len(head) > ALWAYS_PARSED_BYTES
-    spans = _models_in_large(head, whole=whole) if large else _json_models(head)
+    is_large = len(head) > ALWAYS_PARSED_BYTES
+    spans = _values_in_large(head, whole=whole) if is_large else _values(head)
     return _replaced(head, spans, json.dumps(name).encode())
 
 
 def renamed_form(head: bytes, content_type: str, name: str) -> bytes:
-    """The same for a multipart form and its field `model`."""
+    """Return a multipart form, or its first part, with this name in the field `model`."""
     return _replaced(head, form_values(head, content_type, b"model"), name.encode())
 
 
@@ -69,19 +70,20 @@ def _replaced(head: bytes, spans: Iterable[Span], value: bytes) -> bytes:
     return b"".join((*pieces, view[position:])) if pieces else head
 
 
-def _json_models(head: bytes) -> Iterator[Span]:
-    """Where the strings stand that are values of the object's own `model`."""
+def _values(head: bytes) -> Iterator[Span]:
+    """Yield start and end of each string that is the value of the object's own `model`."""
     keys = _ANY_KEY if _ESCAPED.search(head) else _PLAIN_KEY
     position = depth = 0
-    for key in islice(keys.finditer(head), _MOST_KEYS):
-        depth += _opened(head[position : key.start()])
+    for key in islice(keys.finditer(head), _MAX_KEYS):
+        depth += _depth_change(head[position : key.start()])
         position = key.end()
         value = _STRING.match(head, position) if depth == 1 else None
         if value is not None:
             yield value.span()
 
 
-def _models_in_large(head: bytes, *, whole: bool) -> Iterator[Span]:
+def _values_in_large(head: bytes, *, whole: bool) -> Iterator[Span]:
+    """Yield the same for a large object, as far as the limit on checked bytes allows."""
     found = list(_keys_and_values(head))
     if whole and len(found) == 1:
         yield found[0][1]
@@ -89,20 +91,20 @@ def _models_in_large(head: bytes, *, whole: bool) -> Iterator[Span]:
     checked = 0
     for start, value in found:
         end = value[1]
-        # If they stand in no other object, what is around them is one without them.
-        before = not whole or start < len(head) - end
-        size = start if before else len(head) - end
-        if checked + size > _MOST_CHECKED:
+        check_before = not whole or start < len(head) - end
+        size = start if check_before else len(head) - end
+        if checked + size > _MAX_CHECKED_BYTES:
             continue
         checked += size
-        if is_strict_object(head[:start] + b'"":0}' if before else b'{"":0' + head[end:]):
+        # If the key is the object's own, the text on either side makes an object with another key.
+        if is_strict_object(head[:start] + b'"":0}' if check_before else b'{"":0' + head[end:]):
             yield value
 
 
 def _keys_and_values(head: bytes) -> Iterator[tuple[int, Span]]:
-    """Where a key `model` begins, and the text that is its value, in whatever object."""
+    """Yield the start of each key `model`, in any object, with the span of its value if a string."""
     start = head.find(_KEY)
-    for _ in range(_MOST_KEYS):
+    for _ in range(_MAX_KEYS):
         if start < 0:
             return
         key = _PLAIN_KEY.match(head, start)
@@ -112,11 +114,11 @@ def _keys_and_values(head: bytes) -> Iterator[tuple[int, Span]]:
         start = head.find(_KEY, start + len(_KEY))
 
 
-def _opened(part: bytes) -> int:
-    """By how much the nesting is deeper after a part that begins and ends outside of strings."""
+def _depth_change(part: bytes) -> int:
+    """Return the change of nesting depth over a part that starts and ends outside of strings."""
     if b"\\" in part:
         part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Now every quote begins or ends a string.
-    bare = b"".join(part.split(b'"')[::2])
-    opening = bare.count(b"{") + bare.count(b"[")
-    return opening - bare.count(b"}") - bare.count(b"]")
+    # Now every quote starts or ends a string.
+    outside = b"".join(part.split(b'"')[::2])
+    opening = outside.count(b"{") + outside.count(b"[")
+    return opening - outside.count(b"}") - outside.count(b"]")

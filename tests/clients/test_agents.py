@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any, NamedTuple
 
 import anthropic
@@ -19,7 +20,7 @@ SALTS = [f"tenant-{number}" for number in range(8)]
 
 
 class Served(NamedTuple):
-    """Where a request went, and how much of its prompt was in the cache."""
+    """The replica of a request and the part of its prompt in the cache."""
 
     port: str
     predicted: float
@@ -30,7 +31,7 @@ class Served(NamedTuple):
 
 
 def served(scene: Scene, raw: Any) -> Served:
-    """What became of a request, by its raw response and the access log."""
+    """Return where a request went, from its raw response and the access log."""
     request_id = raw.headers["x-request-id"]
 
     def lines() -> list[Json]:
@@ -44,8 +45,31 @@ def served(scene: Scene, raw: Any) -> Served:
     return Served(port_of(raw), float(lines()[0]["predicted_hit"] or 0), cached)
 
 
+async def all_are_read_as_idle(scene: Scene) -> None:
+    """Wait until each replica's metrics, scraped from now on, show no request.
+
+    A replica counts each prompt of a completion as a request, and the sidecar the completion as
+    one. A scrape during the completion therefore shows requests of other sidecars, and until the
+    next scrape the sidecar may prefer another replica.
+    """
+    began = time.monotonic()
+
+    async def idle() -> bool:
+        state = await scene.sidecar.state()
+        signals = [endpoint["signals"] for endpoint in state[MODEL]["endpoints"]]
+        age = time.monotonic() - began
+        return all(
+            one is not None
+            and (one["running"], one["waiting"]) == (0, 0)
+            and one["reported_age_seconds"] < age
+            for one in signals
+        )
+
+    await until(idle, PATIENCE, "a scrape of each idle replica")
+
+
 def claude_code(sonnet: anthropic.Anthropic, session: int) -> tuple[set[str], list[int]]:
-    """The replicas and the cached tokens of one session's turns."""
+    """Return the replicas and the cached tokens of one session's turns."""
     instructions = {"type": "text", "text": "You are Claude Code. " * 200}
     messages: Any = user(f"session {session}: {ARTICLE}")
     ports, cached = set(), []
@@ -117,14 +141,14 @@ def test_each_image_has_blocks_of_its_own(scene: Scene, gpt: openai.OpenAI) -> N
 def test_every_prompt_of_a_completion_is_remembered(scene: Scene, gpt: openai.OpenAI) -> None:
     def ask(prompt: str | list[str]) -> Served:
         raw = gpt.completions.with_raw_response.create(model=MODEL, prompt=prompt, max_tokens=1)
-        return served(scene, raw)
+        found = served(scene, raw)
+        run(all_are_read_as_idle(scene))
+        return found
 
     prompts = [f"prompt {number}: {ARTICLE}" for number in range(3)]
+    run(all_are_read_as_idle(scene))
     together = ask(prompts)
     alone = [ask(prompt) for prompt in prompts]
-    # On a busy machine a request may still count where the last one has just ended.
-    stayed = [one for one in alone if one.port == together.port]
-    assert len(stayed) >= 2
-    for one in stayed:
-        assert one.predicted > 0.9
-        assert one.cached > 0
+    assert [one.port for one in alone] == [together.port] * 3
+    assert min(one.predicted for one in alone) > 0.9
+    assert min(one.cached for one in alone) > 0

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Envoy's preStop hook: returns when Envoy may be stopped without losing a request.
+# Envoy's preStop hook: returns when Envoy can be stopped without losing a request.
 #
-# SIGTERM ends Envoy at once, with all it carries. So first, by its admin port: fail the
-# health check, which makes Envoy ask its clients to close their connections; go on
-# serving while the news of the pod's end spreads (DRAIN_MIN seconds); then wait for the
-# requests in flight (DRAIN_MAX seconds at the most). The sidecar lives until Envoy is
-# gone: Kubernetes stops native sidecars last.
+# SIGTERM ends Envoy at once, with all its requests. So this script first uses the admin port:
+# 1. Fail the health check. Envoy then asks its clients to close their connections.
+# 2. Serve for DRAIN_MIN seconds while other components learn that the pod ends.
+# 3. Wait for the requests in flight, at most DRAIN_MAX seconds.
+# Kubernetes stops native sidecars last, so the sidecar outlives Envoy.
 #
-# bash alone does it, as the image has no curl.
+# The script needs only bash, because the image has no curl.
 set -u
 
-admin() {  # METHOD PATH: prints the answer
+admin() {  # METHOD PATH: prints the response
   exec 3<>"/dev/tcp/127.0.0.1/${DRAIN_ADMIN_PORT:-9901}" || return
   printf '%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n' "$1" "$2" >&3
   cat <&3
   exec 3>&-
 }
 
-idle() {  # whether no request for a model is in flight; so too if Envoy is gone
+idle() {  # true if no request for a model is in flight, or if Envoy has stopped
   local line
   while IFS= read -r line; do
     case $line in

@@ -23,8 +23,8 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""Anthropic's error types by status. Anthropic uses `overloaded_error` with status 529. Here 503 has
-this type too, because clients then retry later."""
+"""Anthropic's error types by status. Anthropic uses `overloaded_error` with status 529. Here status
+503 has this type too, because clients then retry later."""
 
 _ANTHROPIC_ERROR = "api_error"
 

@@ -102,7 +102,10 @@ def _values_in_large(head: bytes, *, whole: bool) -> Iterator[Span]:
 
 
 def _keys_and_values(head: bytes) -> Iterator[tuple[int, Span]]:
-    """Yield the start of each key `model`, in any object, with the span of its value if a string."""
+    """Yield the start of each key `model` in any object, and the span of its value.
+
+    The value must be a string.
+    """
     start = head.find(_KEY)
     for _ in range(_MAX_KEYS):
         if start < 0:

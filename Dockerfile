@@ -1,17 +1,17 @@
 # The sidecar's image: `docker build -t extproc:0.1.0 .`
 #
-# All that pip installs is pinned with its hash (manifests/image/), what builds the package too.
-# The C compiler is Debian's, and stays behind.
+# pip installs only packages that are pinned with their hashes (manifests/image/), also to build.
+# The C compiler is Debian's and is not in the final image.
 
 FROM python:3.13.16-slim-trixie AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-# Debian keeps no other version of them than the last one of its release.
+# Versions are not pinned, because Debian keeps only the last one of a release.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-# The dependencies change less often than the package: a layer of their own.
+# The dependencies have a layer of their own, because they change less often than the package.
 COPY manifests/image/requirements.txt manifests/image/build-requirements.txt ./
 RUN python -m venv /opt/extproc \
     && /opt/extproc/bin/pip install --require-hashes --only-binary :all: -r requirements.txt \
@@ -20,7 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY envoy ./envoy
 # .dockerignore keeps the laboratory (extproc/lab) out of the image.
 COPY extproc ./extproc
-# mypyc, which compiles the path of a request, wants to know the types of the dependencies.
+# mypyc compiles the request path, and needs the types of the dependencies.
 RUN HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PYTHONPATH=/opt/extproc/lib/python3.13/site-packages \
     pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /tmp/wheel . \
     && /opt/extproc/bin/pip install --no-deps --no-index /tmp/wheel/*.whl \
@@ -30,16 +30,16 @@ FROM python:3.13.16-slim-trixie
 LABEL org.opencontainers.image.title="extproc" \
       org.opencontainers.image.description="Envoy ext_proc sidecar that routes LLM requests to the vLLM replica whose prefix cache is warm" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Nothing is installed from here on, so nothing that installs stays.
+# Nothing is installed from here on, so pip is removed.
 RUN python -m pip uninstall --yes pip
 COPY --from=build /opt/extproc /opt/extproc
 ENV PATH=/opt/extproc/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# A number, so that Kubernetes can see that it is not root.
+# A number, so that Kubernetes can check that the user is not root.
 USER 65532:65532
-# The ext_proc service, and the admin port. Their defaults are on loopback: outside a pod
-# give --listen=0.0.0.0:9002 and --admin=0.0.0.0:9090.
+# The ext_proc port and the admin port. By default both listen on loopback only. Outside a pod,
+# set --listen=0.0.0.0:9002 and --admin=0.0.0.0:9090.
 EXPOSE 9002 9090
 ENTRYPOINT ["extproc"]
 CMD ["serve"]

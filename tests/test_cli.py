@@ -90,15 +90,15 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-class TestTheCommandLine:
+class TestCommandLine:
     @pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["explain"]])
-    def test_explains_itself(self, command: list[str], capsys: Capture) -> None:
+    def test_has_help_for_every_command(self, command: list[str], capsys: Capture) -> None:
         with pytest.raises(SystemExit) as exit_:
             main([*command, "--help"])
         assert exit_.value.code == 0
         assert "usage: extproc" in capsys.readouterr().out
 
-    def test_tells_its_version(self, capsys: Capture) -> None:
+    def test_prints_its_version(self, capsys: Capture) -> None:
         with pytest.raises(SystemExit) as exit_:
             main(["--version"])
         assert exit_.value.code == 0
@@ -110,7 +110,7 @@ class TestTheCommandLine:
         )
         assert (run.returncode, run.stdout) == (0, f"extproc {__version__}\n")
 
-    def test_tells_its_version_without_importing_the_application(self) -> None:
+    def test_prints_its_version_without_importing_the_application(self) -> None:
         slow = {
             *("extproc.app", "extproc.commands.serve", "extproc.core.conversation.state_machine"),
             *("aiohttp", "asyncio", "google.protobuf", "grpc", "importlib.metadata"),
@@ -159,7 +159,7 @@ class TestTheCommandLine:
             (["explain", "--models", "m", "--head=-1"], "-1"),
         ],
     )
-    def test_says_in_one_line_what_is_wrong_with_it(
+    def test_reports_a_bad_argument_in_one_line(
         self, arguments: list[str], says: str, capsys: Capture
     ) -> None:
         line = refused(capsys, *arguments)
@@ -184,12 +184,12 @@ class TestServe:
         assert main(["serve", "--models", "m.yaml"]) == 0
         assert settings == [Settings("127.0.0.1:9002", "127.0.0.1:9090", Path("m.yaml"), 25)]
 
-    def test_takes_flags(self, settings: list[Settings]) -> None:
+    def test_accepts_flags(self, settings: list[Settings]) -> None:
         flags = ["--listen", "unix:/run/x.sock", "--admin", "[::]:9091", "--grace", "1.5"]
         assert main(["serve", "--models", "m.yaml", *flags]) == 0
         assert settings == [Settings("unix:/run/x.sock", "[::]:9091", Path("m.yaml"), 1.5)]
 
-    def test_takes_environment_variables_and_flags_before_them(
+    def test_prefers_flags_to_environment_variables(
         self, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, value in {
@@ -205,7 +205,7 @@ class TestServe:
         assert settings == [Settings("0.0.0.0:1", "0.0.0.0:9", Path("env.yaml"), 3)]
 
     @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
-    def test_logs_prompts_only_where_it_is_told_to(
+    def test_logs_prompts_only_with_the_flag(
         self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if way == "variable":
@@ -215,7 +215,7 @@ class TestServe:
         assert settings[0].log_prompts is (way != "neither")
 
     @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
-    def test_passes_unknown_paths_only_where_it_is_told_to(
+    def test_passes_unknown_paths_only_with_the_flag(
         self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if way == "variable":
@@ -232,7 +232,7 @@ class TestServe:
         assert told.kubeconfig == Path("config.yaml")
         assert told.allow_loopback is True
 
-    def test_takes_what_it_needs_of_kubernetes_from_the_environment(
+    def test_reads_kubernetes_flags_from_the_environment(
         self, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("EXTPROC_MODELS_CONFIGMAP", "inference/models")
@@ -259,7 +259,7 @@ class TestServe:
             ("[fd00::2]:8600", NameServer("fd00::2", 8600)),
         ],
     )
-    def test_takes_a_name_server(
+    def test_accepts_a_name_server(
         self,
         given: str,
         server: NameServer,
@@ -272,7 +272,7 @@ class TestServe:
         assert [told.dns_server for told in settings] == [server, server]
 
     @pytest.mark.parametrize("value", ["false", "0", "no", "off", ""])
-    def test_does_not_allow_loopback_where_the_environment_says_so(
+    def test_environment_can_forbid_loopback(
         self, value: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("EXTPROC_ALLOW_LOOPBACK", value)
@@ -282,7 +282,7 @@ class TestServe:
     @pytest.mark.parametrize(
         "given", [[], ["--models", "m.yaml", "--models-configmap", "inference/models"]]
     )
-    def test_wants_one_source_of_models(
+    def test_needs_exactly_one_source_of_models(
         self, given: list[str], settings: list[Settings], capsys: Capture
     ) -> None:
         assert main(["serve", *given]) == 2
@@ -294,7 +294,7 @@ class TestServe:
         assert "--models-configmap NAMESPACE/NAME" in line
         assert settings == []
 
-    def test_says_why_it_cannot_start_after_all_that_was_logged(
+    def test_prints_the_start_error_after_the_log(
         self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
     ) -> None:
         # Whoever wonders about a pod that ended reads its log's last line.
@@ -310,7 +310,7 @@ class TestServe:
         assert capsys.readouterr().err == "logged\nno luck\n"
 
     @pytest.mark.parametrize("alone", ["--tls-cert", "--tls-key"])
-    def test_wants_certificate_and_key_together(
+    def test_needs_certificate_and_key_together(
         self, alone: str, settings: list[Settings], capsys: Capture
     ) -> None:
         assert main(["serve", "--models", "m.yaml", alone, "x.pem"]) == 2
@@ -318,13 +318,13 @@ class TestServe:
         assert line == "extproc serve: give --tls-cert and --tls-key together"
         assert settings == []
 
-    def test_takes_a_certificate_and_its_key(self, settings: list[Settings]) -> None:
+    def test_accepts_a_certificate_and_its_key(self, settings: list[Settings]) -> None:
         pair = ["--tls-cert", "tls.crt", "--tls-key", "tls.key"]
         assert main(["serve", "--models", "m.yaml", *pair]) == 0
         assert settings[0].tls == KeyPair(Path("tls.crt"), Path("tls.key"))
         assert settings[0].transport == "fast"
 
-    def test_takes_a_ca_for_the_certificates_of_clients(self, settings: list[Settings]) -> None:
+    def test_accepts_a_ca_for_client_certificates(self, settings: list[Settings]) -> None:
         files = ["--tls-cert", "a", "--tls-key", "b", "--tls-client-ca", "c"]
         assert main(["serve", "--models", "m.yaml", *files]) == 0
         assert settings[0].tls == KeyPair(Path("a"), Path("b"), Path("c"))
@@ -336,7 +336,7 @@ class TestServe:
             (["--transport", "slow"], "'slow' is not one of fast, grpcio"),
         ],
     )
-    def test_refuses_a_transport_that_cannot_do_it(
+    def test_refuses_grpcio_if_it_is_not_installed(
         self, wrong: list[str], told: str, settings: list[Settings], capsys: Capture
     ) -> None:
         with suppress(SystemExit):
@@ -344,7 +344,7 @@ class TestServe:
         assert told in capsys.readouterr().err
         assert settings == []
 
-    def test_is_fast_where_nothing_is_said(self, settings: list[Settings]) -> None:
+    def test_uses_the_fast_transport_by_default(self, settings: list[Settings]) -> None:
         for said, transport in ([], "fast"), (["--transport", "grpcio"], "grpcio"):
             assert main(["serve", "--models", "m.yaml", *said]) == 0
             assert settings.pop().transport == transport
@@ -387,7 +387,7 @@ class TestServe:
         assert says in line
 
     @pytest.mark.parametrize("flag", ["--listen", "--admin"])
-    def test_does_not_start_on_a_port_that_is_taken(self, flag: str, models: Path) -> None:
+    def test_does_not_start_on_a_port_in_use(self, flag: str, models: Path) -> None:
         with taken_port() as port:
             run = serve(models, flag, f"127.0.0.1:{port}")
         assert run.returncode == 2
@@ -432,21 +432,19 @@ def taken_port() -> Iterator[int]:
 
 
 class TestCheck:
-    def test_of_a_good_document_says_nothing(self, models: Path, capsys: Capture) -> None:
+    def test_prints_nothing_for_a_good_document(self, models: Path, capsys: Capture) -> None:
         assert main(["check", str(models)]) == 0
         captured = capsys.readouterr()
         assert (captured.out, captured.err) == ("", "")
 
     @pytest.mark.parametrize("document", [BY_SERVICE, BY_POOL])
-    def test_takes_what_is_meant_for_a_cluster_without_one(
+    def test_accepts_kubernetes_sources_without_a_cluster(
         self, document: str, models: Path
     ) -> None:
         models.write_text(document)
         assert main(["check", str(models)]) == 0
 
-    def test_of_a_bad_document_has_a_line_for_every_problem(
-        self, models: Path, capsys: Capture
-    ) -> None:
+    def test_prints_a_line_for_every_problem(self, models: Path, capsys: Capture) -> None:
         models.write_text(
             GOOD + "- {name: qwen, endpoints: [x], loadBalancing: {strategy: Best}}\n"
         )
@@ -459,7 +457,7 @@ class TestCheck:
             + ", ".join(get_args(StrategyName)),
         ]
 
-    def test_of_no_file_says_so(self, tmp_path: Path, capsys: Capture) -> None:
+    def test_reports_a_missing_file(self, tmp_path: Path, capsys: Capture) -> None:
         assert main(["check", str(tmp_path / "none.yaml")]) == 2
         assert main(["check", str(tmp_path)]) == 2
         assert capsys.readouterr().err.splitlines() == [
@@ -469,7 +467,7 @@ class TestCheck:
 
 
 class TestExplain:
-    def test_tells_people_the_steps(self, models: Path, body: Path, capsys: Capture) -> None:
+    def test_prints_the_steps(self, models: Path, body: Path, capsys: Capture) -> None:
         assert main(["explain", "--models", str(models), "--body", str(body)]) == 0
         steps = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
         assert steps == [
@@ -477,7 +475,7 @@ class TestExplain:
             *["10.0.0.2:8000", "10.0.0.1:8000", "endpoint"],
         ]
 
-    def test_tells_machines_in_one_object(self, models: Path, body: Path, capsys: Capture) -> None:
+    def test_prints_one_json_object(self, models: Path, body: Path, capsys: Capture) -> None:
         assert main(["explain", "--models", str(models), "--body", str(body), "--json"]) == 0
         (line,) = capsys.readouterr().out.splitlines()
         told = json.loads(line)
@@ -499,7 +497,7 @@ class TestExplain:
         assert main(["explain", "--models", str(models), "--json", *source]) == 0
         assert json.loads(capsys.readouterr().out)["prefix"] == "hello"
 
-    def test_takes_loads_headers_path_and_a_cut(
+    def test_accepts_loads_headers_path_and_head(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         arguments = ["explain", "--models", str(models), "--body", str(body), "--json"]
@@ -519,7 +517,7 @@ class TestExplain:
         assert main([*arguments, "--head", "12", "--header", "X-Model: llama"]) == 0
         assert json.loads(capsys.readouterr().out)["model"] == "llama"
 
-    def test_tells_a_refusal_as_the_outcome(
+    def test_prints_a_refusal_as_the_outcome(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         body.write_text('{"model": "gpt"}')
@@ -530,7 +528,7 @@ class TestExplain:
         assert told["endpoint"] is None
 
     @pytest.mark.parametrize(("padding", "code"), [(8 << 20, 1), (200_000, 0)])
-    def test_refuses_a_body_whose_model_envoy_would_not_show(
+    def test_refuses_a_body_whose_model_is_beyond_the_limit(
         self, padding: int, code: int, models: Path, body: Path, capsys: Capture
     ) -> None:
         """Clients write `model` last; bodies of up to 8 MiB are shown whole."""
@@ -547,7 +545,7 @@ class TestExplain:
         assert main([*command, "--header", "x-model: qwen"]) == 0
 
     @pytest.mark.parametrize("given", ["10.0.0.9:8000", "10.0.0.1", "vllm:8000", "10.0.0.1:1"])
-    def test_refuses_a_load_on_an_endpoint_that_no_model_has(
+    def test_refuses_a_load_on_an_unknown_endpoint(
         self, given: str, models: Path, body: Path, capsys: Capture
     ) -> None:
         command = ["explain", "--models", str(models), "--body", str(body)]
@@ -568,7 +566,7 @@ class TestExplain:
         assert main([*command, "--inflight", "x=3"]) == 2
         assert capsys.readouterr().err.endswith("10.0.0.119:80 and 80 more\n")
 
-    def test_knows_an_endpoint_in_any_spelling(
+    def test_accepts_an_endpoint_in_any_spelling(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         models.write_text("models: [{name: llama, endpoints: ['[2001:db8::1]:80']}]")
@@ -585,7 +583,7 @@ class TestExplain:
         loads = {one["address"]: one["inflight"] for one in told["candidates"]}
         assert loads == {"127.0.0.1:80": 3, "10.0.0.1:80": 0}
 
-    def test_says_which_host_name_does_not_resolve(
+    def test_reports_a_host_name_that_does_not_resolve(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         models.write_text("models: [{name: llama, endpoints: ['10.0.0.1:80', 'vllm.test:80']}]")
@@ -599,7 +597,7 @@ class TestExplain:
         )
 
     @pytest.mark.parametrize("missing", ["models", "body"])
-    def test_without_a_file_says_which(
+    def test_reports_a_missing_file(
         self, missing: str, models: Path, body: Path, capsys: Capture
     ) -> None:
         {"models": models, "body": body}[missing].unlink()
@@ -608,7 +606,7 @@ class TestExplain:
         assert line.endswith("No such file or directory")
         assert missing in line
 
-    def test_of_a_bad_document_has_a_line_for_every_problem(
+    def test_prints_a_line_for_every_problem(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:
         models.write_text("models: [{name: a}, {name: b}]")
@@ -620,7 +618,7 @@ class TestExplain:
         ]
 
     @pytest.mark.parametrize("source", [BY_SERVICE, BY_POOL])
-    def test_looks_at_no_cluster(
+    def test_refuses_kubernetes_sources(
         self, source: str, models: Path, body: Path, capsys: Capture
     ) -> None:
         models.write_text(GOOD + "- " + source.removeprefix("models: [").replace("]\n", "\n"))
@@ -629,13 +627,13 @@ class TestExplain:
         assert line.startswith(f"{models}: models[1]: explain does not read Kubernetes")
         assert "'endpoints'" in line
 
-    def test_takes_the_models_from_the_environment_as_serve_does(
+    def test_reads_the_models_from_the_environment(
         self, models: Path, body: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("EXTPROC_MODELS", str(models))
         assert main(["explain", "--body", str(body)]) == 0
 
-    def test_ends_quietly_where_the_reader_has_seen_enough(self, models: Path, body: Path) -> None:
+    def test_ends_silently_when_the_reader_closes_the_pipe(self, models: Path, body: Path) -> None:
         reading, writing = os.pipe()
         os.close(reading)
         command = ["explain", "--models", str(models), "--body", str(body)]
@@ -670,15 +668,13 @@ class TestExtensionCommands:
         assert {"serve", "check", "explain", "demo", "run", "load", "simulate"} <= set(listed)
 
     @pytest.mark.parametrize("name", ["demo", "run", "load", "simulate"])
-    def test_explain_themselves(self, name: str, capsys: Capture) -> None:
+    def test_have_their_own_help(self, name: str, capsys: Capture) -> None:
         with pytest.raises(SystemExit) as exit_:
             main([name, "--help"])
         assert exit_.value.code == 0
         assert f"usage: extproc {name}" in capsys.readouterr().out
 
-    def test_get_what_follows_their_name_and_give_the_exit_code(
-        self, fly: Path, capsys: Capture
-    ) -> None:
+    def test_get_their_arguments_and_return_the_exit_code(self, fly: Path, capsys: Capture) -> None:
         fly.write_text("def main(given):\n    print(given)\n    return 7\n")
         assert main(["fly", "--high", "up"]) == 7
         assert capsys.readouterr().out == "['--high', 'up']\n"
@@ -687,7 +683,7 @@ class TestExtensionCommands:
         fly.write_text("raise AssertionError\n")
         assert main(["check", str(models)]) == 0
 
-    def test_without_their_libraries_say_what_to_install(self, fly: Path, capsys: Capture) -> None:
+    def test_report_which_extra_to_install(self, fly: Path, capsys: Capture) -> None:
         fly.write_text("import feathers\n")
         assert main(["fly"]) == 2
         captured = capsys.readouterr()
@@ -697,9 +693,7 @@ class TestExtensionCommands:
             "(in a checkout: pip install '.[wings]')\n"
         )
 
-    def test_without_their_libraries_are_listed_all_the_same(
-        self, fly: Path, capsys: Capture
-    ) -> None:
+    def test_are_listed_even_without_their_libraries(self, fly: Path, capsys: Capture) -> None:
         fly.write_text("import feathers\n")
         with pytest.raises(SystemExit) as exit_:
             main(["--help"])
@@ -732,7 +726,7 @@ class TestExtensionCommands:
             assert main(command) == 2
             assert len(capsys.readouterr().err.splitlines()) == 1
 
-    def test_are_no_part_of_the_data_path(self, models: Path, body: Path) -> None:
+    def test_are_not_imported_by_the_data_path(self, models: Path, body: Path) -> None:
         commands = [
             *(["--help"], ["serve", "--help"], ["check", "--help"], ["explain", "--help"]),
             *(["serve", "--models", "/nonexistent"], ["check", str(models)]),

@@ -50,11 +50,11 @@ def refused(capsys: Capture, *arguments: object) -> str:
 
 
 class TestPrint:
-    def test_without_addresses_the_shipped_file_is_printed(self, capsys: Capture) -> None:
+    def test_prints_the_shipped_file_without_addresses(self, capsys: Capture) -> None:
         assert run() == 0
         assert capsys.readouterr().out == envoy_configuration().read_text()
 
-    def test_the_given_addresses_are_in_it(
+    def test_prints_the_given_addresses(
         self, capsys: Capture, models: Path, tmp_path: Path
     ) -> None:
         assert run("--models", models, "--sidecar", "unix:/run/e.sock", "--listen", "[::1]:81") == 0
@@ -69,7 +69,7 @@ class TestPrint:
         assert "10.0.0.2" in str(clusters["fallback"]["load_assignment"])
         assert "{'path': '/run/e.sock'}" in str(clusters["extproc"]["load_assignment"])
 
-    def test_host_names_are_resolved_by_envoy(self, capsys: Capture, tmp_path: Path) -> None:
+    def test_lets_envoy_resolve_host_names(self, capsys: Capture, tmp_path: Path) -> None:
         assert run("--endpoint", "vllm.inference:8000", "--sidecar", "extproc:9002") == 0
         found = yaml.safe_load(capsys.readouterr().out)
         assert_valid(found, tmp_path)
@@ -89,7 +89,9 @@ class TestInto:
         assert len(added) == len(yours.read_text().splitlines()) - len(before.splitlines())
         assert f"Next: envoy --mode validate -c {yours}" in captured.err
 
-    def test_a_second_run_changes_nothing(self, capsys: Capture, yours: Path, models: Path) -> None:
+    def test_changes_nothing_in_a_second_run(
+        self, capsys: Capture, yours: Path, models: Path
+    ) -> None:
         run("--into", yours, "--models", models)
         capsys.readouterr()
         status = yours.stat()
@@ -99,13 +101,13 @@ class TestInto:
         assert captured.err == f"{yours}: not changed, because it has all the pieces\n"
         assert yours.stat() == status
 
-    def test_a_dry_run_writes_nothing(self, capsys: Capture, yours: Path) -> None:
+    def test_writes_nothing_in_a_dry_run(self, capsys: Capture, yours: Path) -> None:
         before = yours.read_text()
         assert run("--into", yours, "--endpoint", "10.0.0.1:8000", "--dry-run") == 0
         assert "+  - name: chosen" in capsys.readouterr().out
         assert yours.read_text() == before
 
-    def test_the_mode_of_the_file_and_a_link_to_it_stay(
+    def test_keeps_the_files_mode_and_a_link_to_it(
         self, yours: Path, models: Path, tmp_path: Path
     ) -> None:
         yours.chmod(0o640)
@@ -121,7 +123,7 @@ class TestInto:
             "your.yaml",
         ]
 
-    def test_a_write_that_fails_leaves_the_file_as_it_was(
+    def test_keeps_the_file_after_a_failed_write(
         self, capsys: Capture, yours: Path, models: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = yours.read_text()
@@ -135,7 +137,7 @@ class TestInto:
         assert yours.read_text() == before
         assert not list(yours.parent.glob(".your.yaml*"))
 
-    def test_several_models_share_one_fallback_which_is_said(
+    def test_notes_that_several_models_share_one_fallback(
         self, capsys: Capture, yours: Path, models: Path
     ) -> None:
         models.write_text(MODELS + "- name: other\n  endpoints: [10.0.0.3:8000]\n")
@@ -161,11 +163,11 @@ class TestMistakes:
         models.write_text("models: 5\n")
         assert str(models) in refused(capsys, "--into", yours, "--models", models)
 
-    def test_a_file_that_is_not_there(self, capsys: Capture, tmp_path: Path) -> None:
+    def test_a_missing_file(self, capsys: Capture, tmp_path: Path) -> None:
         line = refused(capsys, "--into", tmp_path / "no.yaml", "--endpoint", "a:1")
         assert line == f"{tmp_path / 'no.yaml'}: No such file or directory"
 
-    def test_a_file_that_is_no_yaml(self, capsys: Capture, yours: Path) -> None:
+    def test_a_file_that_is_not_yaml(self, capsys: Capture, yours: Path) -> None:
         yours.write_text("a: [1\nb: 2\n")
         assert refused(capsys, "--check", yours).startswith(f"{yours}: line 2, column 2: ")
         yours.write_bytes(b"a: \xff\n")
@@ -192,25 +194,25 @@ class TestMistakes:
             (["--into", "a", "--prefix", "team"], "'team' is not a path such as /team"),
         ],
     )
-    def test_flags_that_make_no_sense(
+    def test_flags_that_cannot_be_combined(
         self, capsys: Capture, arguments: list[str], complaint: str
     ) -> None:
         assert complaint in refused(capsys, *arguments)
 
 
 class TestCheck:
-    def test_a_good_file_has_no_line(self, capsys: Capture) -> None:
+    def test_prints_nothing_for_a_good_file(self, capsys: Capture) -> None:
         assert run("--check", envoy_configuration()) == 0
         assert capsys.readouterr().out == ""
 
-    def test_hints_and_warnings_leave_the_exit_code(self, capsys: Capture) -> None:
+    def test_hints_and_warnings_do_not_change_the_exit_code(self, capsys: Capture) -> None:
         path = envoy_configuration("fail-closed.yaml")
         assert run("--check", path) == 0
         (line,) = capsys.readouterr().out.splitlines()
         assert line.startswith(f"{path}: line ")
         assert ": hint: listener llm, envoy.filters.http.ext_proc: failure_mode_allow" in line
 
-    def test_an_error_makes_it_2(self, capsys: Capture, yours: Path) -> None:
+    def test_exit_code_is_2_for_an_error(self, capsys: Capture, yours: Path) -> None:
         assert run("--check", yours) == 2
         (line,) = capsys.readouterr().out.splitlines()
         assert line == (

@@ -56,7 +56,7 @@ async def test_static_endpoints_are_served(sidecar: FileSidecar) -> None:
     assert Reply(answer).headers["x-target-endpoint"] in TWO_ADDRESSES
 
 
-async def test_a_reload_that_needs_kubernetes_is_refused_and_the_last_good_document_stays(
+async def test_reload_that_needs_kubernetes_is_refused_and_the_last_good_document_stays(
     sidecar: FileSidecar,
 ) -> None:
     sidecar.write_models(BY_SERVICE)
@@ -67,17 +67,17 @@ async def test_a_reload_that_needs_kubernetes_is_refused_and_the_last_good_docum
     assert {endpoint["address"] for endpoint in endpoints} == set(TWO_ADDRESSES)
 
 
-async def test_a_document_that_needs_kubernetes_is_refused_in_one_line(tmp_path: Path) -> None:
+async def test_document_that_needs_kubernetes_is_refused_in_one_line(tmp_path: Path) -> None:
     sidecar = FileSidecar(BY_SERVICE, tmp_path)
     assert await refused(sidecar) == f"{sidecar.models}: service inference/vllm: {NO_CLIENT}"
 
 
-async def test_a_config_map_is_refused_in_one_line(tmp_path: Path) -> None:
+async def test_config_map_is_refused_in_one_line(tmp_path: Path) -> None:
     sidecar = SidecarProcess(["--models-configmap", "inference/models"], tmp_path)
     assert await refused(sidecar) == f"ConfigMap inference/models: {NO_CLIENT}"
 
 
-async def test_the_transport_of_grpcio_is_refused_in_one_line(tmp_path: Path) -> None:
+async def test_grpcio_transport_is_refused_in_one_line(tmp_path: Path) -> None:
     sidecar = FileSidecar(STATIC, tmp_path, arguments=["--transport", "grpcio"])
     assert await refused(sidecar) == (
         "extproc serve: --transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"

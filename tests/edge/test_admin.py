@@ -51,13 +51,13 @@ async def test_metrics_are_in_prometheus_text_format(client: Client) -> None:
     assert "extproc_endpoints{" in await response.text()
 
 
-async def test_it_is_alive_even_when_not_ready(client: Client, readiness: Readiness) -> None:
+async def test_healthz_succeeds_even_when_not_ready(client: Client, readiness: Readiness) -> None:
     readiness.why_not = "draining"
     response = await client.get("/healthz")
     assert (response.status, await response.text()) == (200, "ok\n")
 
 
-async def test_it_is_ready_or_says_why_not(client: Client, readiness: Readiness) -> None:
+async def test_readyz_gives_the_reason_when_not_ready(client: Client, readiness: Readiness) -> None:
     response = await client.get("/readyz")
     assert (response.status, await response.text()) == (200, "ok\n")
     readiness.why_not = "draining"
@@ -65,7 +65,7 @@ async def test_it_is_ready_or_says_why_not(client: Client, readiness: Readiness)
     assert (response.status, await response.text()) == (503, "draining\n")
 
 
-async def test_the_state_has_the_documented_shape(client: Client, sidecar: Sidecar) -> None:
+async def test_debug_state_has_the_documented_shape(client: Client, sidecar: Sidecar) -> None:
     serving = sidecar.router
     decision = serving.decide(serving.resolve("llama", {"prompt": "x"}, {}))
     state = await (await client.get("/debug/state")).json()
@@ -83,12 +83,12 @@ async def test_the_state_has_the_documented_shape(client: Client, sidecar: Sidec
     }
 
 
-async def test_any_other_path_is_not_found(client: Client) -> None:
+async def test_other_paths_are_not_found(client: Client) -> None:
     assert (await client.get("/")).status == 404
     assert (await client.post("/metrics")).status == 405
 
 
-async def test_it_serves_on_a_unix_socket(
+async def test_serves_on_a_unix_socket(
     sidecar: Sidecar, readiness: Readiness, tmp_path: Path
 ) -> None:
     server = AdminServer(app_of(sidecar, readiness))
@@ -103,7 +103,7 @@ async def test_it_serves_on_a_unix_socket(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-async def test_it_serves_on_host_and_port(
+async def test_serves_on_host_and_port(
     address: str, sidecar: Sidecar, readiness: Readiness
 ) -> None:
     server = AdminServer(app_of(sidecar, readiness))
@@ -123,9 +123,7 @@ async def test_it_serves_on_host_and_port(
     await server.stop()
 
 
-async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
-    sidecar: Sidecar, readiness: Readiness
-) -> None:
+async def test_port_in_use_raises_os_error(sidecar: Sidecar, readiness: Readiness) -> None:
     first = AdminServer(app_of(sidecar, readiness))
     await first.start("127.0.0.1:0")
     port = first._runner.addresses[0][1]

@@ -77,14 +77,12 @@ async def is_serving(
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def test_who_trusts_the_certificate_is_served(address: str) -> None:
+async def test_serves_clients_that_trust_the_certificate(address: str) -> None:
     assert await is_serving(address)
     assert not await is_serving(address, trustme.CA())
 
 
-async def test_a_renewed_certificate_is_what_new_connections_get(
-    address: str, pair: KeyPair
-) -> None:
+async def test_new_connections_get_the_renewed_certificate(address: str, pair: KeyPair) -> None:
     assert await is_serving(address)
     other = trustme.CA()
     write(pair, other)
@@ -93,7 +91,7 @@ async def test_a_renewed_certificate_is_what_new_connections_get(
 
 
 @pytest.mark.parametrize("bad", ["", "no PEM at all"])
-async def test_a_bad_renewal_leaves_the_last_good_one(
+async def test_keeps_the_last_good_certificate_after_a_bad_renewal(
     address: str, pair: KeyPair, bad: str
 ) -> None:
     pair.certificate.write_text(bad)
@@ -102,7 +100,7 @@ async def test_a_bad_renewal_leaves_the_last_good_one(
     assert await is_serving(address)
 
 
-def test_a_pair_that_does_not_fit_is_refused(pair: KeyPair, tmp_path: Path) -> None:
+def test_refuses_a_key_that_does_not_match_the_certificate(pair: KeyPair, tmp_path: Path) -> None:
     other = KeyPair(tmp_path / "other.crt", tmp_path / "other.key")
     write(other)
     with pytest.raises(OSError, match=r"tls\.crt and .*other\.key: key values mismatch"):
@@ -114,7 +112,7 @@ def test_a_pair_that_does_not_fit_is_refused(pair: KeyPair, tmp_path: Path) -> N
         pair.read()
 
 
-class TestClientsThatMustShowACertificate:
+class TestClientCertificates:
     clients = trustme.CA()
 
     @pytest.fixture
@@ -122,29 +120,29 @@ class TestClientsThatMustShowACertificate:
         self.clients.cert_pem.write_to_path(tmp_path / "clients.crt")
         return replace(pair, client_ca=tmp_path / "clients.crt")
 
-    async def test_are_served_with_one_of_the_right_ca(self, address: str) -> None:
+    async def test_accepts_one_of_the_right_ca(self, address: str) -> None:
         assert await is_serving(address, shown=self.clients.issue_cert("envoy"))
 
-    async def test_are_turned_away_without_one(self, address: str) -> None:
+    async def test_refuses_clients_without_one(self, address: str) -> None:
         assert not await is_serving(address)
 
-    async def test_are_turned_away_with_one_of_another_ca(self, address: str) -> None:
+    async def test_refuses_one_of_another_ca(self, address: str) -> None:
         assert not await is_serving(address, shown=trustme.CA().issue_cert("envoy"))
 
-    async def test_are_known_by_the_ca_that_is_there_now(self, address: str, pair: KeyPair) -> None:
+    async def test_are_checked_against_the_renewed_ca(self, address: str, pair: KeyPair) -> None:
         other = trustme.CA()
         assert pair.client_ca is not None
         other.cert_pem.write_to_path(pair.client_ca)
         assert await is_serving(address, shown=other.issue_cert("envoy"))
         assert not await is_serving(address, shown=self.clients.issue_cert("envoy"))
 
-    async def test_are_known_by_the_last_good_ca(self, address: str, pair: KeyPair) -> None:
+    async def test_are_checked_against_the_last_good_ca(self, address: str, pair: KeyPair) -> None:
         assert pair.client_ca is not None
         pair.client_ca.write_text("nothing")
         assert await is_serving(address, shown=self.clients.issue_cert("envoy"))
         assert not await is_serving(address)
 
-    def test_need_a_ca_that_is_one(self, pair: KeyPair) -> None:
+    def test_refuses_a_ca_file_without_a_certificate(self, pair: KeyPair) -> None:
         assert pair.client_ca is not None
         pair.client_ca.write_text("nothing")
         with pytest.raises(OSError, match=r"clients\.crt: "):
@@ -163,7 +161,7 @@ class Lines(logging.Handler):
 
 
 @pytest.mark.parametrize("transport", [FastServer])
-class TestTheFastTransport:
+class TestFastTransport:
     async def test_offers_http2_and_no_tls_older_than_1_2(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         context = ssl.create_default_context(cadata=CA.cert_pem.bytes().decode())
@@ -177,7 +175,7 @@ class TestTheFastTransport:
         with pytest.raises((ssl.SSLError, OSError)):
             await asyncio.open_connection(host, int(port), ssl=context)
 
-    async def test_logs_a_bad_renewal_once_however_many_connections_come(
+    async def test_logs_a_bad_renewal_once_for_many_connections(
         self, address: str, pair: KeyPair
     ) -> None:
         lines = Lines()
@@ -197,7 +195,7 @@ class TestTheFastTransport:
             logging.getLogger("extproc.tls").removeHandler(lines)
         assert len(lines.lines) == 3
 
-    async def test_ends_a_connection_that_speaks_no_tls(self, address: str) -> None:
+    async def test_closes_connections_without_tls(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100))

@@ -164,11 +164,11 @@ def _shape(method: MethodDescriptor) -> tuple[object, ...]:
     )
 
 
-def test_every_message_field_enum_and_method_is_envoys(official: DescriptorPool) -> None:
+def test_every_message_field_enum_and_method_matches_envoy(official: DescriptorPool) -> None:
     assert differences(ours(), official) == []
 
 
-def test_the_service_answers_by_envoys_name(official: DescriptorPool) -> None:
+def test_service_has_the_name_that_envoy_calls(official: DescriptorPool) -> None:
     service = official.FindServiceByName(SERVICE)
     assert list(service.methods_by_name) == ["Process"]
 
@@ -234,7 +234,7 @@ DRIFTS: dict[str, Drift] = {
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_any_drift_would_be_found(drift: str, official: DescriptorPool) -> None:
+def test_comparison_finds_every_kind_of_drift(drift: str, official: DescriptorPool) -> None:
     files = ours()
     if drift == "a field's enum":
         status = next(file for file in files.file if file.name.endswith("http_status.proto"))
@@ -243,7 +243,7 @@ def test_any_drift_would_be_found(drift: str, official: DescriptorPool) -> None:
     assert differences(files, official) != []
 
 
-def test_the_compiled_modules_are_those_of_the_protos(tmp_path: Path) -> None:
+def test_generated_modules_match_the_protos(tmp_path: Path) -> None:
     out = tmp_path / "compiled"
     sources = sorted((ROOT / "protos/extproc/edge/wire").glob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT / "protos")]
@@ -258,7 +258,7 @@ def test_the_compiled_modules_are_those_of_the_protos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["HealthCheckRequest", "HealthCheckResponse"])
-def test_the_messages_of_health_are_those_of_grpc(name: str) -> None:
+def test_health_messages_match_grpc(name: str) -> None:
     def described(module: Any) -> str:
         copy = DescriptorProto()
         module.DESCRIPTOR.message_types_by_name[name].CopyToProto(copy)

@@ -239,7 +239,7 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
 @pytest.mark.parametrize(
     ("change", "severity", "problem"), CASES, ids=[problem for _, _, problem in CASES]
 )
-def test_a_rule_finds_what_breaks_it(
+def test_rule_finds_the_changed_setting(
     change: Callable[[Config], None], severity: Severity, problem: str
 ) -> None:
     config = Config()
@@ -267,7 +267,7 @@ def test_the_recommended_configuration_has_no_finding() -> None:
 
 
 @pytest.mark.parametrize("path", envoy_configurations(), ids=lambda path: path.name)
-def test_a_variant_has_the_hints_that_its_page_explains(path: Path) -> None:
+def test_variant_has_only_its_documented_hints(path: Path) -> None:
     expected = {
         "endpoint-picker.yaml": {"failure_mode_allow is false", "retry_on lacks reset"},
         "fail-closed.yaml": {"failure_mode_allow is false"},
@@ -277,13 +277,13 @@ def test_a_variant_has_the_hints_that_its_page_explains(path: Path) -> None:
     assert {one.severity for one in found} <= {Severity.HINT}
 
 
-def test_a_configuration_without_ext_proc_is_an_error() -> None:
+def test_configuration_without_ext_proc_is_an_error() -> None:
     (found,) = lint("static_resources: {listeners: []}\n")
     assert found.severity is Severity.ERROR
     assert found.problem == "no static listener has an ext_proc filter"
 
 
-def test_a_line_says_where_what_why_and_how_to_fix_it() -> None:
+def test_line_has_place_problem_cost_and_fix() -> None:
     config = Config()
     quick_connect(config)
     (found,) = config.findings()

@@ -44,12 +44,12 @@ def test_every_line_of_the_user_stays_in_its_order() -> None:
     assert all(line in after for line in before.splitlines())
 
 
-def test_envoy_takes_the_result(tmp_path: Path) -> None:
+def test_envoy_accepts_the_result(tmp_path: Path) -> None:
     assert_valid(yaml.safe_load(merged(configuration())), tmp_path)
 
 
 @pytest.mark.parametrize("prefixes", [(), ("/team",), ("/", "/team/v1", "/a.b/c")], ids=str)
-def test_envoy_takes_the_result_with_prefixes(tmp_path: Path, prefixes: Any) -> None:
+def test_envoy_accepts_the_result_with_prefixes(tmp_path: Path, prefixes: Any) -> None:
     text = merged(configuration(), prefixes=prefixes)
     assert_valid(yaml.safe_load(text), tmp_path)
     assert merged(text) == text
@@ -63,19 +63,19 @@ class TestRoutes:
         text = configuration([listener(APP)])
         assert names(routes(merged(text))) == ["/app", *NEW]
 
-    def test_come_before_a_route_that_took_llm_requests(self) -> None:
+    def test_come_before_a_route_that_matched_llm_requests(self) -> None:
         result = merge(configuration([listener(LLM + APP)]), endpoints=ENDPOINTS)
         assert names(routes(result.text)) == [*NEW, "/v1/", "/app"]
         assert any("LLM requests that it took" in note for note in result.notes)
 
-    def test_leave_conditional_routes_first_and_say_so(self) -> None:
+    def test_stay_after_conditional_routes_with_a_note(self) -> None:
         canary = "- match: {prefix: /, headers: [{name: x-canary, present_match: true}]}\n"
         text = configuration([listener(canary + "  route: {cluster: app}\n" + CATCH_ALL)])
         result = merge(text, endpoints=ENDPOINTS)
         assert names(routes(result.text)) == ["/", *NEW, "/"]
         assert any("are not decided: it comes first" in note for note in result.notes)
 
-    def test_leave_paths_of_the_users_services_alone(self) -> None:
+    def test_do_not_match_paths_of_the_users_services(self) -> None:
         api = "- match: {prefix: /api/}\n  route: {cluster: app}\n"
         found = routes(merged(configuration([listener(api)])))
         patterns = [
@@ -89,7 +89,7 @@ class TestRoutes:
         lines = [line.strip() for line in merged(text).splitlines()]
         assert lines[lines.index("# everything else") + 1] == "- match: {prefix: /}"
 
-    def test_have_the_settings_that_their_requests_had(self) -> None:
+    def test_inherit_the_filter_settings_of_the_users_routes(self) -> None:
         guarded = CATCH_ALL + "  typed_per_filter_config: {jwt: {requirement_name: token}}\n"
         found = [
             one for one in routes(merged(configuration([listener(guarded)]))) if one.get("name")
@@ -98,7 +98,7 @@ class TestRoutes:
         for one in found:
             assert one["typed_per_filter_config"]["jwt"] == {"requirement_name": "token"}
 
-    def test_have_the_headers_and_rate_limits_that_their_requests_had(self) -> None:
+    def test_inherit_the_headers_and_rate_limits_of_the_users_routes(self) -> None:
         limited = (
             "- match: {prefix: /}\n  route: {cluster: app, rate_limits: [{actions: []}]}\n"
             "  request_headers_to_add: [{header: {key: x-tier, value: gold}}]\n"
@@ -116,7 +116,7 @@ class TestRoutes:
         text = merged(configuration([listener(limited)]))
         assert merged(text) == text
 
-    def test_below_a_prefix_ask_for_it_and_remove_it(self) -> None:
+    def test_below_a_prefix_match_it_and_remove_it(self) -> None:
         found = routes(merged(configuration(), prefixes=["/team/v1/"]))
         for one in (one for one in found if one.get("name")):
             condition = {"name": ":path", "string_match": {"prefix": "/team/"}}
@@ -124,11 +124,11 @@ class TestRoutes:
             rewrite = one["route"]["regex_rewrite"]
             assert rewrite == {"pattern": {"regex": "^/team/"}, "substitution": "/"}
 
-    def test_below_two_prefixes_come_twice(self) -> None:
+    def test_below_two_prefixes_are_added_twice(self) -> None:
         text = merged(configuration(), prefixes=["/a", "/b"])
         assert names(routes(text)) == ["/app", *NEW, *NEW, "/"]
 
-    def test_move_before_a_catch_all_that_came_before_them(self) -> None:
+    def test_move_before_an_earlier_catch_all(self) -> None:
         text = merged(configuration([listener(APP)]))
         hidden = text.replace("      - match: {prefix: /app}", "      - match: {prefix: /}")
         assert names(routes(hidden))[0] == "/"
@@ -218,7 +218,7 @@ class TestAccessLog:
     def fields(self, text: str) -> Any:
         return manager(text)["access_log"][0]["typed_config"]["log_format"]["json_format"]
 
-    def test_gets_the_decision(self) -> None:
+    def test_in_json_gets_the_decision(self) -> None:
         found = self.fields(merged(configuration([listener(log=JSON_LOG)])))
         assert found["status"] == "%RESPONSE_CODE%"
         assert found["endpoint"] == "%DYNAMIC_METADATA(extproc:endpoint)%"
@@ -229,7 +229,7 @@ class TestAccessLog:
         assert self.fields(result.text)["model"] == "%RESPONSE_CODE%"
         assert any("access log field 'model'" in note for note in result.notes)
 
-    def test_as_text_is_left_alone_with_a_hint(self) -> None:
+    def test_in_text_stays_unchanged_with_a_note(self) -> None:
         log = JSON_LOG.split("    log_format")[0]
         result = merge(configuration([listener(log=log)]), endpoints=ENDPOINTS)
         assert "log_format" not in str(manager(result.text)["access_log"])
@@ -237,7 +237,7 @@ class TestAccessLog:
 
 
 class TestClusters:
-    def test_of_the_user_keep_their_names_and_ours_get_others(self) -> None:
+    def test_get_other_names_if_the_user_has_the_names(self) -> None:
         theirs = CLUSTER.format(name="fallback") + CLUSTER.format(name="extproc")
         text = merged(configuration(clusters=theirs))
         assert cluster(text, "fallback") == yaml.safe_load(CLUSTER.format(name="fallback"))[0]
@@ -250,7 +250,7 @@ class TestClusters:
             "llm-fallback",
         }
 
-    def test_whose_names_are_all_taken_are_an_error(self) -> None:
+    def test_raise_an_error_if_all_names_are_in_use(self) -> None:
         theirs = CLUSTER.format(name="fallback") + CLUSTER.format(name="llm-fallback")
         with pytest.raises(ConfigurationError, match="rename one of them"):
             merged(configuration(clusters=theirs))
@@ -261,13 +261,13 @@ class TestClusters:
         assert "'vllm'" in str(cluster(text, "fallback"))
         assert "/run/e.sock" in str(cluster(text, "extproc"))
 
-    def test_need_the_servers_addresses_once(self) -> None:
+    def test_need_the_servers_addresses_in_the_first_run(self) -> None:
         with pytest.raises(ConfigurationError, match="give --endpoint HOST:PORT"):
             merge(configuration())
         text = merged(configuration(), sidecar="10.9.9.9:9002")
         assert merge(text).text == text
 
-    def test_take_new_addresses_and_keep_the_rest(self) -> None:
+    def test_change_only_their_addresses(self) -> None:
         text = merged(configuration()).replace("lb_policy: LEAST_REQUEST", "lb_policy: RANDOM")
         found = cluster(merged(text, endpoints=["10.0.0.3:8000"]), "fallback")
         assert found["lb_policy"] == "RANDOM"
@@ -295,12 +295,12 @@ class TestUpdates:
         assert fallback["load_assignment"] == cluster(text, "fallback")["load_assignment"]
         assert merge(after).text == after
 
-    def test_values_that_were_tuned_stay(self) -> None:
+    def test_tuned_values_stay(self) -> None:
         text = merged(configuration()).replace("num_retries: 2", "num_retries: 5")
         text = text.replace("message_timeout: 2s", "message_timeout: 3s")
         assert merged(text) == text
 
-    def test_an_older_piece_is_brought_up_to_date_in_its_place(self) -> None:
+    def test_older_piece_is_updated_in_place(self) -> None:
         new = merged(configuration())
         old = new.replace("response_header_mode: SEND", "response_header_mode: SKIP")
         lines = old.splitlines(keepends=True)
@@ -308,7 +308,7 @@ class TestUpdates:
         assert old != new
         assert merged(old) == new
 
-    def test_a_piece_that_was_lost_comes_back(self) -> None:
+    def test_missing_piece_is_added_again(self) -> None:
         new = merged(configuration())
         lines = new.splitlines(keepends=True)
         start = next(i for i, line in enumerate(lines) if "early_header_mutation_ext" in line)
@@ -317,7 +317,7 @@ class TestUpdates:
 
 
 class TestListeners:
-    def test_that_only_redirect_are_left_alone(self) -> None:
+    def test_that_only_redirect_stay_unchanged(self) -> None:
         redirect = "- match: {prefix: /}\n  redirect: {https_redirect: true}\n"
         text = configuration([listener(redirect, name="plain"), listener()])
         after = merged(text)
@@ -345,12 +345,12 @@ class TestListeners:
         with pytest.raises(ConfigurationError, match="no virtual host 'x' in listener edge"):
             merged(configuration(), virtual_host="x")
 
-    def test_with_routes_from_elsewhere_are_an_error(self) -> None:
+    def test_with_routes_from_rds_are_an_error(self) -> None:
         text = configuration([listener(more="rds: {route_config_name: r}\n")])
         with pytest.raises(ConfigurationError, match="listener edge takes its routes over RDS"):
             merged(text)
 
-    def test_that_come_from_elsewhere_are_an_error(self) -> None:
+    def test_from_lds_are_an_error(self) -> None:
         with pytest.raises(ConfigurationError, match="no static listener"):
             merged("dynamic_resources: {lds_config: {ads: {}}}\n")
 
@@ -367,11 +367,11 @@ class TestLayouts:
         assert after.count("\n") == after.count("\r\n")
         assert after.replace("\r\n", "\n") == merged(configuration())
 
-    def test_a_file_without_a_last_line_end_is_no_problem(self) -> None:
+    def test_file_may_lack_the_last_line_end(self) -> None:
         after = merged(configuration().rstrip("\n"))
         assert yaml.safe_load(after) == yaml.safe_load(merged(configuration()))
 
-    def test_an_anchor_in_a_piece_that_goes_moves_to_its_next_use(self) -> None:
+    def test_anchor_in_a_replaced_piece_moves_to_its_next_use(self) -> None:
         text = merged(configuration())
         text = text.replace("circuit_breakers: &extproc_breakers", "circuit_breakers: &mine")
         text = text.replace("*extproc_breakers", "*mine")
@@ -380,12 +380,12 @@ class TestLayouts:
         assert after == yaml.safe_load(merged(configuration()))["static_resources"]["clusters"]
 
     @pytest.mark.parametrize("empty", ["routes:", "routes: ~", "routes: []", "routes: # none"])
-    def test_an_empty_list_of_routes_gives_way(self, empty: str) -> None:
+    def test_empty_list_of_routes_is_replaced(self, empty: str) -> None:
         text = configuration([listener("")]).replace("routes:", empty)
         assert names(routes(merged(text))) == NEW
 
     @pytest.mark.parametrize("wrong", ["routes: x", "routes: {a: b}"])
-    def test_a_list_that_is_none_is_refused(self, wrong: str) -> None:
+    def test_value_that_is_not_a_list_is_refused(self, wrong: str) -> None:
         text = configuration([listener("")]).replace("routes:", wrong)
         with pytest.raises(ConfigurationError, match="routes is not what Envoy expects"):
             merged(text)

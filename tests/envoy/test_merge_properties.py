@@ -73,7 +73,7 @@ PREFIXES = st.sampled_from([[], ["/team"], ["/", "/a/b"]])
 
 @settings(max_examples=extent(10, 30))
 @given(configurations(), LAYOUTS, PREFIXES)
-def test_nothing_of_the_user_changes_and_a_second_run_changes_nothing(
+def test_users_values_stay_and_a_second_run_changes_nothing(
     data: Any, layout: Any, prefixes: list[str]
 ) -> None:
     text = layout(data)
@@ -128,7 +128,7 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 
 @settings(max_examples=extent(10, 20))
 @given(configurations(), LAYOUTS, st.lists(st.tuples(st.integers(0), JUNK), max_size=3))
-def test_a_configuration_that_makes_no_sense_is_refused_or_taken(
+def test_invalid_configuration_is_refused_or_merged(
     data: Any, layout: Any, changes: list[tuple[int, Any]]
 ) -> None:
     """Values of any kind may stand anywhere: Envoy refuses them, the tool never breaks."""

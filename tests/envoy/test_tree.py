@@ -21,18 +21,18 @@ PLAIN = st.recursive(
 
 
 @pytest.mark.parametrize("path", envoy_configurations(), ids=lambda path: path.name)
-def test_the_data_is_what_a_yaml_library_reads(path: Any) -> None:
+def test_data_equals_that_of_a_yaml_library(path: Any) -> None:
     text = path.read_text()
     assert parse(text).data() == yaml.safe_load(text)
 
 
 @given(PLAIN, st.booleans())
-def test_any_document_is_read_as_a_yaml_library_reads_it(data: Any, flow: bool) -> None:
+def test_any_document_equals_that_of_a_yaml_library(data: Any, flow: bool) -> None:
     text = yaml.safe_dump(data, default_flow_style=flow, allow_unicode=True)
     assert parse(text).data() == yaml.safe_load(text)
 
 
-def test_a_value_knows_its_place_in_the_text() -> None:
+def test_value_has_its_position_in_the_text() -> None:
     text = "a:\n- b: {c: d}\n- &x 'e f'\n- *x\n"
     places = [text[node.start : node.end] for node in walk(parse(text)) if not _is_block(node)]
     assert places == ["{c: d}", "d", "&x 'e f'", "*x"]
@@ -42,14 +42,14 @@ def _is_block(node: Any) -> bool:
     return not isinstance(node, Scalar) and getattr(node, "flow", True) is False
 
 
-def test_a_block_ends_where_its_last_value_ends() -> None:
+def test_block_ends_with_its_last_value() -> None:
     text = "a:\n  b:\n  - c # last\n\n# of d\nd: e\n"
     found = parse(text).get("a")
     assert found is not None
     assert text[found.start : found.end] == "b:\n  - c"
 
 
-def test_merge_keys_and_aliases_are_followed() -> None:
+def test_merge_keys_and_aliases_are_resolved() -> None:
     root = parse("base: &base {a: 1, b: 2}\nmine: {<<: *base, b: 3}\nsame: *base\n")
     assert root.at("mine") is not None
     assert root.text("mine.a") == "1"
@@ -58,13 +58,13 @@ def test_merge_keys_and_aliases_are_followed() -> None:
     assert root.data()["mine"] == {"a": 1, "b": 3}
 
 
-def test_keys_in_camel_case_are_the_same_keys() -> None:
+def test_keys_may_be_in_camel_case() -> None:
     root = parse('{"httpFilters": [1]}')
     assert isinstance(root, Mapping)
     assert [one.data() for one in root.list("http_filters")] == [1]
 
 
-def test_what_is_not_there_is_none() -> None:
+def test_missing_value_is_none() -> None:
     root = parse("a: {b: 1}")
     assert root.at("a.c.d") is None
     assert root.text("a.b.c") == ""
@@ -82,14 +82,14 @@ def test_what_is_not_there_is_none() -> None:
         ("[" * 5000, "the document is nested too deeply"),
     ],
 )
-def test_a_text_that_is_no_document_is_refused_with_its_line(text: str, message: str) -> None:
+def test_invalid_document_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(YamlError) as refused:
         parse(text)
     assert message in str(refused.value)
 
 
 @given(st.text(max_size=20))
-def test_a_text_is_written_so_that_it_stays_a_text(text: str) -> None:
+def test_written_text_is_read_as_the_same_text(text: str) -> None:
     assert parse(f"a: {scalar(text)}\n").data() == {"a": text}
 
 

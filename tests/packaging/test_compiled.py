@@ -77,22 +77,22 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_path_of_a_request_is_compiled(package: Path) -> None:
+def test_modules_of_the_request_path_are_compiled(package: Path) -> None:
     for module in COMPILED:
         assert package.joinpath(f"extproc/{module}{EXTENSION_SUFFIXES[0]}").exists(), module
     assert not list(ROOT.glob("extproc/**/*.so")), "the checkout itself stays as it is"
 
 
-def test_it_says_so() -> None:
+def test_version_says_compiled() -> None:
     assert run("-m", "extproc", "--version").stdout == f"extproc {__version__} (compiled)\n"
 
 
-def test_whatever_comes_it_does_what_plain_python_does() -> None:
+def test_passes_the_property_tests() -> None:
     found = run("-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *WITH_IT)
     assert found.returncode == 0, found.stdout[-5_000:]
 
 
-async def test_it_routes_behind_envoy(launch: Launch) -> None:
+async def test_routes_behind_envoy(launch: Launch) -> None:
     options = Options(strategy="PrefixCache", replica_arguments=("--time-scale", "50"))
     scene = await launch(options)
     replies = [await scene.send(chat(f"I am user {turn % 4}")) for turn in range(12)]

@@ -50,8 +50,8 @@ def decision(*addresses: str, prompt: str = "hello", adapter: bool = False) -> D
     return serving.decide(serving.resolve("sql" if adapter else "llama", {"prompt": prompt}, {}))
 
 
-class TestAMessageOfEnvoy:
-    def test_with_request_headers_is_read(self) -> None:
+class TestDecode:
+    def test_reads_request_headers(self) -> None:
         event = decode(request_headers("/v1/x?y=z", end=True, x_model=b"llama"))
         assert event == Event(
             Kind.REQUEST_HEADERS,
@@ -60,15 +60,15 @@ class TestAMessageOfEnvoy:
             modes=Modes(BodyMode.BUFFERED, BodyMode.NONE),
         )
 
-    def test_may_hold_header_values_that_are_no_utf8(self) -> None:
+    def test_keeps_header_values_that_are_not_utf8(self) -> None:
         assert decode(request_headers(x_raw=b"\xff\x00")).headers["x-raw"] == b"\xff\x00"
 
-    def test_may_hold_header_values_as_text(self) -> None:
+    def test_reads_header_values_in_the_text_field(self) -> None:
         headers = HeaderMap([HeaderValue(key=":path", value="/世"), HeaderValue(key="x")])
         message = ProcessingRequest(request_headers=HttpHeaders(headers=headers))
         assert decode(bytes(message)).headers == {":path": "/世".encode(), "x": b""}
 
-    def test_may_name_no_path_and_no_modes(self) -> None:
+    def test_reads_headers_without_path_and_modes(self) -> None:
         assert decode(headers_without_path(x_session="7")) == Event(
             Kind.REQUEST_HEADERS,
             headers={
@@ -91,18 +91,18 @@ class TestAMessageOfEnvoy:
             (Mode(99), BodyMode.OTHER),
         ],
     )
-    def test_tells_how_the_bodies_will_come(self, mode: Mode, read: BodyMode) -> None:
+    def test_reads_the_body_modes(self, mode: Mode, read: BodyMode) -> None:
         assert decode(request_headers(mode=mode)).modes == Modes(read, BodyMode.NONE)
         event = decode(request_headers(mode=Mode.NONE, response_mode=mode))
         assert event.modes == Modes(BodyMode.NONE, read)
 
     @pytest.mark.parametrize("mode", [Mode.STREAMED, Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
-    def test_tells_whether_a_streamed_body_comes_ahead(self, mode: Mode) -> None:
+    def test_reads_if_a_streamed_body_comes_ahead(self, mode: Mode) -> None:
         waiting = decode(request_headers(mode=mode)).modes
         ahead = decode(request_headers(mode=mode, ahead=True)).modes
         assert ahead == (Modes(BodyMode.AHEAD) if mode is Mode.STREAMED else waiting)
 
-    def test_that_is_not_the_first_does_not_tell(self) -> None:
+    def test_later_messages_have_no_modes(self) -> None:
         assert decode(request_headers(mode=None)).modes is None
         assert decode(request_body(b"x")).modes is None
 
@@ -115,7 +115,7 @@ class TestAMessageOfEnvoy:
             ProcessingRequest(response_body=HttpBody()),
         ],
     )
-    def test_that_is_the_first_tells_whatever_its_kind(self, message: ProcessingRequest) -> None:
+    def test_first_message_of_any_kind_has_modes(self, message: ProcessingRequest) -> None:
         message.protocol_config = ProtocolConfiguration(
             request_body_mode=Mode.NONE, response_body_mode=Mode.FULL_DUPLEX_STREAMED
         )
@@ -134,14 +134,12 @@ class TestAMessageOfEnvoy:
             (None, ("",)),
         ],
     )
-    def test_may_hold_a_hint_of_the_endpoints_that_are_allowed(
-        self, hint: Hint, subset: tuple[str, ...]
-    ) -> None:
+    def test_reads_the_subset_hint_with_headers(self, hint: Hint, subset: tuple[str, ...]) -> None:
         hints = {"x-gateway-destination-endpoint-subset": hint, "other": "x"}
         event = decode(request_headers(metadata={"envoy.lb.subset_hint": hints}))
         assert event.subset == subset
 
-    def test_may_hold_that_hint_with_the_body(self) -> None:
+    def test_reads_the_subset_hint_with_the_body(self) -> None:
         hints: dict[str, Hint] = {"x-gateway-destination-endpoint-subset": ["10.0.0.1:8000"]}
         message = ProcessingRequest.parse(request_body(b"{}"))
         told = ProcessingRequest.parse(request_headers(metadata={"envoy.lb.subset_hint": hints}))
@@ -159,11 +157,13 @@ class TestAMessageOfEnvoy:
             {"envoy.lb": {"x-gateway-destination-endpoint-subset": "10.0.0.1:8000"}},
         ],
     )
-    def test_without_that_hint_allows_all(self, metadata: dict[str, dict[str, Hint]]) -> None:
+    def test_no_subset_hint_allows_all_endpoints(
+        self, metadata: dict[str, dict[str, Hint]]
+    ) -> None:
         assert decode(request_headers(metadata=metadata)).subset is None
 
     @pytest.mark.parametrize("end", [True, False])
-    def test_with_a_body_is_read(self, end: bool) -> None:
+    def test_reads_a_body(self, end: bool) -> None:
         event = decode(request_body(b"\x00\xff{", end=end))
         assert event == Event(Kind.REQUEST_BODY, body=b"\x00\xff{", end_of_stream=end)
 
@@ -176,13 +176,11 @@ class TestAMessageOfEnvoy:
             (ProcessingRequest(response_trailers=HttpTrailers()), Kind.RESPONSE_TRAILERS),
         ],
     )
-    def test_of_a_later_kind_is_known_by_its_kind(
-        self, message: ProcessingRequest, kind: Kind
-    ) -> None:
+    def test_reads_the_kind_of_later_messages(self, message: ProcessingRequest, kind: Kind) -> None:
         assert decode(bytes(message)) == Event(kind)
 
     @pytest.mark.parametrize("end", [True, False])
-    def test_with_a_part_of_the_answer_is_read(self, end: bool) -> None:
+    def test_reads_a_part_of_a_response_body(self, end: bool) -> None:
         event = decode(response_body(b"data: {}\n\n", end=end))
         assert event == Event(Kind.RESPONSE_BODY, body=b"data: {}\n\n", end_of_stream=end)
 
@@ -195,12 +193,14 @@ class TestAMessageOfEnvoy:
             ({"upstream.host": "10.0.0.2:8000"}, ""),
         ],
     )
-    def test_may_tell_who_answered(self, attributes: dict[str, str] | None, served_by: str) -> None:
+    def test_reads_the_upstream_address(
+        self, attributes: dict[str, str] | None, served_by: str
+    ) -> None:
         event = decode(response_headers(attributes))
         assert event == Event(Kind.RESPONSE_HEADERS, served_by=served_by, outcome=Outcome.SERVED)
 
     @pytest.mark.parametrize("attributes", [None, {"upstream.address": "10.0.0.1:8000"}])
-    def test_may_tell_who_answered_in_the_endpoint_picker_protocols_way(
+    def test_reads_the_endpoint_picker_protocols_served_endpoint(
         self, attributes: dict[str, str] | None
     ) -> None:
         served: dict[str, Hint] = {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}
@@ -224,7 +224,7 @@ class TestAMessageOfEnvoy:
             (b"1" * 5000, {}, None),
         ],
     )
-    def test_tells_how_it_went(
+    def test_reads_the_outcome(
         self, status: bytes, attributes: dict[str, str] | None, outcome: Outcome | None
     ) -> None:
         assert decode(response_headers(attributes, status=status)).outcome is outcome
@@ -232,11 +232,11 @@ class TestAMessageOfEnvoy:
     @pytest.mark.parametrize(
         ("attempts", "known"), [(2, 2), (0, 0), (float("nan"), 0), (float("inf"), 0), ("2", 0)]
     )
-    def test_may_tell_how_many_were_tried(self, attempts: float | str, known: int) -> None:
+    def test_reads_the_number_of_attempts(self, attempts: float | str, known: int) -> None:
         event = decode(response_headers({"upstream.request_attempt_count": attempts}))
         assert event.attempts == known
 
-    def test_may_hold_a_load_report(self) -> None:
+    def test_reads_a_load_report(self) -> None:
         message = response_headers(
             {"upstream.address": "10.0.0.2:8000"},
             endpoint_load_metrics=b"TEXT a=1",
@@ -250,12 +250,12 @@ class TestAMessageOfEnvoy:
             load_report=b"TEXT a=1",
         )
 
-    def test_may_hold_a_load_report_as_text(self) -> None:
+    def test_reads_a_load_report_in_the_text_field(self) -> None:
         headers = HeaderMap([HeaderValue(key="endpoint-load-metrics", value="TEXT a=1")])
         message = ProcessingRequest(response_headers=HttpHeaders(headers=headers))
         assert decode(bytes(message)).load_report == b"TEXT a=1"
 
-    def test_with_an_empty_load_report_is_not_one_without(self) -> None:
+    def test_empty_load_report_differs_from_none(self) -> None:
         assert decode(response_headers(endpoint_load_metrics=b"")).load_report == b""
         assert decode(response_headers(server=b"uvicorn")).load_report is None
 
@@ -270,7 +270,7 @@ class TestAMessageOfEnvoy:
             ({}, ""),
         ],
     )
-    def test_tells_the_type_of_a_body_that_is_not_compressed(
+    def test_reads_the_media_type_of_an_uncompressed_body(
         self, headers: dict[str, bytes], media_type: str | None
     ) -> None:
         read = decode(response_headers(None, None, **headers)).media_type
@@ -284,21 +284,21 @@ class TestAMessageOfEnvoy:
             pytest.param(bytes(ProcessingRequest(observability_mode=True)), id="no event"),
         ],
     )
-    def test_without_an_event_that_we_know_is_unknown(self, message: bytes) -> None:
+    def test_unknown_event_has_kind_unknown(self, message: bytes) -> None:
         assert decode(message) == Event(Kind.UNKNOWN)
 
-    def test_with_fields_to_come_is_read_for_what_we_know(self) -> None:
+    def test_ignores_unknown_fields(self) -> None:
         assert decode(request_body(b"x") + b"\xa2\x06\x00").body == b"x"
 
     @pytest.mark.parametrize("message", [b"\xff", b"garbage", b"\x12\x7f", b"\x08"])
-    def test_that_is_none_is_refused(self, message: bytes) -> None:
+    def test_refuses_garbled_bytes(self, message: bytes) -> None:
         with pytest.raises(DecodeError):
             decode(message)
 
     @settings(max_examples=extent(75, 300))
     @given(st.binary())
     @example(request_headers()[:-1])
-    def test_that_is_any_bytes_is_read_or_refused(self, message: bytes) -> None:
+    def test_reads_or_refuses_any_bytes(self, message: bytes) -> None:
         try:
             event = decode(message)
         except DecodeError:
@@ -306,10 +306,10 @@ class TestAMessageOfEnvoy:
         assert isinstance(event.kind, Kind)
 
 
-class TestTheAnswerToTheHeaders:
+class TestProvisionalReply:
     reply = Reply(encode(Proceed(Kind.REQUEST_HEADERS, "10.0.0.1:8000", reroute=True)))
 
-    def test_sets_the_target_and_routes_again(self) -> None:
+    def test_sets_the_target_and_clears_the_route_cache(self) -> None:
         assert self.reply.kind == "request_headers"
         assert self.reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
         assert self.reply.rerouted
@@ -320,7 +320,7 @@ class TestTheAnswerToTheHeaders:
             "x-gateway-destination-endpoint",
         ]
 
-    def test_may_name_the_destination_and_the_model(self) -> None:
+    def test_names_the_destination_and_the_model(self) -> None:
         answer = Proceed(
             Kind.REQUEST_HEADERS,
             "10.0.0.1:8000",
@@ -336,14 +336,14 @@ class TestTheAnswerToTheHeaders:
             "x-gateway-base-model-name": "llama",
         }
 
-    def test_leaves_a_clients_model_headers_while_the_model_is_unknown(self) -> None:
+    def test_keeps_the_clients_model_headers_while_the_model_is_unknown(self) -> None:
         assert b"model-name" not in encode(Proceed(Kind.REQUEST_HEADERS, "pending", reroute=True))
 
     def test_has_the_target_as_metadata_but_no_decision(self) -> None:
         assert self.reply.metadata == {"envoy.lb": {"x-target-endpoint": "10.0.0.1:8000"}}
 
 
-class TestTheAnswerWithADecision:
+class TestReplyWithDecision:
     def reply(self, decision: Decision) -> Reply:
         answer = Proceed(
             Kind.REQUEST_BODY,
@@ -367,7 +367,7 @@ class TestTheAnswerWithADecision:
         assert reply.mutation.remove_headers == []
         assert not reply.rerouted
 
-    def test_without_another_endpoint_takes_a_clients_fallback_away(self) -> None:
+    def test_removes_a_clients_fallback_if_there_is_no_other_endpoint(self) -> None:
         reply = self.reply(decision("10.0.0.1:8000"))
         targets = {
             "x-target-endpoint": "10.0.0.1:8000",
@@ -377,7 +377,7 @@ class TestTheAnswerWithADecision:
         assert reply.mutation.remove_headers == ["x-target-endpoint-fallback"]
         assert reply.metadata["envoy.lb"] == targets
 
-    def test_tells_what_was_decided_and_why(self) -> None:
+    def test_has_the_decision_and_its_reason_in_metadata(self) -> None:
         decided = decision(adapter=True)
         metadata = self.reply(decided).metadata["extproc"]
         assert metadata == {
@@ -398,22 +398,20 @@ class TestTheAnswerWithADecision:
         assert len(prefix_hash) == 16
         assert int(prefix_hash, 16) == xxhash.xxh64_intdigest(small.encode())
 
-    def test_has_no_hash_where_there_was_no_prefix(self) -> None:
+    def test_has_no_hash_without_a_prefix(self) -> None:
         assert "prefix_hash" not in self.reply(decision(prompt="")).metadata["extproc"]
 
     @pytest.mark.parametrize(
         ("cached", "hit"), [(0.0, 0.0), (100.0, 0.3333), (299.99, 1.0), (300.0, 1.0)]
     )
-    def test_tells_the_share_of_the_prompt_that_is_probably_cached(
-        self, cached: float, hit: float
-    ) -> None:
+    def test_has_the_predicted_hit(self, cached: float, hit: float) -> None:
         decided = decision()._replace(prediction=Prediction(300.0, cached))
         assert self.reply(decided).metadata["extproc"]["predicted_hit"] == hit
 
-    def test_tells_no_such_share_where_nothing_was_predicted(self) -> None:
+    def test_has_no_predicted_hit_without_a_prediction(self) -> None:
         assert "predicted_hit" not in self.reply(decision()).metadata["extproc"]
 
-    def test_in_the_answer_to_the_headers_routes_again(self) -> None:
+    def test_to_headers_clears_the_route_cache(self) -> None:
         decided = decision()
         answer = Proceed(Kind.REQUEST_HEADERS, decided.address, reroute=True, decision=decided)
         reply = Reply(encode(answer))
@@ -421,7 +419,7 @@ class TestTheAnswerWithADecision:
         assert reply.rerouted
         assert reply.metadata["extproc"]["endpoint"] == decided.address
 
-    def test_has_the_endpoint_picker_protocols_list_where_one_is_expected(self) -> None:
+    def test_has_the_endpoint_picker_protocols_list(self) -> None:
         decided = decision()
         answer = Proceed(
             Kind.REQUEST_HEADERS,
@@ -437,19 +435,19 @@ class TestTheAnswerWithADecision:
         assert reply.headers["x-target-endpoint"] == decided.address
 
 
-class TestTheAnswerWithAnotherBody:
+class TestReplyWithBody:
     def reply(self, **changes: Any) -> Reply:
         decided = decision()
         answer = Proceed(Kind.REQUEST_BODY, decided.address, decision=decided)
         return Reply(encode(answer._replace(**changes)))
 
-    def test_replaces_what_was_shown(self) -> None:
+    def test_replaces_the_body(self) -> None:
         assert self.reply(body=b"\x00{").body == b"\x00{"
 
-    def test_is_none_where_nothing_changes(self) -> None:
+    def test_has_no_body_if_nothing_changes(self) -> None:
         assert self.reply().body is None
 
-    def test_sets_and_removes_headers_beside_the_targets(self) -> None:
+    def test_sets_and_removes_other_headers(self) -> None:
         reply = self.reply(set_headers=(("content-length", "7"), ("x", "é")), remove_headers=("y",))
         plain = self.reply()
         assert reply.headers == {**plain.headers, "content-length": "7", "x": "é"}
@@ -457,7 +455,7 @@ class TestTheAnswerWithAnotherBody:
 
 
 @pytest.mark.parametrize("reroute", [True, False])
-def test_the_answer_to_a_request_without_a_target_may_take_headers_away(reroute: bool) -> None:
+def test_reply_to_request_headers_without_target_removes_headers(reroute: bool) -> None:
     names = ("x-target-endpoint", "y")
     reply = Reply(encode(Proceed(Kind.REQUEST_HEADERS, reroute=reroute, remove_headers=names)))
     assert reply.kind == "request_headers"
@@ -466,7 +464,7 @@ def test_the_answer_to_a_request_without_a_target_may_take_headers_away(reroute:
     assert reply.metadata == {}
 
 
-def test_the_answer_to_a_response_may_take_headers_away() -> None:
+def test_reply_to_response_headers_removes_headers() -> None:
     reply = Reply(encode(Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x", "y"))))
     assert reply.kind == "response_headers"
     assert (reply.headers, reply.mutation.remove_headers) == ({}, ["x", "y"])
@@ -475,7 +473,7 @@ def test_the_answer_to_a_response_may_take_headers_away() -> None:
 @pytest.mark.parametrize("kind", [Kind.REQUEST_BODY, Kind.RESPONSE_BODY])
 @pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize("body", [b"", b"\x00\xff{"])
-def test_a_piece_of_a_body_goes_back_as_it_is(kind: Kind, end: bool, body: bytes) -> None:
+def test_chunk_of_a_body_is_sent_back_unchanged(kind: Kind, end: bool, body: bytes) -> None:
     reply = Reply(encode(Chunk(kind, body, end)))
     assert reply.kind == kind.name.lower()
     assert (reply.streamed.body, reply.streamed.end_of_stream) == (body, end)
@@ -483,14 +481,14 @@ def test_a_piece_of_a_body_goes_back_as_it_is(kind: Kind, end: bool, body: bytes
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])
-def test_going_on_is_an_answer_of_the_same_kind_that_changes_nothing(kind: Kind) -> None:
+def test_empty_reply_of_the_same_kind_changes_nothing(kind: Kind) -> None:
     raw = encode(Proceed(kind))
     assert Reply(raw).kind == kind.name.lower()
     # A tag and an empty message.
     assert (len(raw), raw[1:]) == (2, b"\x00")
 
 
-def test_an_immediate_response_carries_status_headers_body_and_details() -> None:
+def test_immediate_response_has_status_headers_body_and_details() -> None:
     refusal = NoEndpoints("llama")
     answer = Immediate(refusal.status, refusal.headers, refusal.body(), refusal.code)
     reply = Reply(encode(answer))
@@ -505,13 +503,13 @@ def test_an_immediate_response_carries_status_headers_body_and_details() -> None
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500, 503])
-def test_every_status_we_send_is_one_that_envoy_knows(status: int) -> None:
+def test_envoy_knows_every_status_that_is_sent(status: int) -> None:
     reply = Reply(encode(Immediate(status, {}, b'{"error": {"code": "x"}}', "x")))
     assert reply.error == (status, "x")
 
 
-class TestTheAnswerToAResponse:
-    def test_may_ask_for_the_body_of_this_request(self) -> None:
+class TestReplyToResponse:
+    def test_can_request_the_body_of_this_response(self) -> None:
         answer = Proceed(
             Kind.RESPONSE_HEADERS, remove_headers=("content-length",), show_response=True
         )
@@ -524,14 +522,14 @@ class TestTheAnswerToAResponse:
         )
         assert Reply(encode(answer)).mutation.remove_headers == ["content-length"]
 
-    def test_leaves_the_modes_as_they_are_otherwise(self) -> None:
+    def test_keeps_the_modes_otherwise(self) -> None:
         for answer in (
             Proceed(Kind.RESPONSE_HEADERS),
             Proceed(Kind.RESPONSE_HEADERS, remove_headers=("x",)),
         ):
             assert ProcessingResponse.parse(encode(answer)).mode_override is None
 
-    def test_may_replace_a_part_of_the_body(self) -> None:
+    def test_can_replace_a_part_of_the_body(self) -> None:
         reply = Reply(encode(Proceed(Kind.RESPONSE_BODY, body=b"")))
         assert (reply.kind, reply.body) == ("response_body", b"")
         assert Reply(encode(Proceed(Kind.RESPONSE_BODY))).body is None

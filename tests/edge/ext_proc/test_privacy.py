@@ -95,7 +95,7 @@ def bodies() -> Iterator[bytes]:
     )
 
 
-def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:
+def test_no_prompt_is_in_logs_metrics_or_state(written: Written) -> None:
     sidecar = Sidecar(
         model_spec("llama", prefixSource="Header:x-session"),
         model_spec("cache", strategy="PrefixCache"),
@@ -126,9 +126,7 @@ def test_no_prompt_is_logged_counted_or_shown(written: Written) -> None:
 
 
 @pytest.mark.parametrize("name", ["extproc.grpc", "grpc._cython.cygrpc", "asyncio"])
-def test_an_error_at_a_request_is_logged_without_what_it_quotes(
-    name: str, written: Written
-) -> None:
+def test_exception_is_logged_without_the_text_that_it_quotes(name: str, written: Written) -> None:
     try:
         f"{CANARY}\ud800".encode()
     except UnicodeEncodeError:
@@ -142,7 +140,7 @@ def test_an_error_at_a_request_is_logged_without_what_it_quotes(
 
 @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
 @pytest.mark.parametrize("mode", [{}, {"mode": DUPLEX}])
-def test_who_asks_for_prompts_sees_what_the_decision_hangs_on(
+def test_log_prompts_shows_the_text_behind_the_decision(
     strategy: str, mode: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     sidecar = Sidecar(model_spec(strategy=strategy, prefixCharLength=len(CANARY)))
@@ -157,7 +155,7 @@ def test_who_asks_for_prompts_sees_what_the_decision_hangs_on(
     assert said == [CANARY, ""]
 
 
-def test_who_asks_for_prompts_but_not_for_requests_sees_none(
+def test_log_prompts_without_debug_level_shows_no_prompt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sidecar = Sidecar()

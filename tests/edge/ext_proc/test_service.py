@@ -26,7 +26,7 @@ from tests.edge.streams import Sidecar
 OUTCOMES = "extproc_requests_total"
 
 
-def test_a_request_is_served_from_its_headers_to_its_end() -> None:
+def test_serves_a_request_from_its_headers_to_its_end() -> None:
     sidecar = Sidecar()
     replies = sidecar.serve(
         request_headers(), request_body(chat_request()), response_headers(), response_trailers()
@@ -37,7 +37,7 @@ def test_a_request_is_served_from_its_headers_to_its_end() -> None:
     assert sidecar.in_flight == 0
 
 
-def test_a_request_that_an_earlier_filter_refused_counts_for_nothing() -> None:
+def test_request_refused_by_an_earlier_filter_is_not_counted() -> None:
     """Envoy shows the sidecar its response only."""
     sidecar = Sidecar()
     (reply,) = sidecar.serve(response_headers())
@@ -46,7 +46,7 @@ def test_a_request_that_an_earlier_filter_refused_counts_for_nothing() -> None:
     assert sample(sidecar.telemetry, OUTCOMES, **labels) == -1  # there is no such line
 
 
-def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -> None:
+def test_serves_a_request_with_streamed_bodies_to_its_end() -> None:
     sidecar = Sidecar()
     body = json.dumps(chat_request()).encode()
     replies = sidecar.serve(
@@ -70,7 +70,7 @@ def test_a_request_whose_bodies_are_streamed_back_is_served_to_its_end() -> None
     assert sidecar.in_flight == 0
 
 
-def test_answers_that_were_shown_once_have_upstreams_asked_on_every_later_stream() -> None:
+def test_later_streams_request_load_reports_after_a_response_was_visible() -> None:
     sidecar = Sidecar(model_spec("llama", strategy="LeastQueue"))
     asked = []
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_answers_that_were_shown_once_have_upstreams_asked_on_every_later_stream
     assert asked == [False, True, True]
 
 
-def test_a_lease_is_held_while_the_stream_is_open() -> None:
+def test_lease_is_held_while_the_stream_is_open() -> None:
     sidecar = Sidecar()
     session = sidecar.processor.open()
     for message in (request_headers(), request_body(chat_request())):
@@ -97,14 +97,14 @@ def test_a_lease_is_held_while_the_stream_is_open() -> None:
     assert sidecar.in_flight == 0
 
 
-def test_bytes_that_are_no_message_end_the_stream_and_give_the_lease_back() -> None:
+def test_garbled_message_ends_the_stream_and_returns_the_lease() -> None:
     sidecar = Sidecar()
     with pytest.raises(DecodeError):
         sidecar.serve(request_headers(), request_body(chat_request()), b"garbage")
     assert sidecar.in_flight == 0
 
 
-def test_a_refused_request_gets_one_answer_and_no_more() -> None:
+def test_refused_request_gets_exactly_one_reply() -> None:
     sidecar = Sidecar()
     replies = sidecar.serve(
         request_headers(),
@@ -116,13 +116,13 @@ def test_a_refused_request_gets_one_answer_and_no_more() -> None:
     assert replies[1].error == (404, "model_not_found")
 
 
-def test_a_message_of_no_known_kind_is_passed_over() -> None:
+def test_message_of_unknown_kind_gets_no_reply() -> None:
     sidecar = Sidecar()
     replies = sidecar.serve(b"", request_headers(), b"\xa2\x06\x00", request_body(chat_request()))
     assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
 
 
-def test_a_request_is_counted_once_under_what_became_of_it() -> None:
+def test_request_is_counted_once_by_its_outcome() -> None:
     sidecar = Sidecar()
     body = request_body(chat_request())
     for messages in (
@@ -145,7 +145,7 @@ def test_a_request_is_counted_once_under_what_became_of_it() -> None:
     assert sample(sidecar.telemetry, "extproc_decision_duration_seconds_count") == 3
 
 
-def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "extproc.requests"):
         Sidecar().serve(request_headers(), request_body(chat_request("gpt")))
     (record,) = caplog.records
@@ -153,7 +153,7 @@ def test_a_refusal_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -
     assert record.__dict__["fields"]["code"] == "model_not_found"
 
 
-def test_a_flood_of_refusals_is_counted_whole_and_logged_in_samples(
+def test_flood_of_refusals_is_fully_counted_and_logged_in_samples(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0
@@ -177,7 +177,7 @@ def test_a_flood_of_refusals_is_counted_whole_and_logged_in_samples(
 
 
 @pytest.mark.parametrize("mode", [BUFFERED_PARTIAL, DUPLEX])
-def test_an_unknown_path_passes_and_is_counted_where_the_operator_wants_that(
+def test_pass_unknown_lets_an_unknown_path_through_and_counts_it(
     mode: BodyMode,
 ) -> None:
     sidecar = Sidecar(pass_unknown=True)
@@ -192,7 +192,7 @@ def test_an_unknown_path_passes_and_is_counted_where_the_operator_wants_that(
 
 
 @pytest.mark.parametrize(("model", "message"), [("gpt", "refused"), ("llama", "routed")])
-def test_a_line_of_a_request_has_its_id(
+def test_log_line_of_a_request_has_its_id(
     model: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "extproc.requests"):
@@ -206,7 +206,7 @@ def test_a_line_of_a_request_has_its_id(
 
 
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 0), (logging.DEBUG, 1)])
-def test_a_routed_request_is_logged_for_those_who_debug(
+def test_routed_request_is_logged_at_debug_level(
     level: int, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(level, "extproc.requests"):
@@ -215,9 +215,7 @@ def test_a_routed_request_is_logged_for_those_who_debug(
 
 
 @pytest.mark.parametrize("strategy", ["PrefixCache", "PrefixHash"])
-def test_a_prediction_is_logged_where_there_is_one(
-    strategy: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prediction_is_logged(strategy: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "extproc.requests"):
         Sidecar(model_spec(strategy=strategy)).serve(
             request_headers(), request_body(chat_request())
@@ -229,7 +227,7 @@ def test_a_prediction_is_logged_where_there_is_one(
     assert ("predicted_hit" in logged) == (strategy == "PrefixCache")
 
 
-class TestAnswersThatAreShown:
+class TestVisibleResponses:
     """What they say of their prompts is held against what was predicted."""
 
     prompt = "x" * 2000
@@ -260,25 +258,25 @@ class TestAnswersThatAreShown:
         )
         assert (right, wrong) == (1, 2), "the second was believed to be cached, and was not"
 
-    def test_are_counted_though_the_client_went_away(self) -> None:
+    def test_are_counted_even_if_the_client_disconnects(self) -> None:
         sidecar = Sidecar(model_spec(strategy="PrefixCache"))
         self.serve(sidecar, response_body(self.usage))
         assert self.counted(sidecar, "answered_prompt_tokens_total") == 400
 
-    def test_are_not_held_against_a_prediction_of_another_endpoint(self) -> None:
+    def test_are_not_compared_with_a_prediction_for_another_endpoint(self) -> None:
         sidecar = Sidecar(model_spec(strategy="PrefixCache"))
         elsewhere = response_headers({"upstream.address": "10.9.9.9:8000"})
         self.serve(sidecar, elsewhere, response_body(self.usage, end=True))
         assert self.counted(sidecar, "answered_prompt_tokens_total") == 400
         assert self.counted(sidecar, "hit_prediction_error_count") == 0
 
-    def test_are_not_counted_where_nothing_was_predicted(self) -> None:
+    def test_have_no_prediction_error_without_a_prediction(self) -> None:
         sidecar = Sidecar()
         self.serve(sidecar, response_body(self.usage, end=True))
         assert self.counted(sidecar, "answered_prompt_tokens_total") == -1
 
 
-def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_prompts_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     secret = "a very private matter"
     with caplog.at_level(logging.DEBUG, "extproc"):
         for model in ("llama", "gpt"):
@@ -289,7 +287,7 @@ def test_no_prompt_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert all(secret not in str(record.__dict__) for record in caplog.records)
 
 
-def test_an_operator_learns_once_that_responses_keep_the_servers_name(
+def test_warns_once_that_responses_keep_the_servers_model_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     spec = model_spec("kept-name", aliases=["llama"])

@@ -52,7 +52,7 @@ class EchoClient(GrpcClient):
         return super().call(path, content_type=content_type)
 
 
-def test_a_call_is_answered_message_by_message_and_ends_with_its_peer() -> None:
+def test_call_is_answered_message_by_message_and_ends_with_the_client() -> None:
     client = EchoClient()
     stream = client.call()
     answer = client.send(stream, b"one")
@@ -65,13 +65,13 @@ def test_a_call_is_answered_message_by_message_and_ends_with_its_peer() -> None:
     assert client.open_calls == []
 
 
-def test_a_call_without_an_answer_ends_with_headers_alone() -> None:
+def test_call_without_responses_ends_with_headers_only() -> None:
     client = EchoClient()
     answer = client.send(client.call(), b"quiet", last=True)
     assert (answer.messages, answer.status, answer.trailers) == ([], Status.OK, {})
 
 
-def test_a_call_that_its_peer_breaks_off_is_closed() -> None:
+def test_call_is_closed_when_the_client_resets_it() -> None:
     client = EchoClient()
     stream = client.call()
     client.send(stream, b"one")
@@ -81,7 +81,7 @@ def test_a_call_that_its_peer_breaks_off_is_closed() -> None:
     assert client.open_calls == []
 
 
-def test_a_call_that_its_peer_ends_and_breaks_off_at_once_is_closed_without_a_word() -> None:
+def test_call_that_the_client_ends_and_resets_at_once_is_closed_silently() -> None:
     # As Envoy does with each request: the trailers would wake it up for nothing.
     client = EchoClient()
     stream = client.call()
@@ -93,7 +93,7 @@ def test_a_call_that_its_peer_ends_and_breaks_off_at_once_is_closed_without_a_wo
     assert client.open_calls == []
 
 
-def test_all_calls_are_closed_when_the_peer_is_gone() -> None:
+def test_all_calls_are_closed_when_the_connection_is_lost() -> None:
     client = EchoClient()
     for _ in range(3):
         client.send(client.call(), b"one")
@@ -103,7 +103,7 @@ def test_all_calls_are_closed_when_the_peer_is_gone() -> None:
     assert client.open_calls == []
 
 
-def test_all_calls_are_closed_when_the_peer_breaks_the_protocol() -> None:
+def test_all_calls_are_closed_after_a_protocol_error() -> None:
     client = EchoClient()
     client.send(client.call(), b"one")
     client.server.receive(b"\0\0\0\0\0\0\0\0\0", 0.0)  # DATA of no stream
@@ -112,7 +112,7 @@ def test_all_calls_are_closed_when_the_peer_breaks_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_refusal_ends_the_call_with_its_status_and_words(answered: bool) -> None:
+def test_call_error_ends_the_call_with_its_status_and_message(answered: bool) -> None:
     client = EchoClient()
     stream = client.call()
     if answered:
@@ -124,7 +124,7 @@ def test_a_refusal_ends_the_call_with_its_status_and_words(answered: bool) -> No
     assert client.open_calls == []
 
 
-def test_an_error_of_ours_ends_its_call_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_handler_exception_ends_only_its_own_call(caplog: pytest.LogCaptureFixture) -> None:
     client = EchoClient()
     other = client.call()
     with caplog.at_level(logging.ERROR):
@@ -135,7 +135,7 @@ def test_an_error_of_ours_ends_its_call_and_no_other(caplog: pytest.LogCaptureFi
     assert client.send(other, b"one").messages == [b"one"]
 
 
-def test_a_compressed_message_is_not_understood() -> None:
+def test_compressed_message_is_unimplemented() -> None:
     client = EchoClient()
     stream = client.call()
     client.h2.send_data(stream, b"\1\0\0\0\1x")
@@ -143,18 +143,18 @@ def test_a_compressed_message_is_not_understood() -> None:
     assert client.results[stream].status is Status.UNIMPLEMENTED
 
 
-def test_a_method_that_there_is_not_is_unimplemented() -> None:
+def test_unknown_method_is_unimplemented() -> None:
     client = EchoClient()
     assert client.results[client.call("/lab.Echo/Other")].status is Status.UNIMPLEMENTED
 
 
-def test_what_is_not_grpc_is_told_so_in_http() -> None:
+def test_other_content_type_gets_http_415() -> None:
     client = EchoClient()
     answer = client.results[client.call(content_type="application/json")]
     assert (answer.headers, answer.ended) == ({":status": "415"}, True)
 
 
-def test_a_request_that_is_no_post_is_told_so_in_http() -> None:
+def test_other_http_method_gets_http_405() -> None:
     client = EchoClient()
     headers = [
         (b":method", b"CONNECT"),
@@ -168,14 +168,14 @@ def test_a_request_that_is_no_post_is_told_so_in_http() -> None:
     assert b"405" in client.server.take()
 
 
-def test_an_answer_to_no_ping_means_nothing() -> None:
+def test_unexpected_ping_acknowledgement_is_ignored() -> None:
     client = EchoClient()
     stream = client.call()
     client.server.receive(_frame(0x6, 0x1, 0, b"12345678"), 0.0)
     assert client.send(stream, b"one").messages == [b"one"]
 
 
-def test_an_error_of_ours_at_the_end_of_a_call_ends_no_other(
+def test_exception_in_close_ends_no_other_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = EchoClient()
@@ -192,8 +192,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-class TestAPeerThatDoesNotReadItsAnswers:
-    def test_may_not_send_without_end(self) -> None:
+class TestClientThatDoesNotRead:
+    def test_cannot_send_without_limit(self) -> None:
         client = EchoClient(reads=False)
         stream = client.call()
         sent = 0
@@ -203,7 +203,7 @@ class TestAPeerThatDoesNotReadItsAnswers:
             assert sent < 2_000_000, "nothing holds it up"
         assert sent > 250_000
 
-    def test_does_not_hold_others_up(self) -> None:
+    def test_does_not_block_other_calls(self) -> None:
         client = EchoClient(reads=False)
         stalled = client.call()
         while client.h2.local_flow_control_window(stalled) > 10_000:
@@ -211,7 +211,7 @@ class TestAPeerThatDoesNotReadItsAnswers:
         client.h2.increment_flow_control_window(1 << 20)  # of the connection
         assert client.send(client.call(), b"one").messages == [b"one"]
 
-    def test_goes_on_when_it_has_read(self) -> None:
+    def test_continues_after_reading(self) -> None:
         client = EchoClient(reads=False)
         stream = client.call()
         messages = 0
@@ -233,7 +233,7 @@ class TestHealth:
         found = (HealthCheckResponse.FromString(message).status for message in answer.messages)
         return [names.Name(status) for status in found]
 
-    def test_is_asked_once(self) -> None:
+    def test_check_returns_the_status(self) -> None:
         client = EchoClient()
         asked = HealthCheckRequest(service="").SerializeToString()
         for serving, status in ((False, "NOT_SERVING"), (True, "SERVING")):
@@ -241,12 +241,12 @@ class TestHealth:
             answer = client.send(client.call(CHECK), asked, last=True)
             assert (self.statuses(answer), answer.status) == ([status], Status.OK)
 
-    def test_of_what_we_do_not_know_is_not_found(self) -> None:
+    def test_check_of_unknown_service_is_not_found(self) -> None:
         client = EchoClient()
         asked = HealthCheckRequest(service="other").SerializeToString()
         assert client.send(client.call(CHECK), asked, last=True).status is Status.NOT_FOUND
 
-    def test_is_told_to_those_who_watch_until_they_go(self) -> None:
+    def test_watch_receives_changes_until_it_ends(self) -> None:
         client = EchoClient()
         asked = HealthCheckRequest(service="readiness").SerializeToString()
         stream = client.call(WATCH)
@@ -259,17 +259,17 @@ class TestHealth:
         client.health.set_serving(False)
         assert self.statuses(answer) == ["NOT_SERVING", "SERVING"]
 
-    def test_of_what_we_do_not_know_may_be_watched(self) -> None:
+    def test_watch_of_unknown_service_reports_service_unknown(self) -> None:
         client = EchoClient()
         asked = HealthCheckRequest(service="other").SerializeToString()
         assert self.statuses(client.send(client.call(WATCH), asked)) == ["SERVICE_UNKNOWN"]
 
-    def test_is_not_asked_with_garbage(self) -> None:
+    def test_garbled_request_is_an_invalid_argument(self) -> None:
         client = EchoClient()
         assert client.send(client.call(CHECK), b"\xff").status is Status.INVALID_ARGUMENT
 
 
-def test_a_message_that_answers_none_is_sent_at_once() -> None:
+def test_pushed_message_is_sent_at_once() -> None:
     said: list[Send] = []
 
     class Silent:

@@ -108,7 +108,7 @@ def play(loop_factory: Callable[[], asyncio.AbstractEventLoop], pair: KeyPair | 
     return in_a_loop
 
 
-def test_one_that_sends_without_a_pause_is_read_in_turns_with_the_others(
+def test_connection_that_sends_constantly_is_read_in_turns_with_others(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts the reads of a full connection before another's, all being ready at once."""
@@ -186,9 +186,7 @@ def test_closed_connections_are_freed_without_the_collector(play: Play) -> None:
         gc.enable()
 
 
-def test_one_that_does_not_begin_to_speak_is_closed(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_without_preface_is_closed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_connection, "GREETING_SECONDS", 0.3)
 
     async def scene(server: Server) -> None:
@@ -208,7 +206,7 @@ def test_one_that_does_not_begin_to_speak_is_closed(
     play(scene)
 
 
-def test_one_that_does_not_finish_the_tls_handshake_is_closed(
+def test_connection_with_unfinished_tls_handshake_is_closed(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,12 +237,12 @@ def test_one_that_does_not_finish_the_tls_handshake_is_closed(
 
 
 @pytest.mark.parametrize("most", [4])
-class TestBeyondTheMostConnections:
+class TestConnectionLimit:
     @pytest.fixture(autouse=True)
     def _few(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
         monkeypatch.setattr(fast_server, "MOST_CONNECTIONS", most)
 
-    def test_one_that_never_spoke_makes_room(self, play: Play) -> None:
+    def test_closes_a_connection_without_preface_for_a_new_one(self, play: Play) -> None:
         async def scene(server: Server) -> None:
             kept = await server.connect(GREETING)
             silent = [await server.connect() for _ in range(3)]
@@ -259,7 +257,7 @@ class TestBeyondTheMostConnections:
 
         play(scene)
 
-    def test_one_that_was_idle_longest_makes_room_and_none_with_a_call(self, play: Play) -> None:
+    def test_closes_the_longest_idle_connection_and_none_with_a_call(self, play: Play) -> None:
         async def scene(server: Server) -> None:
             await server.server.set_serving(True)
             opened = [await server.connect(GREETING, CALL)]
@@ -284,7 +282,7 @@ class TestBeyondTheMostConnections:
 
         play(scene)
 
-    def test_the_newcomer_is_refused_if_all_have_calls(self, play: Play) -> None:
+    def test_refuses_a_new_connection_if_all_have_calls(self, play: Play) -> None:
         async def scene(server: Server) -> None:
             await server.server.set_serving(True)
             opened = [await server.connect(GREETING, CALL) for _ in range(4)]
@@ -303,7 +301,7 @@ class TestBeyondTheMostConnections:
         play(scene)
 
 
-def test_half_of_the_files_stay_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_may_use_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((64, 32), (1_024, 512), (1 << 20, 2_048), (resource.RLIM_INFINITY, 2_048)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert fast_server._most_connections() == most

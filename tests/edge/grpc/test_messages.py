@@ -17,14 +17,12 @@ def fed(*pieces: bytes) -> list[bytes]:
     return [message for piece in pieces for message in messages.feed(piece)]
 
 
-def test_a_message_has_its_length_before_it() -> None:
+def test_framed_message_begins_with_its_length() -> None:
     assert framed(b"abc") == b"\0\0\0\0\3abc"
 
 
 @given(st.lists(st.binary(max_size=300)), st.data())
-def test_messages_are_found_however_they_are_cut(
-    messages: list[bytes], data: st.DataObject
-) -> None:
+def test_messages_are_found_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(map(framed, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
     places = [0, *cuts, len(whole)]
@@ -32,14 +30,14 @@ def test_messages_are_found_however_they_are_cut(
     assert fed(*pieces) == messages
 
 
-def test_a_message_is_told_as_soon_as_it_is_whole() -> None:
+def test_message_is_returned_as_soon_as_it_is_complete() -> None:
     messages = Messages()
     assert not messages.feed(framed(b"abc")[:-1])
     assert messages.feed(b"c" + framed(b"de")[:3]) == [b"abc"]
     assert messages.feed(framed(b"de")[3:]) == [b"de"]
 
 
-def test_a_long_message_is_put_together_once_and_not_with_each_piece() -> None:
+def test_long_message_is_joined_only_once() -> None:
     messages = Messages()
     whole = framed(bytes(1 << 20))
     for start in range(0, len(whole) - 1, 100):
@@ -57,14 +55,14 @@ def test_a_long_message_is_put_together_once_and_not_with_each_piece() -> None:
     ],
     ids=["compressed", "a flag to come", "too long"],
 )
-def test_what_is_not_understood_ends_the_call_at_its_prefix(prefix: bytes, status: Status) -> None:
+def test_unsupported_prefix_raises_call_error(prefix: bytes, status: Status) -> None:
     with pytest.raises(CallError) as error:
         fed(framed(b"abc") + prefix)
     assert error.value.status is status
 
 
 @given(st.lists(st.binary(max_size=50)))
-def test_any_bytes_are_messages_or_end_the_call(pieces: list[bytes]) -> None:
+def test_any_bytes_yield_messages_or_call_error(pieces: list[bytes]) -> None:
     try:
         found = fed(*pieces)
     except CallError:

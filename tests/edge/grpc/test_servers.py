@@ -101,9 +101,7 @@ async def routed(channel: Any, content: str = "hello") -> Stream:
     return stream
 
 
-async def test_a_request_is_served_from_its_headers_to_its_end(
-    channel: Any, sidecar: Sidecar
-) -> None:
+async def test_serves_a_request_from_its_headers_to_its_end(channel: Any, sidecar: Sidecar) -> None:
     stream = await routed(channel)
     assert sidecar.in_flight == 1
     assert (await stream.send(response_trailers())).kind == "response_trailers"
@@ -111,15 +109,13 @@ async def test_a_request_is_served_from_its_headers_to_its_end(
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-async def test_a_refusal_comes_as_an_immediate_response(channel: Any) -> None:
+async def test_refusal_is_an_immediate_response(channel: Any) -> None:
     stream = Stream(channel)
     assert (await stream.send(request_headers("/nowhere"))).error == (404, "unknown_path")
     assert await stream.end() is grpc.StatusCode.OK
 
 
-async def test_bytes_that_are_no_message_are_an_invalid_argument(
-    channel: Any, sidecar: Sidecar
-) -> None:
+async def test_garbled_message_is_an_invalid_argument(channel: Any, sidecar: Sidecar) -> None:
     stream = await routed(channel)
     await stream.call.write(b"garbage")
     async with asyncio.timeout(10):
@@ -128,7 +124,7 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(
     await (await routed(channel)).end()
 
 
-async def test_a_cancelled_stream_gives_its_lease_back(channel: Any, sidecar: Sidecar) -> None:
+async def test_cancelled_stream_returns_its_lease(channel: Any, sidecar: Sidecar) -> None:
     kept, cancelled = await routed(channel), await routed(channel, "other")
     assert sidecar.in_flight == 2
     cancelled.call.cancel()
@@ -137,7 +133,7 @@ async def test_a_cancelled_stream_gives_its_lease_back(channel: Any, sidecar: Si
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-async def test_a_connection_that_breaks_gives_all_its_leases_back(
+async def test_broken_connection_returns_all_its_leases(
     address: str, server: Server, sidecar: Sidecar
 ) -> None:
     channel = grpc.aio.insecure_channel(address)
@@ -148,21 +144,21 @@ async def test_a_connection_that_breaks_gives_all_its_leases_back(
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-async def test_many_streams_run_side_by_side(channel: Any, sidecar: Sidecar) -> None:
+async def test_serves_many_streams_at_once(channel: Any, sidecar: Sidecar) -> None:
     streams = await asyncio.gather(*(routed(channel, f"chat {i}") for i in range(50)))
     assert sidecar.in_flight == 50
     assert await asyncio.gather(*(s.end() for s in streams)) == [grpc.StatusCode.OK] * 50
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-async def test_a_body_may_be_large(channel: Any) -> None:
+async def test_accepts_large_bodies(channel: Any) -> None:
     stream = Stream(channel)
     await stream.send(request_headers())
     reply = await stream.send(request_body(chat_request("llama", "x" * 16_000_000)))
     assert reply.headers["x-target-endpoint"] in TWO_ADDRESSES
 
 
-async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
+async def test_drain_lets_open_streams_end_and_accepts_no_new_ones(
     channel: Any, server: Server, sidecar: Sidecar, address: str
 ) -> None:
     running = await routed(channel)
@@ -188,7 +184,7 @@ async def test_a_drain_lets_running_streams_end_and_takes_no_new_ones(
 
 
 @pytest.mark.parametrize("transport", [FastServer])
-async def test_a_drain_does_not_wait_for_those_who_only_watch(
+async def test_drain_does_not_wait_for_health_watches(
     channel: Any, server: Server, sidecar: Sidecar
 ) -> None:
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -198,7 +194,7 @@ async def test_a_drain_does_not_wait_for_those_who_only_watch(
         assert await watch.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_back(
+async def test_stream_that_exceeds_the_grace_period_ends_and_returns_its_lease(
     channel: Any, server: Server, sidecar: Sidecar
 ) -> None:
     await routed(channel)
@@ -207,7 +203,9 @@ async def test_a_stream_that_outlives_the_grace_is_ended_and_its_lease_given_bac
 
 
 @pytest.mark.parametrize("service", ["", SERVICE, "readiness"])
-async def test_health_says_whether_we_serve(service: str, channel: Any, server: Server) -> None:
+async def test_health_reports_if_the_service_is_serving(
+    service: str, channel: Any, server: Server
+) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     serving = health_pb2.HealthCheckResponse
@@ -216,9 +214,7 @@ async def test_health_says_whether_we_serve(service: str, channel: Any, server: 
     assert (await health.Check(request)).status == serving.NOT_SERVING
 
 
-async def test_health_says_that_we_live_whether_we_serve_or_not(
-    channel: Any, server: Server
-) -> None:
+async def test_liveness_is_always_serving(channel: Any, server: Server) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for serving in (True, False):
         await server.set_serving(serving)
@@ -226,7 +222,7 @@ async def test_health_says_that_we_live_whether_we_serve_or_not(
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_a_stream_ends_at_once_with_unavailable_while_we_do_not_serve(
+async def test_stream_ends_with_unavailable_while_not_serving(
     channel: Any, server: Server, sidecar: Sidecar
 ) -> None:
     running = await routed(channel)
@@ -241,12 +237,12 @@ async def test_a_stream_ends_at_once_with_unavailable_while_we_do_not_serve(
     assert await running.end() is grpc.StatusCode.OK
 
 
-async def test_a_server_that_never_started_stops(sidecar: Sidecar, transport: Transport) -> None:
+async def test_stop_without_start_does_nothing(sidecar: Sidecar, transport: Transport) -> None:
     async with asyncio.timeout(10):
         await transport(sidecar.processor).stop(0)
 
 
-async def test_bodies_are_streamed_back_as_they_come(channel: Any, sidecar: Sidecar) -> None:
+async def test_streams_bodies_back_as_they_arrive(channel: Any, sidecar: Sidecar) -> None:
     stream = Stream(channel)
     # The salt comes first, because a decision by the beginning of a body waits for it.
     body = json.dumps({"cache_salt": "s", **chat_request("llama", "x" * 1000)}).encode()
@@ -277,7 +273,7 @@ async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], gr
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 5_000_000])
-async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_the_end(
+async def test_client_that_ends_its_half_first_gets_all_replies_and_the_status(
     channel: Any, sidecar: Sidecar, size: int
 ) -> None:
     body = request_body(chat_request("llama", "x" * size))
@@ -288,7 +284,7 @@ async def test_a_peer_that_ends_its_half_before_it_reads_gets_all_answers_and_th
     await eventually(lambda: sidecar.in_flight == 0)
 
 
-async def test_a_peer_that_ends_its_half_before_it_reads_gets_a_refusal_too(channel: Any) -> None:
+async def test_client_that_ends_its_half_first_gets_a_refusal(channel: Any) -> None:
     body = request_body(chat_request("gpt", "hello"))
     (reply,), code = await asked_at_once(channel, headers_without_path(), body)
     assert reply.error == (404, "model_not_found")
@@ -298,14 +294,12 @@ async def test_a_peer_that_ends_its_half_before_it_reads_gets_a_refusal_too(chan
     assert code is grpc.StatusCode.OK
 
 
-async def test_a_method_that_is_not_ours_is_unimplemented(channel: Any) -> None:
+async def test_unknown_method_is_unimplemented(channel: Any) -> None:
     call = channel.stream_stream(f"/{SERVICE}/Other")()
     assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_port_that_is_taken_is_an_error_of_the_operating_system(
-    sidecar: Sidecar, transport: Transport
-) -> None:
+async def test_port_in_use_raises_os_error(sidecar: Sidecar, transport: Transport) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

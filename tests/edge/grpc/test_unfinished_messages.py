@@ -116,7 +116,7 @@ def in_turns() -> Callable[[list[int]], int]:
     return lambda ready: ready[next(turn) % len(ready)]
 
 
-def test_hundreds_of_large_messages_at_once_all_become_complete_in_bounded_memory() -> None:
+def test_hundreds_of_large_messages_complete_in_bounded_memory() -> None:
     client = Client()
     streams = range(3, 1_003, 2)
     for stream in streams:
@@ -129,7 +129,7 @@ def test_hundreds_of_large_messages_at_once_all_become_complete_in_bounded_memor
     assert client.server._unfinished.size == 0
 
 
-def test_a_few_large_messages_are_not_held_up() -> None:
+def test_few_large_messages_are_not_delayed() -> None:
     client = Client()
     for stream in (3, 5, 7):
         client.open(stream, 2 * MIB)
@@ -139,7 +139,7 @@ def test_a_few_large_messages_are_not_held_up() -> None:
     assert len(client.answers) == 3
 
 
-def test_beyond_the_allowance_the_messages_that_began_first_go_first() -> None:
+def test_above_the_limit_the_first_messages_continue_first() -> None:
     client = Client(unfinished=8 * MIB)
     for stream in (3, 5, 7, 9):
         client.open(stream, 8 * MIB)
@@ -150,9 +150,7 @@ def test_beyond_the_allowance_the_messages_that_began_first_go_first() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 300_000), min_size=1, max_size=30), st.randoms())
-def test_whichever_stream_the_peer_prefers_all_messages_become_complete(
-    sizes: list[int], random: Random
-) -> None:
+def test_all_messages_complete_in_any_order_of_sending(sizes: list[int], random: Random) -> None:
     client = Client(unfinished=100_000, most=100 * MIB)
     for number, size in enumerate(sizes):
         client.open(2 * number + 3, size)
@@ -162,7 +160,7 @@ def test_whichever_stream_the_peer_prefers_all_messages_become_complete(
     assert client.server._unfinished.size == 0
 
 
-def test_first_messages_that_never_end_let_the_next_one_go_when_their_streams_are_over() -> None:
+def test_next_messages_continue_when_the_first_streams_end_unfinished() -> None:
     client = Client(unfinished=100_000)
     for stream in (3, 5):
         client.open(stream, 8 * MIB)
@@ -181,7 +179,7 @@ def test_first_messages_that_never_end_let_the_next_one_go_when_their_streams_ar
     assert client.answers[7] == b"500000"
 
 
-def test_windows_are_narrow_under_pressure_and_wide_again_after_it() -> None:
+def test_windows_are_narrow_under_pressure_and_restored_afterwards() -> None:
     client = Client()
     for stream in range(3, 203, 2):
         client.open(stream, MIB)
@@ -196,7 +194,7 @@ def test_windows_are_narrow_under_pressure_and_wide_again_after_it() -> None:
     assert client.refused == set()
 
 
-def test_what_many_streams_leave_unfinished_is_bounded_and_the_last_ones_are_refused() -> None:
+def test_unfinished_bytes_are_bounded_and_the_last_messages_refused() -> None:
     client = Client()
     client.acknowledges = False
     for stream in range(3, 4_003, 2):
@@ -211,7 +209,7 @@ def test_what_many_streams_leave_unfinished_is_bounded_and_the_last_ones_are_ref
     assert 3 not in client.refused
 
 
-def test_small_messages_are_answered_beside_unfinished_ones() -> None:
+def test_small_messages_are_answered_while_others_are_unfinished() -> None:
     client = Client()
     for stream in range(3, 1_003, 2):
         client.open(stream, MOST_BYTES)
@@ -223,7 +221,7 @@ def test_small_messages_are_answered_beside_unfinished_ones() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 100])
-def test_a_message_in_tiny_pieces_takes_no_more_memory_than_its_bytes(size: int) -> None:
+def test_message_in_tiny_pieces_takes_no_more_memory_than_its_bytes(size: int) -> None:
     client = Client()
     client.open(3, MIB)
     (call,) = client.server._calls.values()
@@ -234,7 +232,7 @@ def test_a_message_in_tiny_pieces_takes_no_more_memory_than_its_bytes(size: int)
     assert len(call.messages._pieces) == 1
 
 
-def test_a_message_that_is_cut_off_by_the_end_of_its_stream_is_an_error() -> None:
+def test_message_cut_off_by_the_end_of_its_stream_is_an_error() -> None:
     client = Client()
     client.server.receive(
         wire.headers(3, REQUEST) + wire.data(3, framed(b"hello")[:-1], end=True), 0.0

@@ -11,15 +11,15 @@ from tests.edge.http2.client import DONE, Http2Client, updates_of
 from tests.edge.http2.wire import frame
 
 
-class TestTheBeginning:
-    def test_is_our_settings_and_a_large_window_before_the_peer_says_anything(self) -> None:
+class TestPreface:
+    def test_sends_settings_and_a_large_window_first(self) -> None:
         settings, update = Http2Client(greet=False).received()
         assert isinstance(settings, SettingsFrame)
         assert settings.settings == {1: 0, 3: 20_000, 4: 262_144, 5: 16_384, 6: 65_536}
         assert updates_of([update]) == [(0, 16_777_216 - 65_535)]
 
     @pytest.mark.parametrize("size", [1, 5, 100])
-    def test_of_the_peer_may_come_in_any_pieces(self, size: int) -> None:
+    def test_accepts_the_clients_preface_in_any_pieces(self, size: int) -> None:
         client = Http2Client(greet=False)
         whole = wire.PREFACE + wire.settings() + wire.headers(1)
         for at in range(0, len(whole), size):
@@ -27,13 +27,13 @@ class TestTheBeginning:
         assert isinstance(events[0], Opened)
 
     @pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\n\r\n", b"P", b"PRJ", b"\x16\x03\x01"])
-    def test_that_is_not_http2_ends_it_at_the_first_wrong_byte(self, nonsense: bytes) -> None:
+    def test_wrong_byte_ends_the_connection(self, nonsense: bytes) -> None:
         client = Http2Client(greet=False)
         client.send(nonsense)
         assert client.connection.closed == (nonsense != b"P")
 
     @pytest.mark.parametrize("first", [wire.ping(), wire.headers(1), wire.SETTINGS_ACK])
-    def test_without_settings_ends_it(self, first: bytes) -> None:
+    def test_without_settings_ends_the_connection(self, first: bytes) -> None:
         client = Http2Client(greet=False)
         client.send(wire.PREFACE, first)
         assert client.fault_code() == wire.PROTOCOL_ERROR
@@ -74,14 +74,14 @@ class TestTheBeginning:
         pytest.param(frame(wire.HEADERS, 0xC, 3, b"\3ab"), wire.PROTOCOL_ERROR, id="long padding"),
     ],
 )
-def test_a_frame_out_of_order_or_shape_ends_the_connection(bad: bytes, code: int) -> None:
+def test_misplaced_or_malformed_frame_ends_the_connection(bad: bytes, code: int) -> None:
     client = Http2Client()
     client.send(bad)
     assert client.fault_code() == code
 
 
-class TestAFault:
-    def test_comes_after_what_was_right_and_resets_every_open_stream(self) -> None:
+class TestConnectionFault:
+    def test_handles_earlier_frames_and_resets_every_open_stream(self) -> None:
         client = Http2Client()
         client.open(3, 5)
         client.connection.sender.end(3, DONE)
@@ -90,7 +90,7 @@ class TestAFault:
         assert events[1:] == [Reset(5, wire.PROTOCOL_ERROR), Reset(7, wire.PROTOCOL_ERROR)]
         assert wire.faults(client.received()) == [(7, wire.PROTOCOL_ERROR)]
 
-    def test_makes_every_call_do_nothing(self) -> None:
+    def test_makes_later_calls_do_nothing(self) -> None:
         client = Http2Client()
         client.open(3)
         client.send(wire.data(0))
@@ -107,21 +107,21 @@ class TestAFault:
         assert connection.lost() == []
 
 
-class TestAPing:
-    def test_is_answered_with_its_bytes(self) -> None:
+class TestPing:
+    def test_is_acknowledged_with_its_payload(self) -> None:
         client = Http2Client()
         client.send(wire.ping(b"abcdefgh"))
         (answer,) = client.received()
         assert isinstance(answer, PingFrame)
         assert (answer.opaque_data, set(answer.flags)) == (b"abcdefgh", {"ACK"})
 
-    def test_that_nobody_sent_may_be_answered(self) -> None:
+    def test_unexpected_acknowledgement_is_ignored(self) -> None:
         client = Http2Client()
         assert client.send(wire.ping(b"abcdefgh", ack=True)) == []
         assert client.received() == []
 
 
-class TestWhatIsNotKnown:
+class TestUnknown:
     @pytest.mark.parametrize("kind", [0xA, 0x10, 0xFF])
     @pytest.mark.parametrize("stream", [0, 1, 99])
     def test_is_ignored(self, kind: int, stream: int) -> None:
@@ -129,14 +129,14 @@ class TestWhatIsNotKnown:
         assert client.send(frame(kind, 0xFF, stream, b"anything")) == []
         assert client.received() == []
 
-    def test_is_ignored_of_flags_and_of_the_reserved_bit(self) -> None:
+    def test_flags_and_the_reserved_bit_are_ignored(self) -> None:
         client = Http2Client()
         events = client.send(frame(wire.HEADERS, 0xD6 & ~wire.PADDED, 0x8000_0003, wire.block()))
         assert [event.stream for event in events if isinstance(event, Opened)] == [3]
 
 
-class TestATransportThatIsGone:
-    def test_resets_what_is_open(self) -> None:
+class TestLostTransport:
+    def test_resets_open_streams(self) -> None:
         client = Http2Client()
         client.open(3, 5)
         client.connection.sender.send(3, bytes(100_000))
@@ -146,7 +146,7 @@ class TestATransportThatIsGone:
         assert client.connection.lost() == []
 
 
-class TestALimit:
+class TestLimits:
     @pytest.mark.parametrize(
         "wrong",
         [
@@ -156,6 +156,6 @@ class TestALimit:
             {"frame_size": 2**24},
         ],
     )
-    def test_that_the_protocol_does_not_allow_is_refused(self, wrong: dict[str, int]) -> None:
+    def test_refuse_values_that_the_protocol_forbids(self, wrong: dict[str, int]) -> None:
         with pytest.raises(ValueError, match="from"):
             Limits(**wrong)

@@ -11,8 +11,8 @@ from tests.edge.http2.client import DONE, Http2Client
 ANY = 2**31 - 1
 
 
-class TestGoingAway:
-    def test_is_announced_first_and_concluded_when_the_peer_has_heard(self) -> None:
+class TestGoAway:
+    def test_is_announced_first_and_concluded_after_the_peers_acknowledgement(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.go_away()
@@ -23,7 +23,7 @@ class TestGoingAway:
         assert client.send(wire.ping(question.opaque_data, ack=True)) == []
         assert wire.faults(client.received()) == [(5, wire.NO_ERROR)]
 
-    def test_is_concluded_by_a_second_call_too_and_once_only(self) -> None:
+    def test_is_concluded_once_by_a_second_call(self) -> None:
         client = Http2Client()
         for _ in range(3):
             client.connection.go_away()
@@ -33,7 +33,7 @@ class TestGoingAway:
         client.send(wire.ping(question.opaque_data, ack=True))
         assert client.received() == []
 
-    def test_refuses_later_streams_and_lets_the_others_go_on(self) -> None:
+    def test_refuses_later_streams_and_serves_open_ones(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.go_away()
@@ -42,7 +42,7 @@ class TestGoingAway:
         assert client.send(wire.headers(5), wire.data(3, b"x")) == [Data(3, b"x")]
         assert wire.resets(client.received()) == [(5, wire.REFUSED_STREAM)]
 
-    def test_is_over_when_no_stream_is_left(self) -> None:
+    def test_is_drained_when_no_stream_is_left(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.go_away()
@@ -63,8 +63,8 @@ class TestGoingAway:
         assert wire.faults(client.received()) == [(1, wire.PROTOCOL_ERROR)]
 
 
-class TestAPeerThatGoesAway:
-    def test_has_its_streams_go_on_and_opens_no_more(self) -> None:
+class TestClientGoAway:
+    def test_keeps_open_streams_and_refuses_new_ones(self) -> None:
         client = Http2Client()
         client.open(3)
         client.send(wire.goaway())
@@ -75,7 +75,7 @@ class TestAPeerThatGoesAway:
         assert client.connection.closed
         assert len(client.received()) == 2
 
-    def test_with_no_stream_left_has_closed_the_connection_in_order(self) -> None:
+    def test_closes_the_connection_when_no_stream_is_left(self) -> None:
         client = Http2Client()
         client.send(wire.goaway())
         assert client.connection.closed

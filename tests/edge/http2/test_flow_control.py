@@ -13,7 +13,7 @@ INITIAL_WINDOW = 4
 SMALL = Limits(stream_window=100_000, connection_window=200_000)
 
 
-class TestWhatWeSend:
+class TestSending:
     def test_waits_for_the_streams_window(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 5)])
         client.open(3)
@@ -37,7 +37,7 @@ class TestWhatWeSend:
         client.send(wire.window_update(0, 4))
         assert data_of(client.received(), 3) == b"more"
 
-    def test_stays_in_order_behind_what_waits(self) -> None:
+    def test_stays_in_order_after_queued_data(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
         client.open(3)
         client.connection.sender.send(3, b"one")
@@ -51,7 +51,7 @@ class TestWhatWeSend:
         assert "END_STREAM" in trailers.flags
         assert client.connection.streams.open == {}
 
-    def test_goes_when_the_initial_window_grows(self) -> None:
+    def test_continues_when_the_initial_window_grows(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 2)])
         client.open(3, 5)
         client.connection.sender.send(3, b"abc")
@@ -61,7 +61,7 @@ class TestWhatWeSend:
         found = client.received()
         assert (data_of(found, 3), data_of(found, 5)) == (b"c", b"f")
 
-    def test_goes_after_our_word_that_we_know_of_the_larger_window(self) -> None:
+    def test_follows_the_acknowledgement_of_the_larger_window(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 0)])
         client.open(3)
         client.connection.sender.send(3, b"abc")
@@ -70,7 +70,7 @@ class TestWhatWeSend:
         assert acknowledgement.type == wire.SETTINGS
         assert data_of([data], 3) == b"abc"
 
-    def test_waits_until_a_window_that_shrank_below_zero_is_open_again(self) -> None:
+    def test_waits_until_a_negative_window_is_open_again(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 10)])
         client.open(3)
         client.connection.sender.send(3, b"12345678")
@@ -82,7 +82,7 @@ class TestWhatWeSend:
         client.send(wire.window_update(3, 1))
         assert data_of(client.received(), 3) == b"x"
 
-    def test_leaves_the_line_when_its_own_window_is_taken_back(self) -> None:
+    def test_leaves_the_line_when_the_streams_window_shrinks(self) -> None:
         client = Http2Client()
         client.open(3, 5)
         client.connection.sender.send(3, bytes(65_535))
@@ -93,7 +93,7 @@ class TestWhatWeSend:
         client.send(wire.window_update(5, 5))
         assert data_of(client.received(), 5) == b"hello"
 
-    def test_is_sent_in_turns_when_the_connections_window_opens(self) -> None:
+    def test_streams_take_turns_when_the_connections_window_opens(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
         client.open(3, 5, 7, 9)
         client.connection.sender.send(3, bytes(65_535))
@@ -105,7 +105,7 @@ class TestWhatWeSend:
         turns = [frame.stream_id for frame in client.received() if isinstance(frame, DataFrame)]
         assert turns == [5, 7, 9, 5, 7, 9, 5, 7, 9]
 
-    def test_costs_nothing_of_streams_that_have_nothing_to_send(self) -> None:
+    def test_streams_without_data_are_not_in_the_line(self) -> None:
         client = Http2Client()
         client.open(*range(3, 2_003, 2))
         client.connection.sender.send(3, bytes(65_536))
@@ -113,7 +113,7 @@ class TestWhatWeSend:
         client.send(wire.window_update(3, 1))
         assert list(client.connection.streams.waiting) == [3]
 
-    def test_leaves_nothing_behind_when_its_stream_is_broken_off(self) -> None:
+    def test_reset_stream_leaves_the_line(self) -> None:
         client = Http2Client(settings=[(INITIAL_WINDOW, 1_000_000)])
         client.open(3, 5)
         client.connection.sender.send(3, bytes(65_535))
@@ -124,8 +124,8 @@ class TestWhatWeSend:
         assert len(client.connection.streams.waiting) == 0
 
 
-class TestWhatThePeerMaySend:
-    def test_is_opened_again_by_halves_as_it_is_consumed(self) -> None:
+class TestReceiveWindow:
+    def test_opens_again_when_half_is_consumed(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         for _ in range(5):
@@ -137,7 +137,7 @@ class TestWhatThePeerMaySend:
         client.connection.windows.consumed(3, 10_000)
         assert updates_of(client.received()) == [(3, 50_000)]
 
-    def test_is_opened_again_for_the_connection_too(self) -> None:
+    def test_of_the_connection_opens_again(self) -> None:
         client = Http2Client(SMALL)
         client.open(3, 5)
         for stream in (3, 5):
@@ -145,7 +145,7 @@ class TestWhatThePeerMaySend:
             client.connection.windows.consumed(stream, 50_000)
         assert updates_of(client.received()) == [(3, 50_000), (5, 50_000), (0, 100_000)]
 
-    def test_is_not_opened_for_more_than_came(self) -> None:
+    def test_does_not_open_for_more_than_was_received(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.connection.windows.consumed(3, 10**9)
@@ -154,14 +154,14 @@ class TestWhatThePeerMaySend:
         client.connection.windows.consumed(3, 10**9)
         assert updates_of(client.received()) == [(3, 60_000)]
 
-    def test_is_not_opened_on_a_stream_that_the_peer_has_ended(self) -> None:
+    def test_does_not_open_on_a_stream_that_the_client_has_ended(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(16_000), end=i == 5) for i in range(6)])
         client.connection.windows.consumed(3, 96_000)
         assert client.received() == []
 
-    def test_counts_padding_which_nobody_needs_to_consume(self) -> None:
+    def test_counts_padding_as_consumed(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         for _ in range(250):
@@ -169,7 +169,7 @@ class TestWhatThePeerMaySend:
         assert updates_of(client.received()) == [(3, 50_000)]
 
     @pytest.mark.parametrize("how", ["the peer's reset", "our reset", "our end"])
-    def test_of_a_stream_that_is_over_counts_as_consumed(self, how: str) -> None:
+    def test_data_of_a_closed_stream_counts_as_consumed(self, how: str) -> None:
         client = Http2Client(SMALL)
         for stream in (3, 5):
             client.open(stream)
@@ -183,7 +183,7 @@ class TestWhatThePeerMaySend:
                 client.connection.sender.end(stream, DONE)
         assert updates_of(client.received()) == [(0, 100_000)]
 
-    def test_is_what_was_not_consumed_only_when_its_answer_still_waits(self) -> None:
+    def test_data_of_an_ended_stream_is_held_only_while_its_response_waits(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 4)
@@ -199,7 +199,7 @@ class TestWhatThePeerMaySend:
         client.connection.sender.reset(5, wire.CANCEL)
         assert updates_of(client.received()) == [(0, 100_000)]
 
-    def test_is_held_by_answers_that_wait_even_after_our_end(self) -> None:
+    def test_data_is_held_while_responses_wait_after_our_end(self) -> None:
         client = Http2Client(SMALL, settings=[(INITIAL_WINDOW, 0)])
         for stream in (3, 5):
             client.open(stream)
@@ -212,7 +212,7 @@ class TestWhatThePeerMaySend:
         client.send(wire.window_update(3, 50_000), wire.window_update(5, 15_535))
         assert client.connection.windows.connection.consumed == 50_105
 
-    def test_is_not_more_than_the_streams_window(self) -> None:
+    def test_exceeding_the_streams_window_ends_the_connection(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 10)
@@ -220,7 +220,7 @@ class TestWhatThePeerMaySend:
         assert client.send(wire.data(3, b"x")) == [Reset(3, wire.FLOW_CONTROL_ERROR)]
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
-    def test_is_not_more_than_the_connections_window(self) -> None:
+    def test_exceeding_the_connections_window_ends_the_connection(self) -> None:
         client = Http2Client(SMALL)
         client.open(3, 5, 7)
         for stream in (3, 5):
@@ -228,7 +228,7 @@ class TestWhatThePeerMaySend:
         client.send(wire.data(7, b"x"))
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
-    def test_is_not_more_than_the_connections_window_on_closed_streams_either(self) -> None:
+    def test_closed_streams_count_for_the_connections_window(self) -> None:
         client = Http2Client(SMALL)
         client.open(3, 5, 7)
         for stream in (3, 5):
@@ -238,8 +238,8 @@ class TestWhatThePeerMaySend:
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
 
-class TestASmallerWindow:
-    def test_holds_for_open_streams_once_the_peer_has_acknowledged_it(self) -> None:
+class TestSetStreamWindow:
+    def test_applies_to_open_streams_after_the_acknowledgement(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.connection.set_stream_window(30_000)
@@ -252,7 +252,7 @@ class TestASmallerWindow:
         client.send(wire.data(3, b"x"))
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
-    def test_is_opened_again_as_far_as_it_goes(self) -> None:
+    def test_smaller_window_opens_again_to_its_size(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 5)
@@ -266,7 +266,7 @@ class TestASmallerWindow:
         client.send(wire.data(3, b"x"))
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
-    def test_is_opened_for_data_that_was_consumed_before(self) -> None:
+    def test_smaller_window_opens_for_data_consumed_before(self) -> None:
         client = Http2Client(SMALL)
         client.open(3)
         client.send(*[wire.data(3, bytes(10_000))] * 4)
@@ -276,7 +276,7 @@ class TestASmallerWindow:
         client.send(wire.SETTINGS_ACK)
         assert updates_of(client.received()) == [(3, 40_000)]
 
-    def test_holds_for_new_streams_and_may_be_taken_back(self) -> None:
+    def test_applies_to_new_streams_and_can_be_reverted(self) -> None:
         client = Http2Client(SMALL)
         client.connection.set_stream_window(30_000)
         client.connection.set_stream_window(100_000)
@@ -288,8 +288,8 @@ class TestASmallerWindow:
         assert not client.connection.closed
 
 
-class TestAWindowUpdate:
-    def test_by_nothing_is_an_error(self) -> None:
+class TestWindowUpdate:
+    def test_of_zero_bytes_is_an_error(self) -> None:
         client = Http2Client()
         client.open(3)
         assert client.send(wire.window_update(3, 0)) == [Reset(3, wire.PROTOCOL_ERROR)]
@@ -318,24 +318,24 @@ class TestSettings:
             ((5, 2**24), wire.PROTOCOL_ERROR),
         ],
     )
-    def test_that_are_wrong_end_the_connection(self, pair: tuple[int, int], code: int) -> None:
+    def test_wrong_values_end_the_connection(self, pair: tuple[int, int], code: int) -> None:
         client = Http2Client()
         client.send(wire.settings([pair]))
         assert client.fault_code() == code
 
-    def test_are_acknowledged_each_and_the_unknown_ones_ignored(self) -> None:
+    def test_are_acknowledged_and_unknown_ones_ignored(self) -> None:
         client = Http2Client()
         client.send(wire.settings([(1, 0), (2, 0), (3, 9), (6, 9), (0xFFFF, 7)]), wire.settings())
         assert [(f.type, set(f.flags)) for f in client.received()] == [(wire.SETTINGS, {"ACK"})] * 2
 
-    def test_that_make_a_streams_window_too_large_end_the_connection(self) -> None:
+    def test_too_large_window_of_a_stream_ends_the_connection(self) -> None:
         client = Http2Client()
         client.open(3)
         client.send(wire.window_update(3, 2**31 - 1 - 65_535))
         client.send(wire.settings([(INITIAL_WINDOW, 65_536)]))
         assert client.fault_code() == wire.FLOW_CONTROL_ERROR
 
-    def test_count_with_the_last_word_in_a_frame(self) -> None:
+    def test_last_value_in_a_frame_counts(self) -> None:
         client = Http2Client()
         client.send(wire.settings([(INITIAL_WINDOW, 0), (INITIAL_WINDOW, 3)]))
         client.open(3)
@@ -343,7 +343,7 @@ class TestSettings:
         assert data_of(client.received(), 3) == b"hel"
 
 
-def test_data_before_our_settings_are_known_may_fill_the_default_window() -> None:
+def test_data_before_our_settings_are_acknowledged_may_fill_the_default_window() -> None:
     client = Http2Client(Limits(stream_window=65_535), greet=False)
     client.send(wire.PREFACE, wire.settings(), wire.headers(1))
     parts = [bytes(16_384)] * 3 + [bytes(16_383)]

@@ -42,13 +42,13 @@ def peer_with_a_table() -> Http2Client:
     return client
 
 
-def test_two_updates_of_the_table_may_begin_a_block() -> None:
+def test_block_may_begin_with_two_table_size_updates() -> None:
     client = peer_with_a_table()
     assert len(client.send(headers(1, UPDATE * 2 + wire.block()))) == 1
 
 
 @pytest.mark.parametrize("number", [3, 15_000])
-def test_more_updates_end_the_connection_before_they_are_decoded(
+def test_more_table_size_updates_end_the_connection_before_decoding(
     number: int, decoded: list[bytes]
 ) -> None:
     client = peer_with_a_table()
@@ -57,14 +57,14 @@ def test_more_updates_end_the_connection_before_they_are_decoded(
     assert decoded == []
 
 
-def test_an_update_after_a_field_ends_the_connection() -> None:
+def test_table_size_update_after_a_field_ends_the_connection() -> None:
     client = peer_with_a_table()
     client.send(headers(1, wire.block() + UPDATE))
     assert client.fault_code() == wire.COMPRESSION_ERROR
 
 
 @pytest.mark.parametrize("greet", [True, False], ids=["with settings known", "with a table"])
-def test_a_block_of_too_many_fields_ends_the_connection_before_it_is_decoded(
+def test_too_many_fields_end_the_connection_before_decoding(
     greet: bool, decoded: list[bytes]
 ) -> None:
     client = Http2Client() if greet else peer_with_a_table()
@@ -74,7 +74,7 @@ def test_a_block_of_too_many_fields_ends_the_connection_before_it_is_decoded(
     assert decoded == []
 
 
-def test_trailers_of_too_many_fields_end_the_connection_before_they_are_decoded(
+def test_too_many_trailers_end_the_connection_before_decoding(
     decoded: list[bytes],
 ) -> None:
     client = Http2Client()
@@ -85,7 +85,7 @@ def test_trailers_of_too_many_fields_end_the_connection_before_they_are_decoded(
     assert decoded == []
 
 
-def test_a_block_of_as_many_fields_as_are_allowed_is_served() -> None:
+def test_block_with_the_allowed_number_of_fields_is_served() -> None:
     client = Http2Client(Limits(header_fields=20))
     fields = [*wire.REQUEST, *((b"x", b"y"),) * (20 - len(wire.REQUEST))]
     assert len(client.send(wire.headers(3, fields))) == 1
@@ -93,7 +93,7 @@ def test_a_block_of_as_many_fields_as_are_allowed_is_served() -> None:
     assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
-def test_references_to_a_long_field_may_not_multiply_it() -> None:
+def test_references_to_a_long_field_cannot_multiply_its_size() -> None:
     client = peer_with_a_table()
     encoder = Encoder()
     long = [*wire.REQUEST, (b"x", b"y" * 3_000)]
@@ -106,7 +106,7 @@ def test_references_to_a_long_field_may_not_multiply_it() -> None:
     assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
-def test_blocks_of_many_new_fields_are_paid_for() -> None:
+def test_blocks_with_many_new_fields_take_tokens() -> None:
     tokens, greeting = 50, 2
     client = Http2Client(Limits(budget=tokens + greeting, budget_per_second=0))
     more = [(b"x-%d" % i, b"y") for i in range(FIELDS_PER_TOKEN - len(wire.REQUEST) - 2)]
@@ -120,7 +120,7 @@ def test_blocks_of_many_new_fields_are_paid_for() -> None:
     assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
-def test_a_block_that_was_seen_before_costs_nothing() -> None:
+def test_cached_block_takes_no_token() -> None:
     client = Http2Client(Limits(budget=10, budget_per_second=0))
     fields = [*wire.REQUEST, *((b"x-%d" % i, b"y") for i in range(60))]
     for i in range(500):

@@ -36,7 +36,7 @@ def opened(client: Http2Client, stream: int, fields: wire.Fields) -> Mapping[byt
     return None
 
 
-class TestARequest:
+class TestRequestHeaders:
     @pytest.mark.parametrize(
         "fields",
         [
@@ -48,7 +48,7 @@ class TestARequest:
             pytest.param([(b":method", b"CONNECT"), AUTHORITY], id="CONNECT"),
         ],
     )
-    def test_that_is_well_formed_is_opened(self, fields: wire.Fields) -> None:
+    def test_well_formed_ones_open_a_stream(self, fields: wire.Fields) -> None:
         assert opened(Http2Client(), 3, fields) == dict(fields)
 
     @pytest.mark.parametrize(
@@ -83,31 +83,31 @@ class TestARequest:
             pytest.param([(b":method", b"CONNECT")], id="CONNECT to nowhere"),
         ],
     )
-    def test_that_is_malformed_is_reset_and_its_body_ignored(self, fields: wire.Fields) -> None:
+    def test_malformed_ones_are_reset_and_the_body_ignored(self, fields: wire.Fields) -> None:
         client = Http2Client()
         assert opened(client, 3, fields) is None
         assert client.send(wire.data(3, b"body"), wire.data(3, b"", end=True)) == []
         assert client.received() == []
 
-    def test_with_a_name_several_times_has_the_values_joined(self) -> None:
+    def test_values_of_a_repeated_name_are_joined(self) -> None:
         fields = [(b"a", b"1"), (b"cookie", b"c=1"), (b"a", b"2"), (b"cookie", b"d=2")]
         headers = opened(Http2Client(), 3, [*wire.REQUEST, *fields])
         assert headers is not None
         assert (headers[b"a"], headers[b"cookie"]) == (b"1, 2", b"c=1; d=2")
 
-    def test_has_headers_that_nobody_can_change(self) -> None:
+    def test_are_immutable(self) -> None:
         headers = opened(Http2Client(), 3, wire.REQUEST)
         with pytest.raises(TypeError):
             headers[b"x"] = b"y"  # type: ignore[index]
 
 
-class TestABlock:
-    def test_of_garbage_ends_the_connection(self) -> None:
+class TestHeaderBlock:
+    def test_garbled_block_ends_the_connection(self) -> None:
         client = Http2Client()
         client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xff\xff\xff"))
         assert client.fault_code() == wire.COMPRESSION_ERROR
 
-    def test_that_takes_too_long_to_be_whole_ends_the_connection(self) -> None:
+    def test_too_long_block_ends_the_connection(self) -> None:
         client = Http2Client(Limits(header_block=40_000))
         client.send(wire.frame(wire.HEADERS, 0, 3, bytes(16_000)))
         client.send(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
@@ -115,7 +115,7 @@ class TestABlock:
         client.send(wire.frame(wire.CONTINUATION, 0, 3, bytes(16_000)))
         assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
-    def test_in_too_many_frames_ends_the_connection_even_if_they_are_empty(self) -> None:
+    def test_too_many_empty_frames_end_the_connection(self) -> None:
         client = Http2Client()
         empty = wire.frame(wire.CONTINUATION, 0, 3)
         client.send(wire.frame(wire.HEADERS, 0, 3), *[empty] * 16)
@@ -123,17 +123,17 @@ class TestABlock:
         client.send(empty)
         assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
-    def test_in_one_frame_is_not_longer_either(self) -> None:
+    def test_too_long_block_in_one_frame_ends_the_connection(self) -> None:
         client = Http2Client(Limits(header_block=20_000, frame_size=30_000))
         client.send(wire.headers(3, [*wire.REQUEST, (b"x", bytes(14_000))]))
         assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
-    def test_that_means_far_more_than_it_says_ends_the_connection(self) -> None:
+    def test_block_that_expands_too_much_ends_the_connection(self) -> None:
         client = Http2Client()
         client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\x82" * 10_000))
         assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
-    def test_of_a_stream_that_is_not_wanted_still_changes_the_table(self) -> None:
+    def test_block_of_a_refused_stream_still_changes_the_table(self) -> None:
         client = Http2Client(Limits(concurrent_streams=1), greet=False)
         encoder = Encoder()
         client.send(wire.PREFACE, wire.settings())
@@ -147,7 +147,7 @@ class TestABlock:
         assert event.headers[b"x"] == b"new"
 
 
-class TestTheTable:
+class TestDynamicTable:
     """Ours has size 0, but a peer does not know that before it has read our SETTINGS."""
 
     def test_may_be_used_until_our_settings_are_acknowledged(self) -> None:
@@ -167,31 +167,31 @@ class TestTheTable:
             assert isinstance(event, Opened)
             assert event.headers == dict(wire.REQUEST)
 
-    def test_must_be_given_up_by_the_first_block_after_that(self) -> None:
+    def test_first_block_after_that_must_set_its_size_to_zero(self) -> None:
         client = Http2Client(greet=False)
         client.send(wire.PREFACE, wire.settings(), wire.SETTINGS_ACK, wire.headers(1))
         assert client.fault_code() == wire.COMPRESSION_ERROR
 
-    def test_is_never_used_again(self) -> None:
+    def test_cannot_be_used_afterwards(self) -> None:
         client = Http2Client()
         client.send(wire.frame(wire.HEADERS, wire.END_HEADERS, 3, b"\xbe"))
         assert client.fault_code() == wire.COMPRESSION_ERROR
 
 
-class TestBlocksThatRepeat:
-    def test_are_decoded_once(self) -> None:
+class TestBlockCache:
+    def test_decodes_repeated_blocks_once(self) -> None:
         client = Http2Client()
         first, second = client.send(wire.headers(3), wire.headers(5))
         assert isinstance(first, Opened)
         assert isinstance(second, Opened)
         assert first.headers is second.headers
 
-    def test_are_never_kept_while_there_is_a_table(self) -> None:
+    def test_is_empty_while_there_is_a_dynamic_table(self) -> None:
         decoder = header_decoder()
         decoder.request(wire.block())
         assert decoder.requests == {}
 
-    def test_are_few_and_short(self) -> None:
+    def test_keeps_few_and_short_blocks(self) -> None:
         decoder = header_decoder()
         decoder.acknowledged()
         decoder.request(b"\x20" + wire.block())
@@ -203,8 +203,8 @@ class TestBlocksThatRepeat:
             assert len(decoder.requests) <= 64
 
 
-class TestABlockWithANewField:
-    def test_has_only_that_decoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestFieldCache:
+    def test_decodes_only_new_fields(self, monkeypatch: pytest.MonkeyPatch) -> None:
         decoder = header_decoder()
         decoder.acknowledged()
         decoder.request(b"\x20" + wire.block())
@@ -222,7 +222,7 @@ class TestABlockWithANewField:
         assert len(decoded) == 1
         assert len(decoded[0]) < 20
 
-    def test_may_not_have_more_than_a_list_may(self) -> None:
+    def test_applies_the_limit_of_the_header_list(self) -> None:
         decoder = header_decoder(Limits(header_list=300))
         decoder.acknowledged()
         decoder.trailers(b"\x20")
@@ -232,7 +232,7 @@ class TestABlockWithANewField:
 
     @brief
     @given(st.binary(max_size=60))
-    def test_is_refused_where_a_new_decoder_refuses_it(self, block: bytes) -> None:
+    def test_refuses_the_same_blocks_as_a_new_decoder(self, block: bytes) -> None:
         def outcome(*earlier: bytes) -> object:
             decoder = header_decoder()
             decoder.acknowledged()
@@ -254,7 +254,7 @@ fields = st.lists(st.tuples(names, values), max_size=6).map(lambda more: [*wire.
 
 @thorough
 @given(st.lists(fields, min_size=1, max_size=4), st.data())
-def test_what_is_kept_is_what_a_new_decoder_makes_of_it(
+def test_cached_requests_equal_those_of_a_new_decoder(
     requests: list[list[tuple[bytes, bytes]]], draw: st.DataObject
 ) -> None:
     encoder = Encoder()
@@ -274,7 +274,7 @@ def test_what_is_kept_is_what_a_new_decoder_makes_of_it(
 
 @brief
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=200))))
-def test_ours_need_no_table_and_mean_what_they_were_made_of(
+def test_encoded_blocks_need_no_table_and_decode_to_their_fields(
     pairs: list[tuple[bytes, bytes]],
 ) -> None:
     decoder = Decoder()
@@ -283,12 +283,12 @@ def test_ours_need_no_table_and_mean_what_they_were_made_of(
     assert list(decoder.decode(encode_headers(pairs), raw=True)) == pairs
 
 
-class TestOurs:
-    def test_are_short_where_they_are_well_known(self) -> None:
+class TestEncodedBlocks:
+    def test_use_the_static_table(self) -> None:
         assert encode_headers([(b":status", b"200")]) == b"\x88"
         assert encode_headers([(b"content-type", b"a")]) == b"\x0f\x10\x01a"
 
-    def test_give_the_table_up_with_the_first_block_and_never_say_so_again(self) -> None:
+    def test_only_the_first_one_sets_the_table_size(self) -> None:
         client = Http2Client(greet=False)
         client.send(wire.PREFACE, wire.settings([(1, 0)]), wire.headers(1), wire.headers(3))
         client.received()

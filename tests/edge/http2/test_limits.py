@@ -44,7 +44,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_ends_the_connection(flood: str) -> None:
+def test_flood_ends_the_connection(flood: str) -> None:
     client = Http2Client(TIGHT)
     client.open(3)
     written = 0
@@ -59,7 +59,7 @@ def test_a_flood_ends_the_connection(flood: str) -> None:
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_the_same_frames_at_a_slow_rate_are_fine(flood: str) -> None:
+def test_slow_rate_of_the_same_frames_is_accepted(flood: str) -> None:
     client = Http2Client(TIGHT)
     client.open(3)
     for i in range(500):
@@ -69,7 +69,7 @@ def test_the_same_frames_at_a_slow_rate_are_fine(flood: str) -> None:
     assert not wire.faults(heard)
 
 
-def test_streams_that_were_answered_may_all_be_broken_off_at_once() -> None:
+def test_answered_streams_may_all_be_reset_at_once() -> None:
     client = Http2Client(TIGHT)
     streams = range(3, 2_003, 2)
     client.open(*streams)
@@ -77,7 +77,7 @@ def test_streams_that_were_answered_may_all_be_broken_off_at_once() -> None:
     assert not client.connection.closed
 
 
-def test_ten_thousand_requests_may_be_cancelled_before_they_were_answered() -> None:
+def test_ten_thousand_unanswered_requests_may_be_cancelled() -> None:
     client = Http2Client()
     client.send(*[wire.headers(i) + wire.data(i, b"body") for i in range(3, 20_003, 2)])
     client.send(*[wire.rst_stream(i) for i in range(3, 20_003, 2)])
@@ -85,7 +85,7 @@ def test_ten_thousand_requests_may_be_cancelled_before_they_were_answered() -> N
     assert not client.connection.closed
 
 
-def test_streams_that_we_ended_first_may_all_be_broken_off_by_the_peer_too() -> None:
+def test_streams_that_we_ended_may_all_be_reset_by_the_client() -> None:
     client = Http2Client(Limits(budget=50))
     streams = range(3, 2_003, 2)
     client.open(*streams)
@@ -95,7 +95,7 @@ def test_streams_that_we_ended_first_may_all_be_broken_off_by_the_peer_too() -> 
     assert not client.connection.closed
 
 
-def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
+def test_client_may_acknowledge_each_message() -> None:
     client = Http2Client(TIGHT)
     client.open(3)
     for _ in range(10_000):
@@ -105,7 +105,7 @@ def test_a_peer_may_say_of_each_message_that_it_has_read_it() -> None:
     assert not client.connection.closed
 
 
-def test_a_window_opened_byte_by_byte_is_no_way_to_read() -> None:
+def test_tiny_window_updates_end_the_connection() -> None:
     client = Http2Client(TIGHT, settings=[(4, 0)])
     client.open(3)
     client.connection.sender.send(3, bytes(10_000))
@@ -114,7 +114,7 @@ def test_a_window_opened_byte_by_byte_is_no_way_to_read() -> None:
     assert client.fault_code() == wire.ENHANCE_YOUR_CALM
 
 
-def test_moving_the_windows_of_many_streams_costs_more() -> None:
+def test_moving_the_windows_of_many_streams_takes_more_tokens() -> None:
     client = Http2Client(Limits(budget=200))
     client.open(*range(3, 2_003, 2))
     for i in range(25):
@@ -122,7 +122,7 @@ def test_moving_the_windows_of_many_streams_costs_more() -> None:
     assert client.connection.closed
 
 
-def test_nothing_is_kept_of_streams_that_are_long_over() -> None:
+def test_old_closed_streams_are_forgotten() -> None:
     client = Http2Client(Limits(remembered=10))
     for stream in range(3, 2_003, 2):
         client.open(stream)

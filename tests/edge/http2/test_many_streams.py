@@ -106,7 +106,7 @@ class SlowReader:
 
 
 @pytest.mark.parametrize("window", [100, 1_000, 65_535])
-def test_every_body_comes_back_whole(window: int) -> None:
+def test_every_body_is_echoed_completely(window: int) -> None:
     server, client = Echo(), SlowReader(window, Random(window))
     for _ in range(3_000):
         server.hear(client.h2.data_to_send())
@@ -121,7 +121,7 @@ def test_every_body_comes_back_whole(window: int) -> None:
 
 @brief
 @given(st.lists(st.integers(1, 60_000), max_size=60))
-def test_no_stream_gets_more_than_one_turn_more_than_another(updates: list[int]) -> None:
+def test_streams_take_equal_turns(updates: list[int]) -> None:
     client = Http2Client(settings=[(4, 10**6)])
     first, *others = range(3, 19, 2)
     client.open(first, *others)

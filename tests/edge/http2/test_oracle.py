@@ -75,7 +75,7 @@ crooked = st.builds(
         max_size=30,
     )
 )
-def test_the_same_frames_are_the_end(sequence: list[bytes]) -> None:
+def test_same_frames_end_the_connection_as_in_h2(sequence: list[bytes]) -> None:
     oracle = Oracle()
     connection = Http2Connection(LIMITS)
     connection.receive(BEGINNING, 0)

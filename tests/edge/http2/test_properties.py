@@ -98,7 +98,7 @@ def check_size(connection: Http2Connection) -> None:
 
 @thorough
 @given(anything, places, st.data())
-def test_nothing_makes_it_raise_or_write_anything_but_frames(
+def test_any_bytes_and_calls_yield_only_frames(
     whole: bytes, cuts: list[int], draw: st.DataObject
 ) -> None:
     connection = Http2Connection(LIMITS)
@@ -118,7 +118,7 @@ def test_nothing_makes_it_raise_or_write_anything_but_frames(
 
 @thorough
 @given(conversations, places)
-def test_how_it_is_cut_does_not_matter(whole: bytes, cuts: list[int]) -> None:
+def test_pieces_of_the_input_do_not_matter(whole: bytes, cuts: list[int]) -> None:
     outcomes = []
     for parts in ([whole], wire.cut(whole, cuts), [whole[i : i + 1] for i in range(len(whole))]):
         if len(parts) > 3_000:
@@ -131,7 +131,7 @@ def test_how_it_is_cut_does_not_matter(whole: bytes, cuts: list[int]) -> None:
 
 @thorough
 @given(conversations)
-def test_after_a_fault_nothing_is_open(whole: bytes) -> None:
+def test_no_stream_is_open_after_a_fault(whole: bytes) -> None:
     connection = Http2Connection(LIMITS)
     open_ = set()
     for event in connection.receive(whole, 0):

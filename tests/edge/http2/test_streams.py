@@ -10,8 +10,8 @@ from tests.edge.http2 import wire
 from tests.edge.http2.client import DONE, OK, Http2Client, data_of, updates_of
 
 
-class TestARequest:
-    def test_is_told_part_by_part(self) -> None:
+class TestRequest:
+    def test_is_reported_part_by_part(self) -> None:
         client = Http2Client()
         events = client.send(wire.headers(3), wire.data(3, b"one"), wire.data(3, b"two", end=True))
         opened, *rest = events
@@ -63,14 +63,14 @@ class TestARequest:
             wire.frame(wire.CONTINUATION, wire.END_HEADERS, 5),
         ],
     )
-    def test_has_nothing_between_the_frames_of_its_headers(self, between: bytes) -> None:
+    def test_may_not_have_other_frames_between_its_header_frames(self, between: bytes) -> None:
         client = Http2Client()
         assert client.send(wire.frame(wire.HEADERS, 0, 3, wire.block()), between) == []
         assert client.fault_code() == wire.PROTOCOL_ERROR
 
 
-class TestAnAnswer:
-    def test_is_headers_data_and_trailers(self) -> None:
+class TestResponse:
+    def test_has_headers_data_and_trailers(self) -> None:
         client = Http2Client()
         client.send(wire.headers(3, end=True))
         client.connection.sender.start_response(3, OK)
@@ -95,7 +95,7 @@ class TestAnAnswer:
         (only,) = client.received()
         assert set(only.flags) == {"END_HEADERS", "END_STREAM"}
 
-    def test_in_frames_no_larger_than_the_peer_wants(self) -> None:
+    def test_has_frames_no_larger_than_the_client_accepts(self) -> None:
         client = Http2Client(settings=[(5, 20_000)])
         client.open(3)
         client.connection.sender.send(3, bytes(50_000))
@@ -105,7 +105,7 @@ class TestAnAnswer:
             10_000,
         ]
 
-    def test_in_frames_no_larger_than_is_fair_even_if_the_peer_would_take_them(self) -> None:
+    def test_has_frames_no_larger_than_a_fair_turn(self) -> None:
         client = Http2Client(settings=[(5, 2**24 - 1), (4, 10**6)])
         client.open(3)
         client.send(wire.window_update(0, 10**6))
@@ -113,7 +113,7 @@ class TestAnAnswer:
         sizes = [len(f.data) for f in client.received() if isinstance(f, DataFrame)]
         assert sizes == [65_536, 100_000 - 65_536]
 
-    def test_with_headers_larger_than_a_frame_goes_on_in_further_frames(self) -> None:
+    def test_has_large_headers_in_several_frames(self) -> None:
         client = Http2Client()
         client.send(wire.headers(3, end=True))
         client.connection.sender.start_response(3, bytes(40_000))
@@ -126,7 +126,7 @@ class TestAnAnswer:
         assert [set(f.flags) for f in found] == [set(), set(), {"END_HEADERS"}]
         assert b"".join(f.data for f in found if hasattr(f, "data")) == bytes(40_000)
 
-    def test_that_ends_before_the_request_breaks_the_request_off(self) -> None:
+    def test_that_ends_before_the_request_resets_the_stream(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.sender.end(3, DONE)
@@ -135,7 +135,7 @@ class TestAnAnswer:
         assert isinstance(reset, RstStreamFrame)
         assert reset.error_code == wire.NO_ERROR
 
-    def test_of_a_stream_that_is_gone_goes_nowhere(self) -> None:
+    def test_of_a_closed_stream_is_dropped(self) -> None:
         client = Http2Client()
         client.open(3)
         client.send(wire.rst_stream(3))
@@ -146,7 +146,7 @@ class TestAnAnswer:
         client.connection.windows.consumed(3, 100)
         assert client.connection.take() == b""
 
-    def test_that_has_ended_takes_no_more(self) -> None:
+    def test_accepts_no_data_after_its_end(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.sender.send(3, bytes(70_000))
@@ -160,15 +160,15 @@ class TestAnAnswer:
         assert client.connection.sender.queued(3) == 70_000 - 65_535
 
 
-class TestAReset:
-    def test_of_the_peer_is_told_once_with_its_code(self) -> None:
+class TestReset:
+    def test_by_the_client_is_reported_once_with_its_code(self) -> None:
         client = Http2Client()
         client.open(3)
         assert client.send(wire.rst_stream(3, 5), wire.rst_stream(3, 5)) == [Reset(3, 5)]
         assert client.received() == []
         assert client.connection.streams.open == {}
 
-    def test_of_ours_drops_what_is_queued(self) -> None:
+    def test_by_us_drops_queued_data(self) -> None:
         client = Http2Client()
         client.open(3)
         client.connection.sender.send(3, bytes(70_000))
@@ -180,7 +180,7 @@ class TestAReset:
         assert client.connection.sender.queued(3) == 0
 
 
-class TestAStreamThatWeHaveEnded:
+class TestStreamThatWeHaveEnded:
     """What was under way then is nobody's fault, and nothing of it is told."""
 
     @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ class TestAStreamThatWeHaveEnded:
         ],
     )
     @pytest.mark.parametrize("how", ["end", "reset", "end, with data still queued"])
-    def test_takes_what_was_under_way_in_silence(self, how: str, late: bytes) -> None:
+    def test_ignores_frames_that_were_on_their_way(self, how: str, late: bytes) -> None:
         client = Http2Client()
         client.open(3)
         if "queued" in how:
@@ -207,7 +207,7 @@ class TestAStreamThatWeHaveEnded:
         assert not client.received() or late == wire.window_update(3, 5)
         assert not client.connection.closed
 
-    def test_gives_the_connections_window_back_for_it(self) -> None:
+    def test_returns_the_connections_window_for_ignored_data(self) -> None:
         client = Http2Client(Limits(stream_window=100_000, connection_window=100_000))
         client.open(3)
         client.send(wire.data(3, bytes(16_000)))
@@ -215,7 +215,7 @@ class TestAStreamThatWeHaveEnded:
         client.send(*[wire.data(3, bytes(16_000))] * 3)
         assert updates_of(client.received()) == [(0, 64_000)]
 
-    def test_is_forgotten_in_time_and_then_its_frames_are_errors_of_the_stream(self) -> None:
+    def test_is_forgotten_later_and_then_its_frames_are_stream_errors(self) -> None:
         client = Http2Client(Limits(remembered=2))
         client.open(3, 5, 7)
         for stream in (3, 5, 7):
@@ -225,9 +225,9 @@ class TestAStreamThatWeHaveEnded:
         assert wire.resets(client.received()) == [(3, wire.STREAM_CLOSED)]
 
 
-class TestAStreamThatThePeerHasEnded:
+class TestStreamThatTheClientHasEnded:
     @pytest.mark.parametrize("more", [wire.data(3, b"x"), wire.headers(3, end=True)])
-    def test_takes_no_more(self, more: bytes) -> None:
+    def test_accepts_no_more_frames(self, more: bytes) -> None:
         client = Http2Client()
         assert client.send(wire.headers(3, end=True), more)[1:] == [
             Ended(3),
@@ -235,12 +235,12 @@ class TestAStreamThatThePeerHasEnded:
         ]
         assert wire.resets(client.received()) == [(3, wire.STREAM_CLOSED)]
 
-    def test_takes_no_more_after_our_end_either(self) -> None:
+    def test_accepts_no_more_frames_after_our_end(self) -> None:
         client = Http2Client()
         assert client.send(wire.data(1, b"x")) == []
         assert wire.resets(client.received()) == [(1, wire.STREAM_CLOSED)]
 
-    def test_may_be_broken_off(self) -> None:
+    def test_may_be_reset(self) -> None:
         client = Http2Client()
         events = client.send(wire.headers(3, end=True), wire.rst_stream(3))
         assert events[1:] == [Ended(3), Reset(3, wire.CANCEL)]
@@ -255,7 +255,7 @@ class TestTrailers:
             pytest.param(wire.headers(3, [(b"X", b"y")], end=True), id="in upper case"),
         ],
     )
-    def test_that_are_malformed_reset_the_stream(self, bad: bytes) -> None:
+    def test_malformed_ones_reset_the_stream(self, bad: bytes) -> None:
         client = Http2Client()
         client.open(3)
         assert client.send(bad) == [Reset(3, wire.PROTOCOL_ERROR)]
@@ -275,7 +275,7 @@ class TestTooManyStreams:
 
 
 class TestStreamNumbers:
-    def test_may_be_left_out_but_never_go_down(self) -> None:
+    def test_may_be_skipped_but_never_decrease(self) -> None:
         client = Http2Client()
         client.send(wire.headers(9))
         assert client.send(wire.headers(7)) == [Reset(9, wire.PROTOCOL_ERROR)]

@@ -1,5 +1,5 @@
-"""What vLLM servers say of themselves: their metrics and their lists of models, read over HTTP.
+"""Metrics and lists of models of vLLM servers, read over HTTP.
 
-A server may be broken in any way, and there may be a thousand of them beside the one
-event loop that routes: every reading is bounded in bytes, in time and in work.
+A server may be broken in any way, and the event loop that routes requests also reads a thousand of
+them. So every reading is limited in bytes, in time and in work.
 """

@@ -1,7 +1,7 @@
-"""HTTP to endpoints: one kept-alive connection each, and no answer that could do harm.
+"""HTTP to endpoints: one persistent connection each, and limits for every response.
 
-Answers are read in pieces small enough that nothing else waits long. What is too large
-or comes too late is not read to its end, also not to keep the connection.
+Responses are read in pieces small enough that the event loop is never blocked for long. A response
+that is too large or too late is abandoned together with its connection.
 """
 
 from __future__ import annotations
@@ -15,126 +15,128 @@ from extproc.adapters.vllm.http_response import HttpResponse
 from extproc.adapters.vllm.readings import METRICS, Failure, Result
 
 READ_SECONDS = 1.0
-"""For a whole reading: to connect, to ask and to be answered."""
+"""Limit of a whole reading: connection, request and response."""
 
-# Servers close idle connections after 5 s (uvicorn); to be first spares a failed reading.
+# Servers close idle connections after 5 s (uvicorn); closing earlier avoids a failed reading.
 _KEEPALIVE_SECONDS = 4.0
 _PIECE_BYTES = 65_536
-# A thousand adapters, as vLLM tells them.
+# A thousand adapters in vLLM's list.
 _LONGEST_LIST = 2**19
 
 
-class Text(NamedTuple):
-    """What an endpoint says."""
+class ResponseBody(NamedTuple):
+    """The body of an endpoint's response."""
 
     content: bytes
     whole: bool
-    """Whether this is all of it, and not only the beginning."""
+    """False if this is only the beginning of the body."""
 
 
 class Client:
-    """Reads what endpoints answer to GET. Each is asked one question at a time."""
+    """Sends GET requests to endpoints, one at a time to each."""
 
     def __init__(self) -> None:
         self._idle: dict[str, _Connection] = {}
 
-    async def get(self, address: str, path: str) -> Text:
-        """The body of the answer. Raises Failure."""
+    async def get(self, address: str, path: str) -> ResponseBody:
+        """Return the body of the response. Raises Failure."""
         try:
             async with asyncio.timeout(READ_SECONDS):
                 return await self._get(address, path)
         except TimeoutError:
-            raise Failure(Result.TIMEOUT, f"no whole answer within {READ_SECONDS:g} s") from None
+            raise Failure(
+                Result.TIMEOUT, f"no complete response within {READ_SECONDS:g} s"
+            ) from None
         except OSError as error:
             raise Failure(Result.UNREACHABLE, error) from None
 
     def forget(self, address: str) -> None:
-        """The endpoint has left."""
+        """Close the connection of an endpoint that left."""
         connection = self._idle.pop(address, None)
         if connection is not None:
             connection.close()
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for address in list(self._idle):
             self.forget(address)
 
-    async def _get(self, address: str, path: str) -> Text:
+    async def _get(self, address: str, path: str) -> ResponseBody:
         connection = self._idle.pop(address, None)
         if connection is None or not connection.is_usable():
             connection = await _connect(address)
         try:
-            text = await connection.ask(_request(address, path), _answer_to(path))
+            body = await connection.send(_request(address, path), _response_to(path))
         except BaseException:
             connection.close()
             raise
         if connection.is_usable():
             self._idle[address] = connection
-        return text
+        return body
 
 
-def _answer_to(path: str) -> HttpResponse:
-    # Of metrics the beginning is enough: vLLM's load stands before the label sets of adapters,
-    # which get more and more. Of a list it is not, and it has no right to be that long.
+def _response_to(path: str) -> HttpResponse:
+    # The beginning of the metrics is enough: vLLM's load comes before the label sets of adapters,
+    # whose number grows without limit. A list must be complete, and is never that long.
     if path == METRICS:
         return HttpResponse(may_be_cut=True)
     return HttpResponse(_LONGEST_LIST)
 
 
 class _Connection(asyncio.BufferedProtocol):
-    # One for all: what was read into it is taken out before anything else is read.
+    # Shared by all connections: each piece is parsed before the next one is read.
     _piece: ClassVar[memoryview] = memoryview(bytearray(_PIECE_BYTES))
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._answer: HttpResponse | None = None
-        self._answered: asyncio.Future[Text] | None = None
+        self._response: HttpResponse | None = None
+        self._body: asyncio.Future[ResponseBody] | None = None
         self._usable_until = self._loop.time() + _KEEPALIVE_SECONDS
 
     def is_usable(self) -> bool:
-        """Whether it can be asked: if not, it is closed."""
+        """Return True if the connection can carry a request; otherwise close it."""
         if self._transport is not None and self._loop.time() > self._usable_until:
             self.close()
         return self._transport is not None
 
-    async def ask(self, request: bytes, answer: HttpResponse) -> Text:
-        """Sends a request and returns the body of the answer. Raises Failure."""
+    async def send(self, request: bytes, response: HttpResponse) -> ResponseBody:
+        """Send a request and return the body of its response. Raises Failure."""
         if self._transport is None:
             raise Failure(Result.UNREACHABLE, "the connection was closed")
-        self._answer, self._answered = answer, self._loop.create_future()
+        self._response, self._body = response, self._loop.create_future()
         self._transport.write(request)
-        return await self._answered
+        return await self._body
 
     def close(self) -> None:
-        """Closes it at once, whatever may still come."""
+        """Close the connection at once, without reading the rest."""
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's are not derived from it.
+        # A cast, because uvloop's transports are not subclasses.
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._piece
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._answer is None:
-            # Nobody asked.
+        if self._response is None:
+            # There was no request.
             self.close()
             return
         try:
-            self._answer.add(self._piece[:nbytes])
+            self._response.add(self._piece[:nbytes])
         except Failure as failure:
             self._fail(failure)
         else:
             self._take()
 
     def eof_received(self) -> None:
-        if self._answer is not None:
+        if self._response is not None:
             try:
-                self._answer.end()
+                self._response.end()
             except Failure as failure:
                 self._fail(failure)
             else:
@@ -146,25 +148,25 @@ class _Connection(asyncio.BufferedProtocol):
         self._fail(Failure(Result.UNREACHABLE, exc or "the connection was closed"))
 
     def _take(self) -> None:
-        answer = self._answer
-        if answer is None or answer.body is None:
+        response = self._response
+        if response is None or response.body is None:
             return
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_result(Text(answer.body, answer.whole))
-        self._answer = None
+        if self._body is not None and not self._body.done():
+            self._body.set_result(ResponseBody(response.body, response.whole))
+        self._response = None
         self._usable_until = self._loop.time() + _KEEPALIVE_SECONDS
-        if not answer.reusable:
+        if not response.reusable:
             self.close()
 
     def _fail(self, failure: Failure) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(failure)
-        self._answer = None
+        if self._body is not None and not self._body.done():
+            self._body.set_exception(failure)
+        self._response = None
         self.close()
 
 
 def _request(address: str, path: str) -> bytes:
-    # Compressed, 50 kB would cost more there and here than they do on their way.
+    # Compressing 50 kB costs the server and the sidecar more than the network saves.
     return (
         f"GET {path} HTTP/1.1\r\nhost: {address}\r\naccept: */*\r\naccept-encoding: identity\r\n"
         f"user-agent: extproc/{__version__}\r\n\r\n"
@@ -177,7 +179,7 @@ async def _connect(address: str) -> _Connection:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
-        # Who sends without end fills this, and no more of the kernel's memory.
+        # Limits the kernel memory that an endless response can fill.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE_BYTES)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(made, (host.strip("[]"), int(port)))

@@ -1,4 +1,4 @@
-"""Follows what one endpoint says: a task that asks, waits and asks again."""
+"""Reads one endpoint again and again, in a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from extproc.adapters.observability.logs import fields
-from extproc.adapters.vllm.client import Client, Text
+from extproc.adapters.vllm.client import Client, ResponseBody
 from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.failure_log import FailureLog
 from extproc.adapters.vllm.found_adapters import FoundAdapters
@@ -22,20 +22,20 @@ from extproc.core.fleet.signals import Signals
 
 log = logging.getLogger("extproc.signals")
 
-# What takes more time to read and to parse takes the place of several readings.
+# A longer response counts as several readings.
 _BYTES_OF_A_READING = 65_536
 
 TOO_LARGE_SECONDS = 60.0
-"""Before what was too large is asked again: it cost as much as ten other readings."""
+"""Wait after a response that was too large, which costs as much as ten other readings."""
 
 _NO_LIST = (401, 403, 404, 405)
-"""Statuses that say that there is no list for us: what was listed before is no longer known. Any
-other failure may pass, and adapters must not come and go with it."""
+"""Statuses of an endpoint that gives the sidecar no list, so an earlier list is dropped. Any other
+failure may be temporary, and adapters must not disappear because of it."""
 
 
 @dataclass(frozen=True)
 class ScrapeContext:
-    """What all followed endpoints share."""
+    """What all scraped endpoints share."""
 
     client: Client
     signals: Signals
@@ -48,11 +48,11 @@ class ScrapeContext:
     metrics: Pacer
     lists: Pacer
     retries: Pacer
-    """For what failed more than once: a fleet that is away costs next to nothing."""
+    """Pacer of endpoints that failed more than once, so that a failed fleet costs little."""
 
 
-class _PathReadings:
-    """One path of an endpoint, asked again and again."""
+class _PathReader:
+    """Schedules the readings of one path of an endpoint."""
 
     def __init__(self, path: str, pacer: Pacer, shared: ScrapeContext, due: float) -> None:
         self.path = path
@@ -60,14 +60,14 @@ class _PathReadings:
         self.times = ReadingTimes(due, shared.rng)
         self._retries = shared.retries
         self._admitted = False
-        self.was_asked = False
-        """Whether the first question was answered, or given up."""
+        self.was_read = False
+        """True after the first reading, even if it failed."""
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to ask, and its turn: else it is due when that comes."""
+        """Return True if a reading is due and the pacer allows it; otherwise postpone it."""
         if self.times.due > now:
             return False
-        if not self._admitted and self.was_asked:
+        if not self._admitted and self.was_read:
             pacer = self.pacer if self.times.failures < 2 else self._retries
             self.times.postpone(now + pacer.reserve(now))
             self._admitted = self.times.due > now
@@ -76,7 +76,7 @@ class _PathReadings:
         return True
 
     def hurry(self, interval: float) -> bool:
-        """It shall be asked soon; whether that is sooner. Turns are not jumped."""
+        """Shorten the wait, unless a reading waits for the pacer; return True if it was longer."""
         return not self._admitted and self.times.hurry(interval)
 
 
@@ -87,21 +87,21 @@ class ScrapedEndpoint:
         self._address = address
         self._plan = plan
         self._shared = shared
-        self._works = False
-        self._answers = True
+        self._busy = False
+        self._reachable = True
         due = shared.signals.clock() + delay
-        self._metrics = _PathReadings(METRICS, shared.metrics, shared, due)
-        self._list = _PathReadings(MODELS, shared.lists, shared, due)
+        self._metrics = _PathReader(METRICS, shared.metrics, shared, due)
+        self._list = _PathReader(MODELS, shared.lists, shared, due)
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
     @property
     def is_known(self) -> bool:
-        """Whether it was asked for everything once, or does not answer at all."""
-        return all(course.was_asked for course in self._courses())
+        """True if everything was read once, or the endpoint is unreachable."""
+        return all(reader.was_read for reader in self._wanted_readers())
 
-    def follow(self, plan: Plan) -> None:
-        """From now on by this plan."""
+    def set_plan(self, plan: Plan) -> None:
+        """Use this plan for the next readings."""
         if plan != self._plan:
             self._plan = plan
             self._metrics.hurry(plan.idle)
@@ -109,33 +109,33 @@ class ScrapedEndpoint:
             self._woken.set()
 
     def hurry(self) -> None:
-        """It has requests: reads its metrics soon, if it was about to wait longer."""
+        """Read the metrics soon, because the endpoint has requests."""
         if self._plan.metrics and self._metrics.hurry(self._plan.busy):
             self._woken.set()
 
     async def _run(self) -> None:
-        # A task that ends with an error keeps it, its frames, and so us, who keep the task: a
-        # cycle for each endpoint that leaves, and the collector seldom looks for them.
+        # A task that ends with an error refers to its frames, and so to this object, which refers
+        # to the task. That would be a cycle for each endpoint that leaves.
         with suppress(asyncio.CancelledError):
             while True:
-                await self._ask_when_due()
+                await self._read_when_due()
 
-    async def _ask_when_due(self) -> None:
-        course = min(self._courses(), key=lambda one: one.times.due)
-        await self._sleep(course.times.due)
-        if course.is_due(self._shared.signals.clock()):
-            result = await self._ask(course)
-            if course is self._metrics:
-                self._answers = result is not Result.UNREACHABLE
+    async def _read_when_due(self) -> None:
+        reader = min(self._wanted_readers(), key=lambda one: one.times.due)
+        await self._sleep(reader.times.due)
+        if reader.is_due(self._shared.signals.clock()):
+            result = await self._read_and_schedule(reader)
+            if reader is self._metrics:
+                self._reachable = result is not Result.UNREACHABLE
 
-    def _courses(self) -> list[_PathReadings]:
-        """What it is asked for: one thing is enough to learn whether it answers again."""
-        lists = self._plan.adapters and (self._answers or not self._plan.metrics)
-        courses = ((self._plan.metrics, self._metrics), (lists, self._list))
-        return [course for wanted, course in courses if wanted]
+    def _wanted_readers(self) -> list[_PathReader]:
+        """Return the readers that the plan wants; only the metrics while unreachable."""
+        lists = self._plan.adapters and (self._reachable or not self._plan.metrics)
+        readers = ((self._plan.metrics, self._metrics), (lists, self._list))
+        return [reader for wanted, reader in readers if wanted]
 
     async def _sleep(self, until: float) -> None:
-        """Until then, or until woken."""
+        """Sleep until then, or until woken."""
         seconds = until - self._shared.signals.clock()
         if seconds > 0:
             alarm = asyncio.get_running_loop().call_later(seconds, self._woken.set)
@@ -145,46 +145,49 @@ class ScrapedEndpoint:
                 alarm.cancel()
         self._woken.clear()
 
-    async def _ask(self, course: _PathReadings) -> Result:
+    async def _read_and_schedule(self, reader: _PathReader) -> Result:
         clock = self._shared.signals.clock
-        course.times.asked = clock()
-        failure = await self._read(course)
+        reader.times.started = clock()
+        failure = await self._read(reader)
         if failure is None:
-            course.times.succeeded(self._interval(course))
+            reader.times.succeeded(self._interval(reader))
         else:
-            course.times.failed(clock(), self._interval(course))
+            reader.times.failed(clock(), self._interval(reader))
             if failure.result is Result.TOO_LARGE:
-                course.times.postpone(clock() + TOO_LARGE_SECONDS)
-            self._shared.failures.add(self._address, course.path, failure)
-        course.was_asked = True
+                reader.times.postpone(clock() + TOO_LARGE_SECONDS)
+            self._shared.failures.add(self._address, reader.path, failure)
+        reader.was_read = True
         result = failure.result if failure else Result.OK
-        self._shared.listener.signal_read(course.path, result)
+        self._shared.listener.signal_read(reader.path, result)
         return result
 
-    async def _read(self, course: _PathReadings) -> Failure | None:
-        """Takes what the endpoint says; why it could not, if so. Nothing else gets out."""
-        take = self._take_metrics() if course is self._metrics else self._take_list
+    async def _read(self, reader: _PathReader) -> Failure | None:
+        """Read a path and record the result; return the failure, if any. Raises nothing."""
+        take = self._take_metrics() if reader is self._metrics else self._take_list
         try:
-            text = await self._shared.client.get(self._address, course.path)
-            course.pacer.charge(len(text.content) // _BYTES_OF_A_READING)
+            text = await self._shared.client.get(self._address, reader.path)
+            reader.pacer.charge(len(text.content) // _BYTES_OF_A_READING)
             _take(text, take)
         except Failure as failure:
-            if course is self._list and failure.status in _NO_LIST:
+            if reader is self._list and failure.status in _NO_LIST:
                 self._shared.found.not_listed(self._address)
                 self._shared.context_lengths.set(self._address, None)
             return failure
         except Exception as error:
-            log.exception("reading failed", extra=fields(endpoint=self._address, path=course.path))
+            log.exception(
+                "unexpected error in a reading",
+                extra=fields(endpoint=self._address, path=reader.path),
+            )
             return Failure(Result.GARBLED, repr(error))
         return None
 
     def _take_metrics(self) -> Callable[[bytes], None]:
-        # Counted when it is asked: what is sent meanwhile, the answer may not know of.
+        # Counted before the request: the response may not include requests that arrive later.
         inflight = self._shared.loads.get(self._address, 0)
 
         def take(text: bytes) -> None:
             report = read_report(text)
-            self._works = report.load.waiting + report.running > 0
+            self._busy = report.load.waiting + report.running > 0
             self._shared.signals.record_scrape(self._address, report, inflight)
             if self._plan.adapters:
                 used = report.running_adapters | report.waiting_adapters
@@ -197,18 +200,18 @@ class ScrapedEndpoint:
         self._shared.found.listed(self._address, models.adapters)
         self._shared.context_lengths.set(self._address, models.max_model_len)
 
-    def _interval(self, course: _PathReadings) -> float:
-        busy = self._works or self._shared.loads.get(self._address, 0) > 0
-        # Loads change from moment to moment, adapters do not.
-        return self._plan.busy if busy and course is self._metrics else self._plan.idle
+    def _interval(self, reader: _PathReader) -> float:
+        busy = self._busy or self._shared.loads.get(self._address, 0) > 0
+        # Loads change all the time, adapters do not.
+        return self._plan.busy if busy and reader is self._metrics else self._plan.idle
 
 
-def _take(text: Text, take: Callable[[bytes], None]) -> None:
-    """Of a text that was cut off, the lines that are whole have to do."""
+def _take(text: ResponseBody, take: Callable[[bytes], None]) -> None:
+    """Pass a body on; if it was cut off, only its complete lines."""
     if text.whole:
         take(text.content)
         return
     try:
         take(text.content[: text.content.rfind(b"\n") + 1])
     except Failure as failure:
-        raise Failure(Result.TOO_LARGE, f"{failure}, as far as it is read") from None
+        raise Failure(Result.TOO_LARGE, f"{failure} in the part that was read") from None

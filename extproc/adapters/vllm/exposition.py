@@ -1,12 +1,11 @@
-"""What vLLM's `/metrics` says of an endpoint's load, cache and adapters.
+"""Reads an endpoint's load, cache and adapters from vLLM's `/metrics`.
 
-It is 50 kB and more, a few lines of it matter, and each endpoint is asked several
-times a second beside the loop that routes. So those lines are looked for by how they
-begin, and nothing else is parsed.
+The exposition has 50 kB and more, a few lines of it matter, and each endpoint is read several times
+a second in the event loop that routes requests. So the reader searches for the beginnings of those
+lines and parses nothing else.
 
-Names begin alike (`…_waiting` and `…_waiting_by_reason`), several engines behind one
-address have a series each, and the labels that list adapters leave a series behind
-for each value they ever had.
+Some names share a beginning (`…_waiting` and `…_waiting_by_reason`). Several engines at one address
+have one series each. The labels that list adapters leave a series for each value they ever had.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
 FINISHED = b"vllm:request_success_total"
-"""In spite of its name it counts all that end, a series for each reason, aborts among them."""
+"""Requests that ended for any reason, one series for each; despite its name, aborts too."""
 
-# Each has a series, which costs a microsecond to read.
+# Each engine has a series, which takes a microsecond to read.
 _MOST_ENGINES = 1000
-# One for each set of adapters that ever ran together. What has more is not looked through, and
-# its slots are right all the same.
+# One for each set of adapters that ever ran together. If there are more, the number of slots is
+# still right.
 _MOST_LABEL_SETS = 10_000
-# A thousand adapters are some 30 kB; what is longer is no list of them.
+# A thousand adapters take some 30 kB.
 _LONGEST_LABEL_SET = 65_536
-# With escapes, which no honest adapter's name has.
+# Limit of a value with escapes, which real names of adapters do not have.
 _LONGEST_ESCAPED = 4096
 _MOST_LABELS = 100
-# Engines whose cache is looked at; they are all alike.
+# Engines whose cache configuration is read; they are all alike.
 _MOST_CACHES = 64
-# Three times what it is; what is remembered of them is bounded.
+# Three times the usual length; the reader caches these lines.
 _LONGEST_CACHE_CONFIG = 4096
-# A longer number is none, and takes long to be refused.
+# Longer numbers do not occur, and take long to parse.
 _LONGEST_NUMBER = 64
 
 _LABEL = re.compile(rb'[{,]\s*([^={},"\s]+)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*')
@@ -56,7 +55,7 @@ _ESCAPED = re.compile(rb"\\(.)")
 
 
 class _Adapters(NamedTuple):
-    """What is said of adapters; LoRA is off where nothing is."""
+    """Adapters in the metrics; without any, LoRA is off."""
 
     slots: int | None = None
     running: frozenset[str] = frozenset()
@@ -64,10 +63,10 @@ class _Adapters(NamedTuple):
 
 
 def read_report(text: bytes) -> Report:
-    """The report in a Prometheus text exposition.
+    """Return the report in a Prometheus text exposition.
 
-    Raises Failure where it does not say what waits, what runs or how full the cache is:
-    a zero in its place would draw requests.
+    Raises Failure if the waiting or running requests or the cache usage are missing: a zero in
+    their place would attract requests.
     """
     if not text.endswith(b"\n"):
         raise Failure(Result.GARBLED, "the exposition is cut off")
@@ -76,7 +75,7 @@ def read_report(text: bytes) -> Report:
     usage = _numbers(text, KV_USAGE, OLD_KV_USAGE)
     load = sound_load(sum(waiting), sum(usage) / len(usage))
     if load is None or sum(running) > MOST_REQUESTS:
-        raise Failure(Result.GARBLED, "figures that no endpoint can have")
+        raise Failure(Result.GARBLED, "the load is higher than any endpoint can have")
     adapters = _adapters(text)
     block_size, blocks = _cache(text)
     return Report(
@@ -95,7 +94,7 @@ def read_report(text: bytes) -> Report:
 
 
 def _series(text: bytes, name: bytes) -> Iterator[bytes]:
-    """What follows the name on each line of a metric, and of those whose names begin so."""
+    """Yield what follows the name on each line of this and of any metric with a longer name."""
     beginning = b"\n" + name
     start = text.find(beginning)
     while start >= 0:
@@ -105,12 +104,12 @@ def _series(text: bytes, name: bytes) -> Iterator[bytes]:
 
 
 def _is_own(series: bytes) -> bool:
-    """Whether a line is of the metric itself: after its name come labels, or the value."""
+    """Return True if labels or the value follow, so that the name has ended."""
     return series.startswith((b"{", b" ", b"\t"))
 
 
 def _numbers(text: bytes, name: bytes, old_name: bytes = b"") -> list[float]:
-    """The value of each of a metric's series, one at least."""
+    """Return the values of a metric's series, at least one. Raises Failure."""
     found = []
     for count, series in enumerate(_series(text, name)):
         if count == _MOST_ENGINES:
@@ -127,7 +126,7 @@ def _numbers(text: bytes, name: bytes, old_name: bytes = b"") -> list[float]:
 
 
 def _total(text: bytes, name: bytes) -> float | None:
-    """A counter's sum over all engines; None where it is missing, or one of them is no number."""
+    """Return a counter's sum over all engines; None if it is missing or a value is not a number."""
     every = islice(_series(text, name), _MOST_ENGINES)
     values = [_value(series) for series in every if _is_own(series)]
     total = sum(values)
@@ -135,7 +134,7 @@ def _total(text: bytes, name: bytes) -> float | None:
 
 
 def _value(series: bytes) -> float:
-    """The number after the labels; a timestamp may follow. NaN where there is none."""
+    """Return the number after the labels, before any timestamp; NaN if there is none."""
     words = series[series.rfind(b"}") + 1 :].split(None, 1)
     if not words or len(words[0]) > _LONGEST_NUMBER:
         return float("nan")
@@ -146,7 +145,7 @@ def _value(series: bytes) -> float:
 
 
 def _adapters(text: bytes) -> _Adapters:
-    """By the series that was written last: its value is the time when."""
+    """Return the adapters of the newest series; its value is the time at which it was written."""
     current, newest = b"", float("-inf")
     for series in islice(_series(text, LORA), _MOST_LABEL_SETS):
         if len(series) > _LONGEST_LABEL_SET or not _is_own(series):
@@ -165,7 +164,7 @@ def _adapters(text: bytes) -> _Adapters:
 
 
 def _cache(text: bytes) -> tuple[int | None, int | None]:
-    """Tokens of a block, and blocks of all engines together."""
+    """Return the tokens of a block, and the blocks of all engines together."""
     block_size: int | None = None
     blocks: dict[bytes, int] = {}
     for series in islice(_series(text, CACHE), _MOST_CACHES):
@@ -179,7 +178,7 @@ def _cache(text: bytes) -> tuple[int | None, int | None]:
 
 @lru_cache(maxsize=1024)
 def _cache_of_engine(series: bytes) -> tuple[bytes, int | None, int | None]:
-    """Engine, tokens of a block, and blocks. Forty labels, and they never change."""
+    """Return engine, tokens of a block, and blocks. Cached: the forty labels never change."""
     labels = _labels(series)
     blocks = _positive(labels.get(b"num_gpu_blocks"))
     override = _positive(labels.get(b"num_gpu_blocks_override"))
@@ -187,11 +186,11 @@ def _cache_of_engine(series: bytes) -> tuple[bytes, int | None, int | None]:
 
 
 def _labels(series: bytes) -> dict[bytes, bytes]:
-    """The labels of a series, up to the first that is none; values as they are written."""
+    """Return the labels of a series, up to the first malformed one; values keep their escapes."""
     labels: dict[bytes, bytes] = {}
     position = 0
     for _ in range(_MOST_LABELS):
-        # Always from where the last one ended: a search would look at a long line over and over.
+        # From the end of the last label: searching would scan a long line again and again.
         label = _LABEL.match(series, position)
         if label is None:
             break
@@ -201,14 +200,14 @@ def _labels(series: bytes) -> dict[bytes, bytes]:
 
 
 def _positive(value: bytes | None) -> int | None:
-    """A whole number; None for Python's `None`, and for anything else."""
+    """Return a positive whole number; None for any other text, such as Python's `None`."""
     if value is None or not value.isdigit() or len(value) > _LONGEST_NUMBER:
         return None
     return int(value) or None
 
 
 def _names(value: bytes | None) -> frozenset[str]:
-    """The adapters in a list that commas join."""
+    """Return the adapters of a comma-separated list."""
     if not value or (b"\\" in value and len(value) > _LONGEST_ESCAPED):
         return frozenset()
     try:

@@ -1,7 +1,6 @@
-"""An HTTP answer to a GET, put together from pieces as they come, within bounds.
+"""An HTTP response to a GET, assembled from pieces as they arrive, within limits.
 
-What is out of the ordinary is a failure: an endpoint says what it is asked for, or it
-counts as one that says nothing.
+Any unusual response is a failure: a reading either succeeds completely or counts for nothing.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ import httptools
 from extproc.adapters.vllm.readings import Failure, Result
 
 MOST_BYTES = 2**20
-"""Of a body that is read."""
+"""Default limit of a body."""
 
-# Of chunk sizes, trailers and whatever else may stand between the bytes of a body.
+# Limit of the bytes around the body: chunk sizes and trailers.
 _MOST_FRAMING = 65_536
 # Servers send few headers.
 _MOST_HEAD = 16_384
-# A piece full of tiny chunks would take long.
+# A response of many tiny chunks would take long to parse.
 _MOST_CHUNKS = 2000
 
 
 class HttpResponse:
-    """One answer; `body` is None until it is whole."""
+    """One response; `body` is None until it is complete."""
 
     __slots__ = (
         *("_chunks", "_delimited", "_fed", "_head", "_length", "_may_be_cut", "_most_bytes"),
@@ -34,31 +33,31 @@ class HttpResponse:
         self._most_bytes = most_bytes
         self._may_be_cut = may_be_cut
         self._fed = 0
-        # Bytes so far; None once all headers have come.
+        # Bytes so far; None after the last header.
         self._head: int | None = 0
-        # Whether the body's end is told otherwise than by the connection's.
+        # True if a header gives the end of the body, so that closing is not its end.
         self._delimited = False
         self._chunks = 0
         self._length = 0
         self._pieces: list[bytes] = []
         self.body: bytes | None = None
         self.reusable = False
-        """Whether its connection can be asked again."""
+        """True if the connection can carry another request."""
         self.whole = True
-        """Whether the body is all of it, and not only its beginning."""
+        """False if the body is only the beginning of the response's."""
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes. Raises Failure."""
+        """Parse the next bytes. Raises Failure."""
         if self._parser is None:
             if piece:
-                raise Failure(Result.GARBLED, "the answer is longer than it says")
+                raise Failure(Result.GARBLED, "the response is longer than its headers say")
             return
         try:
             self._parser.feed_data(piece)
             self._count(len(piece))
         except httptools.HttpParserError as error:
             self._release()
-            # What our own methods raise comes wrapped.
+            # The parser wraps what the callbacks raise.
             cause = error.__context__
             raise cause if isinstance(cause, Failure) else Failure(Result.GARBLED, error) from None
         except Failure:
@@ -68,7 +67,7 @@ class HttpResponse:
             self._release()
 
     def end(self) -> None:
-        """The server has closed the connection. Raises Failure where that was too early."""
+        """Handle the end of the connection. Raises Failure if the response is incomplete."""
         if self.body is None:
             if self._head is not None or self._delimited:
                 raise Failure(Result.UNREACHABLE, "the connection was closed")
@@ -76,19 +75,19 @@ class HttpResponse:
         self._release()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the answer, or a trailer."""
+        """Check a header or a trailer."""
         name, value = name.lower(), value.strip().lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._delimited = True
         if name == b"content-length" and int(value) > self._most_bytes and not self._may_be_cut:
             raise self._too_large()
         if name == b"transfer-encoding" and value != b"chunked":
-            raise Failure(Result.GARBLED, "the answer has an unknown transfer encoding")
+            raise Failure(Result.GARBLED, "the response has an unknown transfer encoding")
         if name == b"content-encoding" and value != b"identity":
-            raise Failure(Result.GARBLED, "the answer is compressed, which was not asked for")
+            raise Failure(Result.GARBLED, "the response is compressed, which was not requested")
 
     def on_headers_complete(self) -> None:
-        """All headers have come."""
+        """Check the status after the last header."""
         assert self._parser is not None
         self._head = None
         status = self._parser.get_status_code()
@@ -96,13 +95,13 @@ class HttpResponse:
             raise Failure(Result.STATUS, f"status {status}", status)
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
+        """Count a chunk."""
         self._chunks += 1
         if self._chunks > _MOST_CHUNKS:
             raise Failure(Result.TOO_LARGE, f"more than {_MOST_CHUNKS} chunks")
 
     def on_body(self, part: bytes) -> None:
-        """The next bytes of the body."""
+        """Keep the next bytes of the body."""
         if self.body is not None:
             return
         self._length += len(part)
@@ -114,12 +113,12 @@ class HttpResponse:
             self.body = b"".join(self._pieces)[: self._most_bytes]
 
     def on_message_begin(self) -> None:
-        """An answer begins, and there was one already."""
+        """Refuse a second response."""
         if self.body is not None:
-            raise Failure(Result.GARBLED, "the answer is longer than it says")
+            raise Failure(Result.GARBLED, "the response is longer than its headers say")
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """Complete the body."""
         if self.body is None and self._parser is not None:
             self.body = b"".join(self._pieces)
             self.reusable = self._parser.should_keep_alive()
@@ -134,11 +133,12 @@ class HttpResponse:
                 raise Failure(Result.GARBLED, f"more than {_MOST_HEAD} bytes of headers")
 
     def _release(self) -> None:
-        """Nothing more is read. The parser refers to us: together we would wait for a collection
-        of garbage, and there are two hundred of us a second.
+        """Drop the parser, which refers to this object.
+
+        A cycle would live until the next garbage collection, and there are 200 responses a second.
         """
         self._parser = None
         self._pieces = []
 
     def _too_large(self) -> Failure:
-        return Failure(Result.TOO_LARGE, f"an answer of more than {self._most_bytes} bytes")
+        return Failure(Result.TOO_LARGE, f"the response has more than {self._most_bytes} bytes")

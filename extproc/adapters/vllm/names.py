@@ -1,4 +1,4 @@
-"""The names that endpoints give adapters, within bounds: they become keys of the catalog."""
+"""Names of adapters from endpoints, within limits, because they become keys of the catalog."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TypeGuard
 from extproc.core.schema import MAX_NAME_LENGTH
 
 MOST_ADAPTERS = 1000
-"""Of one endpoint; further ones are passed over."""
+"""Limit for one endpoint; further adapters are ignored."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def usable_adapter_names(names: Iterable[object]) -> frozenset[str]:
-    """Those of these names that an adapter can have."""
+    """Return the names that an adapter can have."""
     return frozenset(islice((n for n in names if _is_usable(n)), MOST_ADAPTERS))
 
 
 def _is_usable(name: object) -> TypeGuard[str]:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
         return False
-    # It goes into bodies, lists and logs as it is.
+    # The name appears unchanged in bodies, lists and logs.
     return name == name.strip() and not _CONTROLS.search(name)

@@ -1,4 +1,4 @@
-"""How a reading of an endpoint ends."""
+"""Results of readings."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ MODELS = "/v1/models"
 
 
 class Result(StrEnum):
-    """What came of asking an endpoint; shown in metrics."""
+    """Result of a reading, as the metrics count it."""
 
     OK = "ok"
-    """It said what it was asked for."""
+    """The response was read."""
 
     UNREACHABLE = "unreachable"
-    """There was no connection, or it broke before the answer was whole."""
+    """No connection, or it broke before the response was complete."""
 
     TIMEOUT = "timeout"
-    """The answer was not whole in time."""
+    """The response was not complete in time."""
 
     STATUS = "status"
-    """It answered with another status than 200."""
+    """The response had a status other than 200."""
 
     TOO_LARGE = "too_large"
-    """The answer was larger than any that is read."""
+    """The response exceeded a limit."""
 
     GARBLED = "garbled"
-    """The answer was no HTTP, or does not say what it should."""
+    """The response was not HTTP, or lacked what it should contain."""
 
 
 class Failure(Exception):
-    """A reading that came to nothing; the message says why, the result how it counts."""
+    """A reading failed; the message has the reason."""
 
     def __init__(self, result: Result, why: object, status: int = 0) -> None:
         super().__init__(f"{why}"[:200] or result.value)
         self.result = result
         self.status = status
-        """Of the answer, where that is what failed."""
+        """Status of the response if that is the reason; otherwise 0."""
 
 
 class ScrapeListener(Protocol):
     """Counts readings."""
 
     def signal_read(self, path: str, result: str) -> None:
-        """An endpoint was asked for this path."""
+        """Receive the result of reading this path of an endpoint."""

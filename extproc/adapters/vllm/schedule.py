@@ -1,6 +1,6 @@
-"""When endpoints are asked: often while they have requests, seldom while they are broken.
+"""Schedule of readings: frequent while an endpoint has requests, rare while it fails.
 
-All times are seconds; the caller says what time it is.
+All times are in seconds; the caller passes the current time.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import NamedTuple
 from extproc.core.routing.catalog import Catalog
 
 LONGEST_BACKOFF = 10.0
-"""Between two readings of an endpoint that fails, unless it is asked less often anyway."""
+"""Longest time between two readings of an endpoint that fails, unless its interval is longer."""
 
 _JITTER = 0.1
 
 
 class Plan(NamedTuple):
-    """What an endpoint is asked for, and how often."""
+    """What is read from an endpoint, and how often."""
 
     busy: float
-    """Between two readings while it has requests."""
+    """Interval while the endpoint has requests."""
 
     idle: float
-    """While it has none."""
+    """Interval while it has none."""
 
     metrics: bool
-    """Whether some model's strategy reads its metrics."""
+    """True if the strategy of a model uses the endpoint's metrics."""
 
     adapters: bool
-    """Whether some model takes its adapters from it."""
+    """True if a model discovers its adapters from the endpoint."""
 
     def joined(self, other: Plan) -> Plan:
-        """What satisfies both, where two models have the same endpoint."""
+        """Return a plan that satisfies both, for an endpoint that two models share."""
         return Plan(
             min(self.busy, other.busy),
             min(self.idle, other.idle),
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def plans(catalog: Catalog) -> Mapping[str, Plan]:
-    """The plan for each address that is asked for anything."""
+    """Return a plan for each address from which anything is read."""
     found: dict[str, Plan] = {}
     for model in catalog.models.values():
         if not model.is_asked:
@@ -58,47 +58,47 @@ def plans(catalog: Catalog) -> Mapping[str, Plan]:
 
 
 class ReadingTimes:
-    """The times of one kind of reading of one endpoint."""
+    """Times of one kind of reading of one endpoint."""
 
     def __init__(self, due: float, rng: Random) -> None:
         self.due = due
-        """When it is time for the next."""
-        self.asked = due
-        """When the last was sent."""
+        """Time of the next reading."""
+        self.started = due
+        """Time of the last request."""
         self.failures = 0
-        """Since the last success."""
+        """Failures since the last success."""
         self._rng = rng
 
     def succeeded(self, interval: float) -> None:
-        """The next comes an interval after this one was sent."""
+        """Schedule the next reading an interval after this one was sent."""
         self.failures = 0
-        self.due = self.asked + self._jittered(interval)
+        self.due = self.started + self._jittered(interval)
 
     def failed(self, now: float, interval: float) -> None:
-        """The next comes later each time."""
-        # More doublings change nothing, and would overflow one day.
+        """Schedule the next reading, later after each failure."""
+        # More doublings change nothing, and would overflow in the end.
         self.failures = min(self.failures + 1, 10)
         backoff = min(LONGEST_BACKOFF, interval * 2.0**self.failures)
         self.due = now + self._jittered(max(interval, backoff))
 
     def hurry(self, interval: float) -> bool:
-        """No more than this between two from now on, unless it fails; whether that is sooner."""
-        sooner = not self.failures and self.due > self.asked + interval * (1 + _JITTER)
+        """Shorten the wait to this interval, unless readings fail; return True if it was longer."""
+        sooner = not self.failures and self.due > self.started + interval * (1 + _JITTER)
         if sooner:
-            self.due = self.asked + self._jittered(interval)
+            self.due = self.started + self._jittered(interval)
         return sooner
 
     def postpone(self, until: float) -> None:
-        """Not before then."""
+        """Schedule the next reading no earlier than `until`."""
         self.due = max(self.due, until)
 
     def _jittered(self, seconds: float) -> float:
-        # Else sidecars that started together would go on asking together.
+        # Otherwise sidecars that started together would always read together.
         return seconds * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
 
 class Pacer:
-    """Bounds readings over all endpoints: intervals stretch where there are too many."""
+    """Limits the rate of all readings together; intervals grow if there are too many endpoints."""
 
     def __init__(self, per_second: float, together: int) -> None:
         self._step = 1 / per_second
@@ -106,10 +106,10 @@ class Pacer:
         self._next = 0.0
 
     def reserve(self, now: float) -> float:
-        """How long to wait before the next reading. After a rest some may come together."""
+        """Return the wait before the next reading; after a pause a few need not wait."""
         self._next = max(self._next, now - self._credit) + self._step
         return max(0.0, self._next - now)
 
     def charge(self, readings: int) -> None:
-        """A reading took as much as so many more."""
+        """Account for a reading that cost as much as so many additional ones."""
         self._next += readings * self._step

@@ -1,4 +1,4 @@
-"""Keeps the signals and the adapters of all endpoints current, as far as some model wants them."""
+"""Keeps the signals and the adapters of endpoints current, for the models that need them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ log = logging.getLogger("extproc.signals")
 
 METRICS_PER_SECOND = 200.0
 LISTS_PER_SECOND = 50.0
-"""Readings of all endpoints together: each costs about a quarter of a millisecond."""
+"""Limits for all endpoints together: a reading costs about a quarter of a millisecond."""
 
 RETRIES_PER_SECOND = 3.0
-"""Of those that failed more than once. Each costs several times as much and says nothing, and with
-ten of them nearly one decision in a hundred had to wait for one."""
+"""Limit for endpoints that failed more than once. A failed reading costs several times as much: at
+ten a second, nearly one decision in a hundred waited for one."""
 
-# What comes together, as at the start, is asked together, up to this number.
+# Readings that may start together, as they do after the start.
 _TOGETHER = 50
 _RETRIED_TOGETHER = 3
-# The first questions do not wait for their turn, for nothing is known before.
+# First readings are not paced like the others, because nothing is known before them.
 _FIRST_PER_SECOND = 500.0
 _LOGGED_ADAPTERS = 10
 _SETTLE_POLL_SECONDS = 0.02
 
 
 class Scraper:
-    """One task for each endpoint that is asked for anything, as the router's catalogs come."""
+    """Runs a task for each endpoint from which the catalog needs readings."""
 
     def __init__(self, router: Router, fleet: Fleet, listener: ScrapeListener, rng: Random) -> None:
         self._router = router
@@ -60,45 +60,43 @@ class Scraper:
         self._endpoints: dict[str, ScrapedEndpoint] = {}
         self._names: Mapping[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
         self._shortest = 0.0
 
     def set_models(self, catalog: Catalog) -> None:
-        """From now on asks the endpoints of this catalog, and no others."""
+        """Read the endpoints of this catalog, and no others."""
         wanted = plans(catalog)
         names = _names(catalog)
         self._keep_only([a for a in wanted if self._names.get(a) == names[a]], wanted)
         self._names = names
         self._fleet.signals.set_endpoints(wanted.keys())
         for address in self._endpoints:
-            self._endpoints[address].follow(wanted[address])
+            self._endpoints[address].set_plan(wanted[address])
         new = [address for address in wanted if address not in self._endpoints]
         for position, address in enumerate(new):
-            self._begin(address, wanted[address], position / _FIRST_PER_SECOND)
+            self._start(address, wanted[address], position / _FIRST_PER_SECOND)
         self._shortest = min((plan.busy for plan in wanted.values()), default=0.0)
-        if wanted and self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+        if wanted and self._waking is None:
+            self._waking = asyncio.create_task(self._wake_busy_endpoints())
 
     async def settle(self, seconds: float) -> None:
-        """Waits until every endpoint was asked once, but no longer than this.
+        """Wait until every endpoint was read once, but no longer than `seconds`.
 
-        Who starts to serve before knows no adapter but the configured ones, and would
-        refuse requests for all others.
+        Before that, the sidecar knows only the configured adapters and would refuse requests for
+        all others.
         """
         deadline = self._fleet.signals.clock() + seconds
         while not all(endpoint.is_known for endpoint in self._endpoints.values()):
             if self._fleet.signals.clock() >= deadline:
-                log.warning(
-                    "endpoints have not said yet how they are", extra=fields(waited=seconds)
-                )
+                log.warning("some endpoints not read yet", extra=fields(waited=seconds))
                 break
             await asyncio.sleep(_SETTLE_POLL_SECONDS)
-        self._found.tell()
+        self._found.flush()
 
     async def close(self) -> None:
-        """Asks nobody any more."""
+        """Stop all readings."""
         self._found.close()
-        tasks = self._tasks if self._watching is None else self._tasks | {self._watching}
+        tasks = self._tasks if self._waking is None else self._tasks | {self._waking}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -106,7 +104,7 @@ class Scraper:
         self._shared.client.close()
 
     def _keep_only(self, addresses: Collection[str], wanted: Mapping[str, Plan]) -> None:
-        """Forgets all others, also where another pod has taken an address over."""
+        """Forget all other endpoints, and those whose address belongs to another pod now."""
         self._fleet.signals.set_endpoints(addresses)
         for address in self._endpoints.keys() - set(addresses):
             self._endpoints.pop(address).task.cancel()
@@ -116,13 +114,13 @@ class Scraper:
         self._found.keep_only(listing)
         self._fleet.context_lengths.keep_only(listing)
 
-    def _begin(self, address: str, plan: Plan, delay: float) -> None:
-        self._endpoints[address] = followed = ScrapedEndpoint(address, plan, self._shared, delay)
-        self._tasks.add(followed.task)
-        followed.task.add_done_callback(self._tasks.discard)
+    def _start(self, address: str, plan: Plan, delay: float) -> None:
+        self._endpoints[address] = scraped = ScrapedEndpoint(address, plan, self._shared, delay)
+        self._tasks.add(scraped.task)
+        scraped.task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self) -> None:
-        """Wakes endpoints that became busy: cheaper than if each looked for itself."""
+    async def _wake_busy_endpoints(self) -> None:
+        """Wake endpoints that became busy; one loop for all is cheaper than one for each."""
         loads = self._fleet.ledger.loads
         while True:
             await asyncio.sleep(self._shortest / 2 or 1)
@@ -132,7 +130,7 @@ class Scraper:
                     endpoint.hurry()
 
     def _publish(self, found: Adapters) -> None:
-        """Never called from `follow`, which the router calls when this publishes."""
+        """Publish a catalog with these adapters, upon which the router calls `set_models`."""
         catalog = self._router.catalog
         if found != catalog.found:
             _log(catalog.found, found)
@@ -140,20 +138,20 @@ class Scraper:
 
 
 def _names(catalog: Catalog) -> Mapping[str, str]:
-    """Which pod has an address."""
+    """Return the name of the endpoint at each address."""
     models = catalog.models.values()
     return {e.address: e.name for model in models for e in model.snapshot.endpoints}
 
 
 def _log(before: Adapters, now: Adapters) -> None:
     changed = [a for a in before.keys() | now.keys() if before.get(a) != now.get(a)]
-    came = _shown(changed, now, before)
+    added = _shown(changed, now, before)
     left = _shown(changed, before, now)
-    log.info("adapters", extra=fields(endpoints=len(changed), came=came, left=left))
+    log.info("adapters changed", extra=fields(endpoints=len(changed), came=added, left=left))
 
 
 def _shown(addresses: Iterable[str], those: Adapters, without: Adapters) -> str:
-    """The adapters of these endpoints that are in one and not in the other, some of them."""
+    """Return adapters of these endpoints that only the first mapping has, some by name."""
     none: frozenset[str] = frozenset()
     names = {name for a in addresses for name in those.get(a, none) - without.get(a, none)}
     more = len(names) - _LOGGED_ADAPTERS

@@ -61,7 +61,7 @@ class TestARhythm:
     def test_is_steady_while_readings_succeed(self) -> None:
         times = ReadingTimes(5.0, Middle())
         assert times.due == 5.0
-        times.asked = 6.0
+        times.started = 6.0
         times.succeeded(0.5)
         assert times.due == 6.5
 
@@ -73,7 +73,7 @@ class TestARhythm:
             waits.append(round(times.due - 100, 6))
         assert waits[:7] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
         assert waits[-1] == 10.0
-        times.asked = 100.0
+        times.started = 100.0
         times.succeeded(0.2)
         assert times.due == 100.2
         times.failed(200.0, 0.2)
@@ -86,7 +86,7 @@ class TestARhythm:
 
     def test_quickens_when_its_endpoint_becomes_busy(self) -> None:
         times = ReadingTimes(0.0, Middle())
-        times.asked = 10.0
+        times.started = 10.0
         times.succeeded(1.0)
         assert times.hurry(0.2)
         assert times.due == 10.2

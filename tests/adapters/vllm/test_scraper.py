@@ -442,7 +442,7 @@ class TestAnAdapter:
         two.has("law")
         await eventually(lambda: known(scene, "law") and not known(scene, "sql"))
         assert scene.adapters == {"base": {"configured", "law"}}
-        told = [r.__dict__["fields"] for r in caplog.records if r.message == "adapters"]
+        told = [r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed"]
         assert {fields["came"] for fields in told} >= {"sql", "law"}
         assert "sql" in {fields["left"] for fields in told}
 
@@ -539,7 +539,7 @@ class TestAnAdapter:
         server.answers[MODELS] = answer(model_list(*(f"adapter-{i:03}" for i in range(100))))
         scene.configure(model(server))
         await eventually(lambda: known(scene, "adapter-099"))
-        (told,) = (r.__dict__["fields"] for r in caplog.records if r.message == "adapters")
+        (told,) = (r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed")
         assert told["came"].endswith("adapter-009 and 90 more")
 
 

@@ -156,8 +156,10 @@ class Sidecar:
         self._router.subscribe(self._scraper.set_models)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         resolve = Resolver(settings.dns_server).resolve
-        self._discovery = Discovery(self._cluster, self._publish, self._telemetry, rng, resolve)
-        self._telemetry.read_ages(self._discovery.age)
+        self._discovery = Discovery(
+            self._cluster, self._publish, self._telemetry.discovery, rng, resolve
+        )
+        self._telemetry.set_ages(self._discovery.age)
         configuration = Configuration(
             self._router, self._fleet.signals, self._discovery, self._telemetry, rng
         )
@@ -233,7 +235,12 @@ class Sidecar:
         if isinstance(models, Path):
             return ModelsFile(models, configuration)
         return ModelsConfigMap(
-            models.namespace, models.name, self._cluster, configuration, self._telemetry, rng
+            models.namespace,
+            models.name,
+            self._cluster,
+            configuration,
+            self._telemetry.discovery,
+            rng,
         )
 
     def _catalog(self) -> Catalog:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 
 KEPT_BYTES = 64 * 2**20
-"""Freed memory that stays with the process: enough for a body of 8 MiB."""
+"""Freed memory that the process keeps: enough for a body of 8 MiB."""
 
 _MAPPED_BYTES = 32 * 2**20
-"""Larger blocks are mapped for themselves; glibc takes no higher threshold."""
+"""Larger blocks get their own mapping; glibc accepts no higher threshold."""
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD = -1
@@ -16,7 +16,7 @@ _MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator to keep freed memory for the next large body; return whether it does.
+    """Make the allocator keep freed memory for the next large body; return True if it does.
 
     By default glibc returns a block of megabytes to the kernel when it is freed, and the kernel
     gives the next body new pages, one fault for each 4 KiB: half of the CPU time of a body of

@@ -9,10 +9,10 @@ LONGEST_SECONDS = 30.0
 
 
 class Backoff:
-    """0.8 s at first, doubling to 30 s, each shortened at random by up to a half.
+    """Waits that double from 0.8 s to 30 s, each shortened at random by up to a half.
 
-    client-go lengthens by jitter instead; then a wait may take a minute, and we
-    promise to have caught up 35 s after the API server's return.
+    client-go lengthens waits at random instead, up to a minute. The sidecar promises to catch up
+    within 35 s of the API server's return.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -20,11 +20,11 @@ class Backoff:
         self._attempts = 0
 
     def reset(self) -> None:
-        """It worked: the next wait is a short one."""
+        """Make the next wait short, after a success."""
         self._attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait before the next attempt."""
         longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0**self._attempts)
         # More doublings change nothing, and would overflow after a day without a server.
         self._attempts = min(self._attempts + 1, 10)

@@ -37,7 +37,9 @@ class Served:
         self.router = Router(Fleet())
         self.telemetry = telemetry_of(self.router)
         rng = Random(0)
-        self.discovery = Discovery(self.cluster, self._publish, self.telemetry, rng, resolve)
+        self.discovery = Discovery(
+            self.cluster, self._publish, self.telemetry.discovery, rng, resolve
+        )
         self.configuration = Configuration(
             self.router, self.router.fleet.signals, self.discovery, self.telemetry, rng
         )

@@ -89,7 +89,7 @@ async def test_a_deleted_config_map_leaves_the_last_good_in_force(deploy: Deploy
     scene = await deploy(ClusterOptions(replicas=2))
     await scene.api.delete("ConfigMap", NAMESPACE, CONFIG_MAP)
     await until(
-        lambda: "deleted, the last good" in scene.sidecar.error_output(), PATIENCE, "the log line"
+        lambda: "ConfigMap deleted" in scene.sidecar.error_output(), PATIENCE, "the log line"
     )
     assert (await scene.send(chat("hello"))).status == 200
     await scene.configure(document("RoundRobin"))

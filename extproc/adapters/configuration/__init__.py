@@ -1,1 +1,1 @@
-"""The models document: read, compared, put in force; from a file or a ConfigMap."""
+"""The models document, from a file or a ConfigMap: parsed, compared and put in force."""

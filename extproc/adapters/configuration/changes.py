@@ -31,16 +31,16 @@ def changes(before: ModelsSpec | None, after: ModelsSpec) -> dict[str, str]:
     ]
     if list(old) != list(new) and old.keys() == new.keys():
         changed.append("the order of the models")
-    told = {
+    found = {
         "added": _bounded([name for name in new if name not in old], ", "),
         "removed": _bounded([name for name in old if name not in new], ", "),
         "changed": _bounded(changed, "; "),
     }
-    return {field: text for field, text in told.items() if text}
+    return {field: text for field, text in found.items() if text}
 
 
 def _keys(before: ModelSpec, after: ModelSpec) -> Iterator[str]:
-    # Secret values have no place in the document, so any value may be shown.
+    # The document contains no secrets, so any value may be shown.
     differences = _differences(
         "", before.model_dump(by_alias=True), after.model_dump(by_alias=True)
     )
@@ -71,7 +71,7 @@ def _list_differences(
     if old is not None and new is not None:
         yield from _differences(path, old, new)
         return
-    # As text, for filters of a chain cannot be hashed, and a list may have thousands of entries.
+    # As text, because filters of a chain are not hashable; a list may have thousands of entries.
     had, has = set(map(repr, before)), set(map(repr, after))
     added, removed = len(has - had), len(had - has)
     counts = [f"+{added}"] * bool(added) + [f"-{removed}"] * bool(removed)

@@ -1,4 +1,4 @@
-"""The models document as a key of a ConfigMap, watched."""
+"""Watches the models document in a ConfigMap."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ KEY = "models.yaml"
 
 
 class ModelsConfigMap:
-    """Applies each new document; a ConfigMap that is deleted leaves the last one in force.
+    """Applies each new document; after a deletion the last one stays in force.
 
-    A refused document is also told to whoever looks at the ConfigMap, as an Event,
-    and so is the first good one after it.
+    A refused document also creates an Event on the ConfigMap, and so does the first valid document
+    after it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ModelsConfigMap:
         self._latest: ConfigMap | None = None
         self._changed = asyncio.Event()
         self._offered: tuple[str | None] | None = None
-        """The document applied last, good or not, in a box: it may be missing, or not be yet."""
+        """Last document, valid or not: (None,) without the key, None before the first."""
         self._refused = False
         self._reflector: Reflector[ConfigMap] | None = None
         self._reflecting: asyncio.Task[None] | None = None
@@ -59,15 +59,15 @@ class ModelsConfigMap:
 
     @property
     def trouble(self) -> str:
-        """Why the document is not there yet."""
+        """Reason why there is no document yet."""
         if self._reflector is None or not self._reflector.attempted.is_set():
             return "waiting for the API server"
         return self._reflector.trouble or ("being read" if self._latest else "not found")
 
     async def load(self) -> None:
-        """Waits for the first document, however long that takes, and applies it.
+        """Wait without a time limit for the first document, and apply it.
 
-        Raises DocumentError if it is a bad one, KubernetesError without credentials.
+        Raises DocumentError if it is invalid, KubernetesError without credentials.
         """
         connection = await self._cluster.connection()
         resource = Resource(
@@ -81,14 +81,14 @@ class ModelsConfigMap:
         await self._apply_next()
 
     async def watch(self) -> None:
-        """Applies each change for ever; whatever the ConfigMap holds, it does not stop."""
+        """Apply each change until cancelled; invalid documents are refused."""
         while True:
-            # A refusal is told, in the log and as an Event, where it happens.
+            # `_apply_next` has reported the refusal.
             with suppress(DocumentError):
                 await self._apply_next()
 
     async def close(self) -> None:
-        """Stops watching."""
+        """Stop watching."""
         if self._reflecting is not None:
             self._reflecting.cancel()
             with suppress(asyncio.CancelledError):
@@ -98,13 +98,13 @@ class ModelsConfigMap:
         latest = config_maps.get(self._name)
         if latest is None:
             if self._latest is not None:
-                log.warning("deleted, the last good models stay", extra=fields(source=self))
+                log.warning("ConfigMap deleted, last valid models kept", extra=fields(source=self))
         elif _document(latest) != self._offered:
             self._changed.set()
         self._latest = latest
 
     async def _apply_next(self) -> None:
-        """Waits for a document that is another one than the last, and applies it."""
+        """Wait for a document that differs from the last one, and apply it."""
         config_map = None
         while config_map is None:
             await self._changed.wait()
@@ -116,28 +116,30 @@ class ModelsConfigMap:
         except DocumentError as problem:
             self._refused = True
             self._configuration.refuse(problem, str(self))
-            await self._tell(config_map, "Warning", "ModelsRefused", str(problem))
+            await self._create_event(config_map, "Warning", "ModelsRefused", str(problem))
             raise
         if self._refused:
             self._refused = False
-            await self._tell(config_map, "Normal", "ModelsAccepted", "the models are in force")
+            await self._create_event(
+                config_map, "Normal", "ModelsAccepted", "the models are in force"
+            )
 
     async def _apply(self, text: str | None) -> None:
         if text is None:
             raise DocumentError([f"there is no key {KEY!r}"])
-        # Off the loop: a large document takes longer to parse than a request may wait.
-        # What is no text is refused there, too.
+        # In a thread: a large document takes longer to parse than a request may wait.
+        # The parser also refuses what is not valid text.
         encoded = text.encode(errors="surrogatepass")
         await self._configuration.apply(await asyncio.to_thread(parse, encoded))
 
-    async def _tell(
+    async def _create_event(
         self, about: ConfigMap, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         path, body = event(about, kind, reason, message)
         try:
             await (await self._cluster.connection()).api.create(path, body)
         except KubernetesError as error:
-            log.warning("no Event on the ConfigMap", extra=fields(source=self, why=error))
+            log.warning("Event not created", extra=fields(source=self, why=error))
 
 
 def _document(config_map: ConfigMap) -> tuple[str | None]:

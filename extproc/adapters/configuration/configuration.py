@@ -1,7 +1,6 @@
-"""The configuration in force: takes documents, keeps the last good one.
+"""The configuration in force: the last valid models document.
 
-Sources (a file, a ConfigMap) hand in what they read; a document takes effect
-whole or not at all.
+Documents come from a file or a ConfigMap. A document takes effect completely or not at all.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = logging.getLogger("extproc.configuration")
 
 
 class Configuration:
-    """Publishes each good document to the router."""
+    """Publishes each valid document to the router."""
 
     def __init__(
         self,
@@ -46,11 +45,10 @@ class Configuration:
         self._applied: ModelsSpec | None = None
 
     async def apply(self, spec: ModelsSpec) -> None:
-        """Puts a document in force. Leases, and strategies that did not change, stay.
+        """Put a document in force. Leases and unchanged strategies stay.
 
-        Waits a few seconds for endpoints of Services that the document is the first to
-        name, so that a model which moves there is never without any. Raises
-        DocumentError where there is no cluster to discover them in.
+        Wait a few seconds for the endpoints of new sources, so that a model that moves there always
+        has endpoints. Raises DocumentError if a source needs a cluster and there is none.
         """
         sources = [model.source for model in spec.models if model.source is not None]
         try:
@@ -65,17 +63,17 @@ class Configuration:
     async def _report(self, spec: ModelsSpec) -> None:
         """Log what a document changed."""
         before, self._applied = self._applied, spec
-        # Off the loop: to compare thousands of models takes longer than a request may wait.
+        # In a thread: comparing thousands of models takes longer than a request may wait.
         changed = await asyncio.to_thread(changes, before, spec)
         event = "models document applied" if changed else "models document unchanged"
         log.info(event, extra=fields(models=len(spec.models), **changed))
 
     async def _revised(self, spec: ModelsSpec, sources: Sequence[Source]) -> Catalog:
-        """The catalog with this document.
+        """Return the catalog with this document.
 
-        It is made off the loop, for to place thousands of endpoints on rings takes longer than a
-        request may wait. What came of endpoints and adapters meanwhile is then brought into it,
-        which takes the less the less that was.
+        A thread builds it, because placing thousands of endpoints on rings takes longer than a
+        request may wait. Changes of endpoints and adapters in the meantime are applied afterwards,
+        which takes time in proportion to their number.
         """
         before = self._router.catalog
         known = {source: self._discovery.endpoints(source) for source in sources}
@@ -89,7 +87,7 @@ class Configuration:
         return revise(made, spec.models, self._strategy, self._discovery.endpoints)
 
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
-        """Says why a document was not taken; the one in force stays."""
+        """Report a refused document; the last valid one stays in force."""
         self._telemetry.reloaded(successfully=False)
         log.error("models document refused", extra=fields(source=source, why=problem))
 

@@ -1,4 +1,4 @@
-"""Reads the models document: YAML text in, a validated ModelsSpec or a list of problems out."""
+"""Parses the models document: YAML text to a validated ModelsSpec, or a list of problems."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pydantic_core import ErrorDetails
 from extproc.core.schema import ModelsSpec
 from extproc.core.schema.values import suggestion
 
-# What a ConfigMap can hold.
+# The size limit of a ConfigMap.
 MAX_BYTES = 1024 * 1024
-# The schema has six levels; YAML's loader recurses, and in C it crashes at some 10,000.
+# The schema has six levels. YAML's C loader recurses, and crashes at some 10,000 levels.
 MAX_DEPTH = 32
 
 Location = tuple[int | str, ...]
 
 
 class DocumentError(Exception):
-    """A models document that cannot be used; `problems` has a line for each fault."""
+    """An invalid models document; `problems` has one line for each problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -30,7 +30,7 @@ class DocumentError(Exception):
 
 
 def parse(text: bytes) -> ModelsSpec:
-    """The document's models. Raises DocumentError with every problem found."""
+    """Return the models of a document. Raises DocumentError with every problem found."""
     if len(text) > MAX_BYTES:
         raise DocumentError([f"the document has {len(text)} bytes; {MAX_BYTES} are allowed"])
     content = _load(text)
@@ -48,7 +48,7 @@ def parse(text: bytes) -> ModelsSpec:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML's safe loader, less its silence about keys that come twice."""
+    """YAML's safe loader, which additionally refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -71,13 +71,13 @@ def _load(text: bytes) -> object:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise DocumentError([f"{where}{error.problem or error.context}"]) from None
     except Exception as error:
-        # YAML's constructors let out whatever a value's conversion raises.
+        # YAML's constructors raise any exception of a value's conversion.
         why = str(error).splitlines() or [type(error).__name__]
         raise DocumentError([f"not readable as YAML: {why[0]}"]) from None
 
 
 def _check_depth(text: bytes) -> None:
-    """Raises MarkedYAMLError for nesting that would end libyaml's loader, and us with it."""
+    """Raise MarkedYAMLError for nesting that would crash libyaml's loader, and the process."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -105,20 +105,20 @@ def _problem(error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = _keys(location[:-1])
-        message = f"unknown key{suggestion(location[-1], known)}; known are {_list(known)}"
+        message = f"unknown key{suggestion(location[-1], known)}; known are {_joined(known)}"
     elif error["type"] == "missing":
         message = "is required"
     elif error["type"] == "literal_error":
         options = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         close = suggestion(error["input"], options)
-        message = f"{_shown(error['input'])} is not one of {_list(options)}{close}"
+        message = f"{_shown(error['input'])} is not one of {_joined(options)}{close}"
     elif error["type"] in _EXPECTED:
         message = f"must be {_EXPECTED[error['type']]}, not {_shown(error['input'])}"
     return f"{_path(location)}: {message}"
 
 
 def _path(location: Location) -> str:
-    """`models[1].loadBalancing.strategy`."""
+    """Return a path such as `models[1].loadBalancing.strategy`."""
     path = ""
     for step in location:
         name = step if isinstance(step, str) and step.isprintable() else repr(step)
@@ -127,7 +127,7 @@ def _path(location: Location) -> str:
 
 
 def _keys(location: Location) -> list[str]:
-    """The keys allowed at a place of the document."""
+    """Return the keys that are allowed at a location of the document."""
     model: type[BaseModel] = ModelsSpec
     for step in location:
         field = next((f for f in model.model_fields.values() if f.alias == step), None)
@@ -142,17 +142,17 @@ def _model_within(annotation: object) -> type[BaseModel] | None:
     return next(filter(None, map(_model_within, get_args(annotation))), None)
 
 
-def _list(options: Sequence[str]) -> str:
+def _joined(options: Sequence[str]) -> str:
     return ", ".join(options)
 
 
 def _shown(value: object) -> str:
-    # Abridged on the way down: a few YAML aliases can unfold to more than fits in memory.
+    # Shortened while it is built: a few YAML aliases can expand to more than fits in memory.
     return "nothing" if value is None else reprlib.repr(value)
 
 
 def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
-    """A name that two models use, or one model twice: requests could not tell them apart."""
+    """Yield a problem for each name that occurs twice, because requests with it are ambiguous."""
     first: dict[str, str] = {}
     for position, model in enumerate(spec.models):
         for key, name in model.names():
@@ -164,7 +164,7 @@ def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
 
 
 def _dangling_targets(spec: ModelsSpec) -> Iterator[str]:
-    """A split's target that is no model with servers."""
+    """Yield a problem for each target of a split that is not a model or adapter with servers."""
     known = spec.served_names()
     for position, model in enumerate(spec.models):
         for place, target in enumerate(model.split.targets if model.split else ()):

@@ -1,4 +1,4 @@
-"""The models document as a file, followed for changes."""
+"""Watches the models document in a file."""
 
 from __future__ import annotations
 
@@ -10,42 +10,41 @@ from extproc.adapters.configuration.document import MAX_BYTES, DocumentError, pa
 from extproc.core.schema import ModelsSpec
 
 POLL_SECONDS = 0.5
-# A writer that never rests is read all the same.
+# A file that keeps changing is read after this many polls.
 _PATIENCE_POLLS = 4
 
 Signature = tuple[int, int, int, int, int]
 
 
 class ModelsFile:
-    """Looks at the file twice a second.
+    """Polls the file twice a second.
 
-    Polling and not notification: it sees a ConfigMap volume's symlink swap, an
-    editor's rename, a copy over NFS and a file that comes back, all alike, and
-    costs one `stat`.
+    Unlike notifications, polling detects every kind of change: the symlink swap of a ConfigMap
+    volume, an editor's rename, a copy over NFS and a file that reappears. It costs one `stat`.
     """
 
     def __init__(self, path: Path, configuration: Configuration) -> None:
         self._path = path
         self._configuration = configuration
         self._read: Signature | None = None
-        self._said = ""
+        self._reported = ""
 
     def __str__(self) -> str:
         return str(self._path)
 
     @property
     def trouble(self) -> str:
-        """Why the document is not there yet."""
+        """Reason why there is no document yet."""
         return "being read"
 
     async def load(self) -> None:
-        """Reads and applies the file. Raises DocumentError or OSError."""
+        """Read and apply the file. Raises DocumentError or OSError."""
         self._read = self._signature()
-        # Off the loop: a large document takes longer to parse than a request may wait.
+        # In a thread: a large document takes longer to parse than a request may wait.
         await self._configuration.apply(await asyncio.to_thread(self._parse))
 
     async def watch(self) -> None:
-        """Applies each change for ever; whatever the file holds, it does not stop."""
+        """Apply each change until cancelled; invalid documents are refused."""
         while True:
             await self._change()
             try:
@@ -53,32 +52,32 @@ class ModelsFile:
             except DocumentError as problem:
                 self._configuration.refuse(problem, str(self._path))
             except OSError as problem:
-                self._refuse_for_now(problem)
+                self._refuse_unreadable(problem)
             else:
-                self._said = ""
+                self._reported = ""
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is kept open."""
 
-    def _refuse_for_now(self, problem: OSError) -> None:
-        """What was not read is read again, though the file may stay as it is; said once."""
+    def _refuse_unreadable(self, problem: OSError) -> None:
+        """Report an unreadable file once; it is read again even if it does not change."""
         self._read = None
-        if str(problem) != self._said:
-            self._said = str(problem)
+        if str(problem) != self._reported:
+            self._reported = str(problem)
             self._configuration.refuse(problem, str(self._path))
 
     async def _change(self) -> None:
-        """Waits until the file is another one than was read, and at rest."""
+        """Wait until the file differs from the one last read, and has stopped changing."""
         before = self._read
-        for_polls = 0
+        polls = 0
         while True:
             await asyncio.sleep(POLL_SECONDS)
             now = self._signature()
             if now == self._read:
-                before, for_polls = now, 0
+                before, polls = now, 0
                 continue
-            for_polls += 1
-            if now == before or for_polls >= _PATIENCE_POLLS:
+            polls += 1
+            if now == before or polls >= _PATIENCE_POLLS:
                 return
             before = now
 

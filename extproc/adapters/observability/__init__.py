@@ -1,1 +1,1 @@
-"""Logs, metrics and the state page."""
+"""Logs, metrics and `/debug/state`."""

@@ -1,4 +1,4 @@
-"""Tells people of endpoints that are avoided because they failed."""
+"""Logs and counts ejections of endpoints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = logging.getLogger("extproc.ejections")
 
 
 class EjectionReport:
-    """A line for each ejection and each return, and a count of the ejections."""
+    """Logs each ejection and each return, and counts the ejections."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
-        """An endpoint is avoided from now on, or for longer."""
+        """Report an endpoint that is ejected, or ejected for longer."""
         log.warning(
             "endpoint ejected",
             extra=fields(endpoint=address, models=",".join(models), reason=why, seconds=seconds),
@@ -28,7 +28,7 @@ class EjectionReport:
             self._telemetry.ejected(model, why)
 
     def returned(self, models: Collection[str], address: str) -> None:
-        """It is in service again."""
+        """Report an endpoint that returned to service."""
         log.info(
             "endpoint in service again", extra=fields(endpoint=address, models=",".join(models))
         )

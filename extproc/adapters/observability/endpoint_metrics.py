@@ -1,4 +1,4 @@
-"""Metrics of endpoints: what the router knows of them when Prometheus asks."""
+"""Metrics of endpoints, read from the fleet's state at each scrape by Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from extproc.adapters.observability.state import Readiness, standings
+from extproc.adapters.observability.state import Readiness, endpoint_statuses
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Report
 from extproc.core.routing.catalog import Catalog
@@ -16,7 +16,7 @@ from extproc.core.strategies import Strategy
 
 
 class EndpointMetrics(Collector):
-    """Collected when they are asked for, so that requests pay nothing for them."""
+    """Collected at each scrape, so that they cost nothing for requests."""
 
     def __init__(self, fleet: Fleet, catalog: Callable[[], Catalog]) -> None:
         self._fleet = fleet
@@ -24,14 +24,14 @@ class EndpointMetrics(Collector):
         self.age: Callable[[Source], float] = lambda _: 0.0
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._of_discovery()
-        yield from self._of_signals()
-        yield from self._of_prefixes()
+        yield from self._discovery_metrics()
+        yield from self._signal_metrics()
+        yield from self._prefix_metrics()
 
-    def _of_discovery(self) -> Iterator[Metric]:
+    def _discovery_metrics(self) -> Iterator[Metric]:
         inflight = GaugeMetricFamily(
             "extproc_inflight_requests",
-            "Requests in flight on an endpoint, by this sidecar's ledger.",
+            "Requests in flight on an endpoint that this sidecar routed.",
             labels=["model", "endpoint"],
         )
         endpoints = GaugeMetricFamily(
@@ -48,7 +48,7 @@ class EndpointMetrics(Collector):
         for model in catalog.models.values():
             source = model.spec.source
             age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
-        for name, endpoint, requests, readiness in standings(self._fleet, catalog):
+        for name, endpoint, requests, readiness in endpoint_statuses(self._fleet, catalog):
             counts.setdefault(name, _no_endpoints())[readiness] += 1
             inflight.add_metric([name, endpoint.address], requests)
         for name, count in counts.items():
@@ -56,25 +56,25 @@ class EndpointMetrics(Collector):
                 endpoints.add_metric([name, readiness], number)
         yield from (inflight, endpoints, age)
 
-    def _of_signals(self) -> Iterator[Metric]:
+    def _signal_metrics(self) -> Iterator[Metric]:
         age = GaugeMetricFamily(
             "extproc_signals_age_seconds",
-            "Time since an endpoint last said how loaded it is, since it came where it never did; "
-            "only where the model's strategy reads it.",
+            "Time since an endpoint last reported its load, or since it joined; only for "
+            "models whose strategy uses the load.",
             labels=["model", "endpoint"],
         )
         prompt = CounterMetricFamily(
             "extproc_endpoint_prompt_tokens",
-            "Tokens of prompts that an endpoint has looked for in its cache, whoever sent them, by "
-            "its own metrics; only where the model's strategy reads them.",
+            "Prompt tokens that an endpoint looked up in its cache, from all senders, by the "
+            "endpoint's own metrics; only for models whose strategy uses these metrics.",
             labels=["model", "endpoint"],
         )
         cached = CounterMetricFamily(
             "extproc_endpoint_cached_tokens",
-            "Of extproc_endpoint_prompt_tokens_total, found in the cache.",
+            "Tokens of extproc_endpoint_prompt_tokens_total that were in the cache.",
             labels=["model", "endpoint"],
         )
-        for labels in self._places(lambda strategy: strategy.reads_signals):
+        for labels in self._labels(lambda strategy: strategy.reads_signals):
             seconds = self._fleet.signals.age(labels[1])
             if seconds is not None:
                 age.add_metric(labels, seconds)
@@ -85,18 +85,18 @@ class EndpointMetrics(Collector):
                 cached.add_metric(labels, report.cached_tokens)
         yield from (age, prompt, cached)
 
-    def _of_prefixes(self) -> Iterator[Metric]:
+    def _prefix_metrics(self) -> Iterator[Metric]:
         blocks = GaugeMetricFamily(
             "extproc_prefix_index_blocks",
-            "Blocks of prompts, of 256 bytes, that an endpoint is believed to have in its cache.",
+            "Prompt blocks of 256 bytes that are estimated to be in an endpoint's cache.",
             labels=["model", "endpoint"],
         )
-        for labels in self._places(lambda strategy: strategy.reads_prompts):
+        for labels in self._labels(lambda strategy: strategy.reads_prompts):
             blocks.add_metric(labels, self._fleet.signals.prefixes.size(labels[1]))
         yield blocks
 
-    def _places(self, wanted: Callable[[Strategy], bool]) -> Iterator[tuple[str, str]]:
-        """Model and address of each endpoint, of the models with such a strategy."""
+    def _labels(self, wanted: Callable[[Strategy], bool]) -> Iterator[tuple[str, str]]:
+        """Yield model and address of each endpoint of the models with a wanted strategy."""
         for model in self._catalog().models.values():
             if wanted(model.strategy):
                 yield from ((model.spec.name, one.address) for one in model.snapshot.endpoints)
@@ -107,5 +107,5 @@ class EndpointMetrics(Collector):
 
 
 def _no_endpoints() -> dict[Readiness, int]:
-    """A count to begin with: a series that is not there is no zero."""
+    """Return counts of zero: without them the series would be missing."""
     return {"ready": 0, "ejected": 0, "draining": 0}

@@ -1,4 +1,4 @@
-"""Bounds how often log lines that any client can cause are written."""
+"""Limits the rate of log lines that any client can cause."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from time import monotonic
 
 BURST = 5
-"""Lines of a kind that are written at once."""
+"""Lines of a kind that may be written at once."""
 
 LINES_PER_SECOND = 1.0
-"""Lines of a kind that are written from then on."""
+"""Lines of a kind that may be written per second after a burst."""
 
 
 class LogSampler:
-    """A token bucket for each kind of line. Kinds must be few: each is kept."""
+    """A token bucket for each kind of line. Kinds must be few: buckets are never dropped."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class LogSampler:
     def admit(self, kind: str) -> int | None:
         """Return how many lines of this kind were suppressed since the last one was written.
 
-        None: this one is suppressed, too.
+        None if this line is suppressed, too.
         """
         now = self._clock()
         bucket = self._buckets.get(kind)

@@ -1,7 +1,7 @@
-"""Log lines to a file that may be slow, or full, or a pipe that nobody reads.
+"""Writes log lines to a file that may be slow or full, or to a pipe without a reader.
 
-Who logs never waits: a thread does. It takes as many lines as there are in one write, so
-that it keeps up with an event loop that seldom lets go of the interpreter.
+Logging never blocks a request: a thread writes. It joins all waiting lines in one write, so that
+it keeps up with an event loop that rarely releases the interpreter.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from threading import Thread
 from time import monotonic, sleep
 
 MAX_LINES = 2_000
-"""That wait to be written: half a megabyte of them, and a second of `debug` under load."""
+"""Lines that may wait: half a megabyte, or a second of level `debug` under load."""
 
 FLUSH_SECONDS = 1.0
-"""That the end of the process waits for what was not written yet."""
+"""Time for which the end of the process waits for the last lines."""
 
 _BATCH_LINES = 200
 _POLL_SECONDS = 0.005
@@ -25,22 +25,22 @@ _END = b""
 
 
 class LogWriter(logging.Handler):
-    """Writes to a file descriptor. What finds no room, or cannot be written, is counted."""
+    """Writes to a file descriptor, and counts the lines that it drops."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
-        # Not a Queue: its lock is not reentrant, and the collector of garbage may log any time.
+        # Not a Queue: its lock is not reentrant, and the garbage collector may log at any time.
         self._lines = SimpleQueue[bytes]()
         self._accepted = self._done = 0
         self._overflowed = self._failed = 0
-        # A write that never ends must not keep the process: the thread is a daemon, and takes
-        # no lock that the interpreter asks for at its end, as that of sys.stderr.
+        # A write that blocks forever must not keep the process alive. So the thread is a daemon,
+        # and takes no lock that the interpreter needs at its end, such as that of sys.stderr.
         Thread(target=self._run, name="log-writer", daemon=True).start()
 
     @property
     def dropped(self) -> int:
-        """Lines so far that were not, or not wholly, written."""
+        """Lines so far that were not written, or only in part."""
         return self._overflowed + self._failed
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -56,13 +56,13 @@ class LogWriter(logging.Handler):
         self._lines.put(line.encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        """Waits until all is written, but not for long."""
+        """Wait until all lines are written, at most FLUSH_SECONDS."""
         until = monotonic() + FLUSH_SECONDS
         while self._done < self._accepted and monotonic() < until:
             sleep(_POLL_SECONDS)
 
     def close(self) -> None:
-        """Takes no more; what was taken is still written."""
+        """Accept no more lines; accepted lines are still written."""
         self._lines.put(_END)
         super().close()
 
@@ -72,7 +72,7 @@ class LogWriter(logging.Handler):
         self._write(batch)
 
     def _batch(self) -> list[bytes]:
-        """All that waits, once there is something."""
+        """Return all waiting lines; wait for the first."""
         batch = [self._lines.get()]
         with suppress(Empty):
             while len(batch) < _BATCH_LINES:

@@ -13,22 +13,24 @@ from typing import Literal
 from extproc.adapters.observability.log_writer import LogWriter
 
 _TRACEBACK = "Traceback (most recent call last):\n"
-_OF_REQUESTS = {"asyncio", "extproc.grpc", "extproc.requests", "grpc", "grpc._cython.cygrpc"}
-"""Who may log an exception that quotes a request, as one from encoding a text does."""
+_PRIVATE_LOGGERS = {"asyncio", "extproc.grpc", "extproc.requests", "grpc", "grpc._cython.cygrpc"}
+"""Loggers whose exceptions may quote a request, for example an encoding error."""
 
 LogFormat = Literal["text", "json"]
 
 
 def fields(**values: object) -> Mapping[str, object]:
-    """What `extra=` takes to add fields to a line."""
+    """Return the value of `extra=` that adds fields to a line."""
     return {"fields": values}
 
 
 def configure(level: str, form: LogFormat) -> None:
-    """Sends all logs to stderr, if there is one. `level`, a standard name in any case, is for our
-    own lines; libraries are heard when they warn.
+    """Send all logs to stderr, if there is one.
+
+    `level` is a standard name in upper or lower case. It applies to the sidecar's loggers;
+    libraries log warnings only.
     """
-    # None where it was closed before we came.
+    # stderr is None if it was closed before the start.
     handler = logging.NullHandler() if sys.stderr is None else LogWriter(sys.stderr.fileno())
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -36,13 +38,13 @@ def configure(level: str, form: LogFormat) -> None:
 
 
 def flush() -> None:
-    """Waits until what was logged is written, but not for long."""
+    """Wait until all lines are written, but not for long."""
     for writer in _writers():
         writer.flush()
 
 
 def dropped() -> int:
-    """Lines so far that were not written, for nobody read them or there was no room."""
+    """Return the number of lines so far that were not written."""
     return sum(writer.dropped for writer in _writers())
 
 
@@ -58,18 +60,18 @@ def _time(record: logging.LogRecord) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     values = dict(getattr(record, "fields", {}))
     if record.exc_info and record.exc_info[1] is not None:
-        error, private = record.exc_info[1], record.name in _OF_REQUESTS
+        error, private = record.exc_info[1], record.name in _PRIVATE_LOGGERS
         values["error"] = type(error).__name__ if private else repr(error)
-        values["traceback"] = _places(error) if private else _whole(error)
+        values["traceback"] = _frames(error) if private else _trace(error)
     return values
 
 
-def _places(error: BaseException) -> str:
-    """Where it came from, without what it says."""
+def _frames(error: BaseException) -> str:
+    """Return the traceback without the message of the exception."""
     return "".join((_TRACEBACK, *format_tb(error.__traceback__))).rstrip()
 
 
-def _whole(error: BaseException) -> str:
+def _trace(error: BaseException) -> str:
     return "".join(format_exception(error)).rstrip()
 
 
@@ -96,6 +98,6 @@ def _one_line(message: str) -> str:
 
 
 def _quoted(value: object) -> str:
-    """Bare where it reads well; quoted, with its line breaks escaped, where not."""
+    """Return the value as text, quoted and escaped if it is not one plain word."""
     text = str(value)
     return text if text and text.isprintable() and " " not in text else json.dumps(text)

@@ -1,4 +1,4 @@
-"""Metrics of prompts: how much of them is said to be cached, and how true that was."""
+"""Metrics of prompts: the predicted and the actual cache hits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extproc.core.strategies import Prediction
 _ERROR_BUCKETS = (-0.5, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 
 
-class _OfModel(NamedTuple):
+class _ModelMetrics(NamedTuple):
     """The metrics of one model's prompts."""
 
     prompt: Counter
@@ -23,68 +23,34 @@ class _OfModel(NamedTuple):
 
 
 class PromptMetrics:
-    """Beforehand by the strategy, then by the answer; of each model."""
+    """Predictions by the strategy and usage reported by responses, for each model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._every = _OfModel(
-            prompt=Counter(
-                "extproc_prompt_tokens",
-                "Tokens of prompts, by their bytes, where the strategy predicts what is cached.",
-                ["model"],
-                registry=registry,
-            ),
-            predicted=Counter(
-                "extproc_predicted_cached_tokens",
-                "Of extproc_prompt_tokens_total, predicted to be in the chosen endpoint's cache.",
-                ["model"],
-                registry=registry,
-            ),
-            answered=Counter(
-                "extproc_answered_prompt_tokens",
-                "Tokens of prompts in answers that say how many were cached, where the strategy "
-                "predicts it and Envoy shows the bodies of answers.",
-                ["model"],
-                registry=registry,
-            ),
-            cached=Counter(
-                "extproc_answered_cached_tokens",
-                "Of extproc_answered_prompt_tokens_total, found in the cache.",
-                ["model"],
-                registry=registry,
-            ),
-            error=Histogram(
-                "extproc_hit_prediction_error",
-                "The share of a prompt that was predicted to be cached, less the share that the "
-                "answer says was: above 0 where the prefix index believes in too much.",
-                ["model"],
-                buckets=_ERROR_BUCKETS,
-                registry=registry,
-            ),
-        )
-        self._models: dict[str, _OfModel] = {}
+        self._every = _metrics(registry)
+        self._models: dict[str, _ModelMetrics] = {}
 
     def predicted(self, model: str, prediction: Prediction) -> None:
-        """A request was routed."""
-        of_model = self._of(model)
-        of_model.prompt.inc(prediction.prompt_tokens)
-        of_model.predicted.inc(prediction.cached_tokens)
+        """Count the prediction for a routed request."""
+        metrics = self._metrics_of(model)
+        metrics.prompt.inc(prediction.prompt_tokens)
+        metrics.predicted.inc(prediction.cached_tokens)
 
     def answered(self, model: str, usage: Usage, prediction: Prediction | None) -> None:
-        """A request was answered; None where the prediction was of another endpoint."""
+        """Count the usage of a response; no `prediction` if it was for another endpoint."""
         tokens, cached = usage
         if cached is None:
             return
-        of_model = self._of(model)
-        of_model.answered.inc(tokens)
-        of_model.cached.inc(cached)
+        metrics = self._metrics_of(model)
+        metrics.answered.inc(tokens)
+        metrics.cached.inc(cached)
         if prediction is not None:
-            of_model.error.observe(prediction.hit - cached / tokens)
+            metrics.error.observe(prediction.hit - cached / tokens)
 
-    def _of(self, model: str) -> _OfModel:
+    def _metrics_of(self, model: str) -> _ModelMetrics:
         found = self._models.get(model)
         if found is None:
             every = self._every
-            found = self._models[model] = _OfModel(
+            found = self._models[model] = _ModelMetrics(
                 every.prompt.labels(model),
                 every.predicted.labels(model),
                 every.answered.labels(model),
@@ -92,3 +58,41 @@ class PromptMetrics:
                 every.error.labels(model),
             )
         return found
+
+
+def _metrics(registry: CollectorRegistry) -> _ModelMetrics:
+    return _ModelMetrics(
+        prompt=Counter(
+            "extproc_prompt_tokens",
+            "Prompt tokens, estimated from bytes, if the strategy predicts cache hits.",
+            ["model"],
+            registry=registry,
+        ),
+        predicted=Counter(
+            "extproc_predicted_cached_tokens",
+            "Tokens of extproc_prompt_tokens_total that are predicted to be cached.",
+            ["model"],
+            registry=registry,
+        ),
+        answered=Counter(
+            "extproc_answered_prompt_tokens",
+            "Prompt tokens of responses that report cached tokens, if the strategy predicts "
+            "cache hits and Envoy forwards response bodies.",
+            ["model"],
+            registry=registry,
+        ),
+        cached=Counter(
+            "extproc_answered_cached_tokens",
+            "Tokens of extproc_answered_prompt_tokens_total that were cached.",
+            ["model"],
+            registry=registry,
+        ),
+        error=Histogram(
+            "extproc_hit_prediction_error",
+            "Predicted share of a prompt in the cache, minus the share that the response "
+            "reports: above 0 if the prefix index is too optimistic.",
+            ["model"],
+            buckets=_ERROR_BUCKETS,
+            registry=registry,
+        ),
+    )

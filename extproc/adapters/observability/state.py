@@ -1,4 +1,4 @@
-"""What the sidecar holds at this moment, for people and for metrics."""
+"""The current state of models and endpoints, for `/debug/state` and for metrics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from extproc.core.fleet.signals import Signals
 from extproc.core.routing.catalog import Catalog
 
 Readiness = Literal["ready", "ejected", "draining"]
-"""`ejected` has failed: it is avoided, or has yet to show that it serves again. `draining` has
-left but still finishes requests."""
+"""`ejected`: avoided after failures, or on trial after an ejection. `draining`: removed from the
+model, with requests still in flight."""
 
 
-class Standing(NamedTuple):
-    """One endpoint of a model, and how many requests it has."""
+class EndpointStatus(NamedTuple):
+    """One endpoint of a model, with its requests in flight."""
 
     model: str
     endpoint: Endpoint
@@ -25,7 +25,7 @@ class Standing(NamedTuple):
 
 
 class SignalsState(TypedDict):
-    """What an endpoint said of itself; None for what it did not say."""
+    """Last reading of an endpoint; None for values that it did not report."""
 
     waiting: float
     running: float | None
@@ -34,16 +34,16 @@ class SignalsState(TypedDict):
     running_adapters: list[str]
     waiting_adapters: list[str]
     loaded_adapters: list[str]
-    """Those that are probably in its memory, the least recently used first."""
+    """Adapters that are probably in its memory, the least recently used first."""
     block_size: int | None
     blocks: int | None
     prompt_tokens: float | None
     cached_tokens: float | None
     first_tokens: float | None
     age_seconds: float
-    """Since it said what waits and how full its cache is."""
+    """Age of the waiting requests and the cache usage."""
     reported_age_seconds: float | None
-    """Since it said the rest."""
+    """Age of the other values."""
 
 
 class EndpointState(TypedDict):
@@ -58,29 +58,29 @@ class EndpointState(TypedDict):
 
 
 class ModelState(TypedDict):
-    """One model; `strategy` is None once it has left the configuration."""
+    """One model; `strategy` is None after the model was removed from the configuration."""
 
     strategy: str | None
     adapters: list[str]
     endpoints: list[EndpointState]
 
 
-def standings(fleet: Fleet, catalog: Catalog) -> Iterator[Standing]:
-    """The endpoints of every model: the present ones, then those that left and hold requests."""
+def endpoint_statuses(fleet: Fleet, catalog: Catalog) -> Iterator[EndpointStatus]:
+    """Yield the endpoints of every model, then removed ones with requests in flight."""
     loads, ejected = fleet.ledger.loads, fleet.ejection.ejected
     present: set[tuple[str, str]] = set()
     for name, model in catalog.models.items():
         for endpoint in model.snapshot.endpoints:
             present.add((name, endpoint.address))
             readiness: Readiness = "ejected" if endpoint.address in ejected else "ready"
-            yield Standing(name, endpoint, loads.get(endpoint.address, 0), readiness)
+            yield EndpointStatus(name, endpoint, loads.get(endpoint.address, 0), readiness)
     for name, endpoint, inflight in fleet.ledger.held():
         if (name, endpoint.address) not in present:
-            yield Standing(name, endpoint, inflight, "draining")
+            yield EndpointStatus(name, endpoint, inflight, "draining")
 
 
 def model_states(fleet: Fleet, catalog: Catalog) -> dict[str, ModelState]:
-    """Every configured model, and those that left but still hold requests."""
+    """Return every configured model, and removed ones with requests in flight."""
     states: dict[str, ModelState] = {
         name: {
             "strategy": model.spec.load_balancing.strategy,
@@ -89,20 +89,20 @@ def model_states(fleet: Fleet, catalog: Catalog) -> dict[str, ModelState]:
         }
         for name, model in catalog.models.items()
     }
-    for standing in standings(fleet, catalog):
+    for status in endpoint_statuses(fleet, catalog):
         left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
-        state = states.setdefault(standing.model, left)
-        state["endpoints"].append(_endpoint(standing, fleet.signals))
+        state = states.setdefault(status.model, left)
+        state["endpoints"].append(_endpoint(status, fleet.signals))
     return states
 
 
-def _endpoint(standing: Standing, signals: Signals) -> EndpointState:
-    endpoint = standing.endpoint
+def _endpoint(status: EndpointStatus, signals: Signals) -> EndpointState:
+    endpoint = status.endpoint
     return {
         "address": endpoint.address,
         "name": endpoint.name,
-        "inflight": standing.inflight,
-        "state": standing.readiness,
+        "inflight": status.inflight,
+        "state": status.readiness,
         "adapters": sorted(endpoint.adapters),
         "signals": _signals(endpoint.address, signals),
     }

@@ -1,7 +1,7 @@
-"""Metrics of what happens with each request, counted in numbers of our own.
+"""Metrics of every request, counted in plain numbers.
 
-The client library's counters take a lock and look at their labels each time, some 5 us a
-request in all. Everything here runs in one event loop, so a number will do until Prometheus asks.
+The client library's counters take a lock and look up their labels at each call, in total some 5 us
+per request. All requests run in one event loop, so plain numbers are safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Tally(Collector):
-    """A counter by the values of its labels."""
+    """A counter for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
         self._described = name, documentation
@@ -25,7 +25,7 @@ class Tally(Collector):
         self._counts: dict[tuple[str, ...], int] = {}
 
     def count(self, *values: str) -> None:
-        """One more, under these values of the labels."""
+        """Count one more for these label values."""
         self._counts[values] = self._counts.get(values, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
@@ -45,7 +45,7 @@ class Distribution(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts a value; one that is a bound is within it."""
+        """Count a value; a value equal to a bound is within it."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 

@@ -109,7 +109,12 @@ class Scene:
 
 def source_of(served: Served, namespace: str = "ns") -> ModelsConfigMap:
     return ModelsConfigMap(
-        namespace, "models", served.cluster, served.configuration, served.telemetry, Random(0)
+        namespace,
+        "models",
+        served.cluster,
+        served.configuration,
+        served.telemetry.discovery,
+        Random(0),
     )
 
 
@@ -406,7 +411,7 @@ class TestABadDocument:
         await scene.put(QWEN)
         await scene.serves("qwen")
         await eventually(lambda: len(said(caplog, logging.WARNING)) == 2)
-        assert said(caplog, logging.WARNING) == ["no Event on the ConfigMap"] * 2
+        assert said(caplog, logging.WARNING) == ["Event not created"] * 2
         assert await scene.events() == []
 
 
@@ -417,7 +422,7 @@ class TestADeletedConfigMap:
         await scene.start(LLAMA)
         await scene.delete()
         await eventually(
-            lambda: said(caplog, logging.WARNING) == ["deleted, the last good models stay"]
+            lambda: said(caplog, logging.WARNING) == ["ConfigMap deleted, last valid models kept"]
         )
         assert scene.served.models == ["llama"]
         assert scene.served.sample("extproc_config_last_reload_successful") == 1

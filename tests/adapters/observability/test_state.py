@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from extproc.adapters.observability.state import SignalsState, model_states, standings
+from extproc.adapters.observability.state import SignalsState, endpoint_statuses, model_states
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
@@ -170,7 +170,7 @@ def test_endpoints_can_be_gone_through_without_what_they_said() -> None:
     serving.publish(catalog(model_spec("a"), by_service("c")))
     shown = [
         (model, endpoint.address, *rest)
-        for model, endpoint, *rest in standings(serving.fleet, serving.catalog)
+        for model, endpoint, *rest in endpoint_statuses(serving.fleet, serving.catalog)
     ]
     assert shown == [
         ("a", "10.0.0.1:8000", 1, "ready"),

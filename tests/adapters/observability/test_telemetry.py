@@ -206,7 +206,7 @@ class TestDiscovery:
             router(by_service("llama", name="a"), by_service("qwen", name="b"))
         )
         ages = {"service ns/a": 1.5, "service ns/b": 30.0}
-        telemetry.read_ages(lambda source: ages[str(source)])
+        telemetry.set_ages(lambda source: ages[str(source)])
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 1.5
         assert sample(telemetry, "extproc_discovery_age_seconds", model="qwen") == 30
 
@@ -214,17 +214,17 @@ class TestDiscovery:
         telemetry = telemetry_of(router())
         source = ServiceSpec(namespace="ns", name="a", port=8000)
         for _ in range(2):
-            telemetry.endpoint_refused(source, RejectionReason.LOOPBACK)
-        telemetry.endpoint_refused(source, RejectionReason.API_SERVER)
+            telemetry.discovery.endpoint_refused(source, RejectionReason.LOOPBACK)
+        telemetry.discovery.endpoint_refused(source, RejectionReason.API_SERVER)
         name, shown = "extproc_endpoints_refused_total", "service ns/a"
         assert sample(telemetry, name, reason="loopback", source=shown) == 2
         assert sample(telemetry, name, reason="api_server", source=shown) == 1
 
     def test_counts_lists_and_watches_by_result(self) -> None:
         telemetry = telemetry_of(router())
-        telemetry.listed("endpointslices", "ok")
-        telemetry.watched("endpointslices", "expired")
-        telemetry.watched("endpointslices", "expired")
+        telemetry.discovery.listed("endpointslices", "ok")
+        telemetry.discovery.watched("endpointslices", "expired")
+        telemetry.discovery.watched("endpointslices", "expired")
         labels = {"resource": "endpointslices"}
         lists, watches = "extproc_discovery_lists_total", "extproc_discovery_watches_total"
         assert sample(telemetry, lists, **labels, result="ok") == 1

@@ -55,7 +55,7 @@ def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]
 
 
 @pytest.mark.parametrize("billed", [False, True])
-def test_all_turns_of_claude_code_stay_where_their_prompt_is_cached(billed: bool) -> None:
+def test_turns_of_claude_code_stay_on_the_endpoint_with_the_cached_prompt(billed: bool) -> None:
     """Its billing block changes with each request, and engines leave it out of the prompt."""
     serving = router(model_spec(strategy="PrefixCache", endpoints=ENDPOINTS))
     stayed, hit = stays(serving, billed=billed)
@@ -64,13 +64,15 @@ def test_all_turns_of_claude_code_stay_where_their_prompt_is_cached(billed: bool
 
 
 @pytest.mark.parametrize("source", ["PromptHead", "SystemAndFirstUserMessage"])
-def test_all_turns_stay_by_every_source_of_a_key_that_reads_the_system_prompt(source: str) -> None:
+def test_turns_keep_their_key_with_every_source_that_includes_the_system_prompt(
+    source: str,
+) -> None:
     for billed in (False, True):
         spec = model_spec(endpoints=ENDPOINTS, prefixSource=source, prefixCharLength=11_000)
         assert stays(router(spec), billed=billed)[0] == SESSIONS * (TURNS - 1)
 
 
-def test_sessions_that_open_alike_are_told_apart_by_their_ids() -> None:
+def test_sessions_with_the_same_first_message_have_different_keys() -> None:
     """Without its id each would have the key of the reminder with which all of them begin."""
 
     def homes(source: str) -> set[str]:
@@ -91,7 +93,7 @@ def test_sessions_that_open_alike_are_told_apart_by_their_ids() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
-def test_all_turns_of_a_session_stay_by_its_id(strategy: str) -> None:
+def test_turns_of_a_session_stay_on_one_endpoint(strategy: str) -> None:
     spec = model_spec(strategy=strategy, endpoints=ENDPOINTS, prefixSource="Session")
     stayed, _ = stays(router(spec), billed=True, x_claude_code_session_id="session")
     assert stayed == SESSIONS * (TURNS - 1)

@@ -85,7 +85,7 @@ IDS = list(range(100_000, 100_200))
 class TestEqualHashes:
     @thorough
     @given(single_prompts, single_prompts, sizes)
-    def test_mean_equal_text_to_the_end_of_the_block(
+    def test_mean_equal_text_up_to_the_end_of_the_block(
         self, one: Json, other: Json, size: int
     ) -> None:
         with blocks_of(size):
@@ -107,17 +107,17 @@ class TestEqualHashes:
         else:
             assert set(mine).isdisjoint(theirs)
 
-    def test_end_where_the_texts_part(self) -> None:
+    def test_end_at_the_first_difference_of_the_texts(self) -> None:
         said = words("the same", 10 * BLOCK_BYTES)
         one, other = ({"messages": [user(said), assistant(end)]} for end in ("yes " * 99, "no"))
         assert 10 * BLOCK_BYTES <= shared(one, other) <= 11 * BLOCK_BYTES
 
-    def test_do_not_come_again_behind_another_beginning(self) -> None:
+    def test_do_not_recur_after_a_different_beginning(self) -> None:
         said = words("the same", 10 * BLOCK_BYTES)
         one, other = ({"prompt": end + said} for end in ("x" * BLOCK_BYTES, "y" * BLOCK_BYTES))
         assert set(chain(one)).isdisjoint(chain(other))
 
-    def test_of_known_texts_stay_what_they_are(self) -> None:
+    def test_of_known_texts_are_stable(self) -> None:
         """Sidecars of two releases stand side by side while one replaces the other."""
         text = b"\nsystem\nbe brief\nuser\n" + b"tell me " * 63
         first = xxhash.xxh64_intdigest(text[:256], xxhash.xxh64_intdigest(b"llama"))
@@ -126,8 +126,8 @@ class TestEqualHashes:
         assert chain({"messages": said}) == [first, second]
 
 
-class TestAConversation:
-    def test_begins_with_all_blocks_of_the_turn_before(self) -> None:
+class TestConversation:
+    def test_starts_with_all_blocks_of_the_previous_turn(self) -> None:
         said: list[Json] = [system(words("rules", 700))]
         before: Sequence[int] = ()
         for number in range(8):
@@ -138,11 +138,11 @@ class TestAConversation:
             before = now
             said.append(assistant(words(f"answer {number}", 300)))
 
-    def test_is_told_from_one_in_which_others_say_the_same(self) -> None:
+    def test_roles_change_the_blocks(self) -> None:
         said = words("words", 3 * BLOCK_BYTES)
         assert shared({"messages": [user(said)]}, {"messages": [assistant(said)]}) == 0
 
-    def test_counts_what_is_no_plain_text(self) -> None:
+    def test_non_text_content_changes_the_blocks(self) -> None:
         long = words("argument", 3 * BLOCK_BYTES)
         call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": long}}
         made = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -156,28 +156,28 @@ RULES = words("rules", 600)
 ASKED = [user(words("question", 600))]
 
 
-class TestTheOrderOfFields:
+class TestOrderOfFields:
     @thorough
     @given(bodies.documents, sizes, st.randoms(use_true_random=False))
-    def test_does_not_matter(self, asked: Json, size: int, random: Any) -> None:
+    def test_order_in_the_body_does_not_matter(self, asked: Json, size: int, random: Any) -> None:
         items = list(asked.items())
         random.shuffle(items)
         with blocks_of(size):
             assert prompt_of(dict(items), "llama") == prompt_of(asked, "llama")
 
-    def test_is_the_one_of_chat_templates(self) -> None:
+    def test_text_has_the_order_of_chat_templates(self) -> None:
         fields = {"tools": [TOOL], "system": RULES, "messages": ASKED}
         prompts = [prompt_of(dict(items), "llama") for items in permutations(fields.items())]
         assert all(prompt == prompts[0] for prompt in prompts)
         assert prompts[0].blocks == chain({"messages": [user_like(TOOL), user_like(RULES), *ASKED]})
 
-    def test_has_tools_before_the_system_prompt(self) -> None:
+    def test_tools_come_before_the_system_prompt(self) -> None:
         one = {"messages": [system(RULES), *ASKED], "tools": [TOOL]}
         other = {"messages": [system(words("others", 600)), *ASKED], "tools": [TOOL]}
         assert shared(one, other) == 2 * BLOCK_BYTES
         assert shared(one, {**one, "tools": [OTHER_TOOL]}) == 0
 
-    def test_has_the_system_prompt_before_messages_whichever_api_it_is_of(self) -> None:
+    def test_system_prompt_comes_before_messages_in_every_api(self) -> None:
         for field, rest in (("system", "messages"), ("instructions", "input")):
             other = [user(words("another", 600))]
             assert shared({field: RULES, rest: ASKED}, {rest: other, field: RULES}) >= 512
@@ -195,7 +195,7 @@ def in_template_order(document: Json) -> Json:
     return {field: document[field] for field in order if field in document}
 
 
-class TestACutBody:
+class TestCutBody:
     @brief
     @given(bodies.documents, sizes, st.booleans(), st.booleans())
     def test_gives_the_beginning_of_the_whole_chain(
@@ -215,14 +215,14 @@ class TestACutBody:
                 assert seen.bytes <= whole.bytes
                 assert seen.system_blocks <= whole.system_blocks
 
-    def test_of_prose_loses_less_than_a_block(self) -> None:
+    def test_text_loses_less_than_one_block(self) -> None:
         body = json.dumps({"model": "llama", "messages": [user(words("prose", 5000))]}).encode()
         for length in range(1000, len(body), 37):
             seen = prompt_of(parse_document(body[:length], complete=False), "llama")
             overhead = body.index(b"prose")
             assert len(seen.blocks) >= (length - overhead) // BLOCK_BYTES
 
-    def test_whose_tools_come_behind_gives_a_chain_of_its_own(self) -> None:
+    def test_missing_tools_give_another_chain(self) -> None:
         # Nothing can be done about it; but equal bodies are still found to be equal.
         body = json.dumps({"messages": ASKED, "tools": [TOOL]}).encode()
         whole = prompt_of(parse_document(body, complete=True), "llama").blocks
@@ -230,7 +230,7 @@ class TestACutBody:
         assert len(cut) == 2
         assert common(whole, cut) == 0
 
-    def test_with_a_character_in_two_is_read_to_the_one_before(self) -> None:
+    def test_cut_inside_a_character_drops_only_that_character(self) -> None:
         body = json.dumps({"prompt": "世界" * 300}, ensure_ascii=False).encode()
         whole = prompt_of(parse_document(body, complete=True), "llama").blocks
         for length in range(900, 910):
@@ -238,7 +238,7 @@ class TestACutBody:
             assert len(cut) == 3
             assert cut == whole[:3]
 
-    def test_that_ends_within_an_image_has_what_is_before_it(self) -> None:
+    def test_cut_inside_an_image_keeps_the_text_before_it(self) -> None:
         url = {"url": "data:image/png;base64," + "QUJD" * 50_000}
         parts = [{"type": "text", "text": TEXT}, {"type": "image_url", "image_url": url}]
         body = json.dumps({"messages": [user(parts)]}).encode()
@@ -248,7 +248,7 @@ class TestACutBody:
             assert common(whole, cut) >= 1000 // BLOCK_BYTES
 
 
-class TestThePromptOfEveryApi:
+class TestPromptOfEveryApi:
     @pytest.mark.parametrize(
         "document",
         [
@@ -270,7 +270,7 @@ class TestThePromptOfEveryApi:
             ),
         ],
     )
-    def test_is_all_of_its_text(self, document: Json) -> None:
+    def test_contains_all_of_the_text(self, document: Json) -> None:
         prompt = prompt_of(document, "llama")
         assert 1000 <= prompt.bytes <= 1000 + 500
         prompts = len(completion_prompts(document)) or 1
@@ -281,17 +281,17 @@ class TestThePromptOfEveryApi:
     @pytest.mark.parametrize(
         "document", [{}, {"messages": []}, {"prompt": ""}, {"model": TEXT, "user": TEXT}]
     )
-    def test_has_nothing_where_there_is_none(self, document: Json) -> None:
+    def test_without_a_prompt_has_no_blocks(self, document: Json) -> None:
         prompt = prompt_of(document, "llama")
         assert (list(prompt.blocks), prompt.system_blocks) == ([], 0)
         assert prompt.bytes <= 1
 
-    def test_is_the_same_in_parts_as_in_one_if_the_parts_are(self) -> None:
+    def test_equal_parts_give_equal_blocks(self) -> None:
         as_string = {"messages": [user(TEXT)]}
         as_part = {"messages": [user([{"type": "text", "text": TEXT}])]}
         assert chain(as_string) == chain(as_part)
 
-    def test_tells_images_apart_wherever_they_are(self) -> None:
+    def test_different_images_give_different_blocks(self) -> None:
         def picture(data: str) -> Json:
             url = {"url": f"data:image/png;base64,{data * 5000}"}
             return {"messages": [user([{"type": "image_url", "image_url": url}, TEXT])]}
@@ -301,7 +301,7 @@ class TestThePromptOfEveryApi:
 
 
 class TestSeveralPrompts:
-    def test_have_the_chains_that_each_of_them_has_alone(self) -> None:
+    def test_have_the_same_chains_as_separate_prompts(self) -> None:
         texts = [words(f"prompt {number}", 700) for number in range(3)]
         for prompts in (texts, [IDS, IDS[::-1], IDS[50:]]):
             together = prompt_of({"prompt": prompts}, "llama")
@@ -309,25 +309,25 @@ class TestSeveralPrompts:
             assert every_chain(together) == [one.blocks for one in alone]
             assert together.bytes == sum(one.bytes for one in alone)
 
-    def test_that_are_too_short_for_a_block_have_no_chain(self) -> None:
+    def test_shorter_than_a_block_have_no_chain(self) -> None:
         together = prompt_of({"prompt": ["a", TEXT, "b", TEXT]}, "llama")
         assert [len(one) for one in every_chain(together)] == [0, 3, 3]
         assert together.bytes == 2 * 1001 + 4
 
     @pytest.mark.parametrize("number", [2, MAX_PROMPTS, MAX_PROMPTS + 100, 20_000])
-    def test_are_compared_as_far_as_is_allowed_and_counted_to_the_last(self, number: int) -> None:
+    def test_beyond_the_limit_only_count_towards_the_size(self, number: int) -> None:
         together = prompt_of({"prompt": [words(f"{n}", 600) for n in range(number)]}, "llama")
         assert len(every_chain(together)) == min(number, MAX_PROMPTS)
         assert together.bytes == min(601 * number, MAX_PROMPT_BYTES)
 
-    def test_have_as_many_blocks_together_as_one_may_have(self) -> None:
+    def test_share_the_limit_on_blocks(self) -> None:
         long = [words(f"{number}", 300_000) for number in range(3)]
         together = prompt_of({"prompt": long}, "llama")
         assert MAX_BLOCKS - 2 <= together.block_count <= MAX_BLOCKS
 
 
-class TestAVeryLongPrompt:
-    def test_is_compared_as_far_as_is_allowed_and_counted_to_its_end(self) -> None:
+class TestVeryLongPrompt:
+    def test_text_beyond_the_limit_only_counts_towards_the_size(self) -> None:
         said = [user(words(f"{number}", 10_000)) for number in range(100)]
         prompt = prompt_of({"messages": said}, "llama")
         assert len(prompt.blocks) == MAX_BLOCKS
@@ -335,7 +335,7 @@ class TestAVeryLongPrompt:
 
     @brief
     @given(bodies.documents, sizes, st.integers(1, 6))
-    def test_has_the_beginning_of_its_blocks(self, asked: Json, size: int, most: int) -> None:
+    def test_has_the_first_blocks(self, asked: Json, size: int, most: int) -> None:
         with blocks_of(size):
             whole = prompt_of(asked, "llama")
         with blocks_of(size, most):
@@ -343,19 +343,19 @@ class TestAVeryLongPrompt:
         assert part.blocks == whole.blocks[:most]
         assert part.system_blocks == min(whole.system_blocks, most)
 
-    def test_may_be_one_text(self) -> None:
+    def test_can_be_a_single_string(self) -> None:
         prompt = prompt_of({"prompt": "世界 " * 300_000}, "llama")
         assert len(prompt.blocks) == MAX_BLOCKS
         assert prompt.bytes == pytest.approx(7 * 300_000, rel=0.01)
 
-    def test_is_not_believed_to_be_longer_than_any_context(self) -> None:
+    def test_estimated_size_is_limited(self) -> None:
         assert prompt_of({"prompt": TEXT}, "llama", share=1e-9).bytes == MAX_PROMPT_BYTES
         assert prompt_of({"prompt": "x" * 5_000_000}, "llama").bytes == MAX_PROMPT_BYTES
 
 
-class TestTheShareThatWasShown:
+class TestVisibleShare:
     @pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 0.01])
-    def test_says_how_long_the_whole_probably_is(self, share: float) -> None:
+    def test_scales_the_estimated_size(self, share: float) -> None:
         whole = prompt_of({"prompt": TEXT}, "llama")
         part = prompt_of({"prompt": TEXT}, "llama", share=share)
         assert part.bytes == round(whole.bytes / share)
@@ -366,20 +366,20 @@ LONG = words("rules", 2400)
 LONG_TOOL = {"type": "function", "function": {"name": "add", "description": LONG}}
 
 
-class TestTheSharedBeginning:
+class TestSystemHash:
     """A system prompt is shared by many; it is worth a home of its own where it is long."""
 
     def prompt(self, system_blocks: int, all_blocks: int) -> Prompt:
         return Prompt(range(100, 100 + all_blocks), BLOCK_BYTES * all_blocks, system_blocks)
 
     @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(8, 8), (8, 100), (9, 10)])
-    def test_is_the_systems_last_block(self, system_blocks: int, all_blocks: int) -> None:
+    def test_is_the_last_block_of_the_system_prompt(
+        self, system_blocks: int, all_blocks: int
+    ) -> None:
         assert self.prompt(system_blocks, all_blocks).system_hash == 100 + system_blocks - 1
 
     @pytest.mark.parametrize(("system_blocks", "all_blocks"), [(0, 0), (0, 9), (7, 7), (7, 100)])
-    def test_is_none_where_the_system_prompt_is_soon_computed(
-        self, system_blocks: int, all_blocks: int
-    ) -> None:
+    def test_is_none_for_a_short_system_prompt(self, system_blocks: int, all_blocks: int) -> None:
         assert self.prompt(system_blocks, all_blocks).system_hash is None
 
     @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ class TestTheSharedBeginning:
             ),
         ],
     )
-    def test_is_the_same_whoever_goes_on_in_whichever_way(self, opening: Json) -> None:
+    def test_does_not_depend_on_the_messages(self, opening: Json) -> None:
         field = "messages" if "messages" in opening else "input"
         prompts = [
             prompt_of({**opening, field: opening[field] + [user(said)]}, "llama")
@@ -406,13 +406,13 @@ class TestTheSharedBeginning:
         (home,) = {prompt.system_hash for prompt in prompts}
         assert home is not None
 
-    def test_is_not_what_the_user_said(self) -> None:
+    def test_does_not_include_user_messages(self) -> None:
         late = {"messages": [user(LONG), system(LONG)]}
         assert prompt_of(late, "llama").system_blocks == 0
         assert prompt_of({"prompt": LONG}, "llama").system_blocks == 0
 
 
-class TestOddBodies:
+class TestUnusualBodies:
     @pytest.mark.parametrize(
         "document",
         [
@@ -428,7 +428,7 @@ class TestOddBodies:
             {"prompt": 10**4000},
         ],
     )
-    def test_do_no_harm(self, document: Json) -> None:
+    def test_raise_no_error(self, document: Json) -> None:
         prompt = prompt_of(document, "llama")
         assert prompt.bytes >= len(prompt.blocks) * BLOCK_BYTES
 
@@ -439,14 +439,14 @@ class TestOddBodies:
             bodies.values | st.lists(st.dictionaries(st.just("role"), bodies.values)),
         )
     )
-    def test_are_read_however_wrong_their_types(self, document: Json) -> None:
+    def test_with_wrong_types_raise_no_error(self, document: Json) -> None:
         body = bodies.written(document)
         with blocks_of(3):
             prompt_of(parse_document(body, complete=True), "llama")
             for cut in bodies.cuts(body):
                 prompt_of(parse_document(cut, complete=False), "llama")
 
-    def test_may_be_as_deep_as_the_parser_allows(self) -> None:
+    def test_can_be_as_deep_as_the_parser_allows(self) -> None:
         depth = 0
         for levels in range(1, 400):
             body = b'{"messages": ' + b"[" * levels + b'"x"' + b"]" * levels + b"}"

@@ -39,12 +39,10 @@ def placed(document: Json, strategy: str = "PrefixHash", **key: Any) -> Resolved
     return Request(router(model_spec(strategy=strategy, **key))).resolve(body, complete=True)
 
 
-class TestTheChain:
+class TestBlocks:
     @brief
     @given(bodies.documents, SALTS, SALTS)
-    def test_shares_no_block_with_that_of_another_salt(
-        self, document: Json, one: str, other: str
-    ) -> None:
+    def test_different_salts_share_no_block(self, document: Json, one: str, other: str) -> None:
         assume(one != other)
         with blocks_of(2):
             prompts = [
@@ -65,7 +63,7 @@ class TestTheChain:
 
     @brief
     @given(bodies.documents, SALTS, st.text(max_size=4), st.text(max_size=4))
-    def test_shares_none_with_that_of_another_model_or_adapter(
+    def test_different_models_or_adapters_share_no_block(
         self, document: Json, salt: str, one: str, other: str
     ) -> None:
         assume(one != other)
@@ -76,7 +74,7 @@ class TestTheChain:
 
     @brief
     @given(st.lists(bodies.text, min_size=2, max_size=4), SALTS)
-    def test_has_the_beginning_in_common_with_what_goes_on(
+    def test_next_turn_with_the_same_salt_shares_the_blocks(
         self, texts: list[str], salt: str
     ) -> None:
         turns = [{"role": "user", "content": text} for text in texts]
@@ -86,7 +84,7 @@ class TestTheChain:
         )
         assert after.blocks[: len(before.blocks)] == before.blocks
 
-    def test_is_the_same_wherever_the_salt_stands(self) -> None:
+    def test_position_of_the_salt_does_not_matter(self) -> None:
         chains = {
             tuple(prompt_of(dict(fields), "llama").blocks)
             for fields in permutations(asked("a").items())
@@ -94,15 +92,15 @@ class TestTheChain:
         assert len(chains) == 1
 
     @pytest.mark.parametrize("salt", [None, "", 7, True, ["a"], {"a": "b"}, "a" * 4097])
-    def test_without_a_salt_that_vllm_takes_is_what_it_was(self, salt: object) -> None:
+    def test_invalid_salts_are_ignored(self, salt: object) -> None:
         plain = prompt_of({"messages": SAID}, "llama")
         assert prompt_of(asked(salt), "llama") == plain
         text = f"\nsystem\n{RULES}".encode()[:256]
         assert plain.blocks[0] == xxhash.xxh64_intdigest(text, xxhash.xxh64_intdigest(b"llama"))
 
 
-class TestTheKey:
-    def test_is_what_it_was_without_a_salt(self) -> None:
+class TestRingKey:
+    def test_empty_salt_does_not_change_it(self) -> None:
         assert placed(asked()).key == ring_key("", "hi") == xxhash.xxh64_intdigest(b"hi")
 
     def test_differs_by_salt(self) -> None:
@@ -113,7 +111,7 @@ class TestTheKey:
     def test_is_none_without_a_prefix(self) -> None:
         assert ring_key("sql", "", "a") is None
 
-    def test_sends_eight_salts_to_different_endpoints(self) -> None:
+    def test_spreads_eight_salts_over_the_endpoints(self) -> None:
         """One system prompt under 8 salts is 8 prompts: one endpoint would compute all of them."""
         endpoints = [f"10.0.0.{number}:8000" for number in range(8)]
         serving = router(model_spec(strategy="PrefixCache", endpoints=endpoints))
@@ -128,7 +126,7 @@ class TestTheKey:
         assert hits == [0.0] * 8
         assert len(chosen) > 1
 
-    def test_does_not_move_a_request_to_another_target_of_a_split(self) -> None:
+    def test_salt_does_not_change_the_target_of_a_split(self) -> None:
         serving = router(model_spec("a"), model_spec("b"), split_spec("canary", a=1, b=1))
         for number in range(20):
             said = [{"role": "user", "content": f"question {number}"}]
@@ -141,15 +139,13 @@ class TestTheKey:
             assert len(went) == 1
 
 
-class TestALargeBody:
+class TestLargeBody:
     LONG = "word " * (ALWAYS_PARSED_BYTES // 5 + 1)
 
     @pytest.mark.parametrize("times", [1, 12])
     @pytest.mark.parametrize("filler", ["word ", "QUJD", "[1], "])
     @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
-    def test_has_the_salt_that_stands_behind_its_prompt(
-        self, strategy: str, filler: str, times: int
-    ) -> None:
+    def test_salt_after_the_prompt_is_found(self, strategy: str, filler: str, times: int) -> None:
         more = [{"role": "user", "content": filler * (times * ALWAYS_PARSED_BYTES // len(filler))}]
         found = []
         for salt in (None, "a", "b"):
@@ -162,33 +158,33 @@ class TestALargeBody:
             assert len({one.prompt.blocks[0] for one in found if one.prompt}) == 3
 
     @pytest.mark.parametrize("salt", ["7", "[[]]", '{"a": 1}', '"' + "x" * 70_000 + '"', "9" * 70])
-    def test_with_a_salt_that_is_none_is_routed_as_if_it_had_no_salt(self, salt: str) -> None:
+    def test_invalid_salt_is_ignored(self, salt: str) -> None:
         body = json.dumps({"model": "llama", "messages": SAID, "x": self.LONG})
         salted = f'{body[:-1]}, "cache_salt": {salt}}}'.encode()
         assert Request(router()).resolve(salted, complete=True).key == ring_key("", "hi")
 
 
-class TestABodyThatComesInParts:
+class TestBodyInParts:
     def head(self, **key: Any) -> Head:
         return Head(Request(router(model_spec(**key)), Api.GENERATE, {"x-session": b"s"}))
 
-    def test_is_waited_for_while_a_salt_may_come(self) -> None:
+    def test_decision_waits_while_a_salt_may_follow(self) -> None:
         body = json.dumps(asked("a", stream=True)).encode()
         held = self.head(prefixCharLength=2)
         assert held.add(body[:-40]) is None
         assert held.end(body[-40:]).key == ring_key("", "hi", "a")
 
-    def test_is_not_waited_for_once_its_salt_is_known(self) -> None:
+    def test_decision_does_not_wait_after_the_salt(self) -> None:
         body = json.dumps({"cache_salt": "a", "model": "llama", "messages": SAID, "n": 1}).encode()
         place = self.head(prefixCharLength=2).add(body[:-3])
         assert place is not None
         assert place.key == ring_key("", "hi", "a")
 
-    def test_is_not_waited_for_where_the_key_is_a_session(self) -> None:
+    def test_decision_does_not_wait_for_a_session_key(self) -> None:
         assert self.head(prefixSource="Header:x-session").add(b'{"model": "llama", "m') is not None
 
 
-def test_an_image_of_some_megabytes_hides_nothing_behind_it() -> None:
+def test_salt_after_an_image_of_some_megabytes_is_found() -> None:
     """Base64 does not count towards the bytes that are read."""
     url = {"url": "data:image/jpeg;base64," + "QUJDRE" * (MAX_PARSED_BYTES // 2)}
     image = {"type": "image_url", "image_url": url}

@@ -37,7 +37,7 @@ def model_of(body: bytes, content_type: str = CONTENT_TYPE) -> str | None:
 
 
 @pytest.mark.parametrize("parts", [(MODEL,), (MODEL, FILE), (FILE, MODEL), (FILE, MODEL, FILE)])
-def test_a_form_names_its_model_wherever_the_field_stands(parts: tuple[bytes, ...]) -> None:
+def test_model_field_is_found_in_any_position(parts: tuple[bytes, ...]) -> None:
     assert model_of(form(*parts)) == "whisper"
 
 
@@ -53,11 +53,11 @@ def test_a_form_names_its_model_wherever_the_field_stands(parts: tuple[bytes, ..
         'multipart/form-data; x="; boundary=YY"; boundary=XX',
     ],
 )
-def test_the_boundary_is_read_as_headers_write_it(content_type: str) -> None:
+def test_boundary_is_read_in_all_header_notations(content_type: str) -> None:
     assert model_of(form(FILE, MODEL), content_type) == "whisper"
 
 
-def test_a_quoted_boundary_may_hold_what_a_bare_one_may_not() -> None:
+def test_quoted_boundary_can_contain_special_characters() -> None:
     body = form(MODEL).replace(b"XX", b"a b:c?")
     assert model_of(body, 'multipart/form-data; boundary="a b:c?"') == "whisper"
 
@@ -77,7 +77,7 @@ def test_a_quoted_boundary_may_hold_what_a_bare_one_may_not() -> None:
         b'Content-Disposition: form-data; filename=my "a;b".wav; name=model\r\n\r\nwhisper',
     ],
 )
-def test_the_field_is_read_as_clients_write_it(field: bytes) -> None:
+def test_field_is_read_in_all_client_notations(field: bytes) -> None:
     assert model_of(form(field)) == "whisper"
 
 
@@ -96,31 +96,31 @@ def test_the_field_is_read_as_clients_write_it(field: bytes) -> None:
         pytest.param(b"filename=model", id="at the end of a longer name"),
     ],
 )
-def test_what_only_looks_like_the_fields_name_is_none(parameters: bytes) -> None:
+def test_similar_parameters_are_not_the_field_name(parameters: bytes) -> None:
     trap = b"Content-Disposition: form-data; " + parameters + b"\r\n\r\nRIFF"
     assert model_of(form(trap, MODEL)) == "whisper"
 
 
 @pytest.mark.parametrize("parts", [(TRAP, MODEL), (MODEL, TRAP), (TRAP, MODEL, TRAP)])
-def test_a_delimiter_counts_only_at_the_beginning_of_a_line(parts: tuple[bytes, ...]) -> None:
+def test_delimiter_counts_only_at_the_start_of_a_line(parts: tuple[bytes, ...]) -> None:
     assert model_of(form(*parts)) == "whisper"
 
 
-def test_a_model_may_hold_what_is_no_delimiter() -> None:
+def test_model_can_contain_text_similar_to_a_delimiter() -> None:
     assert model_of(form(MODEL.replace(b"whisper", b"AU--XX"))) == "AU--XX"
 
 
 @pytest.mark.parametrize("preamble", [b"\r\n", b"This is a form.\r\n", b"x--XX\r\n"])
-def test_a_form_may_begin_after_other_lines(preamble: bytes) -> None:
+def test_preamble_is_skipped(preamble: bytes) -> None:
     assert model_of(preamble + form(MODEL)) == "whisper"
 
 
-def test_a_name_of_other_letters_is_decoded() -> None:
+def test_non_ascii_model_is_decoded() -> None:
     assert model_of(form(MODEL.replace(b"whisper", "ささやき".encode()))) == "ささやき"
 
 
 @pytest.mark.parametrize("length", range(1, len(form(FILE, MODEL))))
-def test_a_cut_form_names_the_whole_model_or_none(length: int) -> None:
+def test_cut_form_gives_the_whole_model_or_none(length: int) -> None:
     body = form(FILE, MODEL)
     # Only the next delimiter shows that the name has ended.
     expected = "whisper" if length >= body.rindex(b"--XX") + len(b"--XX") else None
@@ -149,7 +149,7 @@ def test_a_cut_form_names_the_whole_model_or_none(length: int) -> None:
         (form(MODEL), "", "This path expects multipart/form-data with a boundary."),
     ],
 )
-def test_a_form_without_a_model_is_refused(body: bytes, content_type: str, why: str) -> None:
+def test_invalid_form_is_refused(body: bytes, content_type: str, why: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         model_of(body, content_type)
     assert (refused.value.message, refused.value.status) == (why, 400)
@@ -174,7 +174,7 @@ def test_no_content_type_raises_anything_but_a_refusal(parameters: str) -> None:
         pytest.param(b"name*" + b"0" * 5000 + b"=x", id="a continuation of 5,000 digits"),
     ],
 )
-def test_no_field_with_odd_parameters_is_the_model(parameters: bytes) -> None:
+def test_malformed_parameters_do_not_name_the_model(parameters: bytes) -> None:
     fields = form(b"Content-Disposition: form-data; " + parameters + b"\r\n\r\nx")
     assert model_of(fields) is None
 
@@ -191,7 +191,7 @@ def test_no_field_with_odd_parameters_is_the_model(parameters: bytes) -> None:
         pytest.param("b'\\r\\n--X' * 100_000", id="much like a delimiter"),
     ],
 )
-def test_no_field_keeps_the_router_busy(fields: str) -> None:
+def test_no_header_causes_catastrophic_backtracking(fields: str) -> None:
     # In a process of its own, which can be stopped. It takes milliseconds, or minutes.
     code = (
         "from extproc.core.request.form_body import model_in_form\n"

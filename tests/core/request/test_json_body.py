@@ -50,23 +50,21 @@ def written(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
 
 
-class TestALargeBody:
+class TestLargeBody:
     @pytest.mark.parametrize("filler", [LONG, DENSE, {"a": DENSE}, "é" * ALWAYS_PARSED_BYTES])
     @pytest.mark.parametrize("first", [True, False])
-    def test_names_its_model_before_or_after_its_long_fields(
-        self, filler: object, first: bool
-    ) -> None:
+    def test_model_is_found_before_or_after_long_fields(self, filler: object, first: bool) -> None:
         document = {"model": "qwen", "x": filler} if first else {"x": filler, "model": "qwen"}
         assert place(written(document)).model.spec.name == "qwen"
 
     @pytest.mark.parametrize("filler", [LONG, DENSE])
-    def test_with_the_model_twice_means_the_second(self, filler: object) -> None:
+    def test_second_of_two_models_counts(self, filler: object) -> None:
         body = b'{"model": "llama", "x": %b, "model": "qwen"}' % json.dumps(filler).encode()
         assert place(body).model.spec.name == "qwen"
 
     @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
     @pytest.mark.parametrize("turns", [1, 2, 400, 3000])
-    def test_that_is_a_chat_is_read_to_its_end(self, strategy: str, turns: int) -> None:
+    def test_chat_is_read_to_its_end(self, strategy: str, turns: int) -> None:
         say = LONG[: 600_000 // turns] + "[1, 2], {3: 4}. "
         document = chat("Hello!", *[say] * turns)
         body = written(document)
@@ -79,7 +77,7 @@ class TestALargeBody:
             )
             assert known.prompt.is_complete
 
-    def test_of_numbers_within_texts_is_read_to_its_end(self) -> None:
+    def test_numbers_inside_strings_do_not_count_as_values(self) -> None:
         table = "1,2,[3],{4}," * 40_000
         known = place(written(chat(table, "x")), strategy="PrefixCache").prompt
         assert known is not None
@@ -88,14 +86,14 @@ class TestALargeBody:
     @pytest.mark.parametrize(
         "source", ["FirstUserMessage", "SystemAndFirstUserMessage", "PromptHead"]
     )
-    def test_has_the_prefix_that_stands_beyond_its_head(self, source: str) -> None:
+    def test_prefix_beyond_the_beginning_is_found(self, source: str) -> None:
         document = chat("Hello!")
         document["messages"].insert(0, {"role": "system", "content": LONG})
         key: dict[str, Any] = {"prefixSource": source, "prefixCharLength": 200_000}
         prefix = place(written(document), **key).prefix
         assert prefix.endswith("Hello!")
 
-    def test_of_many_values_has_the_prefix_of_its_beginning(self) -> None:
+    def test_body_with_many_values_has_the_prefix_of_its_beginning(self) -> None:
         document = chat("Hello!", *["x"] * ALWAYS_PARSED_BYTES)
         assert place(written(document)).prefix == "Hello!"
         known = place(written(document), strategy="PrefixCache").prompt
@@ -126,7 +124,7 @@ class TestALargeBody:
         ],
     )
     @pytest.mark.parametrize("filler", [LONG, DENSE, LONG * 20])
-    def test_that_is_no_request_is_refused(
+    def test_invalid_body_is_refused(
         self, break_it: Callable[[bytes], bytes], filler: object
     ) -> None:
         with pytest.raises(InvalidRequest) as refused:
@@ -134,55 +132,51 @@ class TestALargeBody:
         json.loads(refused.value.body())
 
     @pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
-    def test_with_a_number_only_python_reads_is_routed_where_it_holds_little(
-        self, number: bytes
-    ) -> None:
+    def test_number_that_only_python_reads_is_accepted_with_few_values(self, number: bytes) -> None:
         body = written(chat("Hello!", LONG))[:-1] + b',"x":%b}' % number
         assert place(body).prefix == "Hello!"
 
-    def test_of_blanks_at_first_is_read(self) -> None:
+    def test_leading_blanks_are_skipped(self) -> None:
         assert place(b" " * 2 * MAX_PARSED_BYTES + written(chat("Hello!"))).prefix == "Hello!"
 
 
-class TestALargeHead:
-    def test_names_the_model_it_begins_with(self) -> None:
+class TestLargeCutBody:
+    def test_model_at_the_beginning_is_found(self) -> None:
         body = written(chat(LONG, *["x"] * ALWAYS_PARSED_BYTES))
         assert place(body[:-100], complete=False).model.spec.name == "llama"
 
-    def test_that_is_in_fact_whole_names_the_model_it_ends_with(self) -> None:
+    def test_model_at_the_end_is_found_if_nothing_is_missing(self) -> None:
         body = written({"x": DENSE, "model": "qwen"})
         assert place(body, complete=False).model.spec.name == "qwen"
 
-    def test_that_names_none_says_how_far_it_was_read(self) -> None:
+    def test_error_without_a_model_contains_the_parsed_bytes(self) -> None:
         body = written({"x": DENSE, "model": "qwen", "y": 1})
         with pytest.raises(InvalidRequest, match=r"The first [0-9]{5} bytes of the body"):
             place(body[:-1], complete=False)
 
 
-class TestRenamed:
+class TestRenamedLargeBody:
     @pytest.mark.parametrize("whole", [True, False])
     @pytest.mark.parametrize("filler", [LONG, DENSE, [{"model": "x"}] * 100 + [LONG]])
     @pytest.mark.parametrize("first", [True, False])
-    def test_is_the_same_object_with_another_model(
-        self, filler: object, whole: bool, first: bool
-    ) -> None:
+    def test_only_the_model_changes(self, filler: object, whole: bool, first: bool) -> None:
         members = {"model": "llama", "x": filler, "y": {"model": "z"}}
         document = members if first else dict(reversed(members.items()))
         body = written(document)
         expected = body.replace(b'"model": "llama"', b'"model": "qwen"')
         assert renamed_json(body, "qwen", whole=whole) == expected
 
-    def test_with_the_key_twice_has_the_name_at_both(self) -> None:
+    def test_both_of_two_models_are_replaced(self) -> None:
         body = b'{"model": "a", "x": "%b", "model": "b"}' % LONG.encode()
         assert renamed_json(body, "c", whole=True) == body.replace(b'"a"', b'"c"').replace(
             b'"b"', b'"c"'
         )
 
-    def test_keeps_what_only_looks_like_it(self) -> None:
+    def test_other_models_are_kept(self) -> None:
         head = written({"x": {"model": "a"}, "y": 'a "model": "b"', "z": LONG})
         assert renamed_json(head, "c") == head
 
-    def test_as_a_head_has_the_name_too(self) -> None:
+    def test_model_in_a_cut_body_is_replaced(self) -> None:
         head = written({"x": {"model": "a"}, "model": "b", "z": LONG})[:-9]
         assert renamed_json(head, "c") == head.replace(b'"b"', b'"c"')
 

@@ -19,20 +19,20 @@ def read_model(head: bytes, *, complete: bool) -> str | None:
     return model_of(head, parse_document(head, complete=complete), complete=complete)
 
 
-class TestAWholeBody:
-    def test_is_read(self) -> None:
+class TestCompleteBody:
+    def test_is_parsed(self) -> None:
         assert parse_document(b' {"model": "llama", "n": [1, 2.5, null]} ', complete=True) == {
             "model": "llama",
             "n": [1, 2.5, None],
         }
 
     @pytest.mark.parametrize("key_order", [["model", "messages"], ["messages", "model"]])
-    def test_names_its_model_before_or_after_its_messages(self, key_order: list[str]) -> None:
+    def test_model_is_found_before_or_after_messages(self, key_order: list[str]) -> None:
         fields = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
         body = json.dumps({key: fields[key] for key in key_order}).encode()
         assert read_model(body, complete=True) == "llama"
 
-    def test_with_a_key_twice_means_the_second_as_for_vllm(self) -> None:
+    def test_second_of_two_equal_keys_counts_as_in_vllm(self) -> None:
         assert read_model(b'{"model": "a", "x": 1, "model": "b"}', complete=True) == "b"
 
     @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ class TestAWholeBody:
             pytest.param(b'{"a":' * 100_000, id="deep object"),
         ],
     )
-    def test_that_is_no_json_object_is_refused(self, body: bytes) -> None:
+    def test_anything_but_a_json_object_is_refused(self, body: bytes) -> None:
         with pytest.raises(InvalidRequest) as refused:
             parse_document(body, complete=True)
         assert refused.value.status == 400
         json.loads(refused.value.body())
 
     @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
-    def test_with_a_number_only_python_reads_still_names_its_model(self, number: bytes) -> None:
+    def test_number_that_only_python_reads_is_accepted(self, number: bytes) -> None:
         # vLLM reads these, so it is not for a router to refuse them.
         assert read_model(b'{"x": %s, "model": "llama"}' % number, complete=True) == "llama"
 
@@ -84,17 +84,17 @@ class TestAWholeBody:
             (b'{"model": {"name": "llama"}}', "'model' must be a non-empty string."),
         ],
     )
-    def test_whose_model_is_no_name_is_refused(self, body: bytes, why: str) -> None:
+    def test_invalid_model_is_refused(self, body: bytes, why: str) -> None:
         with pytest.raises(InvalidRequest) as refused:
             read_model(body, complete=True)
         assert (refused.value.message, refused.value.param) == (why, "model")
 
     @pytest.mark.parametrize("body", [b"{}", b'{"messages": []}', b'{"model": null}'])
-    def test_without_a_model_names_none(self, body: bytes) -> None:
+    def test_missing_model_gives_none(self, body: bytes) -> None:
         assert read_model(body, complete=True) is None
 
 
-class TestACutBody:
+class TestCutBody:
     @pytest.mark.parametrize(
         ("head", "document"),
         [
@@ -110,10 +110,10 @@ class TestACutBody:
             (b'{"x": [1, {"y": "abc', {"x": [1, {"y": "abc"}]}),
         ],
     )
-    def test_is_read_as_far_as_it_goes(self, head: bytes, document: dict[str, Any]) -> None:
+    def test_is_parsed_up_to_the_cut(self, head: bytes, document: dict[str, Any]) -> None:
         assert parse_document(head, complete=False) == document
 
-    def test_whose_model_has_half_a_character_at_its_end_is_refused(self) -> None:
+    def test_model_that_ends_in_half_a_character_is_refused(self) -> None:
         """The parser takes it for the end of the head while it may shorten strings."""
         with pytest.raises(InvalidRequest):
             read_model(b'{"model": "llam\xd3", "messages": [[', complete=False)
@@ -131,7 +131,7 @@ class TestACutBody:
             pytest.param('{"model": "lla'.encode("utf-16"), id="UTF-16"),
         ],
     )
-    def test_that_nothing_could_make_an_object_is_refused(self, head: bytes) -> None:
+    def test_bytes_that_cannot_become_an_object_are_refused(self, head: bytes) -> None:
         with pytest.raises(InvalidRequest):
             parse_document(head, complete=False)
 
@@ -149,7 +149,7 @@ class TestACutBody:
             pytest.param(b'{"model"' + b" " * 10_000 + b': "lla', id="in its value, far away"),
         ],
     )
-    def test_before_the_end_of_its_models_name_names_none(self, head: bytes) -> None:
+    def test_cut_before_the_end_of_the_model_gives_none(self, head: bytes) -> None:
         assert read_model(head, complete=False) is None
 
     @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ class TestACutBody:
             b'{"model": "llama", "messages": [{"role": "user", "content": "a lo',
         ],
     )
-    def test_after_its_models_name_names_it(self, head: bytes) -> None:
+    def test_cut_after_the_model_gives_it(self, head: bytes) -> None:
         assert read_model(head, complete=False) == "llama"
 
-    def test_in_a_second_model_key_does_not_name_half_of_it(self) -> None:
+    def test_cut_in_a_second_model_does_not_give_half_of_it(self) -> None:
         for first in (b'"model": "a", ', b'"model": "a", "x": "' + b"y" * 10_000 + b'", '):
             for second in (b'"model": "lla', b'"mod\\u0065l": "lla'):
                 assert read_model(b"{" + first + second, complete=False) != "lla"
@@ -171,14 +171,14 @@ class TestACutBody:
     @pytest.mark.parametrize(
         "head", [b'{"model": 7, "mes', b'{"model": "", "mes', b'{"model": ["a"], "mes']
     )
-    def test_whose_model_is_surely_none_is_refused(self, head: bytes) -> None:
+    def test_invalid_model_is_refused(self, head: bytes) -> None:
         with pytest.raises(InvalidRequest):
             read_model(head, complete=False)
 
     @thorough
     @given(bodies())
     @example('{"model":"世界","prompt":"\\ud83d\\ude00"}'.encode())
-    def test_names_the_whole_bodys_model_or_none_and_never_half_of_it(self, body: bytes) -> None:
+    def test_gives_the_model_of_the_complete_body_or_none(self, body: bytes) -> None:
         whole = read_model(body, complete=True)
         found = [read_model(head, complete=False) for head in cuts(body)]
         assert set(found) <= {None, whole}
@@ -187,9 +187,7 @@ class TestACutBody:
 
     @brief
     @given(bodies())
-    def test_that_is_in_fact_whole_says_the_same_as_if_it_were_known_to_be(
-        self, body: bytes
-    ) -> None:
+    def test_without_missing_bytes_gives_the_same_as_a_complete_body(self, body: bytes) -> None:
         assert parse_document(body, complete=False) == parse_document(body, complete=True)
         assert read_model(body, complete=False) == read_model(body, complete=True)
 
@@ -207,8 +205,10 @@ def test_no_bytes_raise_anything_but_a_refusal(head: bytes, complete: bool) -> N
 
 
 @pytest.mark.parametrize(("api", "what"), [(Api.GENERATE, "body"), (Api.FORM, "form")])
-class TestTheRefusalOfABodyWithoutAModel:
-    def test_says_where_the_model_may_stand_and_which_there_are(self, api: Api, what: str) -> None:
+class TestMissingModel:
+    def test_error_says_where_to_put_the_model_and_lists_known_models(
+        self, api: Api, what: str
+    ) -> None:
         refusal = missing_model(api, ["llama", "qwen"])
         assert refusal.message == (
             f"The {what} does not name a model. Put 'model' into the {what}, or send the header "
@@ -216,7 +216,7 @@ class TestTheRefusalOfABodyWithoutAModel:
         )
         assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", "model")
 
-    def test_says_how_far_a_head_was_seen(self, api: Api, what: str) -> None:
+    def test_error_contains_the_number_of_visible_bytes(self, api: Api, what: str) -> None:
         assert missing_model(api, ["llama"], 12345).message == (
             f"The first 12345 bytes of the {what}, which is all the router sees, do not name the "
             "model. Put 'model' before the long fields, or send the header 'x-model'. "

@@ -59,12 +59,12 @@ SGLANG = {"/generate": Api.NATIVE, "/encode": Api.MODEL_ONLY, "/v1/classify": Ap
 
 
 @pytest.mark.parametrize(("path", "api"), [*VLLM.items(), *OMNI.items(), *SGLANG.items()])
-def test_the_paths_of_the_inference_servers_are_known(path: str, api: Api) -> None:
+def test_paths_of_inference_servers_are_known(path: str, api: Api) -> None:
     assert match(path) == Route(api, path)
 
 
 @pytest.mark.parametrize("path", EXACT)
-def test_a_path_matches_below_any_prefix_and_however_it_ends(path: str) -> None:
+def test_path_matches_with_any_prefix_trailing_slash_or_query(path: str) -> None:
     route = Route(INFERENCE_PATHS[path], path)
     double = path.replace("/", "//")
     for variant in (f"/team/llama{path}", f"{path}/", f"{path}?beta=true", f"{path}/?a=/x", double):
@@ -86,7 +86,7 @@ def test_other_paths_are_unknown(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", WITH_ID)
-def test_a_path_with_the_id_of_something_stored_tells_the_id(path: str) -> None:
+def test_id_of_a_stored_object_is_found(path: str) -> None:
     concrete = path.replace("*", "resp_1%2F2")
     route = Route(Api.BARE, path, "resp_1/2")
     for variant in (concrete, f"/team{concrete}", f"{concrete}/", f"{concrete}?stream=true"):
@@ -94,14 +94,14 @@ def test_a_path_with_the_id_of_something_stored_tells_the_id(path: str) -> None:
     assert match(path, "GET") == Route(Api.BARE, path, "*")
 
 
-def test_the_longest_known_suffix_wins() -> None:
+def test_longest_known_suffix_wins() -> None:
     assert match("/v1/responses/score") == Route(Api.BARE, "/v1/responses/*", "score")
     assert match("/v1/videos/sync") == Route(Api.FORM, "/v1/videos/sync")
     assert match("/v1/rerank") == Route(Api.MODEL_ONLY, "/v1/rerank")
 
 
 @pytest.mark.parametrize("path", ["/v1/videos", "/v1/audio/voices", "/team/v1/videos/?limit=2"])
-def test_to_get_what_is_stored_takes_no_body(path: str) -> None:
+def test_get_of_a_list_needs_no_body(path: str) -> None:
     assert match(path, "GET").api is Api.BARE  # type: ignore[union-attr]
     assert match(path, "POST").api is Api.FORM  # type: ignore[union-attr]
 
@@ -120,17 +120,17 @@ def test_to_get_what_is_stored_takes_no_body(path: str) -> None:
         ("/v1/models/a/v1/models", "a/v1/models"),
     ],
 )
-def test_models_are_asked_for_by_any_name(path: str, model: str) -> None:
+def test_model_name_is_found_in_the_models_path(path: str, model: str) -> None:
     for method in ("GET", "HEAD"):
         assert match(path, method) == Route(Api.MODELS, "/v1/models", model)
 
 
 @pytest.mark.parametrize("path", ["/v1/modelsx", "/v1/models-x/y", "/v2/models"])
-def test_what_only_begins_like_the_list_of_models_is_unknown(path: str) -> None:
+def test_longer_segment_than_models_is_unknown(path: str) -> None:
     assert match(path, "GET") is None
 
 
-def test_only_messages_are_in_anthropics_style() -> None:
+def test_only_messages_paths_have_anthropics_errors() -> None:
     paths = {path for path in EXACT if match(path).is_anthropic}  # type: ignore[union-attr]
     assert paths == {"/v1/messages", "/v1/messages/count_tokens"}
 
@@ -146,7 +146,7 @@ def test_only_messages_are_in_anthropics_style() -> None:
         ("/v1/realtime?x=" + "y" * 5000 + "&model=a", ""),
     ],
 )
-def test_a_query_may_name_the_model(path: str, model: str) -> None:
+def test_model_is_found_in_the_query(path: str, model: str) -> None:
     assert model_in_query(path) == model
 
 
@@ -159,7 +159,7 @@ def test_a_query_may_name_the_model(path: str, model: str) -> None:
         ("", ""),
     ],
 )
-def test_the_query_is_no_part_of_the_path(path: str, bare: str) -> None:
+def test_query_is_removed_from_the_path(path: str, bare: str) -> None:
     assert without_query(path) == bare
 
 
@@ -170,7 +170,7 @@ anything = st.text() | st.text("/?*%v1models", max_size=40)
 @given(anything, st.sampled_from(["GET", "POST", ""]))
 @example("/" * 60_000 + "v1/completions", "POST")
 @example("/v1/models/" * 5_000, "GET")
-def test_whatever_is_matched_is_a_known_path(path: str, method: str) -> None:
+def test_every_match_is_a_known_path(path: str, method: str) -> None:
     route = match(path, method)
     assert route is None or route.path in {*INFERENCE_PATHS, "/v1/models"}
     model_in_query(path)

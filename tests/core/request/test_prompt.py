@@ -45,21 +45,21 @@ def digest(content: str) -> str:
     return str(xxhash.xxh3_64_hexdigest(content.encode())) * 256
 
 
-class TestTheTextOfAContent:
-    def test_a_string_is_its_text(self) -> None:
+class TestTextOf:
+    def test_string_is_returned_unchanged(self) -> None:
         assert text_of("hello") == "hello"
 
-    def test_text_parts_are_joined_with_nothing_between(self) -> None:
+    def test_text_parts_are_joined_without_a_separator(self) -> None:
         assert text_of([text("hel"), IMAGE, text("lo")]) == "hello"
 
     @pytest.mark.parametrize(
         "content", [None, 7, True, {}, [], [IMAGE], ["x"], [{"text": None}], [{"text": 7}], [None]]
     )
-    def test_what_has_no_text_counts_nothing(self, content: Any) -> None:
+    def test_content_without_text_is_empty(self, content: Any) -> None:
         assert text_of(content) == ""
 
 
-class TestTheFirstUserMessage:
+class TestFirstUserMessage:
     @pytest.mark.parametrize(
         ("document", "expected"),
         [
@@ -95,14 +95,16 @@ class TestTheFirstUserMessage:
             ),
         ],
     )
-    def test_is_found_in_every_apis_fields(self, document: dict[str, Any], expected: str) -> None:
+    def test_is_found_in_the_fields_of_every_api(
+        self, document: dict[str, Any], expected: str
+    ) -> None:
         assert first_user_message(document, LIMIT) == expected
 
-    def test_of_token_ids_reads_no_more_of_them_than_the_limit_needs(self) -> None:
+    def test_limit_bounds_the_token_ids_that_are_read(self) -> None:
         assert first_user_message({"prompt": list(range(10)) * 100_000}, 3) == "0 1 2"
 
 
-class TestTheSystemText:
+class TestSystemText:
     @pytest.mark.parametrize(
         ("document", "expected"),
         [
@@ -121,13 +123,13 @@ class TestTheSystemText:
             ({}, ""),
         ],
     )
-    def test_is_the_field_and_the_messages_before_the_first_of_the_user(
+    def test_contains_the_field_and_the_leading_system_messages(
         self, document: dict[str, Any], expected: str
     ) -> None:
         assert system_text(document) == expected
 
 
-class TestThePromptsHead:
+class TestPromptHead:
     @pytest.mark.parametrize(
         ("document", "pieces"),
         [
@@ -155,12 +157,12 @@ class TestThePromptsHead:
             ({"model": "llama", "temperature": 1, "user": "me"}, []),
         ],
     )
-    def test_is_everything_that_the_prompt_is_made_of(
+    def test_contains_all_parts_of_the_prompt(
         self, document: dict[str, Any], pieces: list[str]
     ) -> None:
         assert prompt_head(document, LIMIT) == "\n".join(pieces)
 
-    def test_holds_tools_and_tool_calls(self) -> None:
+    def test_contains_tools_and_tool_calls(self) -> None:
         tool = {"type": "function", "function": {"name": "add", "parameters": {"max": 9}}}
         call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
         document = {
@@ -176,7 +178,7 @@ class TestThePromptsHead:
             *["tool", "c1", "3"],
         ]
 
-    def test_differs_where_the_tools_or_the_system_prompt_differ(self) -> None:
+    def test_differs_by_tools_and_system_prompt(self) -> None:
         asked = [user("hi")]
         heads = {
             prompt_head(document, LIMIT)
@@ -191,12 +193,12 @@ class TestThePromptsHead:
         assert len(heads) == 5
 
     @pytest.mark.parametrize("limit", [1, 4, 5, 6, 100])
-    def test_has_no_more_characters_than_the_limit(self, limit: int) -> None:
+    def test_is_not_longer_than_the_limit(self, limit: int) -> None:
         document = {"messages": [user("世界" * 100)]}
         assert prompt_head(document, limit) == ("user\n" + "世界" * 100)[:limit]
 
 
-def test_a_prompt_that_is_null_leaves_the_messages_to_speak() -> None:
+def test_messages_count_if_the_prompt_is_null() -> None:
     document = {"prompt": None, "messages": [{"role": "user", "content": "hi"}]}
     assert first_user_message(document, 100) == "hi"
 
@@ -209,7 +211,7 @@ def leaves(said: str) -> list[str]:
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"max": 9, "strict": True}}}
 
 
-class TestWhatIsSpoken:
+class TestPromptText:
     @pytest.mark.parametrize(
         ("document", "opening", "rest"),
         [
@@ -270,7 +272,7 @@ class TestWhatIsSpoken:
             pytest.param({"model": "llama", "user": "me"}, [], [], id="nothing"),
         ],
     )
-    def test_is_tools_and_system_prompt_and_then_all_else(
+    def test_starts_with_tools_and_system_prompt(
         self, document: dict[str, Any], opening: list[str], rest: list[str]
     ) -> None:
         said = prompt_text(document, 10 * LIMIT)
@@ -280,7 +282,7 @@ class TestWhatIsSpoken:
 
     @brief
     @given(bodies.documents, st.integers(0, 60))
-    def test_is_cut_at_a_text_behind_the_limit_and_only_counted_from_there(
+    def test_ends_after_the_limit_and_counts_the_rest(
         self, document: dict[str, Any], limit: int
     ) -> None:
         whole, part = prompt_text(document, 10**9), prompt_text(document, limit)
@@ -289,7 +291,7 @@ class TestWhatIsSpoken:
         assert len(part.text) + part.omitted_chars == len(whole.text)
         assert part.system_chars == min(whole.system_chars, len(part.text))
 
-    def test_may_begin_with_a_text_that_is_longer_than_the_limit(self) -> None:
+    def test_first_string_can_be_longer_than_the_limit(self) -> None:
         said = prompt_text({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
         assert (len(said.text), said.omitted_chars) == (5001, 701)
 
@@ -336,21 +338,21 @@ MEDIA = [
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-class TestAMediumThatIsSpoken:
+class TestMedium:
     def said(self, medium: Any, data: str) -> str:
         return prompt_text({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
 
-    def test_is_told_apart_by_all_of_its_data(self, medium: Any) -> None:
+    def test_any_difference_in_its_data_changes_the_text(self, medium: Any) -> None:
         datas = (LONG, LONG + "A", "A" + LONG, LONG[:5000] + "B" + LONG[5001:])
         assert self.said(medium, LONG) == self.said(medium, LONG)
         assert len({self.said(medium, data) for data in datas}) == 4
 
     @pytest.mark.parametrize("data", ["QUJD", LONG])
-    def test_is_as_long_as_any_other(self, medium: Any, data: str) -> None:
+    def test_has_a_fixed_length(self, medium: Any, data: str) -> None:
         length = len(self.said(medium, data))
         assert MEDIUM_BYTES < length < MEDIUM_BYTES + 100
 
-    def test_is_left_out_where_the_body_may_be_cut_within_it(self, medium: Any) -> None:
+    def test_is_left_out_if_it_may_be_cut(self, medium: Any) -> None:
         document = {"messages": [user([text("see"), medium(LONG)])]}
         assert leaves(prompt_text(document, LIMIT, cut=True).text) == ["user", "see"]
         assert prompt_head(document, LIMIT, cut=True) == "user\nsee"
@@ -359,14 +361,14 @@ class TestAMediumThatIsSpoken:
             prompt_text(more, 10**5).text
         )
 
-    def test_is_told_apart_in_the_prompts_head_by_a_few_characters(self, medium: Any) -> None:
+    def test_is_a_short_hash_in_the_prompt_head(self, medium: Any) -> None:
         heads = {
             prompt_head({"messages": [user([medium(data)])]}, 60) for data in (LONG, LONG + "A")
         }
         assert len(heads) == 2
 
 
-class TestWhatIsNoMedium:
+class TestTextSimilarToMedium:
     @pytest.mark.parametrize(
         "part",
         [
@@ -377,18 +379,18 @@ class TestWhatIsNoMedium:
             {"type": "image_url", "image_url": None, "uuid": "so long"},
         ],
     )
-    def test_is_spoken_as_it_is(self, part: dict[str, Any]) -> None:
+    def test_is_kept_unchanged(self, part: dict[str, Any]) -> None:
         assert leaves(prompt_text({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
 
-    def test_is_a_text_with_data_within_it(self) -> None:
+    def test_text_that_contains_data_is_kept_unchanged(self) -> None:
         for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):
             assert leaves(prompt_text({"prompt": long}, LIMIT).text) == [long]
 
 
-class TestWhereACacheMayEnd:
+class TestCacheControl:
     """Clients move `cache_control` from turn to turn; no engine shows it to a model."""
 
-    def test_is_no_part_of_the_prompt(self) -> None:
+    def test_is_not_part_of_the_prompt(self) -> None:
         marked = {**text("hi"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
         one, other = ({"messages": [user([part])]} for part in (text("hi"), marked))
         assert prompt_text(one, LIMIT) == prompt_text(other, LIMIT)
@@ -399,11 +401,9 @@ def billing(number: int) -> dict[str, Any]:
     return text(f"x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={number};")
 
 
-class TestClaudeCodesBillingBlock:
+class TestClaudeCodeBillingBlock:
     @pytest.mark.parametrize("place", [0, 1, 2])
-    def test_is_no_part_of_the_prompt_wherever_it_stands_in_the_system_prompt(
-        self, place: int
-    ) -> None:
+    def test_is_removed_from_any_position_in_the_system_prompt(self, place: int) -> None:
         rules = [text("You are Claude Code."), text("Be brief.")]
         document = {"system": rules, "messages": [user("hi")]}
         for number in (1, 2):
@@ -413,12 +413,12 @@ class TestClaudeCodesBillingBlock:
             assert system_text(billed) == system_text(document)
             assert prompt_head(billed, LIMIT) == prompt_head(document, LIMIT)
 
-    def test_leaves_nothing_where_it_is_all_there_is(self) -> None:
+    def test_alone_leaves_an_empty_system_prompt(self) -> None:
         document = {"system": [billing(1)], "messages": [user("hi")]}
         assert system_text(document) == ""
         assert prompt_text(document, LIMIT) == prompt_text({"messages": [user("hi")]}, LIMIT)
 
-    def test_counts_where_engines_show_it_to_the_model(self) -> None:
+    def test_is_kept_where_engines_keep_it(self) -> None:
         """VLLM drops blocks of a list, and no string; and only from the field `system`."""
         line = billing(1)["text"]
         for document in (
@@ -428,7 +428,7 @@ class TestClaudeCodesBillingBlock:
         ):
             assert line in prompt_text(document, LIMIT).text
 
-    def test_is_left_out_while_it_may_still_become_one(self) -> None:
+    def test_cut_beginning_of_one_is_removed(self) -> None:
         line = billing(1)["text"]
         for length in range(1, len(line)):
             document = {"system": [text("rules"), text(line[:length])]}
@@ -436,7 +436,7 @@ class TestClaudeCodesBillingBlock:
             assert system_text(document, cut=True) == "rules"
 
 
-class TestSeveralPrompts:
+class TestCompletionPrompts:
     @pytest.mark.parametrize(
         ("document", "prompts"),
         [
@@ -452,12 +452,12 @@ class TestSeveralPrompts:
             ({"input": ["a", "b"]}, []),
         ],
     )
-    def test_are_those_of_a_completion_that_has_more_than_one(
+    def test_are_returned_only_for_completions_with_several(
         self, document: dict[str, Any], prompts: list[Any]
     ) -> None:
         assert completion_prompts(document) == prompts
 
 
-def test_a_role_of_a_wrong_type_is_not_the_systems() -> None:
+def test_role_of_a_wrong_type_is_not_system() -> None:
     for role in (["system"], {"system": 1}, 7, None):
         assert system_text({"messages": [{"role": role, "content": "hi"}]}) == ""

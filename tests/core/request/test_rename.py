@@ -52,7 +52,7 @@ def objects(draw: st.DrawFn) -> bytes:
     return f"{draw(blanks)}{{{','.join(parts)}}}{draw(blanks)}".encode()
 
 
-class TestAWholeObject:
+class TestCompleteObject:
     @pytest.mark.parametrize(
         ("body", "expected"),
         [
@@ -65,9 +65,7 @@ class TestAWholeObject:
             (b'{"\\u006D\\u006F\\u0064\\u0065\\u006C": "a"}', None),
         ],
     )
-    def test_has_the_new_name_and_every_other_byte(
-        self, body: bytes, expected: bytes | None
-    ) -> None:
+    def test_only_the_name_changes(self, body: bytes, expected: bytes | None) -> None:
         assert renamed_json(body, "qwen") == (expected or body.replace(b'"a"', b'"qwen"'))
 
     @pytest.mark.parametrize(
@@ -84,13 +82,13 @@ class TestAWholeObject:
         ],
     )
     @pytest.mark.parametrize("first", [True, False])
-    def test_keeps_what_only_looks_like_it(self, other: str, first: bool) -> None:
+    def test_other_models_are_kept(self, other: str, first: bool) -> None:
         members = [other, '"model": "%s"']
         body = "{" + ", ".join(members if first else members[::-1]) + "}"
         renamed = renamed_json((body % "llama").encode(), "qwen")
         assert renamed.decode() == body % "qwen"
 
-    def test_with_the_key_twice_has_the_name_at_both(self) -> None:
+    def test_both_of_two_models_are_replaced(self) -> None:
         # The last one wins for us and for vLLM, the first for other readers.
         body = b'{"model": "a", "x": 1, "mod\\u0065l": "b"}'
         assert renamed_json(body, "c") == b'{"model": "c", "x": 1, "mod\\u0065l": "c"}'
@@ -99,13 +97,13 @@ class TestAWholeObject:
     @given(objects(), names)
     @example(b'{"x": "\\\\", "model": "a"}', "b")
     @example(b'{"x\\\\\\"model": 1, "model": "a"}', "b")
-    def test_is_the_same_object_with_another_model(self, body: bytes, name: str) -> None:
+    def test_parsed_object_differs_only_in_its_model(self, body: bytes, name: str) -> None:
         renamed = renamed_json(body, name)
         assert json.loads(renamed) == {**json.loads(body), "model": name}
 
     @thorough
     @given(bodies(), names)
-    def test_has_the_same_bytes_around_the_value(self, body: bytes, name: str) -> None:
+    def test_bytes_around_the_value_are_kept(self, body: bytes, name: str) -> None:
         old, new = json.dumps(json.loads(body)["model"]), json.dumps(name)
         raw = json.dumps(json.loads(body)["model"], ensure_ascii=False)
         expected = {
@@ -118,11 +116,11 @@ class TestAWholeObject:
 
     @brief
     @given(objects(), names)
-    def test_has_the_name_that_it_was_given_last(self, body: bytes, name: str) -> None:
+    def test_last_rename_wins(self, body: bytes, name: str) -> None:
         assert renamed_json(renamed_json(body, "x" * 50), name) == renamed_json(body, name)
 
 
-class TestACutObject:
+class TestCutObject:
     @pytest.mark.parametrize(
         "head",
         [
@@ -138,16 +136,16 @@ class TestACutObject:
             pytest.param(b'{"messages": [{"model": "x"}, {"model": "y"', id="in another"),
         ],
     )
-    def test_before_the_end_of_the_value_stays_as_it_is(self, head: bytes) -> None:
+    def test_cut_before_the_end_of_the_value_changes_nothing(self, head: bytes) -> None:
         assert renamed_json(head, "qwen") is head
 
-    def test_after_it_has_the_new_name(self) -> None:
+    def test_cut_after_the_value_replaces_it(self) -> None:
         head = b'{"model": "llama", "messages": [{"content": "the \\"model\\": \\'
         assert renamed_json(head, "qwen") == head.replace(b"llama", b"qwen")
 
     @thorough
     @given(bodies(), names)
-    def test_is_the_beginning_of_the_whole_one_as_soon_as_its_model_can_be_read(
+    def test_gives_the_beginning_of_the_renamed_whole_once_the_model_is_readable(
         self, body: bytes, name: str
     ) -> None:
         whole = renamed_json(body, name)
@@ -161,41 +159,41 @@ class TestACutObject:
 
     @thorough
     @given(objects(), names)
-    def test_changes_nothing_that_the_whole_one_would_not(self, body: bytes, name: str) -> None:
+    def test_changes_nothing_else_than_the_whole_object_does(self, body: bytes, name: str) -> None:
         whole = renamed_json(body, name)
         for head in cuts(body):
             assert renamed_json(renamed_json(head, name) + body[len(head) :], name) == whole
 
 
-class TestAForm:
-    def test_has_the_new_name_and_every_other_byte(self) -> None:
+class TestForm:
+    def test_only_the_name_changes(self) -> None:
         for parts in ((MODEL, FILE), (FILE, MODEL, FILE), (FILE, MODEL)):
             body = form(*parts)
             renamed = renamed_form(body, CONTENT_TYPE, "ささやき")
             assert renamed == body.replace(b"whisper", "ささやき".encode())
             assert model_in_form(renamed, CONTENT_TYPE) == "ささやき"
 
-    def test_keeps_a_file_that_only_looks_like_the_field(self) -> None:
+    def test_file_similar_to_the_field_is_kept(self) -> None:
         for parts in ((MODEL, TRAP), (TRAP, MODEL, TRAP), (TRAP, MODEL)):
             body = form(*parts)
             renamed = renamed_form(body, CONTENT_TYPE, "tiny")
             assert renamed == body.replace(b"whisper", b"tiny")
         assert renamed_form(form(TRAP), CONTENT_TYPE, "tiny") == form(TRAP)
 
-    def test_has_it_in_every_field_of_that_name(self) -> None:
+    def test_all_fields_of_that_name_are_replaced(self) -> None:
         other = MODEL.replace(b"whisper", b"")
         renamed = renamed_form(form(MODEL, FILE, other), CONTENT_TYPE, "tiny")
         tiny = MODEL.replace(b"whisper", b"tiny")
         assert renamed == form(tiny, FILE, tiny)
 
     @pytest.mark.parametrize("value", [b" whisper \n", b"\r\n", b"", b"a\r\n\r\nb"])
-    def test_has_it_in_place_of_all_that_the_field_held(self, value: bytes) -> None:
+    def test_whole_value_is_replaced(self, value: bytes) -> None:
         field = MODEL.replace(b"whisper", value)
         expected = form(FILE, MODEL.replace(b"whisper", b"tiny"))
         assert renamed_form(form(FILE, field), CONTENT_TYPE, "tiny") == expected
 
     @pytest.mark.parametrize("parts", [(MODEL, FILE), (FILE, MODEL, FILE)])
-    def test_that_is_cut_has_it_where_the_field_was_shown_whole(
+    def test_cut_form_is_changed_only_where_the_value_is_complete(
         self, parts: tuple[bytes, ...]
     ) -> None:
         body = form(*parts)
@@ -204,7 +202,7 @@ class TestAForm:
             expected = head.replace(b"whisper", b"tiny") if len(head) >= shown else head
             assert renamed_form(head, CONTENT_TYPE, "tiny") == expected
 
-    def test_without_the_field_stays_as_it_is(self) -> None:
+    def test_form_without_the_field_is_unchanged(self) -> None:
         for body in (form(FILE), form(), b"--XX", b"x", b""):
             assert renamed_form(body, CONTENT_TYPE, "tiny") is body
 
@@ -217,7 +215,7 @@ class TestAForm:
         pytest.param(b'"\\u006dodel":"a",', id="keys with escapes"),
     ],
 )
-def test_a_body_of_nothing_but_the_key_is_not_read_to_its_end(repeated: bytes) -> None:
+def test_number_of_keys_is_limited(repeated: bytes) -> None:
     body = b"{" + repeated * 5_000 + b'"model":"last"}'
     renamed = renamed_json(body, "qwen")
     assert renamed.endswith(b'"last"}')

@@ -34,50 +34,50 @@ def source(prefix_source: str, length: int = 100) -> PrefixHashSpec:
         ("PromptHead", "system\nbe brief\nuser\nhello world"),
     ],
 )
-def test_the_source_says_which_text_makes_the_prefix(prefix_source: str, prefix: str) -> None:
+def test_prefix_source_selects_the_text(prefix_source: str, prefix: str) -> None:
     assert prefix_of(CHAT, {}, source(prefix_source)) == prefix
     for length in range(1, 40):
         assert prefix_of(CHAT, {}, source(prefix_source, length)) == prefix[:length]
 
 
-def test_the_length_counts_characters_and_not_bytes() -> None:
+def test_length_is_in_characters_not_bytes() -> None:
     assert prefix_of({"prompt": "世界"}, {}, source("FirstUserMessage", 1)) == "世"
 
 
-def test_the_default_source_is_the_first_user_message() -> None:
+def test_default_source_is_the_first_user_message() -> None:
     assert prefix_of(CHAT, {}, PrefixHashSpec()) == "hello world"
 
 
 @pytest.mark.parametrize(
     "prefix_source", ["FirstUserMessage", "SystemAndFirstUserMessage", "PromptHead"]
 )
-def test_a_body_that_holds_no_prompt_has_no_prefix(prefix_source: str) -> None:
+def test_body_without_a_prompt_has_no_prefix(prefix_source: str) -> None:
     assert prefix_of(None, {}, source(prefix_source)) == ""
     assert prefix_of({}, {}, source(prefix_source)) == ""
 
 
-class TestAHeaderAsTheSource:
-    def test_counts_whole_whatever_the_length(self) -> None:
+class TestHeaderSource:
+    def test_value_is_not_shortened(self) -> None:
         session = "session-" * 50
         spec = source("Header:x-session-id", length=1)
         assert prefix_of(CHAT, {"x-session-id": session}, spec) == session
 
-    def test_is_found_whatever_the_case_it_was_configured_in(self) -> None:
+    def test_header_name_is_case_insensitive(self) -> None:
         assert prefix_of(CHAT, {"x-session-id": "s1"}, source("Header:X-Session-ID")) == "s1"
 
-    def test_needs_no_body(self) -> None:
+    def test_body_is_not_needed(self) -> None:
         assert prefix_of(None, {"x-session-id": "s1"}, source("Header:x-session-id")) == "s1"
 
-    def test_that_is_missing_leaves_no_prefix(self) -> None:
+    def test_missing_header_gives_no_prefix(self) -> None:
         assert prefix_of(CHAT, {}, source("Header:x-session-id")) == ""
 
 
-class TestTheKey:
-    def test_is_the_hash_of_the_adapter_and_the_prefix_with_nothing_between(self) -> None:
+class TestRingKey:
+    def test_is_the_hash_of_adapter_and_prefix_without_a_separator(self) -> None:
         assert ring_key("sql", "hello") == xxhash.xxh64_intdigest(b"sqlhello")
         assert ring_key("", "世界") == xxhash.xxh64_intdigest("世界".encode())
 
-    def test_of_a_nodes_own_text_is_that_nodes_place(self) -> None:
+    def test_of_a_virtual_nodes_text_is_its_position(self) -> None:
         assert ring_key("", "pod-a-10") == 689047897566398072
 
     def test_is_none_without_a_prefix(self) -> None:
@@ -85,7 +85,7 @@ class TestTheKey:
         assert ring_key("sql", "") is None
 
 
-class TestACutBody:
+class TestPrefixOfCutBody:
     """What the router reads of a body's head is where the whole body would begin."""
 
     @pytest.mark.parametrize("prefix_source", ["FirstUserMessage", "PromptHead"])
@@ -99,7 +99,7 @@ class TestACutBody:
         body=written({"input": [{"type": "message", "role": "user", "content": "hi"}]}),
         length=60,
     ).via("a type that comes first and is cut")
-    def test_has_the_beginning_of_the_whole_bodys_prefix(
+    def test_is_the_beginning_of_the_whole_prefix(
         self, prefix_source: str, body: bytes, length: int
     ) -> None:
         spec = source(prefix_source, length)
@@ -110,7 +110,7 @@ class TestACutBody:
 
     @thorough
     @given(body=bodies(completions), length=st.integers(1, 60))
-    def test_has_the_whole_prefix_once_it_is_long_enough(self, body: bytes, length: int) -> None:
+    def test_is_the_whole_prefix_once_it_is_long_enough(self, body: bytes, length: int) -> None:
         spec = source("FirstUserMessage", length)
         whole = prefix_of(parse_document(body, complete=True), {}, spec)
         parts = [prefix_of(_document(head), {}, spec, cut=True) for head in cuts(body)]
@@ -119,7 +119,7 @@ class TestACutBody:
 
     @thorough
     @given(st.lists(st.text(max_size=9), min_size=2, max_size=2), st.integers(1, 30))
-    def test_of_system_prompt_first_has_the_beginning_of_both(
+    def test_with_the_system_prompt_first_contains_the_beginning_of_both(
         self, texts: list[str], length: int
     ) -> None:
         system, user = texts
@@ -135,13 +135,15 @@ class TestACutBody:
                 )
 
 
-class TestASettledPrefix:
+class TestFinalPrefix:
     """One that a cut body cannot change any more, however it goes on."""
 
     @pytest.mark.parametrize("prefix_source", ["FirstUserMessage", "PromptHead"])
     @thorough
     @given(body=bodies(documents), length=st.integers(1, 60))
-    def test_is_the_whole_bodys(self, prefix_source: str, body: bytes, length: int) -> None:
+    def test_is_the_prefix_of_the_whole_body(
+        self, prefix_source: str, body: bytes, length: int
+    ) -> None:
         spec = source(prefix_source, length)
         whole = prefix_of(parse_document(body, complete=True), {}, spec)
         for head in cuts(body):
@@ -151,7 +153,7 @@ class TestASettledPrefix:
 
     @thorough
     @given(st.lists(st.text(max_size=9), min_size=2, max_size=2), st.integers(1, 30))
-    def test_is_the_whole_bodys_where_the_system_prompt_counts_wherever_it_stands(
+    def test_is_the_prefix_of_the_whole_body_with_the_system_prompt_in_any_position(
         self, texts: list[str], length: int
     ) -> None:
         system, user = texts
@@ -195,13 +197,13 @@ class TestASettledPrefix:
             ("Header:x-session", b"{", True),
         ],
     )
-    def test_is_known_from_what_was_read(
+    def test_is_recognized_in_a_cut_body(
         self, prefix_source: str, head: bytes, settled: bool
     ) -> None:
         spec, document = source(prefix_source, 9), _document(head)
         assert prefix_is_final(prefix_of(document, {}, spec, cut=True), document, spec) is settled
 
-    def test_is_that_of_a_body_that_holds_no_prompt(self) -> None:
+    def test_body_without_a_prompt_is_final(self) -> None:
         assert prefix_is_final("", None, source("PromptHead"))
 
 
@@ -216,7 +218,7 @@ def _document(head: bytes) -> dict[str, Any]:
 
 @thorough
 @given(documents, st.integers(1, 50), st.sampled_from(["FirstUserMessage", "PromptHead"]))
-def test_a_prefix_is_never_longer_than_asked_for(
+def test_prefix_is_never_longer_than_configured(
     document: dict[str, Any], length: int, prefix_source: str
 ) -> None:
     prefix = prefix_of(document, {}, source(prefix_source, length))

@@ -35,7 +35,7 @@ def sessions(*sources: str, length: int = 100) -> PrefixHashSpec:
     return spec.load_balancing.prefix_hash
 
 
-class TestTheDefaultOrder:
+class TestDefaultSources:
     @pytest.mark.parametrize(
         ("headers", "fields", "source"),
         [
@@ -48,26 +48,24 @@ class TestTheDefaultOrder:
             ({}, {"prompt_cache_key": "s-1", "user": "u"}, "OpenAI's clients"),
         ],
     )
-    def test_finds_the_session_of_agents(
+    def test_find_the_sessions_of_agents(
         self, headers: dict[str, str], fields: Json, source: str
     ) -> None:
         assert prefix_of({**CHAT, **fields}, headers, sessions()) == "s-1", source
 
-    def test_finds_claude_codes_session_in_its_metadata(self) -> None:
+    def test_find_claude_codes_session_in_its_metadata(self) -> None:
         found = read_prefix({**CHAT, "metadata": METADATA}, {}, sessions())
         assert found == (METADATA["user_id"], "Body:metadata.user_id")
 
     @pytest.mark.parametrize(
         "fields", [{"user": "acme"}, {"safety_identifier": "acme"}, {"previous_response_id": "r"}]
     )
-    def test_takes_no_field_that_may_stand_for_many_people_or_for_one_turn(
-        self, fields: Json
-    ) -> None:
+    def test_exclude_fields_that_identify_a_company_or_a_turn(self, fields: Json) -> None:
         assert prefix_of({**CHAT, **fields}, {}, sessions()) == "hello"
 
 
-class TestTheSources:
-    def test_count_in_their_order(self) -> None:
+class TestSources:
+    def test_first_source_with_a_value_wins(self) -> None:
         document, headers = {**CHAT, "user": "u"}, {"x-a": "a", "x-b": "b"}
         for sources, value in (
             (["Header:x-b", "Header:x-a", "Body:user"], "b"),
@@ -76,7 +74,7 @@ class TestTheSources:
         ):
             assert prefix_of(document, headers, sessions(*sources)) == value
 
-    def test_are_passed_over_where_they_are_empty(self) -> None:
+    def test_empty_values_are_skipped(self) -> None:
         sources = ("Header:x-a", "Body:user")
         assert prefix_of({**CHAT, "user": "u"}, {"x-a": ""}, sessions(*sources)) == "u"
 
@@ -88,26 +86,26 @@ class TestTheSources:
             *[("x" * MAX_ID_LENGTH, "x" * MAX_ID_LENGTH), ("x" * (MAX_ID_LENGTH + 1), "hello")],
         ],
     )
-    def test_in_a_body_are_texts_and_numbers(self, value: Any, text: str) -> None:
+    def test_body_values_are_strings_or_numbers(self, value: Any, text: str) -> None:
         assert prefix_of({**CHAT, "user": value}, {}, sessions("Body:user")) == text
 
     @pytest.mark.parametrize(
         ("value", "text"),
         [({"id": "c"}, "c"), ({"x": "c"}, "hello"), ("c", "hello"), ([], "hello")],
     )
-    def test_may_be_a_member_of_a_field(self, value: Any, text: str) -> None:
+    def test_body_source_can_be_a_member_of_an_object(self, value: Any, text: str) -> None:
         spec = sessions("Body:conversation.id")
         assert prefix_of({**CHAT, "conversation": value}, {}, spec) == text
 
-    def test_count_whole_whatever_the_length_of_a_prefix(self) -> None:
+    def test_ids_are_not_shortened_to_the_prefix_length(self) -> None:
         assert prefix_of(CHAT, {"x-session-id": "s" * 500}, sessions(length=3)) == "s" * 500
         assert prefix_of(CHAT, {}, sessions(length=3)) == "hel"
 
-    def test_in_headers_need_no_body(self) -> None:
+    def test_header_source_needs_no_body(self) -> None:
         assert prefix_of(None, {"x-session-id": "s"}, sessions()) == "s"
         assert prefix_of(None, {}, sessions()) == ""
 
-    def test_are_those_that_the_catalog_keeps_of_requests(self) -> None:
+    def test_catalog_lists_headers_and_fields_of_all_sources(self) -> None:
         model = model_spec(
             prefixSource="Session", sessionSources=["Header:X-A", "Body:user", "Body:a.b"]
         )
@@ -117,8 +115,8 @@ class TestTheSources:
         assert not catalog(model_spec()).key_headers | catalog(model_spec()).key_fields
 
 
-class TestASplit:
-    def test_sticks_to_sessions(self) -> None:
+class TestSplit:
+    def test_session_sticks_to_its_target(self) -> None:
         serving = router(
             model_spec("a"), model_spec("b"), split_spec("canary", sticky_by="Session", a=1, b=1)
         )
@@ -132,7 +130,7 @@ class TestASplit:
         assert set(first) == {"a", "b"}
         assert [went(number, "another") for number in range(40)] == first
 
-    def test_takes_sources_of_its_own(self) -> None:
+    def test_can_have_its_own_sources(self) -> None:
         split = {"targets": [{"model": "a", "weight": 1}], "sessionSources": ["Body:user"]}
         spec = SplitSpec.model_validate({**split, "stickyBy": "Session"})
         assert prefix_of({**CHAT, "user": "u"}, {"x-session-id": "s"}, spec.key) == "u"
@@ -140,7 +138,7 @@ class TestASplit:
             SplitSpec.model_validate(split)
 
 
-class TestACutBody:
+class TestCutBody:
     FIELDS = st.permutations(
         [
             ("model", "llama"),
@@ -153,7 +151,7 @@ class TestACutBody:
 
     @brief
     @given(FIELDS, st.sets(st.sampled_from(["prompt_cache_key", "metadata"])))
-    def test_is_settled_only_once_nothing_changes_its_session(
+    def test_is_final_only_if_no_other_session_can_follow(
         self, fields: list[tuple[str, Any]], missing: set[str]
     ) -> None:
         body = json.dumps({k: v for k, v in fields if k not in missing}).encode()
@@ -164,17 +162,15 @@ class TestACutBody:
             found = read_prefix(document, {}, spec, cut=True)
             assert found == whole or not prefix_is_final(found[0], document, spec, found[1])
 
-    def test_is_settled_by_a_header(self) -> None:
+    def test_is_final_with_a_session_in_a_header(self) -> None:
         found = read_prefix({}, {"x-session-id": "s"}, sessions())
         assert prefix_is_final(found[0], {}, sessions(), found[1])
 
 
-class TestALargeBody:
+class TestLargeBody:
     @pytest.mark.parametrize("prompt", ["word " * 60_000, "QUJD" * 800_000, "\u4e16" * 800_000])
     @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
-    def test_has_the_session_that_stands_behind_its_prompt(
-        self, prompt: str, strategy: str
-    ) -> None:
+    def test_session_after_the_prompt_is_found(self, prompt: str, strategy: str) -> None:
         spec = model_spec(strategy=strategy, prefixSource="Session")
         body = {"model": "llama", "messages": [{"role": "user", "content": prompt}]}
         late = json.dumps({**body, "metadata": {"user_id": "u"}, "prompt_cache_key": "s"}).encode()
@@ -198,19 +194,19 @@ class TestResolvedRequest:
             ("FirstUserMessage", {"session-id": "s"}, ""),
         ],
     )
-    def test_says_where_its_session_was_read(
+    def test_contains_the_source_of_the_session(
         self, source: str, headers: dict[str, str], session: str
     ) -> None:
         assert resolved({"prefixSource": source}, headers).session == session
 
-    def test_has_the_key_of_the_sessions_id_under_every_salt(self) -> None:
+    def test_key_of_a_session_does_not_depend_on_the_salt(self) -> None:
         """Its id alone keeps a session apart from others."""
         for document in (CHAT, {**CHAT, "cache_salt": "a"}):
             found = resolved({"prefixSource": "Session"}, {"session-id": "s"}, document)
             assert found.key == ring_key("", "s")
 
 
-def test_a_conversation_reads_the_headers_of_sessions() -> None:
+def test_conversation_reads_session_headers() -> None:
     serving = router(model_spec(prefixSource="Session"))
     chosen = Conversation(serving, serving._rng)
     headers = {":method": b"POST", ":path": b"/v1/chat/completions", "session-id": b"s-1"}

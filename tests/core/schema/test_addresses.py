@@ -22,7 +22,7 @@ from tests.core.builders import thorough
         ("169.254.7.1:80", "169.254.7.1:80", "169.254.7.1", False),
     ],
 )
-def test_an_address_has_one_form(text: str, canonical: str, host: str, named: bool) -> None:
+def test_address_has_one_canonical_form(text: str, canonical: str, host: str, named: bool) -> None:
     assert endpoint_address(text) == canonical
     assert split_address(canonical)[0] == host
     assert has_host_name(canonical) is named
@@ -37,13 +37,13 @@ def test_an_address_has_one_form(text: str, canonical: str, host: str, named: bo
         *("0.0.0.0", "[::]", "224.0.0.1", "[ff02::1]"),
     ],
 )
-def test_what_names_no_server_is_refused(host: str) -> None:
+def test_invalid_host_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         endpoint_address(f"{host}:80")
 
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "+1", "http", "8 0", "٣", "1e3"])
-def test_a_port_is_a_number(port: str) -> None:
+def test_invalid_port_is_refused(port: str) -> None:
     for host in ("10.0.0.1", "[::1]", "vllm"):
         with pytest.raises(ValueError, match="the port must be a number from 1 to 65535"):
             endpoint_address(f"{host}:{port}")
@@ -51,7 +51,7 @@ def test_a_port_is_a_number(port: str) -> None:
 
 @thorough
 @given(st.text(max_size=40) | st.from_regex(r"[-a-z0-9._\[\]:]{1,30}:[0-9]{1,5}", fullmatch=True))
-def test_any_text_is_refused_or_has_a_form_that_stays(text: str) -> None:
+def test_canonical_form_is_stable_for_any_valid_text(text: str) -> None:
     try:
         canonical = endpoint_address(text)
     except ValueError:

@@ -13,7 +13,7 @@ from extproc.core.schema import (
 from tests.core.builders import by_service, model_spec
 
 
-def test_the_defaults_are_those_users_know_from_kubeai() -> None:
+def test_defaults_are_those_of_kubeai() -> None:
     balancing = LoadBalancingSpec()
     assert balancing.strategy == "PrefixHash"
     prefix_hash = balancing.prefix_hash
@@ -33,7 +33,7 @@ def test_the_defaults_are_those_users_know_from_kubeai() -> None:
         ("[2001:DB8::A]:1", "[2001:db8::a]:1"),
     ],
 )
-def test_an_endpoint_has_one_form(written: str, canonical: str) -> None:
+def test_endpoint_has_one_canonical_form(written: str, canonical: str) -> None:
     assert model_spec(endpoints=[written]).endpoints == (canonical,)
 
 
@@ -47,7 +47,7 @@ def test_an_endpoint_has_one_form(written: str, canonical: str) -> None:
         "10.0.0.1:" + "9" * 5000,
     ],
 )
-def test_an_endpoint_without_a_good_host_and_port_is_refused(written: str) -> None:
+def test_endpoint_with_an_invalid_host_or_port_is_refused(written: str) -> None:
     with pytest.raises(ValidationError):
         model_spec(endpoints=[written])
 
@@ -61,15 +61,15 @@ def test_an_endpoint_without_a_good_host_and_port_is_refused(written: str) -> No
         ("Header:x", "x"),
     ],
 )
-def test_a_header_source_is_known_by_its_lower_case_name(source: str, header: str | None) -> None:
+def test_header_source_is_in_lower_case(source: str, header: str | None) -> None:
     assert model_spec(prefixSource=source).load_balancing.prefix_hash.header == header
 
 
-def test_specs_that_differ_in_the_case_of_a_header_are_equal() -> None:
+def test_case_of_a_header_does_not_change_the_spec() -> None:
     assert model_spec(prefixSource="Header:X-S") == model_spec(prefixSource="Header:x-s")
 
 
-def test_a_model_tells_every_name_it_answers_to_and_where_it_stands() -> None:
+def test_names_of_a_model_come_with_their_keys() -> None:
     spec = model_spec("llama", aliases=["a", "b"], adapters=["sql"])
     assert list(spec.names()) == [
         ("name", "llama"),
@@ -83,7 +83,7 @@ SERVICE = {"namespace": "ns", "name": "vllm", "port": "http"}
 POOL = {"namespace": "ns", "name": "vllm"}
 
 
-class TestTheSourceOfEndpoints:
+class TestSourceOfEndpoints:
     def test_is_none_for_a_static_list(self) -> None:
         assert model_spec().source is None
 
@@ -92,11 +92,11 @@ class TestTheSourceOfEndpoints:
         assert by_pool.source == InferencePoolSpec(namespace="ns", name="vllm")
         assert by_service().source == ServiceSpec(namespace="ns", name="vllm", port="http")
 
-    def test_is_the_same_for_all_models_that_name_the_same(self) -> None:
+    def test_is_equal_for_models_with_equal_sources(self) -> None:
         assert len({by_service("a").source, by_service("b").source}) == 1
         assert by_service("a").source != by_service("a", name="other").source
 
-    def test_reads_well_in_messages(self) -> None:
+    def test_text_names_the_kind_and_the_object(self) -> None:
         assert str(by_service().source) == "service ns/vllm"
         assert str(InferencePoolSpec.model_validate(POOL)) == "InferencePool ns/vllm"
 
@@ -111,13 +111,13 @@ class TestTheSourceOfEndpoints:
             {"endpoints": [], "service": SERVICE},
         ],
     )
-    def test_is_exactly_one(self, given: dict[str, object]) -> None:
+    def test_more_or_less_than_one_is_refused(self, given: dict[str, object]) -> None:
         with pytest.raises(ValidationError, match="give one of 'endpoints', 'service', "):
             ModelSpec.model_validate({"name": "a", **given})
 
 
 @pytest.mark.parametrize("name", ["a", "7", "vllm-llama", "vllm.llama", "a" * 253])
-def test_a_kubernetes_name_is_taken_as_it_is(name: str) -> None:
+def test_valid_kubernetes_name_is_accepted(name: str) -> None:
     assert kubernetes_name(name) == name
 
 
@@ -128,7 +128,7 @@ def test_a_kubernetes_name_is_taken_as_it_is(name: str) -> None:
         *["../a", "a?watch=true", "a,b", "a=b", "a" * 254],
     ],
 )
-def test_what_would_change_the_meaning_of_a_request_is_no_kubernetes_name(name: str) -> None:
+def test_invalid_kubernetes_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not a Kubernetes name"):
         kubernetes_name(name)
     for source in (

@@ -47,25 +47,25 @@ def say(known: Signals, **figures: tuple[float, float, float]) -> None:
         known.record_scrape(name, report(waiting, running, kv_usage), inflight=0)
 
 
-def test_each_filter_chooses_among_those_that_the_one_before_it_left(known: Signals) -> None:
+def test_each_filter_gets_the_endpoints_that_the_previous_one_kept(known: Signals) -> None:
     say(known, a=(0, 5, 0.9), b=(0, 5, 0.5), c=(9, 5, 0.0))
     assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("b", Reason.LEAST_KV_CACHE)
     assert best(chain(known, "LeastKVCache", "LeastQueue")) == ("c", Reason.LEAST_KV_CACHE)
 
 
-def test_the_reason_is_the_filter_that_left_only_one(known: Signals) -> None:
+def test_reason_is_the_filter_that_left_one_endpoint(known: Signals) -> None:
     say(known, a=(0, 5, 0.9), b=(5, 5, 0.3), c=(9, 5, 0.0))
     assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("a", Reason.LEAST_QUEUE)
 
 
-def test_equals_are_told_apart_by_our_requests_in_flight(known: Signals) -> None:
+def test_own_requests_in_flight_break_ties(known: Signals) -> None:
     for name, ours in {"a": 3, "b": 1, "c": 2}.items():
         known.record_scrape(name, report(running=10), inflight=ours)
     assert best(chain(known, "LeastQueue"), a=3, b=1, c=2) == ("b", Reason.LEAST_LOAD)
 
 
-class TestTheRingDecidesAmongEquals:
-    def test_and_is_the_same_in_every_sidecar(self, known: Signals) -> None:
+class TestTiesOnTheRing:
+    def test_every_sidecar_chooses_the_same(self, known: Signals) -> None:
         say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
         snapshot = Snapshot.of(FLEET)
         for key in range(0, 2**64, 2**60):
@@ -74,23 +74,21 @@ class TestTheRingDecidesAmongEquals:
                 ranking = chain(known, "LeastQueue", seed=seed)
                 assert best(ranking, Query(key=key)) == (home.name, Reason.RING)
 
-    def test_with_the_adapter_in_its_key_and_on_endpoints_that_have_it(
-        self, known: Signals
-    ) -> None:
+    def test_adapter_is_part_of_the_key_and_limits_the_endpoints(self, known: Signals) -> None:
         snapshot = Snapshot.of([*FLEET[:2], endpoint("c")])
         ranking = chain(known, "LeastQueue")
         for key in range(0, 2**64, 2**60):
             found = [c.endpoint.name for c in ranking.rank(Query("sql", key), snapshot, {})]
             assert sorted(found) == ["a", "b"]
 
-    def test_and_chance_the_place_of_requests_without_a_prefix(self, known: Signals) -> None:
+    def test_requests_without_a_prefix_are_spread_at_random(self, known: Signals) -> None:
         ranking = chain(known, "LeastQueue")
         firsts = Counter(best(ranking)[0] for _ in range(300))
         assert sorted(firsts) == ["a", "b", "c"]
         assert min(firsts.values()) > 30
 
 
-def test_the_second_candidate_is_what_would_be_chosen_without_the_first(known: Signals) -> None:
+def test_second_candidate_is_the_choice_without_the_first(known: Signals) -> None:
     say(known, a=(0, 5, 0.9), b=(4, 5, 0.3), c=(9, 5, 0.0))
     found = order(chain(known, "LeastQueue", "LeastKVCache"))
     assert found == [
@@ -100,7 +98,7 @@ def test_the_second_candidate_is_what_would_be_chosen_without_the_first(known: S
     ]
 
 
-def test_thresholds_are_those_of_the_document(known: Signals) -> None:
+def test_thresholds_are_configurable(known: Signals) -> None:
     say(known, a=(6, 5, 0.1), b=(5, 5, 0.9), c=(0, 5, 0.95))
     kv = "LeastKVCache"
     assert best(chain(known, {"filter": "LowLatency", "maxQueue": 5}, kv))[0] == "b"
@@ -110,7 +108,7 @@ def test_thresholds_are_those_of_the_document(known: Signals) -> None:
     assert best(chain(known, wide, "LeastQueue"))[0] == "b"
 
 
-def test_prefixes_stay_at_home_among_endpoints_with_short_queues(known: Signals) -> None:
+def test_prefixes_stay_on_their_home_endpoint_among_short_queues(known: Signals) -> None:
     say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
     ranking = chain(known, {"filter": "LowLatency", "maxQueue": 5}, "PrefixHash")
     home, neighbour, _ = (e.name for e in Snapshot.of(FLEET).walk(7, ""))
@@ -121,19 +119,19 @@ def test_prefixes_stay_at_home_among_endpoints_with_short_queues(known: Signals)
 
 class TestWithoutSignals:
     @pytest.mark.parametrize("name", [*PRESETS])
-    def test_every_preset_is_least_load(self, name: str) -> None:
+    def test_every_preset_chooses_by_least_load(self, name: str) -> None:
         traffic = Traffic(preset(name, Signals(Clock())), *endpoints(4))
         assert sorted(traffic.send(40).values()) == [10, 10, 10, 10]
         traffic.finish("default/pod-02", 6)
         assert traffic.send(6) == {"default/pod-02": 6}
 
-    def test_a_chain_of_affinity_alone_keeps_to_it(self, known: Signals) -> None:
+    def test_affinity_still_applies(self, known: Signals) -> None:
         ranking = chain(known, "PrefixHash")
         assert best(ranking, Query(key=7))[0] == next(Snapshot.of(FLEET).walk(7, "")).name
 
 
-class TestBetweenReadings:
-    def test_a_burst_is_spread_as_if_each_request_were_read_at_once(self, known: Signals) -> None:
+class TestBetweenScrapes:
+    def test_burst_is_spread_as_if_each_request_were_scraped(self, known: Signals) -> None:
         traffic = Traffic(preset("LeastQueue", known), *FLEET)
         say(known, a=(0, 5, 0.5), b=(3, 5, 0.5), c=(6, 5, 0.5))
         went = traffic.send(30)
@@ -142,7 +140,7 @@ class TestBetweenReadings:
         assert went["b"] == pytest.approx(10, abs=2)
         assert went["c"] == pytest.approx(7, abs=2)
 
-    def test_an_endpoint_with_an_empty_cache_is_not_flooded(self, known: Signals) -> None:
+    def test_endpoint_with_an_empty_cache_is_not_overloaded(self, known: Signals) -> None:
         traffic = Traffic(preset("LeastKVCache", known), *FLEET)
         say(known, a=(0, 10, 0.5), b=(0, 10, 0.5), c=(0, 0, 0.0))
         # Each request is reckoned as 1/20 of a cache: ten of them, and all are alike.
@@ -157,24 +155,24 @@ class TestAdapters:
             known.record_scrape(name, report(running=1, max_loras=2), inflight=0)
         return known
 
-    def test_requests_stay_together_from_the_first_on(self, slots: Signals) -> None:
+    def test_requests_stay_together_from_the_first_one(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
         first = ranking_best(ranking, "sql", 0)
         assert {ranking_best(ranking, "sql", key) for key in range(20)} == {first}
 
-    def test_another_adapter_goes_where_there_is_room(self, slots: Signals) -> None:
+    def test_another_adapter_goes_to_a_free_slot(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
         for name in NAMES[:2]:
             slots.residency.observed(name, frozenset({"x", "y"}), 2)
         assert ranking_best(ranking, "sql", 7) == "c"
 
-    def test_stay_though_another_has_a_shorter_queue(self, slots: Signals) -> None:
+    def test_stay_although_another_endpoint_has_a_shorter_queue(self, slots: Signals) -> None:
         busy = report(waiting=40, running=9, max_loras=2, adapters=frozenset({"sql"}))
         slots.record_scrape("b", busy, inflight=0)
         assert best(preset("LoraQueue", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
         assert best(preset("LowLatency", slots), Query("sql")) == ("b", Reason.LORA_LOADED)
 
-    def test_move_on_when_the_queue_is_too_long(self, slots: Signals) -> None:
+    def test_move_if_the_queue_is_too_long(self, slots: Signals) -> None:
         busy = report(waiting=51, running=9, max_loras=2, adapters=frozenset({"sql"}))
         slots.record_scrape("b", busy, inflight=0)
         for strategy in ("LoraQueue", "LoraKVCache", "LowLatency"):
@@ -207,9 +205,7 @@ def ranking_best(ranking: Strategy, adapter: str, key: int) -> str:
         ("LowLatency", ["LowLatency", "LoraAffinity", "LeastQueue", "LeastKVCache"]),
     ],
 )
-def test_the_named_strategies_are_the_chains_of_the_published_benchmarks(
-    name: str, filters: list[str]
-) -> None:
+def test_presets_are_the_chains_of_the_published_benchmarks(name: str, filters: list[str]) -> None:
     assert [one.filter for one in PRESETS[name]] == filters  # type: ignore[index]
 
 
@@ -222,7 +218,7 @@ def test_the_named_strategies_are_the_chains_of_the_published_benchmarks(
     ),
     st.none() | st.integers(0, 2**64 - 1),
 )
-def test_every_eligible_endpoint_stands_in_the_order_once(
+def test_every_eligible_endpoint_is_yielded_once(
     name: str, figures: list[tuple[int, int, float, int]], key: int | None
 ) -> None:
     fleet = endpoints(len(figures))

@@ -45,31 +45,31 @@ class TestLeastQueue:
     def test_keeps_the_shortest(self) -> None:
         assert kept(LeastQueue(), estimates(queue=[9, 5, 9, 5])) == "bd"
 
-    def test_keeps_what_is_nearly_as_short_by_the_range_over_the_number(self) -> None:
+    def test_default_slack_is_the_range_over_the_number_of_endpoints(self) -> None:
         # (12 - 0) / 4 = 3.
         assert kept(LeastQueue(), estimates(queue=[3, 0, 4, 12])) == "ab"
 
-    def test_keeps_those_within_the_slack_that_was_set(self) -> None:
+    def test_keeps_endpoints_within_the_configured_slack(self) -> None:
         assert kept(LeastQueue(0), estimates(queue=[3, 0, 4, 12])) == "b"
         assert kept(LeastQueue(4), estimates(queue=[3, 0, 4, 12])) == "abc"
 
 
 class TestLeastKVCache:
-    def test_keeps_the_emptiest(self) -> None:
+    def test_keeps_the_lowest_usage(self) -> None:
         assert kept(LeastKVCache(), estimates(kv_usage=[0.9, 0.5, 0.1, 0.9])) == "c"
 
-    def test_keeps_those_within_the_slack_that_was_set(self) -> None:
+    def test_keeps_endpoints_within_the_configured_slack(self) -> None:
         assert kept(LeastKVCache(0.4), estimates(kv_usage=[0.9, 0.5, 0.1, 0.9])) == "bc"
 
 
 class TestLowLatency:
-    def test_keeps_short_queues_whichever_is_the_shortest(self) -> None:
+    def test_keeps_all_short_queues(self) -> None:
         assert kept(LowLatency(50), estimates(queue=[50, 51, 0, 400])) == "ac"
 
-    def test_keeps_the_shortest_where_all_are_long(self) -> None:
+    def test_keeps_the_shortest_if_all_are_long(self) -> None:
         assert kept(LowLatency(5), estimates(queue=[10, 51, 60, 400])) == "abc"
 
-    def test_may_be_told_that_only_an_empty_queue_is_short(self) -> None:
+    def test_limit_can_be_an_empty_queue(self) -> None:
         assert kept(LowLatency(0), estimates(queue=[1, 0, 0, 2])) == "bc"
 
 
@@ -93,27 +93,25 @@ class TestLoraAffinity:
             ("new", "bc", Reason.LORA_FREE_SLOT),
         ],
     )
-    def test_prefers_where_it_is_loaded_then_where_there_is_room(
+    def test_prefers_loaded_adapters_and_then_free_slots(
         self, residency: Residency, adapter: str, left: str, reason: Reason
     ) -> None:
         one = LoraAffinity(residency)
         assert kept(one, estimates(), Query(adapter)) == left
         assert one.keep(Query(adapter), SNAPSHOT, estimates()).reason is reason
 
-    def test_keeps_all_where_all_are_full_of_others(self, residency: Residency) -> None:
+    def test_keeps_all_if_no_slot_is_free(self, residency: Residency) -> None:
         full = [e for e in estimates() if e.endpoint.name in "ad"]
         assert kept(LoraAffinity(residency), full, Query("new")) == "ad"
 
-    def test_passes_over_long_queues_as_long_as_there_is_a_short_one(
-        self, residency: Residency
-    ) -> None:
+    def test_skips_long_queues_while_there_is_a_short_one(self, residency: Residency) -> None:
         one = LoraAffinity(residency, max_queue=5)
         assert kept(one, estimates(queue=[5, 0, 0, 0]), Query("sql")) == "a"
         assert kept(one, estimates(queue=[6, 0, 0, 0]), Query("sql")) == "bc"
         assert kept(one, estimates(queue=[6, 9, 9, 0]), Query("sql")) == "d"
         assert kept(one, estimates(queue=[6, 9, 9, 8]), Query("sql")) == "a"
 
-    def test_says_nothing_of_the_base_model(self, residency: Residency) -> None:
+    def test_keeps_all_for_the_base_model(self, residency: Residency) -> None:
         assert kept(LoraAffinity(residency), estimates()) == "abcd"
 
 
@@ -122,18 +120,18 @@ class TestPrefixAffinity:
     def affinity(self) -> PrefixAffinity:
         return PrefixAffinity(PrefixHash(125, LeastLoad(Random(0))))
 
-    def test_keeps_the_home_of_the_prefix(self, affinity: PrefixAffinity) -> None:
+    def test_keeps_the_home_endpoint_of_the_prefix(self, affinity: PrefixAffinity) -> None:
         home = next(SNAPSHOT.walk(7, ""))
         assert kept(affinity, estimates(), Query(key=7)) == home.name
         assert affinity.keep(Query(key=7), SNAPSHOT, estimates()).reason is Reason.PREFIX
 
-    def test_moves_on_from_one_that_carries_too_much(self, affinity: PrefixAffinity) -> None:
+    def test_spills_from_an_endpoint_above_the_bound(self, affinity: PrefixAffinity) -> None:
         home, neighbour, *_ = SNAPSHOT.walk(7, "")
         busy = estimates(inflight=[9 if e == home else 1 for e in FLEET])
         assert kept(affinity, busy, Query(key=7)) == neighbour.name
         assert affinity.keep(Query(key=7), SNAPSHOT, busy).reason is Reason.BOUND
 
-    def test_looks_for_a_home_among_those_that_are_left(self, affinity: PrefixAffinity) -> None:
+    def test_chooses_only_among_the_given_endpoints(self, affinity: PrefixAffinity) -> None:
         home, *others = SNAPSHOT.walk(7, "")
         left = [e for e in estimates() if e.endpoint != home]
         assert kept(affinity, left, Query(key=7)) == others[0].name
@@ -168,7 +166,7 @@ rows = st.tuples(
     st.none() | st.integers(0, 2**64 - 1),
     st.sampled_from(["", "sql"]),
 )
-def test_every_filter_leaves_some_of_what_it_was_given_in_order(
+def test_every_filter_keeps_at_least_one_endpoint_in_order(
     figures: list[tuple[int, float, float]], present: set[int], key: int | None, adapter: str
 ) -> None:
     fleet: list[Endpoint] = [FLEET[i] for i in sorted(present)]

@@ -19,7 +19,7 @@ def least_load(seed: int = 0) -> LeastLoad:
     return LeastLoad(Random(seed))
 
 
-def test_kubeais_golden_sequence() -> None:
+def test_golden_sequence_of_kubeai() -> None:
     traffic = Traffic(least_load(), A1, A2)
     assert traffic.send(2) == {"pod-a-1": 1, "pod-a-2": 1}
     assert traffic.send(100) == {"pod-a-1": 50, "pod-a-2": 50}
@@ -32,9 +32,7 @@ def test_kubeais_golden_sequence() -> None:
 
 @thorough
 @given(st.lists(st.integers(0, 5), max_size=10), st.integers())
-def test_every_eligible_endpoint_stands_in_the_order_once_by_load(
-    counts: list[int], seed: int
-) -> None:
+def test_every_eligible_endpoint_is_yielded_once_by_load(counts: list[int], seed: int) -> None:
     fleet = endpoints(len(counts))
     loads = {e.address: n for e, n in zip(fleet, counts, strict=True) if n}
     order = list(least_load(seed).rank(Query(), Snapshot.of(fleet), loads))
@@ -44,7 +42,7 @@ def test_every_eligible_endpoint_stands_in_the_order_once_by_load(
     assert {c.reason for c in order} <= {Reason.LEAST_LOAD}
 
 
-def test_only_endpoints_that_have_the_adapter_are_candidates() -> None:
+def test_only_endpoints_with_the_adapter_are_candidates() -> None:
     traffic = Traffic(least_load(), A1, A2)
     traffic.load({"pod-a-1": 10})
     assert [c.endpoint for c in traffic.rank(Query("sql"))] == [A1]
@@ -58,7 +56,7 @@ def test_ties_are_broken_evenly() -> None:
     assert min(firsts.values()) > 850
 
 
-def test_ties_are_broken_by_the_dice_that_were_handed_in() -> None:
+def test_ties_are_broken_by_the_given_random_generator() -> None:
     def firsts(seed: int) -> list[str]:
         traffic = Traffic(least_load(seed), *endpoints(4))
         return [traffic.rank(Query())[0].endpoint.name for _ in range(50)]

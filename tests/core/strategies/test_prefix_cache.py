@@ -111,8 +111,8 @@ class Fleet:
         return (endpoint for endpoint in self.snapshot.endpoints if endpoint != than)
 
 
-class TestAPromptThatIsAskedAgain:
-    def test_goes_where_it_was(self) -> None:
+class TestRepeatedPrompt:
+    def test_goes_to_the_same_endpoint(self) -> None:
         fleet = Fleet()
         names = [f"prompt {number}" for number in range(20)]
         homes = {name: fleet.serve(query(name)).endpoint for name in names}
@@ -121,14 +121,14 @@ class TestAPromptThatIsAskedAgain:
             again = fleet.serve(query(name))
             assert (again.endpoint, again.reason) == (homes[name], Reason.CACHED)
 
-    def test_is_found_by_its_blocks_and_not_by_its_key(self) -> None:
+    def test_is_found_by_its_blocks_not_by_its_key(self) -> None:
         fleet = Fleet(8)
         home = fleet.serve(query("prompt")).endpoint
         for number in range(20):
             asked = query("prompt")._replace(key=key(f"{number}"))
             assert fleet.serve(asked).endpoint == home
 
-    def test_goes_where_it_was_though_that_has_a_little_more_to_do(self) -> None:
+    def test_goes_to_the_same_endpoint_although_it_is_slightly_busier(self) -> None:
         fleet = Fleet()
         home = fleet.serve(query("prompt")).endpoint
         for endpoint in fleet.others(home):
@@ -136,7 +136,7 @@ class TestAPromptThatIsAskedAgain:
         fleet.load(home, 3, backlog=500)
         assert fleet.first(query("prompt")).endpoint == home
 
-    def test_and_goes_on_goes_on_there(self) -> None:
+    def test_next_turn_goes_to_the_same_endpoint(self) -> None:
         fleet = Fleet()
         said = prompt("turn 0")
         home = fleet.serve(Query(key=1, prompt=said))
@@ -154,13 +154,13 @@ class TestAPromptThatIsAskedAgain:
         longer = Query(key=1, prompt=prompt("more", 1600, after=prompt("prompt", 6400)))
         assert fleet.first(longer).prediction == (8000, 6400)
 
-    def test_is_predicted_by_the_size_of_the_models_tokens(self) -> None:
+    def test_prediction_uses_the_models_bytes_per_token(self) -> None:
         fleet = Fleet()
         asked = query("prompt", 6400)._replace(bytes_per_token=2.0)
         fleet.serve(asked)
         assert fleet.first(asked).prediction == (12800, 12800)
 
-    def test_has_the_others_behind_its_home(self) -> None:
+    def test_other_endpoints_follow_in_the_order(self) -> None:
         fleet = Fleet()
         home = fleet.serve(query("prompt")).endpoint
         fleet.load(fleet.on_the_ring(7)[0], 1)
@@ -170,7 +170,7 @@ class TestAPromptThatIsAskedAgain:
         assert {other.prediction for other in others} == {(4000, 0)}
 
 
-class TestAnEndpointThatHasFarMoreToDo:
+class TestBusyEndpoint:
     @pytest.mark.parametrize(
         ("requests", "backlog"),
         [
@@ -179,7 +179,7 @@ class TestAnEndpointThatHasFarMoreToDo:
             pytest.param(50, 100_000, id="of both"),
         ],
     )
-    def test_is_spared_though_it_has_the_prompt(self, requests: int, backlog: float) -> None:
+    def test_is_spared_although_it_has_the_prompt(self, requests: int, backlog: float) -> None:
         fleet = Fleet(8)
         home = fleet.serve(query("prompt", 2000)).endpoint
         fleet.load(home, requests, backlog)
@@ -190,7 +190,7 @@ class TestAnEndpointThatHasFarMoreToDo:
         assert candidate.reason is Reason.SPARED
         assert candidate.prediction == (2000, 0)
 
-    def test_shares_its_prompt_with_those_that_help(self) -> None:
+    def test_prompt_spreads_to_other_endpoints(self) -> None:
         fleet = Fleet()
         home = fleet.serve(query("prompt")).endpoint
         fleet.load(home, 1, 300_000)
@@ -198,7 +198,7 @@ class TestAnEndpointThatHasFarMoreToDo:
         again = fleet.serve(query("prompt"))
         assert (again.endpoint, again.reason) == (helper, Reason.CACHED)
 
-    def test_has_it_to_itself_again_when_its_work_is_done(self) -> None:
+    def test_is_chosen_again_after_its_requests_end(self) -> None:
         fleet = Fleet()
         home = fleet.serve(query("prompt")).endpoint
         fleet.load(home, 1, 300_000)
@@ -206,7 +206,7 @@ class TestAnEndpointThatHasFarMoreToDo:
         fleet.leases.pop().finish_prefill()
         assert fleet.first(query("prompt")).endpoint == home
 
-    def test_is_spared_for_what_other_sidecars_sent_there_too(self) -> None:
+    def test_load_from_other_sidecars_counts_too(self) -> None:
         fleet = Fleet(8)
         home = fleet.serve(query("prompt", 2000)).endpoint
         for address in fleet.addresses:
@@ -216,7 +216,7 @@ class TestAnEndpointThatHasFarMoreToDo:
         fleet.clock.advance(3600)
         assert fleet.first(query("prompt", 2000)).endpoint == home
 
-    def test_is_waited_for_longer_the_more_of_the_prompt_it_saves(self) -> None:
+    def test_longer_cache_hit_justifies_a_longer_queue(self) -> None:
         def stays(tokens: int, backlog: float) -> bool:
             fleet = Fleet()
             home = fleet.serve(query("prompt", tokens)).endpoint
@@ -227,25 +227,25 @@ class TestAnEndpointThatHasFarMoreToDo:
         assert stays(50_000, 30_000)
 
 
-class TestAPromptThatNobodyHas:
-    def test_goes_to_the_first_on_the_ring_where_all_are_equal(self) -> None:
+class TestColdPrompt:
+    def test_goes_to_the_first_on_the_ring_if_all_are_equal(self) -> None:
         fleet = Fleet(8)
         for number in range(50):
             name = f"prompt {number}"
             first = fleet.serve(query(name))
             assert (first.endpoint, first.reason) == (fleet.on_the_ring(key(name))[0], Reason.COLD)
 
-    def test_goes_to_the_next_on_the_ring_where_the_first_has_much_more_to_do(self) -> None:
+    def test_goes_to_the_next_on_the_ring_if_the_first_is_much_busier(self) -> None:
         fleet = Fleet(8)
         first, second, *_ = fleet.on_the_ring(key("prompt"))
         fleet.load(first, 20, 50_000)
         assert fleet.first(query("prompt")).endpoint == second
 
-    def test_is_cold_everywhere(self) -> None:
+    def test_reason_is_cold_for_every_endpoint(self) -> None:
         fleet = Fleet()
         assert {candidate.reason for candidate in fleet.order(query("prompt"))} == {Reason.COLD}
 
-    def test_may_be_too_short_to_be_known_again(self) -> None:
+    def test_short_prompt_stays_cold(self) -> None:
         fleet = Fleet()
         for _ in range(2):
             candidate = fleet.serve(query("hi", 5))
@@ -254,7 +254,7 @@ class TestAPromptThatNobodyHas:
 
     @brief
     @given(st.lists(st.integers(0, 30), min_size=5, max_size=5), st.text())
-    def test_goes_to_the_same_endpoint_by_sidecars_that_believe_the_same(
+    def test_sidecars_with_the_same_information_choose_the_same_endpoint(
         self, loads: list[int], name: str
     ) -> None:
         fleets = [Fleet(5) for _ in range(2)]
@@ -264,7 +264,7 @@ class TestAPromptThatNobodyHas:
         one, other = (fleet.send(query(name)).endpoint for fleet in fleets)
         assert one == other
 
-    def test_goes_to_the_same_endpoint_by_sidecars_that_believe_nearly_the_same(self) -> None:
+    def test_sidecars_with_similar_information_choose_the_same_endpoint(self) -> None:
         # Each sees the others' requests late, or not at all.
         one, other = Fleet(8), Fleet(8)
         random = Random(7)
@@ -276,7 +276,7 @@ class TestAPromptThatNobodyHas:
         assert agreed > 90
 
 
-class TestASystemPromptThatManyShare:
+class TestSharedSystemPrompt:
     LONG = rules("rules", 3200)
     SHORT = rules("rules", 320)
 
@@ -286,34 +286,34 @@ class TestASystemPromptThatManyShare:
         return {fleet.first(one).endpoint.address for one in asked}
 
     @pytest.mark.parametrize("tokens", [100, 10_000])
-    def test_is_their_home_however_long_they_are(self, tokens: int) -> None:
+    def test_determines_the_home_endpoint(self, tokens: int) -> None:
         fleet = Fleet(8)
         place = self.LONG.system_hash
         assert place is not None
         assert self.homes(fleet, self.LONG, tokens) == {fleet.on_the_ring(place)[0].address}
 
-    def test_is_not_if_it_is_soon_computed(self) -> None:
+    def test_short_one_does_not_determine_the_home_endpoint(self) -> None:
         fleet = Fleet(8)
         assert len(self.homes(fleet, self.SHORT)) > 4
 
-    def test_is_not_once_all_have_it(self) -> None:
+    def test_does_not_determine_the_home_endpoint_once_all_have_it(self) -> None:
         fleet = Fleet(8)
         for address in fleet.addresses:
             fleet.signals.prefixes.sent(address, self.LONG.blocks)
         assert len(self.homes(fleet, self.LONG)) > 4
 
-    def test_is_not_where_a_header_says_where_they_are_at_home(self) -> None:
+    def test_header_determines_the_home_endpoint_instead(self) -> None:
         fleet = Fleet(8, by_header=True)
         assert len(self.homes(fleet, self.LONG)) > 4
         asked = query("session", 1000, after=self.LONG)
         assert fleet.first(asked).endpoint == fleet.on_the_ring(key("session"))[0]
 
-    def test_is_the_home_of_those_without_a_header(self) -> None:
+    def test_determines_the_home_endpoint_without_the_header(self) -> None:
         fleet = Fleet(8)
         asked = query("session", 1000, after=self.LONG)._replace(key=None)
         assert len({fleet.first(asked).endpoint for _ in range(20)}) == 1
 
-    def test_brings_them_to_where_it_is_cached(self) -> None:
+    def test_requests_go_to_the_endpoint_that_has_it_cached(self) -> None:
         fleet = Fleet(8)
         home = fleet.serve(query("first", 1000, after=self.LONG)).endpoint
         for number in range(20):
@@ -321,7 +321,7 @@ class TestASystemPromptThatManyShare:
             assert (candidate.endpoint, candidate.reason) == (home, Reason.CACHED)
             assert candidate.prediction == (4200, 3200)
 
-    def test_spreads_when_its_home_has_its_hands_full(self) -> None:
+    def test_spreads_if_its_home_endpoint_is_busy(self) -> None:
         fleet = Fleet(8)
         asked = (query(f"{number}", 200, after=self.LONG) for number in range(1200))
         went = Counter(fleet.send(one).endpoint.address for one in asked)
@@ -331,7 +331,7 @@ class TestASystemPromptThatManyShare:
 
     @pytest.mark.parametrize("count", [2, 4, 8])
     @pytest.mark.parametrize("tokens", [2000, 8000])
-    def test_spreads_when_its_home_has_hundreds_of_answers_to_give(
+    def test_spreads_if_its_home_endpoint_has_hundreds_of_requests(
         self, count: int, tokens: int
     ) -> None:
         # All prompts are computed at once, so nothing but the requests in flight says so.
@@ -354,7 +354,7 @@ class TestOtherSidecars:
             fleet.says(endpoint, running=4)
         return fleet
 
-    def test_have_sent_a_prompt_to_its_home(self) -> None:
+    def test_have_probably_sent_a_prompt_to_its_home_endpoint(self) -> None:
         fleet = self.fleet(0.75)
         home, *_ = fleet.on_the_ring(key("prompt"))
         fleet.says(home, running=7)  # nearly twice as much to do as elsewhere
@@ -362,13 +362,13 @@ class TestOtherSidecars:
         assert (candidate.endpoint, candidate.reason) == (home, Reason.COLD)
         assert candidate.prediction == (4000, 0)  # which is what is known
 
-    def test_are_not_followed_to_a_home_that_is_overloaded(self) -> None:
+    def test_are_not_followed_to_an_overloaded_home_endpoint(self) -> None:
         fleet = self.fleet(0.75)
         home, second, *_ = fleet.on_the_ring(key("prompt"))
         fleet.says(home, running=60)
         assert fleet.first(query("prompt")).endpoint == second
 
-    def test_are_not_followed_to_a_home_that_has_fallen_silent(self) -> None:
+    def test_are_not_followed_to_a_stale_home_endpoint(self) -> None:
         fleet = self.fleet(0.75)
         home, *others = fleet.on_the_ring(key("prompt"))
         fleet.clock.advance(10)
@@ -377,28 +377,28 @@ class TestOtherSidecars:
         fleet.load(home, 4)  # with one before: others have four, too
         assert fleet.first(query("prompt")).endpoint != home
 
-    def test_are_believed_less_than_what_is_known(self) -> None:
+    def test_count_less_than_known_cache_hits(self) -> None:
         fleet = self.fleet(0.75)
         *_, last = fleet.on_the_ring(key("prompt"))
         fleet.signals.prefixes.sent(last.address, prompt("prompt").blocks)
         candidate = fleet.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
 
-    def test_are_nobody_where_all_requests_are_ours(self) -> None:
+    def test_are_ignored_if_all_requests_are_from_this_sidecar(self) -> None:
         fleet = self.fleet(0.0)
         home, *_ = fleet.on_the_ring(key("prompt"))
         fleet.load(home, 3)
         assert fleet.first(query("prompt")).endpoint != home
 
 
-class TestAnEngineThatSaysHowItIs:
+class TestReportedLoad:
     def fleet(self) -> Fleet:
         fleet = Fleet()
         for endpoint in fleet.snapshot.endpoints:
             fleet.says(endpoint)
         return fleet
 
-    def test_is_avoided_if_requests_wait_there(self) -> None:
+    def test_endpoint_with_waiting_requests_is_avoided(self) -> None:
         fleet = self.fleet()
         home = fleet.serve(query("prompt", 400)).endpoint
         for endpoint in fleet.snapshot.endpoints:
@@ -408,7 +408,7 @@ class TestAnEngineThatSaysHowItIs:
         fleet.says(home, running=20, waiting=20)
         assert fleet.first(query("prompt", 400)).endpoint != home
 
-    def test_is_avoided_if_its_memory_is_full(self) -> None:
+    def test_endpoint_with_a_full_kv_cache_is_avoided(self) -> None:
         fleet = self.fleet()
         home = fleet.serve(query("prompt", 400)).endpoint
         fleet.says(home, kv_usage=0.6)
@@ -416,7 +416,7 @@ class TestAnEngineThatSaysHowItIs:
         fleet.says(home, kv_usage=1.0)
         assert fleet.first(query("prompt", 400)).endpoint != home
 
-    def test_is_not_believed_for_long(self) -> None:
+    def test_becomes_stale(self) -> None:
         fleet = self.fleet()
         home = fleet.serve(query("prompt", 400)).endpoint
         fleet.says(home, kv_usage=1.0)
@@ -424,7 +424,7 @@ class TestAnEngineThatSaysHowItIs:
         assert fleet.first(query("prompt", 400)).endpoint == home
 
 
-class TestPromptsThatHaveNothingInCommon:
+class TestDifferentPrompts:
     @pytest.mark.parametrize("tokens", [50, 1000, 20_000])
     def test_are_spread_evenly(self, tokens: int) -> None:
         fleet = Fleet(8)
@@ -433,7 +433,7 @@ class TestPromptsThatHaveNothingInCommon:
         assert len(went) == 8
         assert max(went.values()) <= 1.5 * min(went.values())
 
-    def test_are_spread_by_their_length_where_they_differ(self) -> None:
+    def test_are_spread_by_their_length(self) -> None:
         fleet = Fleet(4)
         random = Random(0)
         for number in range(300):
@@ -441,7 +441,7 @@ class TestPromptsThatHaveNothingInCommon:
         to_do = fleet.signals.backlog.tokens
         assert max(to_do.values()) < 1.5 * min(to_do.values())
 
-    def test_keep_off_an_endpoint_that_computes_nothing(self) -> None:
+    def test_avoid_an_endpoint_that_computes_nothing(self) -> None:
         # What is sent to an engine that hangs is never answered; the others answer at once.
         fleet = Fleet(4)
         hangs = fleet.addresses[0]
@@ -454,8 +454,8 @@ class TestPromptsThatHaveNothingInCommon:
         assert went[hangs] < 0.05 * 400
 
 
-class TestARequestWithoutAPrompt:
-    def test_goes_where_there_is_least_to_do(self) -> None:
+class TestRequestWithoutPrompt:
+    def test_goes_to_the_least_busy_endpoint(self) -> None:
         fleet = Fleet(4)
         for number, endpoint in enumerate(fleet.snapshot.endpoints):
             fleet.load(endpoint, 10 if number != 2 else 1)
@@ -464,29 +464,29 @@ class TestARequestWithoutAPrompt:
         assert {candidate.reason for candidate in order} == {Reason.NO_PREFIX}
         assert {candidate.prediction for candidate in order} == {None}
 
-    def test_counts_what_is_to_be_computed(self) -> None:
+    def test_backlog_counts(self) -> None:
         fleet = Fleet(4)
         for number, endpoint in enumerate(fleet.snapshot.endpoints):
             fleet.load(endpoint, 1, 50_000 if number != 2 else 100)
         assert fleet.first(Query()).endpoint == fleet.snapshot.endpoints[2]
 
-    def test_does_not_pile_up_on_one_endpoint(self) -> None:
+    def test_does_not_overload_one_endpoint(self) -> None:
         fleet = Fleet(8)
         went = Counter(fleet.send(Query()).endpoint.address for _ in range(400))
         assert len(went) == 8
         assert max(went.values()) <= 1.5 * min(went.values())
 
-    def test_goes_to_its_home_where_a_header_says_one(self) -> None:
+    def test_goes_to_its_home_endpoint_with_a_header(self) -> None:
         fleet = Fleet(8, by_header=True)
         assert fleet.first(Query(key=7)).endpoint == fleet.on_the_ring(7)[0]
 
-    def test_is_not_remembered(self) -> None:
+    def test_is_not_recorded(self) -> None:
         fleet = Fleet()
         fleet.serve(Query(key=7))
         assert len(fleet.signals.prefixes) == 0
 
 
-class TestARequestWithSeveralPrompts:
+class TestRequestWithSeveralPrompts:
     """Engines cache each by itself."""
 
     def both(self, one: str, other: str) -> Query:
@@ -494,7 +494,7 @@ class TestARequestWithSeveralPrompts:
         together = first._replace(bytes=first.bytes + second.bytes, other_chains=[second.blocks])
         return Query(key=key(one), prompt=together)
 
-    def test_leaves_each_of_them_where_it_went(self) -> None:
+    def test_all_prompts_are_recorded_for_its_endpoint(self) -> None:
         fleet = Fleet()
         home = fleet.serve(self.both("one", "other")).endpoint
         for name in ("one", "other"):
@@ -502,14 +502,14 @@ class TestARequestWithSeveralPrompts:
             assert (found.endpoint, found.reason) == (home, Reason.CACHED)
             assert found.prediction == (4000, 62 * TOKENS)
 
-    def test_is_predicted_to_hit_what_is_cached_of_all_of_them(self) -> None:
+    def test_prediction_adds_up_the_cached_blocks(self) -> None:
         fleet = Fleet(1)
         fleet.serve(query("other"))
         assert fleet.first(self.both("one", "other")).prediction == (8000, 62 * TOKENS)
         fleet.serve(query("one"))
         assert fleet.first(self.both("one", "other")).prediction == (8000, 2 * 62 * TOKENS)
 
-    def test_goes_where_most_of_them_is(self) -> None:
+    def test_goes_to_the_endpoint_with_most_cached_blocks(self) -> None:
         fleet = Fleet(2)
         one, other = fleet.snapshot.endpoints
         fleet.signals.prefixes.sent(one.address, prompt("a").blocks)
@@ -521,8 +521,8 @@ class TestARequestWithSeveralPrompts:
         assert fleet.first(asked).endpoint == other
 
 
-class TestASession:
-    def test_has_its_home_by_its_id_before_its_system_prompt(self) -> None:
+class TestSession:
+    def test_id_determines_the_home_endpoint_before_the_system_prompt(self) -> None:
         fleet = Fleet(8)
         asked = [
             query(f"{number}", after=rules("all", 4000))._replace(session=True)
@@ -533,8 +533,8 @@ class TestASession:
         assert len({fleet.first(one._replace(session=False)).endpoint for one in asked}) == 1
 
 
-class TestAnEndpointThatLeaves:
-    def test_or_starts_anew_has_nothing(self) -> None:
+class TestRemovedEndpoint:
+    def test_removed_or_restarted_endpoint_has_no_cached_blocks(self) -> None:
         for leaves in (True, False):
             fleet = Fleet()
             home = fleet.serve(query("prompt")).endpoint
@@ -547,7 +547,7 @@ class TestAnEndpointThatLeaves:
                     fleet.signals.record_scrape(home.address, said, 0)
             assert {candidate.reason for candidate in fleet.order(query("prompt"))} == {Reason.COLD}
 
-    def test_gives_its_prompts_to_the_next_on_the_ring(self) -> None:
+    def test_prompts_move_to_the_next_endpoint_on_the_ring(self) -> None:
         fleet = Fleet(8)
         first, second, *_ = fleet.on_the_ring(key("prompt"))
         assert fleet.serve(query("prompt")).endpoint == first
@@ -557,8 +557,8 @@ class TestAnEndpointThatLeaves:
         assert (candidate.endpoint, candidate.reason) == (second, Reason.COLD)
 
 
-class TestACacheThatIsFull:
-    def test_has_lost_what_was_not_used_for_longest(self) -> None:
+class TestFullCache:
+    def test_evicts_the_least_recently_used_blocks(self) -> None:
         fleet = Fleet(1)
         room = Report(Load(0, 0), 0, block_size=16, blocks=10_000 // 16)
         fleet.signals.record_scrape(fleet.addresses[0], room, 0)
@@ -584,14 +584,14 @@ class TestAdapters:
         fleet.snapshot = Snapshot.of(served)
         return fleet
 
-    def test_only_endpoints_that_have_the_adapter_are_candidates(self) -> None:
+    def test_only_endpoints_with_the_adapter_are_candidates(self) -> None:
         fleet = self.fleet()
         order = fleet.order(query("prompt")._replace(adapter="sql"))
         assert [c.endpoint.address for c in order] != fleet.addresses
         assert {c.endpoint.address for c in order} == set(fleet.addresses[1:])
         assert fleet.order(query("prompt")._replace(adapter="law")) == []
 
-    def test_load_elsewhere_does_not_count(self) -> None:
+    def test_load_of_other_endpoints_does_not_count(self) -> None:
         fleet = self.fleet()
         without, *with_it = fleet.snapshot.endpoints
         fleet.load(without, 1000, 1e6)
@@ -601,14 +601,14 @@ class TestAdapters:
         assert helper in with_it
         assert helper != home
 
-    def test_the_one_that_was_chosen_will_have_it_in_memory(self) -> None:
+    def test_chosen_endpoint_counts_as_having_the_adapter(self) -> None:
         fleet = self.fleet()
         home = fleet.serve(query("prompt")._replace(adapter="sql")).endpoint
         assert fleet.signals.residency.has(home.address, "sql")
 
 
-class TestASubset:
-    def test_is_all_there_is(self) -> None:
+class TestSubset:
+    def test_only_its_endpoints_are_candidates(self) -> None:
         fleet = Fleet(6)
         home = fleet.serve(query("prompt")).endpoint
         allowed = [e.address for e in fleet.others(home)][:3]
@@ -617,21 +617,21 @@ class TestASubset:
         assert [candidate.hops for candidate in order] == [0, 1, 2]
         assert {candidate.prediction for candidate in order} == {(4000, 0)}
 
-    def test_has_the_prompts_home_if_that_is_in_it(self) -> None:
+    def test_home_endpoint_is_kept_if_it_is_included(self) -> None:
         fleet = Fleet(6)
         home = fleet.serve(query("prompt")).endpoint
         allowed = [home.address, next(fleet.others(home)).address]
         order = fleet.order(query("prompt"), fleet.snapshot.restricted(subset(allowed)))
         assert order[0].endpoint == home
 
-    def test_in_which_nobody_has_the_prompt_is_cold(self) -> None:
+    def test_reason_is_cold_if_no_included_endpoint_has_the_prompt(self) -> None:
         fleet = Fleet(6)
         home = fleet.serve(query("prompt")).endpoint
         allowed = [e.address for e in fleet.others(home)]
         order = fleet.order(query("prompt"), fleet.snapshot.restricted(subset(allowed)))
         assert {candidate.reason for candidate in order} == {Reason.COLD}
 
-    def test_does_not_disturb_an_order_that_was_begun_before(self) -> None:
+    def test_does_not_change_an_iteration_that_has_started(self) -> None:
         # Orders are found lazily: the second place may be asked for after another request's.
         fleet = Fleet(6)
         begun = fleet.strategy.rank(query("prompt"), fleet.snapshot, fleet.ledger.loads)
@@ -663,10 +663,10 @@ def states(draw: st.DrawFn) -> tuple[Fleet, Query]:
     return fleet, asked._replace(prompt=draw(st.sampled_from([prompt, prompt, None])))
 
 
-class TestTheOrder:
+class TestOrder:
     @thorough
     @given(states())
-    def test_has_every_endpoint_once(self, state: tuple[Fleet, Query]) -> None:
+    def test_contains_every_endpoint_once(self, state: tuple[Fleet, Query]) -> None:
         fleet, asked = state
         order = fleet.order(asked)
         assert sorted(c.endpoint.address for c in order) == sorted(fleet.addresses)
@@ -674,7 +674,7 @@ class TestTheOrder:
 
     @thorough
     @given(states())
-    def test_has_none_before_another_that_is_better_in_everything(
+    def test_endpoint_that_is_better_in_everything_comes_first(
         self, state: tuple[Fleet, Query]
     ) -> None:
         fleet, asked = state
@@ -696,7 +696,7 @@ class TestTheOrder:
 
     @thorough
     @given(states())
-    def test_says_of_each_why_it_stands_there(self, state: tuple[Fleet, Query]) -> None:
+    def test_every_endpoint_has_its_reason(self, state: tuple[Fleet, Query]) -> None:
         fleet, asked = state
         order = fleet.order(asked)
         if asked.prompt is None:
@@ -707,12 +707,12 @@ class TestTheOrder:
             most = Reason.CACHED if tokens == max(cached) else Reason.SPARED
             assert candidate.reason is (most if max(cached) else Reason.COLD)
 
-    def test_is_of_nothing_where_there_is_no_endpoint(self) -> None:
+    def test_is_empty_without_endpoints(self) -> None:
         assert Fleet(0).order(query("prompt")) == []
         assert Fleet(0).order(Query()) == []
 
 
-class TestAnEndpointThatFallsSilent:
+class TestStaleEndpoint:
     """It was read once, and is not any more; the others are."""
 
     @pytest.fixture
@@ -725,28 +725,28 @@ class TestAnEndpointThatFallsSilent:
         for endpoint in endpoints:
             fleet.signals.record_scrape(endpoint.address, Report(Load(0, 0), 0), 0)
 
-    def test_is_not_believed_to_have_anything(self, fleet: Fleet) -> None:
+    def test_counts_as_having_no_cached_blocks(self, fleet: Fleet) -> None:
         home = fleet.serve(query("prompt")).endpoint
         fleet.clock.advance(10)
         self.speak(fleet, fleet.others(home))
         assert {c.reason for c in fleet.order(query("prompt"))} == {Reason.COLD}
 
-    def test_is_believed_again_when_it_speaks(self, fleet: Fleet) -> None:
+    def test_counts_again_after_its_next_report(self, fleet: Fleet) -> None:
         home = fleet.serve(query("prompt")).endpoint
         fleet.clock.advance(10)
         self.speak(fleet, fleet.snapshot.endpoints)
         again = fleet.first(query("prompt"))
         assert (again.endpoint, again.reason) == (home, Reason.CACHED)
 
-    def test_is_believed_where_nobody_speaks(self, fleet: Fleet) -> None:
+    def test_counts_if_no_endpoint_reports(self, fleet: Fleet) -> None:
         # Then it is not the endpoint that hangs, but we who cannot read them.
         home = fleet.serve(query("prompt")).endpoint
         fleet.clock.advance(1000)
         assert fleet.first(query("prompt")).endpoint == home
 
 
-class TestTheSecondCandidate:
-    def test_is_the_next_on_the_ring_among_equals(self) -> None:
+class TestSecondCandidate:
+    def test_is_the_next_on_the_ring_among_equal_endpoints(self) -> None:
         fleet = Fleet(8)
         for number in range(20):
             asked = query(f"prompt {number}")

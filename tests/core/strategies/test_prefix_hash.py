@@ -35,7 +35,7 @@ def loaded(counts: list[int]) -> tuple[list[Endpoint], dict[str, int]]:
     return fleet, {e.address: n for e, n in zip(fleet, counts, strict=True) if n}
 
 
-class TestKubeAisGoldenSequence:
+class TestGoldenSequenceOfKubeAI:
     """Replication 1, mean load factor 150, and the bound as its benchmarks ran it."""
 
     def traffic(self) -> Traffic:
@@ -43,7 +43,7 @@ class TestKubeAisGoldenSequence:
         traffic.load({"pod-a-1": 10, "pod-a-2": 10})
         return traffic
 
-    def test_a_prefix_stays_on_its_endpoint_until_the_bound_and_then_spills(self) -> None:
+    def test_prefix_stays_on_its_endpoint_until_the_bound_and_then_spills(self) -> None:
         traffic = self.traffic()
         assert traffic.send(1, AT_A1) == {"pod-a-1": 1}
         # 30 + 1 is above (40 + 1) / 2 * 1.5; with one more on the other it is not.
@@ -51,11 +51,11 @@ class TestKubeAisGoldenSequence:
         assert traffic.send(4, AT_A1) == {"pod-a-1": 3, "pod-a-2": 1}
         assert traffic.send(20, AT_A2) == {"pod-a-2": 20}
 
-    def test_one_endpoint_alone_takes_everything(self) -> None:
+    def test_single_endpoint_takes_all_requests(self) -> None:
         traffic = Traffic(prefix_hash(150, count_arrival=True), A1, replication=1)
         assert traffic.send(100_000, AT_A1) == {"pod-a-1": 100_000}
 
-    def test_random_prefixes_spread_evenly_and_their_ends_leave_nothing_behind(self) -> None:
+    def test_random_prefixes_spread_evenly_and_release_their_load(self) -> None:
         pods = endpoint("default/pod-a-1"), endpoint("default/pod-a-2")
         traffic = Traffic(prefix_hash(100_000), *pods, replication=256)
         random = Random(0)
@@ -68,20 +68,20 @@ class TestKubeAisGoldenSequence:
         assert dict(traffic.ledger.loads) == {}
 
 
-class TestTheBound:
-    def test_nothing_in_flight_bounds_nothing(self) -> None:
+class TestBound:
+    def test_is_none_without_requests_in_flight(self) -> None:
         fleet = endpoints(3)
         assert prefix_hash(100).bound(fleet, {}) is None
         traffic = Traffic(prefix_hash(100), *fleet)
         assert [c.reason for c in traffic.rank(AT_A1)] == ["prefix", "bound", "bound"]
 
-    def test_an_endpoint_at_the_bound_still_takes_a_request(self) -> None:
+    def test_endpoint_at_the_bound_takes_one_more_request(self) -> None:
         # (9 + 1) / 2 * 1 = 5
         traffic = Traffic(prefix_hash(100), A1, A2, replication=1)
         traffic.load({"pod-a-1": 5, "pod-a-2": 4})
         assert traffic.rank(AT_A1)[0] == Candidate(A1, 0, Reason.PREFIX)
 
-    def test_an_endpoint_above_the_bound_passes_the_request_on(self) -> None:
+    def test_endpoint_above_the_bound_spills(self) -> None:
         # (10 + 1) / 2 * 1 = 5.5
         traffic = Traffic(prefix_hash(100), A1, A2, replication=1)
         traffic.load({"pod-a-1": 6, "pod-a-2": 4})
@@ -90,14 +90,14 @@ class TestTheBound:
             Candidate(A1, 0, Reason.OVER_BOUND),
         ]
 
-    def test_with_arrivals_counted_the_same_endpoint_is_full_one_request_earlier(self) -> None:
+    def test_counting_arrivals_fills_an_endpoint_one_request_earlier(self) -> None:
         traffic = Traffic(prefix_hash(100, count_arrival=True), A1, A2, replication=1)
         traffic.load({"pod-a-1": 5, "pod-a-2": 4})
         assert traffic.rank(AT_A1)[0] == Candidate(A2, 1, Reason.BOUND)
 
     @thorough
     @given(loads_of_endpoints, st.integers(100, 1000), keys, st.booleans())
-    def test_it_is_the_mean_with_this_request_times_the_factor(
+    def test_is_the_mean_including_this_request_times_the_factor(
         self, counts: list[int], factor: int, key: int, count_arrival: bool
     ) -> None:
         fleet, loads = loaded(counts)
@@ -120,10 +120,10 @@ def fleets(draw: st.DrawFn) -> tuple[list[Endpoint], dict[str, int]]:
 adapters = st.sampled_from(["", "sql", "law", "unheard-of"])
 
 
-class TestTheOrder:
+class TestOrder:
     @thorough
     @given(fleets(), adapters, st.integers(100, 100_000), keys)
-    def test_the_first_candidate_is_always_within_the_bound(
+    def test_first_candidate_is_always_within_the_bound(
         self,
         fleet_and_loads: tuple[list[Endpoint], dict[str, int]],
         adapter: str,
@@ -137,7 +137,7 @@ class TestTheOrder:
 
     @thorough
     @given(fleets(), adapters, st.one_of(st.none(), keys), st.booleans())
-    def test_every_eligible_endpoint_stands_in_it_once(
+    def test_contains_every_eligible_endpoint_once(
         self,
         fleet_and_loads: tuple[list[Endpoint], dict[str, int]],
         adapter: str,
@@ -153,7 +153,7 @@ class TestTheOrder:
 
     @thorough
     @given(fleets(), adapters, keys)
-    def test_endpoints_over_the_bound_come_last_and_both_parts_follow_the_ring(
+    def test_endpoints_over_the_bound_come_last_in_ring_order(
         self,
         fleet_and_loads: tuple[list[Endpoint], dict[str, int]],
         adapter: str,
@@ -176,19 +176,19 @@ class TestAdapters:
     with_adapter = (endpoint("pod-a-1", "sql"), endpoint("pod-a-2", "sql"))
     without = endpoint("pod-a-3")
 
-    def test_only_endpoints_that_have_the_adapter_are_candidates(self) -> None:
+    def test_only_endpoints_with_the_adapter_are_candidates(self) -> None:
         traffic = Traffic(prefix_hash(), *self.with_adapter, self.without)
         for key in range(0, 2**64, 2**58):
             order = traffic.rank(Query("sql", key))
             assert {c.endpoint.name for c in order} == {"pod-a-1", "pod-a-2"}
 
-    def test_load_elsewhere_does_not_raise_the_bound(self) -> None:
+    def test_load_of_other_endpoints_does_not_raise_the_bound(self) -> None:
         traffic = Traffic(prefix_hash(), *self.with_adapter, self.without, replication=1)
         # Over the two: (10 + 1) / 2 * 1.25 < 7. Over all three it would be over 400.
         traffic.load({"pod-a-1": 10, "pod-a-3": 1000})
         assert traffic.rank(Query("sql", AT_A1.key))[0].endpoint.name == "pod-a-2"
 
-    def test_idle_endpoints_elsewhere_do_not_lower_the_bound(self) -> None:
+    def test_other_idle_endpoints_do_not_lower_the_bound(self) -> None:
         idle = [endpoint(f"pod-b-{i}") for i in range(20)]
         traffic = Traffic(prefix_hash(), *self.with_adapter, *idle, replication=1)
         # Over the two: (2 + 1) / 2 * 1.25 < 2; over all it would be below 1.
@@ -202,12 +202,12 @@ class TestAdapters:
         traffic = Traffic(prefix_hash(), *self.with_adapter, *idle)
         assert [c.hops for c in traffic.rank(Query("sql", 12345))] == [0, 1]
 
-    def test_an_adapter_that_no_endpoint_has_leaves_no_candidates(self) -> None:
+    def test_adapter_without_endpoints_has_no_candidates(self) -> None:
         assert Traffic(prefix_hash(), *self.with_adapter).rank(Query("law", 1)) == []
 
 
-class TestARequestWithoutAPrefix:
-    def test_goes_to_the_least_loaded(self) -> None:
+class TestRequestWithoutPrefix:
+    def test_goes_to_the_least_loaded_endpoint(self) -> None:
         traffic = Traffic(prefix_hash(), A1, A2)
         traffic.load({"pod-a-1": 2, "pod-a-2": 1})
         assert traffic.rank(Query()) == [
@@ -215,16 +215,16 @@ class TestARequestWithoutAPrefix:
             Candidate(A1, 1, Reason.NO_PREFIX),
         ]
 
-    def test_does_not_pile_up_on_one_endpoint(self) -> None:
+    def test_does_not_overload_one_endpoint(self) -> None:
         traffic = Traffic(prefix_hash(), A1, A2)
         assert traffic.send(100) == {"pod-a-1": 50, "pod-a-2": 50}
 
-    def test_is_told_from_one_whose_key_is_zero(self) -> None:
+    def test_is_not_confused_with_key_zero(self) -> None:
         assert Traffic(prefix_hash(), A1).rank(Query(key=0))[0].reason is Reason.PREFIX
 
 
 @pytest.mark.parametrize("key", [0, 1, 2**63, 2**64 - 1])
-def test_a_prefix_stays_on_its_endpoint_while_it_is_within_the_bound(key: int) -> None:
+def test_prefix_stays_on_its_endpoint_within_the_bound(key: int) -> None:
     traffic = Traffic(prefix_hash(125), *endpoints(8))
     home = traffic.rank(Query(key=key))[0].endpoint
     # 13 <= (80 + 3 + 1) / 8 * 1.25 < 14
@@ -233,13 +233,13 @@ def test_a_prefix_stays_on_its_endpoint_while_it_is_within_the_bound(key: int) -
     assert traffic.rank(Query(key=key))[0].reason is Reason.BOUND
 
 
-def test_a_full_endpoint_spills_to_the_same_neighbour_each_time() -> None:
+def test_full_endpoint_always_spills_to_the_same_neighbor() -> None:
     traffic = Traffic(prefix_hash(125), *endpoints(8))
     home, neighbour, *_ = (c.endpoint.name for c in traffic.rank(Query(key=42)))
     traffic.load({home: 10})
     assert {traffic.rank(Query(key=42))[0].endpoint.name for _ in range(20)} == {neighbour}
 
 
-def test_an_empty_snapshot_has_no_candidates() -> None:
+def test_empty_snapshot_has_no_candidates() -> None:
     assert Traffic(prefix_hash()).rank(Query(key=1)) == []
     assert Traffic(prefix_hash()).rank(Query()) == []

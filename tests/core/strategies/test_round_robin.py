@@ -11,13 +11,13 @@ from tests.core.builders import Traffic, brief, endpoint, endpoints
 A, B, C = endpoint("a", "sql"), endpoint("b"), endpoint("c", "sql")
 
 
-def test_each_endpoint_has_its_turn() -> None:
+def test_endpoints_take_turns() -> None:
     traffic = Traffic(RoundRobin(), C, A, B)
     firsts = [traffic.rank(Query())[0].endpoint.name for _ in range(7)]
     assert firsts == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_the_others_follow_in_the_order_of_their_turns() -> None:
+def test_other_endpoints_follow_in_turn() -> None:
     traffic = Traffic(RoundRobin(), A, B, C)
     traffic.send(1)
     assert traffic.rank(Query()) == [
@@ -27,13 +27,13 @@ def test_the_others_follow_in_the_order_of_their_turns() -> None:
     ]
 
 
-def test_load_makes_no_difference() -> None:
+def test_load_is_ignored() -> None:
     traffic = Traffic(RoundRobin(), A, B, C)
     traffic.load({"a": 100})
     assert traffic.send(9) == {"a": 3, "b": 3, "c": 3}
 
 
-def test_only_endpoints_that_have_the_adapter_are_candidates() -> None:
+def test_only_endpoints_with_the_adapter_are_candidates() -> None:
     traffic = Traffic(RoundRobin(), A, B, C)
     assert traffic.send(10, Query("sql")) == {"a": 5, "c": 5}
     assert traffic.rank(Query("law")) == []
@@ -41,7 +41,7 @@ def test_only_endpoints_that_have_the_adapter_are_candidates() -> None:
 
 @brief
 @given(st.lists(st.integers(0, 5), min_size=1))
-def test_every_endpoint_stands_in_the_order_once_however_many_come_and_go(
+def test_every_endpoint_is_yielded_once_after_any_change(
     sizes: list[int],
 ) -> None:
     strategy = RoundRobin()

@@ -23,7 +23,7 @@ from tests.core.builders import Traffic, endpoints, model_spec, strategy_of
         ("Random", RandomChoice),
     ],
 )
-def test_a_strategy_is_chosen_by_its_name(name: StrategyName, kind: type[Strategy]) -> None:
+def test_name_selects_the_strategy(name: StrategyName, kind: type[Strategy]) -> None:
     assert type(strategy_of(LoadBalancingSpec(strategy=name))) is kind
 
 
@@ -34,9 +34,7 @@ def test_prefix_hash_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("source", "homes"), [("FirstUserMessage", 1), ("PromptHead", 1), ("Header:x-session", 8)]
 )
-def test_prefix_cache_takes_a_sessions_header_for_its_home_where_there_is_one(
-    source: str, homes: int
-) -> None:
+def test_prefix_cache_prefers_the_header_for_the_home_endpoint(source: str, homes: int) -> None:
     spec = model_spec(strategy="PrefixCache", prefixSource=source).load_balancing
     traffic = Traffic(strategy_of(spec), *endpoints(8))
     # Prompts of a system prompt alone, each with a key of its own.
@@ -45,7 +43,7 @@ def test_prefix_cache_takes_a_sessions_header_for_its_home_where_there_is_one(
 
 
 @pytest.mark.parametrize(("factor", "at_home"), [(100, 2), (150, 14), (200, 100)])
-def test_prefix_hash_bounds_the_load_as_configured(factor: int, at_home: int) -> None:
+def test_prefix_hash_uses_the_configured_load_bound(factor: int, at_home: int) -> None:
     spec = model_spec(meanLoadFactor=factor).load_balancing
     traffic = Traffic(strategy_of(spec), *endpoints(2))
     home, other = (c.endpoint.name for c in traffic.rank(Query(key=7)))

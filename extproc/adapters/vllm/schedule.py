@@ -46,7 +46,7 @@ def plans(catalog: Catalog) -> Mapping[str, Plan]:
     """Return a plan for each address from which anything is read."""
     found: dict[str, Plan] = {}
     for model in catalog.models.values():
-        if not model.is_asked:
+        if not model.is_scraped:
             continue
         spec = model.spec.load_balancing.signals
         reads, discovers = model.strategy.reads_signals, model.discovers_adapters

@@ -101,7 +101,7 @@ class Response:
         self.usage = reader.usage()
         if self.usage is not None and self._prompt_bytes:
             sizes, tokens = self._fleet.token_sizes, self.usage.prompt_tokens
-            sizes.observed(self._decision.model, self._prompt_bytes, tokens)
+            sizes.record(self._decision.model, self._prompt_bytes, tokens)
 
     def _judge(self, event: Event) -> None:
         """Counts how the endpoints did that were asked."""

@@ -1,10 +1,9 @@
-"""What engines have yet to compute before the answers that wait for it begin.
+"""The prompt tokens that each endpoint has yet to compute: its prefill backlog.
 
-A prompt that was sent to an endpoint is work until its first token is out. Where Envoy shows us
-answers, that is when one begins. Elsewhere nobody tells before the answer is over; but
-engines count the first tokens that they gave out, so it is known how many requests have yet to
-begin there, and since they are admitted in the order in which they came, which ones. Where
-neither is known, a prompt counts until its answer ends.
+A prompt is work for an endpoint until its first token. If Envoy forwards response bodies, their
+first bytes mark the first token. Otherwise the engine's counter of first tokens shows how many
+requests have not started to respond. Engines admit requests in order, so these are the latest
+ones. If neither is known, a prompt counts until its response ends.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from collections.abc import Mapping
 from extproc.core.fleet.totals import Totals
 
 _RECENT = 0.02
-"""Weight of the latest prompt in their mean: some fifty count."""
+"""Weight of the latest prompt in the mean: about fifty count."""
 
 
 class _Queue:
-    """The prompts of one endpoint whose first tokens are not out, the oldest first."""
+    """The prompts of one endpoint without a first token, oldest first."""
 
     __slots__ = ("_address", "_tokens", "_totals", "prefills")
 
@@ -39,12 +38,12 @@ class _Queue:
         if self.prefills:
             self._tokens[self._address] -= prefill.tokens
         else:
-            del self._tokens[self._address]  # and no rounding stays behind
+            del self._tokens[self._address]  # leaves no rounding error
         self._totals.changed(self._address)
 
 
 class Prefill:
-    """One prompt's share of an endpoint's backlog."""
+    """One prompt in an endpoint's backlog."""
 
     __slots__ = ("_backlog", "address", "tokens")
 
@@ -53,20 +52,23 @@ class Prefill:
         self.address = address
         self.tokens = tokens
 
-    def began(self) -> None:
-        """Its answer has begun, so this and all before it is computed. Again, it does nothing."""
+    def finish(self) -> None:
+        """Remove this prompt and all before it, because its response has begun.
+
+        A second call does nothing.
+        """
         queue = self._backlog.queue_of(self)
         while queue is not None and self in queue.prefills:
             queue.remove(next(iter(queue.prefills)))
 
-    def end(self) -> None:
-        """Nobody waits for it any more. Again, it does nothing."""
+    def cancel(self) -> None:
+        """Remove this prompt, because its request has ended. A second call does nothing."""
         queue = self._backlog.queue_of(self)
         if queue is not None:
             queue.remove(self)
 
     def move(self, address: str) -> None:
-        """Another endpoint computes it, if it is still to be computed."""
+        """Move the prompt to another endpoint, unless it is computed already."""
         queue = self._backlog.queue_of(self)
         if queue is not None:
             queue.remove(self)
@@ -81,38 +83,38 @@ class Backlog:
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
         self.tokens: Mapping[str, float] = self._tokens
-        """What is to be computed; an address that is not there has nothing."""
+        """Tokens to compute; a missing address has none."""
         self.totals = Totals(self._tokens)
-        """With what others' prompts have to compute there, as far as somebody tells."""
+        """Tokens to compute for this sidecar's prompts and, if known, for others'."""
         self.mean = 0.0
-        """Of the tokens that are computed for a prompt, of late."""
+        """Mean tokens to compute per prompt, of the recent prompts."""
 
     def add(self, address: str, tokens: float) -> Prefill:
-        """A prompt goes there, of which so many tokens are to be computed."""
+        """Add a prompt with this number of tokens to compute."""
         prefill = Prefill(self, address, max(tokens, 0.0))
         self.mean += _RECENT * (prefill.tokens - self.mean) if self.mean else prefill.tokens
         self.put(prefill)
         return prefill
 
     def count(self, address: str) -> int:
-        """Prompts that are to be computed there."""
+        """Return the number of prompts that the endpoint has yet to compute."""
         queue = self._queues.get(address)
         return len(queue.prefills) if queue else 0
 
     def at_most(self, address: str, number: int) -> None:
-        """Of the requests there no more than so many have yet to begin: the last ones."""
+        """Keep only this number of prompts, the latest ones."""
         queue = self._queues.get(address)
         while queue is not None and len(queue.prefills) > number:
             queue.remove(next(iter(queue.prefills)))
 
     def forget(self, address: str) -> None:
-        """The endpoint has left or started anew."""
+        """Forget an endpoint that left or restarted."""
         self._queues.pop(address, None)
         self._tokens.pop(address, None)
         self.totals.changed(address)
 
     def put(self, prefill: Prefill) -> None:
-        """A prompt is to be computed at its address."""
+        """Add a prompt to the queue of its address."""
         queue = self._queues.get(prefill.address)
         if queue is None:
             queue = self._queues[prefill.address] = _Queue(
@@ -121,6 +123,6 @@ class Backlog:
         queue.add(prefill)
 
     def queue_of(self, prefill: Prefill) -> _Queue | None:
-        """Where it is still to be computed."""
+        """Return the queue that the prompt is in; None if it is computed."""
         queue = self._queues.get(prefill.address)
         return queue if queue is not None and prefill in queue.prefills else None

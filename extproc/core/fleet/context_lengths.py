@@ -1,4 +1,4 @@
-"""The longest context of each endpoint, as its own list of models says (`max_model_len`)."""
+"""The longest context of each endpoint, from its own list of models (`max_model_len`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ContextLengths:
         self._by_address: dict[str, int] = {}
 
     def set(self, address: str, tokens: int | None) -> None:
-        """Take what the endpoint says; None where it does not say."""
+        """Record an endpoint's context length; None if its list has none."""
         if tokens is None:
             self._by_address.pop(address, None)
         else:
@@ -26,9 +26,9 @@ class ContextLengths:
             del self._by_address[address]
 
     def of(self, snapshot: Snapshot) -> int | None:
-        """Return the shortest of these endpoints' lengths: a request may go to any of them.
+        """Return the shortest length of these endpoints, because a request may go to any of them.
 
-        It is None where no endpoint says.
+        Return None if it is known of no endpoint.
         """
         lengths = map(self._by_address.get, (e.address for e in snapshot.endpoints))
         return min((length for length in lengths if length is not None), default=None)

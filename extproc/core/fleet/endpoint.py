@@ -1,4 +1,4 @@
-"""What there is to choose from: endpoints, and an immutable snapshot of a model's."""
+"""Endpoints, and immutable snapshots of a model's endpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Endpoint:
     """One vLLM server that may be routed to."""
 
     address: str
-    """IP:PORT, as Envoy's original-destination cluster reads it."""
+    """IP:PORT, in the form that Envoy's original-destination cluster reads."""
 
     name: str
-    """On the ring: NAMESPACE/POD where discovery knows the pod, else the address."""
+    """The name on the ring: NAMESPACE/POD if discovery knows the pod, else the address."""
 
     adapters: frozenset[str] = frozenset()
     """LoRA adapters this endpoint serves."""
@@ -27,9 +27,8 @@ class Endpoint:
 class Snapshot:
     """The ready endpoints of one model at one moment, with their ring.
 
-    A snapshot can be restricted to some of its endpoints for one request. The ring
-    stays as it is, so each prefix keeps its home and its neighbours; the walk
-    passes over the others.
+    A snapshot can be restricted to some of its endpoints for one request. The ring stays the same,
+    so each prefix keeps its home endpoint; the walk skips endpoints that are not allowed.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -44,9 +43,9 @@ class Snapshot:
         replication: int = 256,
         previous: Snapshot | None = None,
     ) -> Snapshot:
-        """The snapshot of these endpoints, the same for every order of arrival.
+        """Return the snapshot of these endpoints, the same for any order of them.
 
-        `previous` only saves time: what the snapshot is to replace.
+        `previous`, the snapshot to replace, only saves time.
         """
         ordered = tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
         if previous and previous.endpoints == ordered and previous.ring.replication == replication:
@@ -56,21 +55,21 @@ class Snapshot:
         return cls(ordered, ring, _by_adapter(ordered))
 
     def restricted(self, subset: Subset) -> Snapshot:
-        """The same, as if only the endpoints that the subset allows were ready."""
+        """Return the snapshot with only the endpoints that the subset allows."""
         allowed = tuple(e for e in self.endpoints if subset.allows(e.address))
         return Snapshot(allowed, self.ring, _by_adapter(allowed), subset)
 
     def eligible(self, adapter: str) -> tuple[Endpoint, ...]:
-        """The endpoints that can serve a request: all, or those that have its adapter."""
+        """Return the endpoints that can serve a request: all, or those with its adapter."""
         return self._by_adapter.get(adapter, ()) if adapter else self.endpoints
 
     @property
     def adapters(self) -> Iterable[str]:
-        """The adapters that some endpoint has."""
+        """Adapters that at least one endpoint has."""
         return self._by_adapter.keys()
 
     def walk(self, key: int, adapter: str) -> Iterator[Endpoint]:
-        """The eligible endpoints, each once, in the order met on the ring from a key on."""
+        """Yield the eligible endpoints, each once, clockwise from the key on the ring."""
         met = self.ring.walk(key)
         subset = self._subset
         if subset is not None:

@@ -1,19 +1,18 @@
-"""How loaded endpoints are now, judged by what they last said and what was sent since.
+"""The estimated load of endpoints now, from their last reading and the requests sent since.
 
-A reading is up to a second old, and every sidecar that believes it sends the same
-way: the endpoint that looks best is flooded before it can say so (a new pod, all
-zeros, most of all). So requests are added to what an endpoint said, the largest of
+A reading is up to a second old. Sidecars that trust it all choose the same endpoint, and flood it
+before its metrics change, most of all a new pod whose numbers are all zero. So the estimate adds
+requests to the reading. It adds the largest of these numbers:
 
-    what we have in flight there more than when it said so;
-    what we have in flight there more than it knew of, which is what gives away an
-        engine that hangs: its metrics still answer, and say that nothing runs;
-    for an endpoint that came after the others, what we have in flight there more than
-        a share of their mean that grows with its age (Envoy calls this slow start).
+- this sidecar's in-flight requests there, minus those at the time of the reading;
+- this sidecar's in-flight requests there, minus those in the reading. This shows an engine that
+  hangs: its metrics still respond, and report nothing running;
+- for an endpoint that appeared after the others: this sidecar's in-flight requests there, minus a
+  share of the others' mean that grows with its age (Envoy's slow start).
 
-They count as waiting, and each as holding what the mean running request holds of a
-cache. An endpoint whose word is stale, or that never said anything, counts as the
-mean of the others, and so does a new one that has its share; where nobody said
-anything that leaves the requests in flight.
+Each added request counts as waiting, and uses the cache share of a mean running request. An
+endpoint without a reading, or with a stale one, counts as the mean of the others. So does a new
+one that has its share. If no endpoint has a reading, only in-flight requests count.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from extproc.core.schema import SignalsSpec
 
 
 class Estimate(NamedTuple):
-    """An endpoint as it probably is at this moment."""
+    """The probable load of an endpoint now."""
 
     endpoint: Endpoint
     inflight: int
-    """Our requests there."""
+    """This sidecar's requests there."""
     queue: float
-    """Requests that wait there."""
+    """Requests waiting there."""
     kv_usage: float
-    """Share of the KV cache that requests hold; above 1 where more wait for it."""
+    """Share of the KV cache that requests hold; above 1 if requests wait for room."""
 
 
 class _Mean(NamedTuple):
-    """What is known of endpoints on the mean, and what we have in flight there now."""
+    """The mean of the readings, and of this sidecar's in-flight requests now."""
 
     waiting: float
     kv_usage: float
@@ -51,13 +50,13 @@ class _Mean(NamedTuple):
 def estimates(
     endpoints: Sequence[Endpoint], loads: Mapping[str, int], signals: Signals, spec: SignalsSpec
 ) -> list[Estimate]:
-    """An estimate for each endpoint, in the same order."""
+    """Return an estimate for each endpoint, in the same order."""
     addresses = [endpoint.address for endpoint in endpoints]
     inflight = [loads.get(address, 0) for address in addresses]
     readings = signals.fresh(addresses, spec.stale_after_seconds)
     allowed = _allowed(addresses, inflight, signals, spec.slow_start_seconds)
     mean = _mean(readings, inflight, allowed)
-    # Of a cache, held by one running request.
+    # The cache share of one running request.
     share = mean.kv_usage / mean.running if mean.running else 0.0
     found = []
     for i, reading in enumerate(readings):
@@ -83,7 +82,7 @@ def estimates(
 def _mean(
     readings: Sequence[Reading | None], inflight: Sequence[int], allowed: Sequence[float] | None
 ) -> _Mean:
-    """Of those that said something and are not new."""
+    """Return the mean of the endpoints with a reading that are not new."""
     number = 0
     waiting = kv_usage = running = requests = 0.0
     for i, reading in enumerate(readings):
@@ -101,9 +100,10 @@ def _mean(
 def _allowed(
     addresses: Sequence[str], inflight: Sequence[int], signals: Signals, slow_start: float
 ) -> list[float] | None:
-    """How many requests each may have for its age; None where none is held back.
+    """Return the requests that each endpoint may have for its age; None if there is no limit.
 
-    New is who came after others: where all came together, as when we start, none is.
+    Only an endpoint that appeared after others is new. If all appeared together, as at the start,
+    none is.
     """
     ages = signals.new_endpoints(addresses, slow_start)
     if not ages:

@@ -1,8 +1,8 @@
-"""The ledger of requests in flight: a lease for each, from its routing to its end.
+"""The ledger of in-flight requests: a lease for each request, from the decision to its end.
 
-The counts steer every load-aware strategy, so a lease that is never released
-makes an endpoint look busy for ever, and one released twice makes it look idle.
-A lease can be released any number of times and counts once.
+Every load-aware strategy reads the counts. A lease that is never released would make an endpoint
+look busy permanently, and one released twice would make it look idle. So a lease can be released
+any number of times, and counts once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ class Lease:
         self.model = model
         self.endpoint = endpoint
         self.prefill: Prefill | None = None
-        """What the endpoint has to compute before the answer begins, where that is known."""
+        """The prompt in the endpoint's backlog; None without a prediction."""
 
     def finish_prefill(self) -> None:
-        """The answer has begun: the prompt is computed. Again, it does nothing."""
+        """Remove the prompt from the backlog, because the response has begun.
+
+        A second call does nothing.
+        """
         prefill, self.prefill = self.prefill, None
         if prefill is not None:
-            prefill.began()
+            prefill.finish()
 
     def move(self, endpoint: Endpoint) -> None:
-        """Another endpoint than the chosen one serves the request, after a retry."""
+        """Move the lease to another endpoint, which serves the request after a retry."""
         if self._ledger is not None:
             self._ledger._count(self.endpoint.address, -1)
             self._ledger._count(endpoint.address, +1)
@@ -43,46 +46,45 @@ class Lease:
                 self.prefill.move(endpoint.address)
 
     def release(self) -> None:
-        """Ends the claim; again, it does nothing."""
+        """End the claim. A second call does nothing."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             ledger._end(self)
         prefill, self.prefill = self.prefill, None
         if prefill is not None:
-            prefill.end()
+            prefill.cancel()
 
 
 class Ledger:
-    """Requests in flight, by endpoint.
+    """In-flight requests by endpoint address.
 
-    An endpoint is known by its address: its load is one number, even if two
-    models of the configuration list it, and stays when the configuration or the
-    set of endpoints changes around it.
+    An address has one load, even if two models list it. The load stays when the configuration or
+    the set of endpoints changes.
     """
 
     def __init__(self) -> None:
         self._loads: dict[str, int] = {}
-        self._leases: dict[Lease, None] = {}  # in their order
+        self._leases: dict[Lease, None] = {}  # a dict keeps their order
         self.loads: Mapping[str, int] = self._loads
-        """In-flight requests by address; an address that is not there has none.
+        """In-flight requests by address; a missing address has none.
 
-        A proxy that could not be written to would cost microseconds with each decision.
+        A read-only proxy would cost microseconds per decision.
         """
         self.totals = Totals(self._loads)
-        """With the requests that others have there, as far as somebody tells."""
+        """Requests of this sidecar and, if known, of others."""
 
     def acquire(self, model: str, endpoint: Endpoint) -> Lease:
-        """Counts one request more on an endpoint."""
+        """Count one more request on an endpoint."""
         self._count(endpoint.address, +1)
         lease = Lease(self, model, endpoint)
         self._leases[lease] = None
         return lease
 
     def held(self) -> Iterator[tuple[str, Endpoint, int]]:
-        """Model, endpoint and number of its leases, wherever there are any.
+        """Yield model, endpoint and number of leases, for each endpoint that has leases.
 
-        The way to know endpoints that have left but still finish requests. It looks at each
-        lease: for those who ask now and then.
+        This includes endpoints that left but still finish requests. It reads every lease, so it is
+        for occasional use.
         """
         endpoints = {(each.model, each.endpoint.address): each.endpoint for each in self._leases}
         counts = Counter((each.model, each.endpoint.address) for each in self._leases)

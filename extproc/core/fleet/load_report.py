@@ -1,7 +1,7 @@
-"""ORCA load reports: what an upstream says of its load in a header of its answer.
+"""ORCA load reports: an upstream's load in a header of its response.
 
-vLLM adds the report to answers that are not streamed, if the request asks for one, in
-one of two formats. Its numbers are as old as the answer, but they cost no request:
+vLLM adds the report to responses that are not streamed, if the request asks for one, in one of
+two formats. Its numbers are as old as the response, but they cost no extra request:
 
     endpoint-load-metrics: TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_...=0.25
     endpoint-load-metrics: JSON {"named_metrics": {"num_requests_waiting": 0.0, ...}}
@@ -17,14 +17,14 @@ import jiter
 from extproc.core.fleet.signals import Load, sound_load
 
 FORMAT_HEADER = "endpoint-load-metrics-format"
-"""Of the request: which format it wants."""
+"""The request header that names the wanted format."""
 REPORT_HEADER = "endpoint-load-metrics"
-"""Of the answer."""
+"""The response header with the report."""
 FORMAT = "TEXT"
-"""What we ask for."""
+"""The format that the sidecar asks for."""
 
 _LONGEST = 4096
-"""Bytes of a report; vLLM's are a hundred."""
+"""Bytes of the longest report that is read; vLLM's have about a hundred."""
 
 _NAMED = "named_metrics."
 _WAITING = "num_requests_waiting"
@@ -32,9 +32,9 @@ _KV_USAGE = "kv_cache_usage_perc"
 
 
 class ResponseVisibility:
-    """Whether Envoy shows us the headers of answers. Nobody tells: the first ones do.
+    """True in `response_headers` once Envoy has shown response headers; it does not announce this.
 
-    Without them nobody would read a report that was asked for, nor take it away again.
+    If it does not show them, the sidecar could neither read a report nor remove it.
     """
 
     __slots__ = ("response_headers",)
@@ -44,12 +44,12 @@ class ResponseVisibility:
 
 
 def is_format(text: str) -> bool:
-    """Whether a request that asks so gets a report."""
+    """Return True if upstreams know this report format."""
     return text.strip().lower() in ("text", "json")
 
 
 def load_of(report: bytes) -> Load | None:
-    """What a report says of queue and cache; None unless it says both in sound numbers."""
+    """Return the reported queue and cache usage; None unless both are plausible."""
     if len(report) > _LONGEST:
         return None
     form, _, text = report.decode("utf-8", "replace").strip().partition(" ")

@@ -1,17 +1,17 @@
-"""What each endpoint's prefix cache probably holds, judged by what was sent there.
+"""The blocks that each endpoint's prefix cache probably holds, from the prompts sent there.
 
-An endpoint has the blocks of a prompt once it has computed it, and loses the least recently
-used ones when its cache is full; vLLM says how large that is. So whoever remembers the blocks
-that it sent, as many as fit, knows most of what is there. What other sidecars sent is not seen, nor
-what an engine drops for its running requests: predictions are counted against what answers
-say, and it costs time, not correctness, where they are wrong.
+An endpoint has the blocks of a prompt after it computed it, and evicts the least recently used
+blocks when its cache is full; vLLM reports the size. So the index keeps as many sent blocks as fit.
+It misses the prompts of other sidecars, and the blocks that an engine evicts for its running
+requests. A wrong prediction costs time, not correctness; metrics compare predictions with the
+`usage` of responses.
 
-Nothing is forgotten for its age alone, as in vLLM. In the laboratory a time to live of 10 seconds
-made the mean time to first token 1.2 (saas), 1.3 (mooncake) and 1.6 times (codegen) as long, one
-of 30 seconds up to 1.13 times, and one of two minutes or ten changed next to nothing.
+Blocks do not expire by age, as in vLLM. In the laboratory a time to live of 10 seconds multiplied
+the mean TTFT by 1.2 (saas), 1.3 (mooncake) and 1.6 (codegen), and one of 30 seconds by up to 1.13.
+With two minutes or ten there was next to no difference.
 
-For each block one whole number says who has it, a bit for each endpoint: who has the
-beginning of a prompt, and how far, takes a few looks for all endpoints together.
+The holders of each block are one integer with a bit per endpoint. So a few lookups find the longest
+cached beginning of a prompt on all endpoints together.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
 MOST_BLOCKS = 1_255_000
-"""Of all endpoints together, runs and all; each may have its share of them. A million fit in runs
-of 16 and more, fewer in shorter ones, and 200 endpoints take less than 300 MB in any case."""
+"""The most blocks of all endpoints together, in equal shares, with the overhead of runs. A million
+fit in runs of 16 and more, fewer in shorter runs. 200 endpoints take less than 300 MB."""
 
 RUN_BLOCKS = 4
-"""What a run takes beside its blocks, in blocks: about three as measured, and one for what dicts
-keep from times of more runs."""
+"""The overhead of a run, in blocks: about three as measured, and one for the unused capacity of
+dicts that had more entries before."""
 
 DEFAULT_BLOCKS = 1024
-"""Of an endpoint that does not say how large its cache is: 65,000 tokens, an L4's with 8B."""
+"""The cache size of an endpoint that does not report one: 65,000 tokens, as an L4 with an 8B model
+has."""
 
 
 class _Held:
-    """What one endpoint has: runs of blocks, each of them used as a whole, if at all.
+    """The blocks of one endpoint, in runs. A prompt uses a run as a whole or not at all.
 
-    A run is found by its first block, and what branches off from it, anywhere, was used before it
-    was itself: so from the run that was not used for longest none does, and its end may go.
+    The first block identifies a run. Runs that branch off from a run are never used later than
+    that run. So no run branches off from the least recently used one, and its end can be evicted.
     """
 
     __slots__ = ("_made", "_numbers", "_runs", "bit", "capacity", "size")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
-        self._runs: OrderedDict[int, array[int]] = OrderedDict()  # the last used at the end
-        self._numbers: dict[int, int] = {}  # of runs, by their first blocks
+        self._runs: OrderedDict[int, array[int]] = OrderedDict()  # most recently used last
+        self._numbers: dict[int, int] = {}  # the run of each first block
         self._made = 0
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
 
     def use(self, blocks: Sequence[int]) -> Sequence[int]:
-        """A prompt is used now; those of its blocks that were not there, and now are."""
+        """Mark a prompt as used now, and return those of its blocks that are new."""
         path: list[int] = []
         depth = 0
         while depth < len(blocks) and (number := self._numbers.get(blocks[depth])) is not None:
@@ -62,7 +63,7 @@ class _Held:
             path.append(number if used == len(run) else self._split(number, used))
             depth += used
         new = blocks[depth:]
-        if new and path:  # a conversation is one run, however it grew
+        if new and path:  # so that a conversation stays one run
             self._runs[path[-1]].extend(array("Q", new))
         elif new:
             self._add(new[0], array("Q", new))
@@ -72,36 +73,36 @@ class _Held:
         return new
 
     def excess(self, share: int) -> Iterator[Sequence[int]]:
-        """Takes out what is more than fits, the least recently used first, and ends first."""
+        """Evict and yield the blocks above the limit, from the ends of the least recent runs."""
         while (more := self._more(share)) > 0:
             number, run = next(iter(self._runs.items()))
             kept = max(0, len(run) - more)
             self.size -= len(run) - kept
             if kept:
-                self._runs[number] = run[:kept]  # an array that is cut may keep all its memory
+                self._runs[number] = run[:kept]  # a copy: a shortened array may keep its memory
             else:
                 del self._runs[number], self._numbers[run[0]]
             yield run[kept:]
 
     def all(self) -> Iterable[Sequence[int]]:
-        """Its blocks, run by run."""
+        """Return the blocks, run by run."""
         return self._runs.values()
 
     def _more(self, share: int) -> int:
-        """How many blocks it has that its engine has no room for, or that take too much here."""
+        """Return the number of blocks above the engine's capacity or above this index's share."""
         return max(self.size - self.capacity, self.size + RUN_BLOCKS * len(self._runs) - share)
 
     def _add(self, first: int, run: array[int]) -> int:
-        # The first block is an object that others have, too: one out of the array would be new.
+        # `first` is an integer object that other dicts share; one from the array would be new.
         self._made += 1
         self._runs[self._made] = run
         self._numbers[first] = self._made
         return self._made
 
     def _split(self, number: int, used: int) -> int:
-        """The beginning of a run becomes one of its own; what was not used stays as old as it is.
+        """Make the used beginning of a run a run of its own; the rest keeps its age.
 
-        Else what one prompt had behind a beginning that many share would never be forgotten.
+        Otherwise the end of one prompt would never be evicted if many prompts share its beginning.
         """
         run = self._runs[number]
         self._runs[number] = run[used:]
@@ -128,21 +129,21 @@ class PrefixIndex:
         return held.size if held else 0
 
     def sent(self, address: str, blocks: Sequence[int]) -> None:
-        """A prompt goes there: its blocks will be in the cache, and others may be driven out."""
+        """Record that a prompt was sent to an endpoint, and evict other blocks if necessary."""
         held = self._held.get(address) or self._new(address)
         if new := held.use(blocks):
             self._gained(new, held.bit)
         self._evict(held)  # even if nothing is new: a run that was split takes more
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
-        """How many of these blocks, from the first on, each endpoint has; it is left out with 0."""
+        """Return, by endpoint, the number of leading blocks that it holds, without zeros."""
         holders, found = self._holders, dict[str, int]()
         depth, end = 0, len(blocks)
         last = holders.get(blocks[-1], 0) if blocks else 0
         while depth < end and (mask := holders.get(blocks[depth], 0)):
-            # Whoever has a block has those before it, so it is enough to find where one drops out.
+            # Each holder of a block holds all blocks before it: search where holders drop out.
             low, high = depth, end
-            if mask == last:  # nobody does, as with a conversation that goes on where it was
+            if mask == last:  # none drops out, as in a conversation that continues
                 low = high
             while high - low > 1:
                 middle = (low + high) // 2
@@ -151,21 +152,21 @@ class PrefixIndex:
                 else:
                     high = middle
             depth = high
-            gone = mask ^ holders.get(blocks[depth], 0) if depth < end else mask
-            while gone:
-                bit = gone & -gone
+            dropped = mask ^ holders.get(blocks[depth], 0) if depth < end else mask
+            while dropped:
+                bit = dropped & -dropped
                 found[self._addresses[bit]] = depth
-                gone ^= bit
+                dropped ^= bit
         return found
 
     def resize(self, address: str, tokens: int) -> None:
-        """So many fit into its cache."""
+        """Set the size of an endpoint's cache."""
         held = self._held.get(address) or self._new(address)
         held.capacity = max(1, int(tokens * BYTES_PER_TOKEN / BLOCK_BYTES))
         self._evict(held)
 
     def forget(self, address: str) -> None:
-        """The endpoint has left or started anew, and its cache is empty."""
+        """Forget the blocks of an endpoint that left or restarted."""
         held = self._held.pop(address, None)
         if held is not None:
             del self._addresses[held.bit]
@@ -188,7 +189,7 @@ class PrefixIndex:
 
     def _gained(self, blocks: Sequence[int], bit: int) -> None:
         holders = self._holders
-        # Whoever has a block has all before it, so those that somebody has come first.
+        # Each holder of a block holds all blocks before it, so blocks with holders come first.
         known = bisect_left(blocks, True, key=lambda block: block not in holders)
         for block in blocks[:known]:
             holders[block] |= bit
@@ -197,7 +198,7 @@ class PrefixIndex:
 
     def _lost(self, blocks: Sequence[int], bit: int) -> None:
         holders = self._holders
-        mask, left = bit, 0  # neighbours mostly have the same, so it is computed once
+        mask, left = bit, 0  # neighbors mostly have equal masks: compute once
         for block in blocks:
             if (found := holders[block]) != mask:
                 mask, left = found, self._common(found ^ bit)
@@ -207,14 +208,14 @@ class PrefixIndex:
                 del holders[block]
 
     def _common(self, mask: int) -> int:
-        """The same number in memory for all blocks that only this one endpoint has."""
+        """Return the shared integer object for blocks that only one endpoint holds."""
         address = self._addresses.get(mask)
         return mask if address is None else self._held[address].bit
 
 
 def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:
-    """How many blocks of a run are those of a prompt from `start` on: the first one at least."""
+    """Return the number of equal blocks in a run and in a prompt from `start` on, at least one."""
     most = min(len(run), len(blocks) - start)
     if run[most - 1] == blocks[start + most - 1]:
         return most
-    return bisect_left(range(most), True, key=lambda place: run[place] != blocks[start + place])
+    return bisect_left(range(most), True, key=lambda offset: run[offset] != blocks[start + offset])

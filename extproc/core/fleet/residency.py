@@ -1,9 +1,8 @@
-"""Which LoRA adapters an endpoint probably has in memory.
+"""The LoRA adapters that each endpoint probably has in memory.
 
-vLLM's metrics name the adapters of requests in flight, not those it keeps: an
-adapter that was just used is warm, and nothing says so. It keeps the most recently
-used ones, as many as a batch can have (`max_loras`), so whoever remembers the
-uses, its own at once and others' from the metrics, knows which they are.
+vLLM's metrics name the adapters of in-flight requests, not the adapters in memory. vLLM keeps the
+most recently used ones, as many as fit in a batch (`max_loras`). So the sidecar tracks the uses:
+its own as they happen, and others' from the metrics.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Collection
 from itertools import islice
 
 DEFAULT_SLOTS = 1
-"""vLLM's default for `max_loras`, for endpoints that have not told theirs."""
+"""vLLM's default for `max_loras`, for endpoints that do not report theirs."""
 
 
 class _Slots:
@@ -32,7 +31,7 @@ class _Slots:
 
     def evict(self) -> None:
         excess = len(self.adapters) - self.size
-        # Never the last one used: its request is on the way, and no reading knows of it yet.
+        # Never the last one used: its request is not in the metrics yet.
         older = islice(self.adapters, max(0, len(self.adapters) - 1))
         idle = (adapter for adapter in older if adapter not in self.active)
         for adapter in list(islice(idle, max(0, excess))):
@@ -46,15 +45,15 @@ class Residency:
         self._slots: dict[str, _Slots] = {}
 
     def used(self, address: str, adapter: str) -> None:
-        """A request that needs this adapter goes there."""
+        """Record that a request with this adapter was sent to the endpoint."""
         slots = self._slots.setdefault(address, _Slots())
         slots.use(adapter)
         slots.evict()
 
     def observed(self, address: str, active: frozenset[str], size: int | None) -> None:
-        """An endpoint says which adapters its requests use, and how many a batch can have.
+        """Record the adapters that an endpoint's requests use, and the slots of a batch.
 
-        They may be more than fit: those that wait for a slot will have one there.
+        The adapters may be more than the slots: waiting requests get a slot later.
         """
         slots = self._slots.setdefault(address, _Slots())
         if size is not None:
@@ -65,20 +64,20 @@ class Residency:
         slots.evict()
 
     def forget(self, address: str) -> None:
-        """The endpoint has left, and its memory with it."""
+        """Forget an endpoint that left."""
         self._slots.pop(address, None)
 
     def loaded(self, address: str) -> Collection[str]:
-        """The adapters that are probably there, the least recently used first."""
+        """Return the adapters that are probably in memory, least recently used first."""
         slots = self._slots.get(address)
         return slots.adapters.keys() if slots else ()
 
     def has(self, address: str, adapter: str) -> bool:
-        """Whether this adapter is probably there."""
+        """Return True if this adapter is probably in memory."""
         slots = self._slots.get(address)
         return slots is not None and adapter in slots.adapters
 
     def has_room(self, address: str) -> bool:
-        """Whether one more would fit without driving another out."""
+        """Return True if one more adapter fits without an eviction."""
         slots = self._slots.get(address)
         return slots is None or len(slots.adapters) < slots.size

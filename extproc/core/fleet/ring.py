@@ -1,9 +1,8 @@
 """The consistent-hash ring.
 
-Each member stands on the ring `replication` times, so that members share it
-evenly and one that leaves gives its share to all others in small parts
-(Karger et al. 1997). Places are named as KubeAI names them: the member's name
-followed by a decimal number, hashed with XXH64, seed 0.
+Each member has `replication` virtual nodes on the ring. So members share it evenly, and a member
+that leaves gives its share to all others in small parts (Karger et al. 1997). The names of virtual
+nodes are KubeAI's: the member's name and a decimal number, hashed with XXH64, seed 0.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ import xxhash
 
 Member = TypeVar("Member")
 
-_Place = tuple[int, int]
-"""A hash, and the number of the member that stands there."""
+_Node = tuple[int, int]
+"""A virtual node: its hash, and the number of its member."""
 
 
 @lru_cache(maxsize=4096)
-def _places(name: str, replication: int) -> tuple[int, ...]:
-    """Where a member stands; remembered, because rings are rebuilt when any member changes."""
+def _hashes_of(name: str, replication: int) -> tuple[int, ...]:
+    """Return the hashes of a member; cached, because each change of members rebuilds a ring."""
     digest = xxhash.xxh64_intdigest
     return tuple(digest(f"{name}{i}".encode()) for i in range(replication))
 
 
 class Ring(Generic[Member]):
-    """Immutable: a change of members is a new ring.
+    """An immutable ring: a change of members makes a new ring.
 
-    Two members can claim one place (`x-1` + `10` and `x-11` + `0` are one text).
-    Both keep it, in the order of their names, so the ring depends on the set of
-    members alone and no place is left behind when one of them goes.
+    Two virtual nodes can have the same name (`x-1` + `10` and `x-11` + `0` are one text). Both
+    stay, ordered by member name. So the ring depends on the set of members alone, and a member that
+    leaves removes only its own nodes.
 
-    Members are numbered in the order of their names, and a place has its owner's
-    number. So other members of the same names take all places over as they are.
+    Members are numbered in the order of their names, and a node has its member's number. So a
+    new ring with the same names can share all nodes.
     """
 
     __slots__ = ("_hashes", "_members", "_names", "_owners", "_replication")
@@ -62,31 +61,31 @@ class Ring(Generic[Member]):
         replication: int,
         previous: Ring[Member] | None = None,
     ) -> Ring[Member]:
-        """The ring of members by name, each with `replication` places.
+        """Return the ring of members by name, each with `replication` virtual nodes.
 
-        `previous` only saves time, where most names stay: their places are already in
-        order. Where all do, the new ring shares them.
+        `previous` only saves time: the nodes of names that stay are already in order. If all names
+        stay, the new ring shares its nodes.
         """
         ordered = {name: members[name] for name in sorted(members)}
         if previous is not None and previous._replication != replication:
             previous = None
         if previous is not None and previous._names == tuple(ordered):
             return cls(previous._hashes, previous._owners, ordered, replication)
-        places = _placed(ordered, replication, previous)
-        hashes = array("Q", (place for place, _ in places))
-        owners = array("I", (owner for _, owner in places))
+        nodes = _nodes(ordered, replication, previous)
+        hashes = array("Q", (hashed for hashed, _ in nodes))
+        owners = array("I", (owner for _, owner in nodes))
         return cls(hashes, owners, ordered, replication)
 
     @property
     def replication(self) -> int:
-        """Places of each member."""
+        """Virtual nodes per member."""
         return self._replication
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def walk(self, key: int) -> Iterator[Member]:
-        """Each member once, in the order met clockwise from the first place at or after `key`."""
+        """Yield each member once, clockwise from the first node at or after `key`."""
         seen: set[int] = set()
         owners, members = self._owners, self._members
         start = bisect_left(self._hashes, key)
@@ -100,19 +99,21 @@ class Ring(Generic[Member]):
                         return
 
 
-def _placed(names: Iterable[str], replication: int, previous: Ring[Member] | None) -> list[_Place]:
-    """All places in order, for names in order: those of the previous ring, and the new ones."""
+def _nodes(names: Iterable[str], replication: int, previous: Ring[Member] | None) -> list[_Node]:
+    """Return all nodes in order: those kept from the previous ring, and the new ones."""
     numbers = {name: number for number, name in enumerate(names)}
-    places = [] if previous is None else _kept(previous, numbers)
+    nodes = [] if previous is None else _kept(previous, numbers)
     new = numbers.keys() - (() if previous is None else previous._names)
-    places += sorted((place, numbers[name]) for name in new for place in _places(name, replication))
-    # Two runs in order: Timsort only merges them.
-    places.sort()
-    return places
+    nodes += sorted(
+        (hashed, numbers[name]) for name in new for hashed in _hashes_of(name, replication)
+    )
+    # Both parts are sorted, and Timsort merges sorted runs.
+    nodes.sort()
+    return nodes
 
 
-def _kept(previous: Ring[Member], numbers: Mapping[str, int]) -> list[_Place]:
-    """The places of those that stay, in order, as names in order keep theirs under new numbers."""
+def _kept(previous: Ring[Member], numbers: Mapping[str, int]) -> list[_Node]:
+    """Return the nodes of the names that stay, renumbered and still in order."""
     renumbered = [numbers.get(name) for name in previous._names]
     old = zip(previous._hashes, map(renumbered.__getitem__, previous._owners), strict=True)
-    return [(place, owner) for place, owner in old if owner is not None]
+    return [(hashed, owner) for hashed, owner in old if owner is not None]

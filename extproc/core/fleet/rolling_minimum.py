@@ -1,4 +1,4 @@
-"""The lowest value of late, in constant space."""
+"""The lowest value of the last thirty to sixty seconds, in constant space."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _WINDOW_SECONDS = 30.0
 
 
 class RollingMinimum:
-    """Of the last thirty to sixty seconds."""
+    """The minimum of two windows: the current one and the one before it."""
 
-    __slots__ = ("_before", "_began", "_now")
+    __slots__ = ("_before", "_now", "_started")
 
     def __init__(self) -> None:
         self._before = inf
         self._now = inf
-        self._began = -inf
+        self._started = -inf
 
     def add(self, value: float, now: float) -> float:
-        """The lowest, this one included."""
-        if now - self._began >= _WINDOW_SECONDS:
-            self._before, self._now, self._began = self._now, inf, now
+        """Add a value, and return the minimum including it."""
+        if now - self._started >= _WINDOW_SECONDS:
+            self._before, self._now, self._started = self._now, inf, now
         self._now = min(self._now, value)
         return min(self._before, self._now)

@@ -1,10 +1,9 @@
-"""What endpoints say of themselves: the latest word of each, and how old it is.
+"""The latest reading of each endpoint, with its age.
 
-Two sources write here. A reading of an endpoint's own metrics says everything; the
-load report that comes with an answer (ORCA) says only what waits and how full the
-cache is. Both are already old when they arrive, so each is kept with its time and
-with what this sidecar had in flight there, and `extproc.core.fleet.estimate` adds what
-has changed since.
+There are two sources. A scrape of an endpoint's metrics has all values. The load report of a
+response (ORCA) has only the queue and the cache usage. Both are old when they arrive. So each is
+kept with its time and with this sidecar's in-flight requests at that time, and
+`extproc.core.fleet.estimate` adds what has changed since.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ from extproc.core.fleet.rolling_minimum import RollingMinimum
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
 MOST_REQUESTS = 1_000_000
-"""That wait, or that run, on one endpoint: one that says more is wrong, and would outweigh all."""
+"""The most waiting or running requests of one endpoint that are plausible. A larger number would
+outweigh all other endpoints."""
 
 _FULLEST_CACHE = 1.05
-"""A share may be rounded; what is above that is none, such as a number of percent."""
+"""The highest plausible share, which may be rounded. A higher number may be in percent."""
 
 
 class Load(NamedTuple):
-    """What waits and how full the cache is."""
+    """The queue and the cache usage of an endpoint."""
 
     waiting: float
     """Requests in the endpoint's queue."""
@@ -38,22 +38,22 @@ class Load(NamedTuple):
 
 
 def sound_load(waiting: float, kv_usage: float) -> Load | None:
-    """The load that an endpoint says it has; None for numbers that no endpoint can have."""
-    # NaN is not within any bounds.
+    """Return the load with these numbers; None if they are not plausible."""
+    # NaN fails each comparison.
     if not (0 <= waiting <= MOST_REQUESTS and 0 <= kv_usage <= _FULLEST_CACHE):
         return None
     return Load(waiting, min(kv_usage, 1.0))
 
 
 class Report(NamedTuple):
-    """All that an endpoint's metrics say."""
+    """The values of one scrape of an endpoint's metrics."""
 
     load: Load
     running: float
     """Requests in the batch."""
 
     max_loras: int | None = None
-    """Adapters that one batch can have; None where LoRA is off."""
+    """Adapters that one batch can have; None if LoRA is off."""
 
     running_adapters: frozenset[str] = frozenset()
     """Adapters that running requests use."""
@@ -68,37 +68,37 @@ class Report(NamedTuple):
     """Blocks of the KV cache."""
 
     prompt_tokens: float | None = None
-    """Of all requests since the engine started."""
+    """Prompt tokens of all requests since the engine started."""
 
     cached_tokens: float | None = None
-    """Of those, found in the cache."""
+    """Those of `prompt_tokens` that the engine found in its cache."""
 
     first_tokens: float | None = None
-    """Given out since the engine started: requests whose answers have begun."""
+    """Requests since the engine started that have produced a first token."""
 
     finished: float | None = None
-    """Requests that are over since the engine started, however they ended."""
+    """Requests since the engine started that have ended, for any reason."""
 
 
 class Reading(NamedTuple):
-    """The latest word of an endpoint."""
+    """The latest known load of an endpoint."""
 
     load: Load
     running: float
-    """Requests in the batch: as reported, else those of ours that were not waiting."""
+    """Requests in the batch: as scraped, else this sidecar's requests that were not waiting."""
     ours: float
-    """Our requests that are in those figures: what we had in flight there, or fewer if it did
-    not know of all."""
+    """This sidecar's requests that are in those numbers: its in-flight requests at that time, or
+    fewer if the endpoint did not have all of them yet."""
     at: float
-    """When it said so, by the clock of `Signals`."""
+    """When the load arrived, by the clock of `Signals`."""
     report: Report | None
-    """Its latest metrics; None where only answers told of it."""
+    """The latest scrape; None if there were only load reports."""
     reported_at: float
-    """When those were read."""
+    """When that scrape was read."""
 
 
 class Signals:
-    """The latest reading of each endpoint, by address; `clock` gives seconds."""
+    """The latest reading of each endpoint, by address; `clock` returns seconds."""
 
     def __init__(
         self,
@@ -111,24 +111,24 @@ class Signals:
         self._loads = ledger.loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
-        self._quiet: dict[str, RollingMinimum] = {}
+        self._unexplained: dict[str, RollingMinimum] = {}
         self._newest = 0.0
-        self._last_word = 0.0
+        self._last_scrape = 0.0
         self.residency = Residency()
-        """Which adapters each endpoint probably has in memory."""
+        """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex()
-        """Which prompts each endpoint's prefix cache probably holds."""
+        """The prompts that each endpoint's prefix cache probably holds."""
         self.backlog = Backlog()
-        """What each endpoint has yet to compute."""
+        """The prompt tokens that each endpoint has yet to compute."""
         self.pressure = Pressure(weights, ledger.totals, self.backlog.totals)
-        """What weighs on endpoints beside our own requests."""
+        """The load of endpoints that other sidecars cause."""
         self.requests: Mapping[str, float] = ledger.totals.sums
-        """Ours and others', by address; 0 where nothing is known."""
+        """Requests of this sidecar and others, by address; 0 if nothing is known."""
         self.tokens: Mapping[str, float] = self.backlog.totals.sums
-        """What is to be computed of ours and others', by address; 0 where nothing is known."""
+        """Prompt tokens to compute for this sidecar and others, by address; 0 if unknown."""
 
     def set_endpoints(self, addresses: Collection[str]) -> None:
-        """These are the endpoints now: new ones start slowly, what others said is forgotten."""
+        """Take the present endpoints: forget those that left, and start new ones slowly."""
         now = self.clock()
         for address in self._since.keys() - set(addresses):
             del self._since[address]
@@ -138,98 +138,101 @@ class Signals:
         self._newest = max(self._since.values(), default=now)
 
     def record_scrape(self, address: str, report: Report, inflight: int) -> None:
-        """An endpoint's metrics were read; `inflight` are our requests there when we asked."""
+        """Record a scrape; `inflight` is the endpoint's number of requests when it started."""
         if address not in self._since:
-            return  # it left while it was asked
-        now = self._last_word = self.clock()
-        if self._began_anew(address, report):
+            return  # it left during the scrape
+        now = self._last_scrape = self.clock()
+        if self._restarted(address, report):
             self._forget(address)
         if address not in self._readings:
-            self.prefixes.forget(address)  # what was sent before it spoke may have gone elsewhere
+            self.prefixes.forget(address)  # earlier requests may have been retried elsewhere
         if report.blocks is not None and report.block_size is not None:
             self.prefixes.resize(address, report.blocks * report.block_size)
-        # Requests that were sent while we asked may be in the answer, and are nobody else's.
+        # Requests that were sent during the scrape may be in it, and are not others'.
         ours = max(inflight, self._loads.get(address, 0))
-        pending = self._yet_to_begin(address, report)
+        pending = self._in_prefill(address, report)
         if pending is not None:
-            # What was sent since we asked, the answer does not know of.
+            # The scrape does not include requests that were sent since.
             self.backlog.at_most(address, int(pending) + ours - inflight)
         others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
-        word = ObservedLoad(
+        load = ObservedLoad(
             report.load.waiting, report.running, report.load.kv_usage, ours, max(0.0, others)
         )
-        self.pressure.record(address, word, self.backlog.mean, now)
+        self.pressure.record(address, load, self.backlog.mean, now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
         )
 
     def record_load_report(self, address: str, load: Load) -> None:
-        """An answer carried a load report. It was made when the request was over."""
+        """Record the load report of a response. The engine made it when the request was over."""
         if address not in self._since:
             return
         inflight = max(0, self._loads.get(address, 0) - 1)
         before = self._readings.get(address)
         now = self.clock()
         report, at = (before.report, before.reported_at) if before else (None, now)
-        # Those of ours that do not wait must run, whatever an older report says.
+        # This sidecar's requests that do not wait must run, also if an older scrape has fewer.
         running = max(report.running if report else 0.0, inflight - load.waiting)
         self._readings[address] = _reading(load, running, inflight, now, report, at)
 
     def latest(self, address: str) -> Reading | None:
-        """The last word of an endpoint, however old; None where there was none."""
+        """Return an endpoint's latest reading of any age; None if there is none."""
         return self._readings.get(address)
 
     def stale(self, max_age: float) -> frozenset[str]:
-        """Those that spoke once, but not in the `max_age` seconds before somebody's last word."""
-        oldest = self._last_word - max_age
+        """Return the endpoints whose reading is `max_age` seconds older than the last scrape.
+
+        An endpoint that stops reporting while others report may hang.
+        """
+        oldest = self._last_scrape - max_age
         return frozenset(a for a, reading in self._readings.items() if reading.at < oldest)
 
     def age(self, address: str) -> float | None:
-        """Seconds since an endpoint said how loaded it is, since it came where it never did."""
+        """Return the seconds since an endpoint's reading, or else since the endpoint appeared."""
         reading = self._readings.get(address)
         since = reading.at if reading is not None else self._since.get(address)
         return None if since is None else self.clock() - since
 
     def fresh(self, addresses: Iterable[str], max_age: float) -> list[Reading | None]:
-        """The reading of each endpoint; None where it is older than `max_age` seconds."""
+        """Return the reading of each endpoint; None if it is older than `max_age` seconds."""
         oldest = self.clock() - max_age
         readings = map(self._readings.get, addresses)
         return [one if one is not None and one.at >= oldest else None for one in readings]
 
     def _forget(self, address: str) -> None:
-        """All that it said and all that is believed of it."""
+        """Forget the endpoint's readings and everything that was derived from them."""
         self._readings.pop(address, None)
         self.pressure.forget(address)
-        self._quiet.pop(address, None)
+        self._unexplained.pop(address, None)
         self.residency.forget(address)
         self.prefixes.forget(address)
         self.backlog.forget(address)
 
-    def _began_anew(self, address: str, report: Report) -> bool:
-        """Whether the engine's counters are below what they were: its caches are empty, too."""
+    def _restarted(self, address: str, report: Report) -> bool:
+        """Return True if the engine's counters went down, so its caches are empty, too."""
         before = self._readings.get(address)
         known = before.report.prompt_tokens if before and before.report else None
         now = report.prompt_tokens
         return known is not None and now is not None and now < known
 
-    def _yet_to_begin(self, address: str, report: Report) -> float | None:
-        """Requests of everybody whose answers have not begun; None where nothing tells.
+    def _in_prefill(self, address: str, report: Report) -> float | None:
+        """Return all sidecars' requests without a first token; None if counters are missing.
 
-        All that are there or over, without those that got a first token. Some end without one,
-        and are counted for ever: as many as there seem to be at the quietest moment of late.
+        The counters give present and finished requests minus first tokens. Requests that ended
+        without a first token stay in that difference. Its recent minimum is their number.
         """
         if report.first_tokens is None or report.finished is None:
             return None
         waiting = report.load.waiting
         seen = waiting + report.running + report.finished - report.first_tokens
-        quiet = self._quiet.setdefault(address, RollingMinimum())
-        return max(waiting, seen - quiet.add(seen, self.clock()))
+        minimum = self._unexplained.setdefault(address, RollingMinimum())
+        return max(waiting, seen - minimum.add(seen, self.clock()))
 
     def new_endpoints(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
-        """Those that came less than `max_age` seconds ago, with their ages."""
+        """Return the ages of the endpoints that appeared less than `max_age` seconds ago."""
         now = self.clock()
-        # Nearly always there are none, and this is asked for each request.
+        # There are rarely any, and every request asks.
         if now - self._newest >= max_age:
             return {}
         ages = {address: now - self._since.get(address, 0.0) for address in addresses}

@@ -16,20 +16,20 @@ _PORT_DIGITS = 5
 
 
 class Subset(NamedTuple):
-    """Which endpoints are allowed, by their addresses in canonical form."""
+    """The allowed endpoints, by addresses and hosts in canonical form."""
 
     addresses: frozenset[str]
     hosts: frozenset[str]
 
     def allows(self, address: str) -> bool:
-        """Whether requests may go to this IP:PORT."""
+        """Return True if requests may go to this IP:PORT."""
         return address in self.addresses or address.rpartition(":")[0] in self.hosts
 
 
-# A gateway sends few different lists, over and over, and each may be long.
+# A gateway repeats a few lists, and each may be long.
 @lru_cache(maxsize=64)
 def subset_of(entries: tuple[str, ...]) -> Subset:
-    """The subset that a hint's entries allow."""
+    """Return the subset that the entries of a hint allow."""
     addresses, hosts = set(), set()
     for entry in (part.strip() for text in entries for part in text.split(",")):
         host = _canonical_host(entry)
@@ -44,7 +44,7 @@ def subset_of(entries: tuple[str, ...]) -> Subset:
 
 
 def _canonical_host(text: str) -> str | None:
-    """An IP as endpoints' addresses write it, IPv6 in brackets; None for anything else."""
+    """Return an IP in the form of endpoint addresses, IPv6 in brackets; None if it is no IP."""
     bracketed = text.startswith("[") and text.endswith("]")
     try:
         ip = ipaddress.ip_address(text[1:-1] if bracketed else text)

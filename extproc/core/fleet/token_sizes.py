@@ -1,28 +1,28 @@
-"""How many bytes a token of each model's prompts has, learned from answers that count them."""
+"""Bytes per prompt token of each model, learned from the token counts in responses."""
 
 from __future__ import annotations
 
 from extproc.core.request.blocks import BYTES_PER_TOKEN
 
 _WEIGHT = 0.02
-"""Of one answer: some fifty of them make the mean."""
+"""Weight of one response in the mean: about fifty count."""
 
 _LEAST, _MOST = 0.5, 32.0
-"""What is beyond is no text."""
+"""Bytes per token beyond these limits mean that the prompt is not text."""
 
 
 class TokenSizes:
-    """By model, as long as that has shown any."""
+    """Bytes per token by model."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, float] = {}
 
     def of(self, model: str) -> float:
-        """Bytes per token."""
+        """Return the bytes per token, or the default before the first response."""
         return self._sizes.get(model, BYTES_PER_TOKEN)
 
-    def observed(self, model: str, size: float, tokens: int) -> None:
-        """A prompt of so many bytes was so many tokens."""
+    def record(self, model: str, size: float, tokens: int) -> None:
+        """Record a prompt of `size` bytes that had this number of tokens."""
         if tokens > 0 and _LEAST <= size / tokens <= _MOST:
             before = self.of(model)
             self._sizes[model] = before + _WEIGHT * (size / tokens - before)

@@ -1,7 +1,7 @@
-"""What is ours and what is others' on each endpoint, added up as it changes.
+"""The sum of this sidecar's and others' load on each endpoint, kept up to date.
 
-A decision looks at all endpoints at once, hundreds of them, and between two decisions a few
-have changed: so the sums are kept, and not made anew each time.
+A decision reads the sums of all endpoints, often hundreds, and only a few change between two
+decisions.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Mapping
 
 
 class Totals:
-    """By address; `ours` is kept by somebody else, who calls `changed` for each change."""
+    """Sums by address. The owner of `ours` calls `changed` after each change of it."""
 
     def __init__(self, ours: Mapping[str, float]) -> None:
         self._ours = ours
         self._others: dict[str, float] = {}
         self.sums: dict[str, float] = defaultdict(float)
-        """0 where nothing is known."""
+        """Sums by address; 0 if nothing is known."""
 
     def changed(self, address: str) -> None:
-        """What is ours there is another amount now."""
-        # Added up from its two parts each time, so that no rounding stays behind.
+        """Update the sum of an address."""
+        # Added from its two parts each time, so that no rounding error remains.
         self.sums[address] = self._ours.get(address, 0) + self._others.get(address, 0.0)
 
     def set_others(self, address: str, amount: float) -> None:
-        """So much there is others'."""
+        """Set the load of others on an address."""
         self._others[address] = amount
         self.changed(address)
 
     def forget_others(self, address: str) -> None:
-        """Nothing is known of others there any more."""
+        """Forget the load of others on an address."""
         if self._others.pop(address, None) is not None:
             self.changed(address)

@@ -1,7 +1,7 @@
-"""What PrefixCache weighs against what.
+"""The weights of the PrefixCache strategy.
 
-Nobody needs to turn them: the costs of one request are compared with each other only.
-What each of them is worth is measured in the laboratory (docs/prefix-caches.md).
+They are not configurable: only the costs of one request are compared with each other.
+docs/prefix-caches.md has the measured effect of each weight.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from typing import NamedTuple
 
 
 class Weights(NamedTuple):
-    """Each of them says nothing at 0, and `nearly` at 1."""
+    """A weight of 0 has no effect; for `nearly` it is 1."""
 
     answer: float = 500.0
-    """Tokens to compute that an answer counts as: what no cache saves."""
+    """Tokens to compute that a response counts as; no cache saves these."""
 
     own: float = 0.3
-    """Of the request's own prompt: it waits for that, too."""
+    """Share of the request's own prompt that counts, because the request waits for it, too."""
 
     busy: float = 3000.0
-    """Tokens to compute that as many requests in flight as the idlest endpoint has count as: they
+    """Tokens to compute that the idlest endpoint's number of in-flight requests counts as: requests
     slow each other down, and fill the cache."""
 
     waiting: float = 2.0
-    """Requests that one which waits in the engine's queue counts as, beside itself: there are more
-    than the engine has room for."""
+    """Additional requests that a request in the engine's queue counts as, because a queue means
+    that the engine has no room."""
 
     full: float = 30_000.0
-    """Tokens to compute that a full KV cache counts as: who comes there waits until others are
-    over."""
+    """Tokens to compute that a full KV cache counts as, because a new request waits there until
+    others end."""
 
     others: float = 1.0
-    """Of what other sidecars' prompts have yet to compute, as far as it can be guessed."""
+    """Share that counts of the estimated backlog of other sidecars' prompts."""
 
     home: float = 0.8
-    """Share of a prompt that is believed to be where it is at home, if all requests are others'."""
+    """Share of a prompt assumed cached on its home endpoint, if all requests are others'."""
 
     nearly: float = 1.25
-    """Times the least cost: what costs no more than that is as good."""
+    """Factor of the least cost up to which other endpoints count as equal."""
 
 
 WEIGHTS = Weights()

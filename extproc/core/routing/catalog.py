@@ -1,7 +1,7 @@
-"""The catalog: every configured model with its strategy and its endpoints, immutable.
+"""The catalog: an immutable set of all models, with their strategies and endpoints.
 
-Configuration and discovery publish a new catalog by swapping one reference, so
-a decision never sees half of a change.
+Configuration and discovery publish a new catalog by replacing one reference, so a decision never
+sees half of a change.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from extproc.core.schema import MAX_NAME_LENGTH, LoadBalancingSpec, ModelSpec, S
 from extproc.core.strategies import Strategy
 
 Adapters = Mapping[str, frozenset[str]]
-"""LoRA adapters by the address of an endpoint that has them."""
+"""LoRA adapters by the address of their endpoint."""
 
-# KubeAI joins model and adapter with this in one name.
+# KubeAI writes model and adapter as one name with this separator.
 _ADAPTER_SEPARATOR = "_"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model as it is served now."""
+    """A model with its strategy and its ready endpoints."""
 
     spec: ModelSpec
     strategy: Strategy
@@ -33,17 +33,17 @@ class Model:
 
     @property
     def discovers_adapters(self) -> bool:
-        """Whether its endpoints are asked for their adapters."""
+        """True if the sidecar reads the adapters from the endpoints."""
         wanted = self.spec.discover_adapters
         return self.strategy.reads_signals if wanted is None else wanted
 
     def has(self, adapter: str) -> bool:
-        """Whether this is one of its adapters, configured or found."""
+        """Return True if the model has this adapter, configured or found."""
         return adapter in self.spec.adapters or adapter in self.snapshot.adapters
 
     @property
-    def is_asked(self) -> bool:
-        """Whether its endpoints are asked for anything."""
+    def is_scraped(self) -> bool:
+        """True if the sidecar reads anything from the endpoints."""
         return self.strategy.reads_signals or self.discovers_adapters
 
     @classmethod
@@ -54,13 +54,13 @@ class Model:
         endpoints: Iterable[Endpoint],
         previous: Model | None = None,
     ) -> Model:
-        """The model with these ready endpoints; `previous` is what it replaces."""
+        """Return a model with these ready endpoints; `previous` is the one that it replaces."""
         replication = spec.load_balancing.prefix_hash.replication
         snapshot = Snapshot.of(endpoints, replication, previous.snapshot if previous else None)
         return cls(spec, strategy, snapshot)
 
     def at(self, endpoints: Iterable[Endpoint], found: Adapters) -> Model:
-        """The same model with other ready endpoints, or other adapters found on them."""
+        """Return the same model with other ready endpoints, or with other adapters on them."""
         extra = found if self.discovers_adapters else {}
         serving = _serving(self.spec.adapters, endpoints, extra)
         return Model.of(self.spec, self.strategy, serving, self)
@@ -68,21 +68,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All models, and the names by which requests may call them."""
+    """All models and the names that requests can use for them."""
 
     models: Mapping[str, Model] = field(default_factory=dict)
     splits: Mapping[str, Split] = field(default_factory=dict)
-    """By each name that requests may call them."""
+    """Splits by each of their names."""
     found: Adapters = field(default_factory=dict)
-    """The adapters that endpoints said they have."""
+    """The adapters that the sidecar found on endpoints."""
     _names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     """The model and adapter of each configured name."""
     _found_names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
-    """Those of further names, by which endpoints call their adapters."""
+    """The model and adapter of each name that only endpoints have for an adapter."""
     key_headers: frozenset[str] = frozenset()
-    """The request headers that some model or split reads its key from."""
+    """The request headers that keys are read from."""
     key_fields: frozenset[str] = frozenset()
-    """The fields of bodies, beside prompts, that some model or split reads its key from."""
+    """The fields of bodies, other than prompts, that keys are read from."""
 
     @classmethod
     def of(
@@ -91,7 +91,7 @@ class Catalog:
         splits: Mapping[str, Split] = MappingProxyType({}),
         found: Adapters = MappingProxyType({}),
     ) -> Catalog:
-        """The catalog of these models and splits, whose names must be distinct."""
+        """Return a catalog of these models and splits, whose names must be distinct."""
         by_name = {model.spec.name: model for model in models}
         keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
         keys += [split.key for split in splits.values()]
@@ -102,11 +102,11 @@ class Catalog:
         return cls(by_name, splits, found, names, found_names, headers, fields)
 
     def resolve(self, name: str) -> tuple[Model, str]:
-        """The model and adapter that a request's model name means.
+        """Return the model and adapter that a model name means.
 
-        A model, an alias or an adapter by its own name; else KubeAI's form
-        MODEL_ADAPTER, in which ADAPTER may be empty; else an adapter that some endpoint has.
-        Raises ModelNotFound, also for the name of a split.
+        The name may be a model, an alias or an adapter; else KubeAI's form MODEL_ADAPTER, where
+        ADAPTER may be empty; else an adapter that an endpoint has. Raises ModelNotFound, also for
+        the name of a split.
         """
         found = self._resolved(name)
         if found is None:
@@ -114,19 +114,19 @@ class Catalog:
         return self.models[found[0]], found[1]
 
     def names(self, name: str) -> bool:
-        """Whether requests may call a model by this name."""
+        """Return True if requests can use this name for a model."""
         return self._resolved(name) is not None
 
     def known(self) -> list[str]:
-        """Return all names that requests may use, sorted."""
+        """Return all names that requests can use, sorted."""
         return sorted([*self._names, *self._found_names, *self.splits])
 
     def only(self) -> Model | None:
-        """Return the model, where a single one is configured."""
+        """Return the model if only one is configured."""
         return next(iter(self.models.values())) if len(self.models) == 1 else None
 
     def default(self) -> str | None:
-        """Return the model of requests that name none: the only one, where there is no split."""
+        """Return the model of requests without a name: the only one, if there is no split."""
         only = None if self.splits else self.only()
         return only.spec.name if only else None
 
@@ -135,7 +135,7 @@ class Catalog:
         return {name: model.snapshot for name, model in self.models.items()}
 
     def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
-        """The catalog in which the models of a source have these endpoints."""
+        """Return the catalog with these endpoints for the models of a source."""
         models = (
             model.at(endpoints, self.found) if model.spec.source == source else model
             for model in self.models.values()
@@ -143,7 +143,7 @@ class Catalog:
         return Catalog.of(models, self.splits, self.found)
 
     def with_adapters(self, found: Adapters) -> Catalog:
-        """The catalog in which endpoints have these adapters beside the configured ones."""
+        """Return the catalog with these adapters in addition to the configured ones."""
         models = (
             model.at(model.snapshot.endpoints, found) if model.discovers_adapters else model
             for model in self.models.values()
@@ -161,7 +161,7 @@ class Catalog:
 
     def _model_and_adapter(self, name: str) -> tuple[str, str] | None:
         if len(name) > 2 * MAX_NAME_LENGTH + 1:
-            return None  # and no time is lost on a name full of separators
+            return None  # a long name with many separators would take too much time
         position = name.find(_ADAPTER_SEPARATOR)
         while position > 0:
             model, of_adapter = self._names.get(name[:position], ("", ""))
@@ -178,10 +178,9 @@ def revise(
     build: Callable[[LoadBalancingSpec], Strategy],
     discovered: Callable[[Source], Iterable[Endpoint]] = lambda _: (),
 ) -> Catalog:
-    """The catalog of a new configuration; `discovered` says what is known of a source.
+    """Return the catalog of a new configuration; `discovered` returns the endpoints of a source.
 
-    A model whose load balancing did not change keeps its strategy object, and
-    with it the strategy's memory.
+    A model whose load balancing did not change keeps its strategy object and that object's state.
     """
     models: list[Model] = []
     splits: dict[str, Split] = {}
@@ -221,7 +220,7 @@ def _endpoints(
 def _serving(
     configured: Iterable[str], endpoints: Iterable[Endpoint], found: Adapters
 ) -> Iterator[Endpoint]:
-    """The endpoints with the adapters that this model has on each of them."""
+    """Yield the endpoints with the adapters of this model."""
     everywhere = frozenset(configured)
     for endpoint in endpoints:
         adapters = everywhere | found.get(endpoint.address, frozenset())
@@ -237,7 +236,7 @@ def _names(models: Mapping[str, Model]) -> dict[str, tuple[str, str]]:
 
 
 def _found_names(models: Mapping[str, Model], taken: Set[str]) -> dict[str, tuple[str, str]]:
-    """Of what endpoints call their adapters; of two models the first of the document has it."""
+    """Return the found adapters by name; the first model of the document gets a shared name."""
     names: dict[str, tuple[str, str]] = {}
     for name, model in models.items():
         for adapter in sorted(set(model.snapshot.adapters) - taken):

@@ -1,10 +1,9 @@
 """A split: one name whose requests several models share by weight.
 
-Each target draws a number for a request from what the request has in common with
-others of its conversation or user, and the best draw wins: weighted rendezvous
-hashing (Thaler, Ravishankar 1998; the weights as in Schindelhauer, Schomaker 2005).
-So equal requests win the same target on every sidecar, the shares are the
-weights, and a change of one weight moves only the requests it has to.
+It uses weighted rendezvous hashing (Thaler, Ravishankar 1998; weights as in Schindelhauer,
+Schomaker 2005). Each target hashes the request's key, which its conversation or user shares, to a
+number, and the lowest number wins. So equal keys get the same target on every sidecar, the shares
+match the weights, and a changed weight moves as few requests as possible.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class Split:
         """True if responses carry the split's name."""
         self.spec = spec
         self.key: PrefixHashSpec = spec.key
-        """How to read from a request what makes it stay."""
+        """The source of the key in a request."""
 
     def order(self, sticky: str, rng: Random) -> Iterator[str]:
-        """The targets for a request, the one it belongs to first.
+        """Return the targets for a request, best first.
 
-        The next ones are for when a target has no endpoints. A request with nothing to
-        stick to goes where chance will have it.
+        The others are used if a target has no endpoints. A request without a key gets a random
+        order.
         """
         text = sticky or str(rng.getrandbits(64))
         ranked = sorted(
@@ -45,9 +44,9 @@ class Split:
         return iter([model for _, model in ranked])
 
     def _draw(self, text: str, model: str, weight: int) -> float:
-        """Exponentially distributed with the weight as its rate: the least of all wins."""
+        """Return a number with an exponential distribution whose rate is the weight."""
         if not weight:
             return inf
-        # A length before each part: no two pairs of texts run together to one.
+        # A length before each part keeps different pairs of texts different.
         mixed = f"{len(self.name)}:{self.name}{len(model)}:{model}{text}"
         return -log((xxhash.xxh64_intdigest(mixed.encode()) + 1) / _DRAWS) / weight

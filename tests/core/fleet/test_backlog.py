@@ -41,29 +41,29 @@ class TestAnAnswerThatBegins:
         # Engines admit requests in the order in which they come.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
-        second.began()
+        second.finish()
         assert left(backlog) == {A: 3}
 
     def test_takes_nothing_off_other_endpoints(self) -> None:
         backlog = Backlog()
         backlog.add(B, 100)
-        backlog.add(A, 20).began()
+        backlog.add(A, 20).finish()
         assert left(backlog) == {B: 100}
 
     def test_counts_once(self) -> None:
         backlog = Backlog()
         first = backlog.add(A, 100)
-        first.began()
+        first.finish()
         backlog.add(A, 20)
-        first.began()
-        first.end()
+        first.finish()
+        first.cancel()
         assert left(backlog) == {A: 20}
 
     def test_of_one_that_was_taken_off_takes_nothing_more(self) -> None:
         backlog = Backlog()
         first, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
-        second.began()
-        first.began()
+        second.finish()
+        first.finish()
         assert left(backlog) == {A: 3}
 
 
@@ -72,15 +72,15 @@ class TestARequestThatEnds:
         # A client that hangs up says nothing of those that wait before it.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
-        second.end()
+        second.cancel()
         assert left(backlog) == {A: 103}
 
     def test_counts_once(self) -> None:
         backlog = Backlog()
         first, _ = (backlog.add(A, tokens) for tokens in (100, 20))
-        first.end()
-        first.end()
-        first.began()
+        first.cancel()
+        first.cancel()
+        first.finish()
         assert left(backlog) == {A: 20}
 
     def test_leaves_nothing_behind_when_it_was_the_last(self) -> None:
@@ -88,7 +88,7 @@ class TestARequestThatEnds:
         # Sums of these do not come back to zero by themselves.
         prefills = [backlog.add(A, tokens) for tokens in (0.1, 0.2, 0.3, 1e9)]
         for prefill in prefills:
-            prefill.end()
+            prefill.cancel()
         assert left(backlog) == {}
 
 
@@ -99,7 +99,7 @@ class TestAPromptThatMoves:
         first.move(B)
         assert left(backlog) == {A: 20, B: 100}
         assert first.address == B
-        first.began()
+        first.finish()
         assert left(backlog) == {A: 20}
 
     def test_stands_behind_those_that_are_there(self) -> None:
@@ -107,14 +107,14 @@ class TestAPromptThatMoves:
         first = backlog.add(A, 100)
         there = backlog.add(B, 20)
         first.move(B)
-        there.began()
+        there.finish()
         assert left(backlog) == {B: 100}
 
     def test_does_not_when_it_is_computed_or_nobody_waits_for_it(self) -> None:
         backlog = Backlog()
         done, gone = backlog.add(A, 100), backlog.add(A, 20)
-        done.began()
-        gone.end()
+        done.finish()
+        gone.cancel()
         done.move(B)
         gone.move(B)
         assert left(backlog) == {}
@@ -163,7 +163,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
         assert left(backlog) == {A: 23}
 
     def test_may_say_so_before_the_answer_begins_or_ends(self) -> None:
-        for tell in (Prefill.began, Prefill.end):
+        for tell in (Prefill.finish, Prefill.cancel):
             backlog = Backlog()
             first = backlog.add(A, 100)
             backlog.add(A, 20)
@@ -174,7 +174,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
             assert left(backlog) == {A: 20}
 
     def test_may_say_so_after_the_answer_has_begun_or_ended(self) -> None:
-        for tell in (Prefill.began, Prefill.end):
+        for tell in (Prefill.finish, Prefill.cancel):
             backlog = Backlog()
             first = backlog.add(A, 100)
             backlog.add(A, 20)
@@ -207,11 +207,11 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
             elif event == "first" and waiting:
                 answering.append(waiting.pop(0))
                 if shown:
-                    answering[-1].began()
+                    answering[-1].finish()
             elif event == "end" and answering:
-                answering.pop(0).end()
+                answering.pop(0).cancel()
             elif event == "lost" and waiting:
-                waiting.pop(len(waiting) // 2).end()
+                waiting.pop(len(waiting) // 2).cancel()
             elif event == "asked":
                 backlog.at_most(A, len(waiting))
                 assert left(backlog).get(A, 0) == sum(prefill.tokens for prefill in waiting)
@@ -231,8 +231,8 @@ class TestAnEndpointThatLeaves:
         before, moved = backlog.add(A, 100), backlog.add(A, 200)
         backlog.forget(A)
         backlog.add(A, 20)
-        before.began()
-        before.end()
+        before.finish()
+        before.cancel()
         moved.move(B)
         assert left(backlog) == {A: 20}
 
@@ -246,7 +246,7 @@ class TestAnEndpointThatLeaves:
     def test_leaves_nothing_behind(self) -> None:
         backlog = Backlog()
         for number in range(100):
-            backlog.add(f"10.0.0.{number}:8000", 100).began()
+            backlog.add(f"10.0.0.{number}:8000", 100).finish()
             backlog.forget(f"10.0.0.{number}:8000")
         assert not backlog._queues
 
@@ -276,14 +276,14 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @rule(prefill=sent)
     def began(self, prefill: Prefill) -> None:
-        prefill.began()
+        prefill.finish()
         queue = self.where(prefill)
         if queue is not None:
             del queue[: queue.index(prefill) + 1]
 
     @rule(prefill=consumes(sent))
     def end(self, prefill: Prefill) -> None:
-        prefill.end()
+        prefill.cancel()
         queue = self.where(prefill)
         if queue is not None:
             queue.remove(prefill)
@@ -320,7 +320,7 @@ class BacklogMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for queue in self.queues.values():
             for prefill in tuple(queue):
-                prefill.end()
+                prefill.cancel()
         assert left(self.backlog) == {}
 
 

@@ -11,7 +11,7 @@ from extproc.core.fleet.totals import Totals
 from extproc.core.fleet.weights import WEIGHTS
 
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
-QUIET = ObservedLoad(waiting=0, running=0, kv_usage=0, ours=0, yet_to_begin=0)
+QUIET = ObservedLoad(waiting=0, running=0, kv_usage=0, ours=0, others_in_prefill=0)
 
 
 def heard(pressure: Pressure, word: ObservedLoad, address: str = A, now: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class TestTokens:
     def test_are_those_of_others_prompts_as_long_as_prompts_are(
         self, scene: Scene, pressure: Pressure
     ) -> None:
-        heard(pressure, QUIET._replace(running=5, yet_to_begin=3))
+        heard(pressure, QUIET._replace(running=5, others_in_prefill=3))
         assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
 
     @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])

@@ -16,21 +16,21 @@ def test_a_model_that_has_shown_nothing_has_tokens_of_the_usual_size() -> None:
 def test_what_answers_count_is_learned() -> None:
     sizes = TokenSizes()
     for _ in range(300):
-        sizes.observed("llama", 3000, 1000)
+        sizes.record("llama", 3000, 1000)
     assert sizes.of("llama") == pytest.approx(3.0, abs=0.05)
 
 
 def test_it_is_learned_of_each_model_by_itself() -> None:
     sizes = TokenSizes()
     for _ in range(300):
-        sizes.observed("chinese", 2500, 1000)
+        sizes.record("chinese", 2500, 1000)
     assert sizes.of("chinese") < 3
     assert sizes.of("llama") == BYTES_PER_TOKEN
 
 
 def test_one_answer_alone_says_little() -> None:
     sizes = TokenSizes()
-    sizes.observed("llama", 16_000, 1000)
+    sizes.record("llama", 16_000, 1000)
     assert BYTES_PER_TOKEN < sizes.of("llama") < 1.15 * BYTES_PER_TOKEN
 
 
@@ -38,15 +38,15 @@ def test_a_change_is_followed() -> None:
     sizes = TokenSizes()
     for size in (2000, 6000):
         for _ in range(300):
-            sizes.observed("llama", size, 1000)
+            sizes.record("llama", size, 1000)
     assert sizes.of("llama") == pytest.approx(6.0, abs=0.1)
 
 
 def test_the_mean_is_of_answers_that_differ() -> None:
     sizes = TokenSizes()
     for _ in range(300):
-        sizes.observed("llama", 3000, 1000)
-        sizes.observed("llama", 300, 60)
+        sizes.record("llama", 3000, 1000)
+        sizes.record("llama", 300, 60)
     assert sizes.of("llama") == pytest.approx(4.0, abs=0.1)
 
 
@@ -65,7 +65,7 @@ def test_the_mean_is_of_answers_that_differ() -> None:
 def test_what_can_be_no_text_is_not_learned(size: float, tokens: int) -> None:
     sizes = TokenSizes()
     for _ in range(100):
-        sizes.observed("llama", size, tokens)
+        sizes.record("llama", size, tokens)
     assert sizes.of("llama") == BYTES_PER_TOKEN
 
 
@@ -74,7 +74,7 @@ def test_what_can_be_no_text_is_not_learned(size: float, tokens: int) -> None:
 def test_it_is_always_between_what_was_seen(answers: list[tuple[float, int]]) -> None:
     sizes = TokenSizes()
     for size, tokens in answers:
-        sizes.observed("llama", size, tokens)
+        sizes.record("llama", size, tokens)
     seen = [size / tokens for size, tokens in answers if tokens > 0]
     sound = [BYTES_PER_TOKEN, *(size for size in seen if 0.1 < size < 100)]
     assert min(sound) - 1e-9 <= sizes.of("llama") <= max(sound) + 1e-9

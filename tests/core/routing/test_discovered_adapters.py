@@ -99,7 +99,7 @@ def test_are_looked_for_where_signals_are_read_or_on_request(
     )
     models = catalog(spec)
     assert models.models["llama"].discovers_adapters is found
-    assert models.models["llama"].is_asked is (found or strategy != "PrefixHash")
+    assert models.models["llama"].is_scraped is (found or strategy != "PrefixHash")
     assert models.with_adapters(FOUND).names("law") is found
 
 

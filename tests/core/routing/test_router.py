@@ -279,7 +279,7 @@ class TestAStrategyThatReadsPrompts:
     def test_predicts_by_the_size_of_the_models_tokens(self) -> None:
         serving = remembering(self.SPEC)
         for _ in range(500):
-            serving.fleet.token_sizes.observed("llama", 2000, 1000)
+            serving.fleet.token_sizes.record("llama", 2000, 1000)
         decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.prediction is not None
         assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)

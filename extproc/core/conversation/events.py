@@ -1,4 +1,4 @@
-"""What Envoy tells a conversation of an HTTP request, and what it is told in return."""
+"""The events that Envoy sends a conversation, and the replies that it gets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROUTING_HEADERS = (TARGET_HEADER, FALLBACK_HEADER, DESTINATION)
 """Headers that choose an endpoint: only the sidecar may set them."""
 
 CHUNK_LIMIT = 62_000
-"""Bytes of a body in one answer at the most: the endpoint picker protocol's measure."""
+"""The most bytes of a body in one reply, as in the endpoint picker protocol."""
 
 
 class Kind(Enum):
-    """The parts of an HTTP request and its response that Envoy may show us."""
+    """The parts of an HTTP request and its response that Envoy may show."""
 
     __hash__ = object.__hash__  # members are looked up with each message; Enum's own is slow
 
@@ -34,87 +34,88 @@ class Kind(Enum):
     RESPONSE_BODY = auto()
     RESPONSE_TRAILERS = auto()
     UNKNOWN = auto()
-    """A kind of event that this version does not know."""
+    """An event of a later version of the protocol."""
 
 
 class BodyMode(Enum):
-    """Whether, and in how many pieces, a body will be shown."""
+    """The way in which Envoy shows a body."""
 
     BUFFERED = auto()
-    """One event with the body or its head (BUFFERED, BUFFERED_PARTIAL), or not told."""
+    """One event with the body or its head (BUFFERED, BUFFERED_PARTIAL), or unknown."""
     AHEAD = auto()
-    """In chunks that come before the headers are answered, and go on with their answers
+    """In pieces that come before the reply to the headers, and continue with their replies
     (STREAMED, with `send_body_without_waiting_for_header_response`)."""
     NONE = auto()
+    """Not at all."""
     DUPLEX = auto()
-    """In chunks that we stream back, whenever we like (FULL_DUPLEX_STREAMED)."""
+    """In pieces that the sidecar streams back at any time (FULL_DUPLEX_STREAMED)."""
     OTHER = auto()
-    """In chunks, after the headers have gone on: too late to choose by the body."""
+    """In pieces, after the headers have continued: too late to choose by the body."""
 
 
 class Modes(NamedTuple):
-    """How the two bodies of a stream will be shown."""
+    """The body modes of a stream's request and response."""
 
     request: BodyMode = BodyMode.BUFFERED
     response: BodyMode = BodyMode.NONE
 
 
 class Event(NamedTuple):
-    """One message of Envoy."""
+    """One message from Envoy."""
 
     kind: Kind
     headers: Mapping[str, bytes] = MappingProxyType({})
-    """Of REQUEST_HEADERS: names in lower case, raw values."""
+    """In REQUEST_HEADERS, the headers: names in lower case, raw values."""
     body: bytes = b""
     end_of_stream: bool = False
     modes: Modes | None = None
-    """Told with the first event of a stream."""
+    """The body modes, in the first event of a stream."""
     subset: tuple[str, ...] | None = None
-    """The only endpoints the gateway allows, as it wrote them, in REQUEST_HEADERS or the first
-    REQUEST_BODY; None: all."""
+    """The only endpoints that the gateway allows, in its own words, in REQUEST_HEADERS or the first
+    REQUEST_BODY; None if it allows all."""
     served_by: str = ""
-    """Of RESPONSE_HEADERS: IP:PORT of the upstream that answered, if Envoy tells. Of Envoy's own
-    answers it is the one that was asked last."""
+    """In RESPONSE_HEADERS, IP:PORT of the upstream that responded, if Envoy reports it. For Envoy's
+    own responses, the upstream that it tried last."""
     outcome: Outcome | None = None
-    """Of RESPONSE_HEADERS: how it went with that one."""
+    """In RESPONSE_HEADERS, the outcome at that upstream."""
     attempts: int = 0
-    """Of RESPONSE_HEADERS: how often upstreams were tried; 0 where Envoy does not tell."""
+    """In RESPONSE_HEADERS, the number of attempts; 0 if Envoy does not report it."""
     load_report: bytes | None = None
-    """Of RESPONSE_HEADERS: what the upstream says there of its load; None without the header."""
+    """In RESPONSE_HEADERS, the upstream's load report; None without that header."""
     media_type: str = ""
     """In RESPONSE_HEADERS, the body's type without parameters, in lower case. It is empty if the
     body is compressed."""
 
 
 class Proceed(NamedTuple):
-    """Go on, perhaps with another target, other headers or another body."""
+    """Continue, optionally with another target, other headers or another body."""
 
     kind: Kind
     target: str = ""
-    """Sets `x-target-endpoint`; nothing is changed where empty."""
+    """Sets `x-target-endpoint`; empty changes nothing."""
     reroute: bool = False
-    """Look at the routes again, with the target in place."""
+    """Makes Envoy choose the route again, with the target in place."""
     decision: Decision | None = None
     """Published as metadata, with the fallback candidate's header."""
     destination: str = ""
     """Sets `x-gateway-destination-endpoint`, the endpoint picker protocol's target: one address,
     or two with a comma. With a `target` but without a destination that header is removed."""
     requested: str = ""
-    """Sets `x-gateway-model-name`: the model as the request calls it; empty while unknown."""
+    """Sets `x-gateway-model-name`: the model's name in the request; empty while unknown."""
     model: str = ""
     """Sets `x-gateway-base-model-name`: the configured model's name; empty while unknown."""
     set_headers: tuple[tuple[str, str], ...] = ()
     """Further headers, each overwriting what was there."""
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = None
-    """In answers to a body, the bytes that replace it. None if it passes unchanged."""
+    """In replies to a body, the bytes that replace it; None if it passes unchanged."""
     show_response: bool = False
-    """In answers to RESPONSE_HEADERS, asks for the body in pieces, for this request only. Envoy
-    does so if `allow_mode_override` is set and no body comes ahead of the headers' answer."""
+    """In replies to RESPONSE_HEADERS, asks for the body in pieces, for this request only. Envoy
+    complies if `allow_mode_override` is set and no body comes before the reply to the headers."""
 
 
 class Chunk(NamedTuple):
-    """A piece of a body, given back as it came (FULL_DUPLEX_STREAMED)."""
+    """A piece of a body that is streamed back (FULL_DUPLEX_STREAMED)."""
 
     kind: Kind
     body: bytes
@@ -122,7 +123,7 @@ class Chunk(NamedTuple):
 
 
 class Immediate(NamedTuple):
-    """Answer the client now."""
+    """End the HTTP request with this response from the sidecar."""
 
     status: int
     headers: Mapping[str, str]
@@ -135,7 +136,7 @@ Replies = tuple[Reply, ...]
 
 
 def chunks(kind: Kind, body: bytes, *, end_of_stream: bool) -> tuple[Chunk, ...]:
-    """A part of a body in pieces that may be sent; none where there is nothing to say."""
+    """Return a part of a body in pieces of the allowed size; none if it is empty."""
     if len(body) <= CHUNK_LIMIT:
         return (Chunk(kind, body, end_of_stream),) if body or end_of_stream else ()
     last = (len(body) - 1) // CHUNK_LIMIT * CHUNK_LIMIT

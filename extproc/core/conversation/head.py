@@ -1,9 +1,9 @@
-"""The beginning of a body, kept back until a decision can be made on it.
+"""The beginning of a body, held until it is sufficient for a decision.
 
-Where the answer to a request's headers may wait for the body (STREAMED without waiting for it,
-FULL_DUPLEX_STREAMED), the request stands still meanwhile, so we wait for no more than a
-decision needs. A client that sends a byte at a time must not have the head read at every
-one: it is read when it has doubled, which costs no more than reading it twice.
+If the reply to the headers may wait for the body (STREAMED without waiting for it,
+FULL_DUPLEX_STREAMED), the request makes no progress meanwhile. So the sidecar waits for no more
+than a decision needs. A client may send one byte at a time, so the head is read only when its size
+has doubled. In total that costs no more than reading it twice.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 
 HEAD_LIMIT = 65_536
-"""Bytes: what is not said by then is not waited for. About what Envoy shows of a
-large body in BUFFERED_PARTIAL mode."""
+"""The most bytes that a decision waits for: about what Envoy shows of a large body in
+BUFFERED_PARTIAL mode."""
 
 
 class Head:
-    """Feed it the parts of a body until it knows where the request belongs."""
+    """The parts of a body so far; `add` resolves the request once they are sufficient."""
 
     __slots__ = ("_held", "_read", "_request", "parts")
 
@@ -27,20 +27,20 @@ class Head:
         self._held = bytearray()
         self._read = 0
         self.parts = 0
-        """How many were added."""
+        """The number of parts that were added."""
 
     @property
     def held(self) -> bytes:
-        """All that was fed."""
+        """The bytes of all parts."""
         return bytes(self._held)
 
     def edited(self, decision: Decision) -> bytes:
-        """Return the same as the servers must get it, as far as that much of it was read."""
+        """Return the held bytes as the servers must get them: the part that was read may change."""
         held = self.held
         return self._request.edited(held[: self._read], decision) + held[self._read :]
 
     def add(self, part: bytes) -> ResolvedRequest | None:
-        """The request's place, or None while more of the body is needed. Raises Refusal."""
+        """Add a part; return the resolved request, or None if more is needed. Raises Refusal."""
         self.parts += 1
         self._held += part
         size = len(self._held)
@@ -53,7 +53,7 @@ class Head:
         return self._request.resolve_early(self.held)
 
     def end(self, part: bytes = b"") -> ResolvedRequest:
-        """The same, with the last part of the body. Raises Refusal."""
+        """Add the last part, and return the resolved request. Raises Refusal."""
         self._held += part
         self._read = len(self._held)
         return self._request.resolve(self.held, complete=True)

@@ -14,7 +14,8 @@ from extproc.core.conversation.events import (
 from extproc.core.conversation.listing import Listing
 from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.replies import models_listed, provisional
-from extproc.core.conversation.request import Request, api_without_path, header_text
+from extproc.core.conversation.request import Request
+from extproc.core.conversation.request_headers import api_without_path, header_text
 from extproc.core.conversation.stream import UNKNOWN_MODES, Stream
 from extproc.core.conversation.verdict import Listed, Passed
 from extproc.core.request.paths import (

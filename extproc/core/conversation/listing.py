@@ -1,7 +1,7 @@
-"""The answers to `GET /v1/models` and `GET /v1/models/{id}`, in OpenAI's and Anthropic's shape.
+"""The responses to `GET /v1/models` and `GET /v1/models/{id}`, in OpenAI's and Anthropic's shape.
 
-The engines' own lists say how long a context may be (`max_model_len`), and clients read it.
-The sidecar repeats it where it has read such a list.
+Engines list the longest context (`max_model_len`), and clients read it. The sidecar repeats it if
+it has read an engine's list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Entry = dict[str, object]
 _OWNER = "extproc"
 _CREATED = 0
 _CREATED_AT = "1970-01-01T00:00:00Z"
-"""Models have no date of their own here; both APIs require one."""
+"""Both APIs require a date, and models have none here."""
 
 
 class Listing:
@@ -55,7 +55,7 @@ class Listing:
         return self._with_length(entry, [name])
 
     def _with_length(self, entry: _Entry, names: list[str]) -> _Entry:
-        """Add the length that all of these models allow, if each is known."""
+        """Add the shortest length of these models, if all lengths are known."""
         models = [self._catalog.resolve(name)[0] for name in names]
         lengths = [self._lengths.of(model.snapshot) for model in models]
         known = [length for length in lengths if length is not None]
@@ -64,5 +64,5 @@ class Listing:
         return entry
 
 
-def _encoded(answer: _Entry) -> bytes:
-    return json.dumps(answer).encode()
+def _encoded(document: _Entry) -> bytes:
+    return json.dumps(document).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extproc.core.conversation.events import Immediate, Kind, Proceed, Reply
-from extproc.core.conversation.request import Provisional
+from extproc.core.conversation.provisional import Provisional
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
 

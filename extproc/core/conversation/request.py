@@ -1,18 +1,20 @@
-"""What one HTTP request asks for: read from its headers and as much of its body as is shown."""
+"""One HTTP request: its headers, and the resolution by as much of its body as Envoy shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
-from typing import NamedTuple
 
+from extproc.core.conversation.provisional import PENDING, Provisional
+from extproc.core.conversation.request_headers import header_text
 from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
 from extproc.core.fleet.subset import subset_of
 from extproc.core.request.form_body import model_in_form
 from extproc.core.request.json_body import read_beginning, read_json_body, with_rest
 from extproc.core.request.json_document import Document
 from extproc.core.request.model_name import MODEL_HEADER, missing_model
+from extproc.core.request.native_prompt import with_prompt
 from extproc.core.request.paths import Api, model_in_query, without_query
 from extproc.core.request.refusals import InvalidRequest, Refusal, known_models
 from extproc.core.request.rename import renamed_form, renamed_json
@@ -28,47 +30,16 @@ from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
 
-PENDING = "pending"
-"""The provisional target where the model is not yet known: no address, so that
-should we die before the body's answer, Envoy answers 503 instead of guessing."""
-
 _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
 _CONTENT_TYPE = "content-type"
 _HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
-_SHOWN = 128
-"""Characters of a path or a method that an error repeats."""
-
-_NATIVE_PROMPTS = ("text", "input_ids", "token_ids")
-
-
-class Provisional(NamedTuple):
-    """The answer to headers whose body is still to come."""
-
-    target: str
-    """A ready endpoint where the model is certain, else PENDING."""
-    requested: str = ""
-    """The model's name in the request, as far as it is known."""
-    model: str = ""
-    """The configured model; empty while unknown."""
-
-    @property
-    def destination(self) -> str:
-        """The address for those who know no other header; empty while there is none."""
-        return "" if self.target == PENDING else self.target
-
-
-def api_without_path(headers: Mapping[str, bytes]) -> Api:
-    """Return the API by the form of the body, for gateways that name no path.
-
-    Any JSON may have a prompt: prefixes are found by the names of its fields, not by the path.
-    """
-    is_form = header_text(headers, "content-type").lower().startswith("multipart/")
-    return Api.FORM if is_form else Api.GENERATE
+_QUOTED = 128
+"""Characters of a path or a method that an error message repeats."""
 
 
 class Request:
-    """Of its headers only those are kept that an answer can depend on."""
+    """One HTTP request. It keeps only the headers that a reply can depend on."""
 
     __slots__ = (
         *(
@@ -105,37 +76,37 @@ class Request:
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 
     def allow_only(self, subset: tuple[str, ...] | None) -> None:
-        """Keep to a subset that came with the body, unless the headers brought one."""
+        """Apply a subset that came with the body, unless the headers had one."""
         if subset is not None and self._subset is None:
             self._subset = subset_of(subset)
 
     def resolve(self, head: bytes, *, complete: bool) -> ResolvedRequest:
-        """Where it belongs, by all that will ever be shown of its body. Raises Refusal."""
+        """Resolve by everything that Envoy will show of the body. Raises Refusal."""
         self._whole = complete
         if complete and self._has_prompt:
-            placed = self._resolve_by_beginning(head)
-            if placed is not None:
-                return placed
+            resolved = self._resolve_by_beginning(head)
+            if resolved is not None:
+                return resolved
         name, document, read = self._read(head, complete=complete)
         name = name or self._named_elsewhere()
         if name is None:
             known = self._router.catalog.known()
             raise missing_model(self._api, known, None if complete else read)
-        shown = 1.0 if complete else self._shown(head)
+        shown = 1.0 if complete else self._share(head)
         if read < len(head):
             shown *= read / len(head)
         return self._resolve(name, document, shown, cut=not complete or read < len(head))
 
     def resolve_early(self, head: bytes) -> ResolvedRequest | None:
-        """The same by the beginning of a body that goes on; None while more may change it."""
-        # An earlier response may be named after a long prompt.
+        """Resolve by the beginning of a body; None while the rest may change the result."""
+        # `previous_response_id` may come after a long prompt.
         if not head or head.isspace() or self._creates_response:
             return None
         name, document, _ = self._read(head, complete=False)
         return self._resolve_if_settled(name, document)
 
     def resolve_unseen(self) -> ResolvedRequest:
-        """Return the place of a request whose body is not shown. Raises Refusal."""
+        """Resolve a request whose body Envoy does not show. Raises Refusal."""
         name = self._named_elsewhere()
         if name is None:
             raise InvalidRequest(
@@ -147,11 +118,11 @@ class Request:
         return self._resolve(name, None)
 
     def resolve_bare(self, path: str, method: str) -> ResolvedRequest:
-        """Return the place of a request that has no body to name a model. Raises Refusal."""
+        """Resolve a request without a body that names a model. Raises Refusal."""
         name = self._headers.get(MODEL_HEADER) or model_in_query(path) or self._named_elsewhere()
         if name is None:
             raise InvalidRequest(
-                f"{method[:_SHOWN]} {without_query(path)[:_SHOWN]} does not name a model, and "
+                f"{method[:_QUOTED]} {without_query(path)[:_QUOTED]} does not name a model, and "
                 f"more than one is configured: send the header '{MODEL_HEADER}', or add "
                 f"'?model=' to the path. {known_models(self._router.catalog.known())}",
                 param="model",
@@ -159,7 +130,7 @@ class Request:
         return self._resolve(name, None)._replace(rename=None)
 
     def resolve_stored(self, response_id: str) -> ResolvedRequest | None:
-        """Return the place of a request for a stored response; None where no endpoint has it."""
+        """Resolve a request for a stored response; None if no endpoint has it."""
         for model in self._router.catalog.models.values():
             endpoints = model.snapshot.endpoints
             holder = self._router.fleet.response_ids.holder(response_id, endpoints)
@@ -169,7 +140,7 @@ class Request:
         return None
 
     def provisional(self, rng: Random) -> Provisional:
-        """Return the model and one of its endpoints, as far as they are certain so early."""
+        """Return the model and one of its endpoints, as far as the headers determine them."""
         catalog = self._router.catalog
         named = self._headers.get(MODEL_HEADER)
         model, adapter = catalog.only(), ""
@@ -187,10 +158,9 @@ class Request:
         return Provisional(target, requested, name)
 
     def edited(self, head: bytes, decision: Decision) -> bytes:
-        """Return the body or its head with the servers' name for the model and the response's id.
+        """Return the body, or its head, with the servers' name for the model and the response's id.
 
-        It must have been read before, to be placed. It comes back as it is where it shows no model
-        and the decision has no id.
+        The request must have been resolved by it. Without a model and an id it stays the same.
         """
         name, response_id = decision.rename, decision.response_id
         if name is not None and self._is_form:
@@ -201,11 +171,11 @@ class Request:
 
     @property
     def wants_load_report(self) -> bool:
-        """Whether the client itself asks for a report that upstreams know to give."""
+        """True if the client itself asks for a load report."""
         return is_format(self._headers.get(FORMAT_HEADER, ""))
 
     def _wanted(self) -> frozenset[str]:
-        """Return the fields that are read wherever they stand in a large body."""
+        """Return the fields that are read at any position of a large body."""
         fields = self._router.catalog.key_fields
         return fields | FIELDS if self._creates_response else fields
 
@@ -243,33 +213,34 @@ class Request:
     def _resolve_if_settled(
         self, name: str | None, document: Document | None
     ) -> ResolvedRequest | None:
-        """The place by the beginning of a body, if no more of the body may change it."""
+        """Resolve by the beginning of a body, if the rest cannot change the result."""
         if name is None or self._reads_prompts(name):
-            return None  # more of the prompt may tell more
-        placed = self._resolve(name, document, cut=True)
-        if placed.model.strategy.reads_prompts:
+            return None  # the strategy reads all of the prompt
+        resolved = self._resolve(name, document, cut=True)
+        if resolved.model.strategy.reads_prompts:
             return None
-        if not placed.session and not salt_is_final(document):
+        if not resolved.session and not salt_is_final(document):
             return None
-        spec = placed.model.spec.load_balancing.prefix_hash
-        settled = prefix_is_final(placed.prefix, document, spec, placed.session)
-        return placed if settled and placed.settled else None
+        spec = resolved.model.spec.load_balancing.prefix_hash
+        settled = prefix_is_final(resolved.prefix, document, spec, resolved.session)
+        return resolved if settled and resolved.settled else None
 
     def _reads_prompts(self, name: str) -> bool:
-        """Whether the model's strategy does; of a split's targets it shows with the choice."""
+        """Return True if the model's strategy reads prompts; a split's target is not known yet."""
         catalog = self._router.catalog
         return name not in catalog.splits and catalog.resolve(name)[0].strategy.reads_prompts
 
-    def _shown(self, head: bytes) -> float:
-        """The share of a body that its head is, where the client says how long the body is."""
+    def _share(self, head: bytes) -> float:
+        """Return the head's share of the body; 1 if the length of the body is unknown."""
         length = self._headers.get(_LENGTH, "")
         if not (length.isascii() and length.isdigit()) or len(length) > _LONGEST_LENGTH:
             return 1.0
         return len(head) / max(len(head), int(length))
 
     def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None, int]:
-        """The model that the body names, the document where it may hold a prompt, and the bytes
-        of the head that the document was read from.
+        """Return the model's name, the document, and the bytes of the head that were parsed.
+
+        The document is None if it cannot hold a prompt.
         """
         if self._is_form:
             return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
@@ -281,26 +252,6 @@ class Request:
         if self._api is Api.NATIVE:
             return with_prompt(document)
         return document if self._has_prompt else None
-
-
-def header_text(headers: Mapping[str, bytes], name: str) -> str:
-    """A header's value; octets that are no UTF-8 show as replacement characters."""
-    return headers.get(name, b"").decode("utf-8", "replace")
-
-
-def with_prompt(document: Document) -> Document:
-    """Return a document of SGLang's or vLLM's native API with its prompt under the key `prompt`.
-
-    The order of the keys stays, because the last one of a cut body may be cut itself.
-    """
-    name = next((key for key in _NATIVE_PROMPTS if document.get(key) is not None), None)
-    if name is None or document.get("prompt") is not None:
-        return document
-    return {
-        "prompt" if key == name else key: value
-        for key, value in document.items()
-        if key != "prompt"
-    }
 
 
 def _is_json(content_type: str) -> bool:

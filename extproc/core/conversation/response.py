@@ -1,12 +1,11 @@
-"""The answer to a routed request, as far as Envoy shows it.
+"""The response to a routed request, as far as Envoy shows it.
 
-The response headers name the endpoint that Envoy asked. If it failed, it is ejected
-(`extproc.core.fleet.ejection`). If Envoy retried on another endpoint, the lease moves there. A
-report counts as a reading of the endpoint's metrics.
+The response headers name the endpoint that Envoy tried. A failure counts for its ejection
+(`extproc.core.fleet.ejection`). If Envoy retried on another endpoint, the lease moves there. A load
+report updates the endpoint's reading.
 
-Its body, in any mode, tells when the prompt is computed, by its first bytes, and at its end by
-`usage` how true the prediction was and how long the model's tokens are. It is of interest only
-where there was a prediction.
+The body is read only if there was a prediction. Its first bytes show that the prompt is computed.
+`usage` at its end gives the real cache hit and the size of the model's tokens.
 
 A body passes unchanged, unless the operator wants responses to name the model as requests did
 (`answerAsRequested`).
@@ -24,7 +23,7 @@ from extproc.core.routing.decision import Decision
 
 
 class Response:
-    """Of one request; to be told when it is `over`."""
+    """The response to one request; `close` ends it."""
 
     __slots__ = (
         *("_decision", "_fleet", "_names", "_prompt_bytes", "_reader"),
@@ -35,21 +34,21 @@ class Response:
         self._fleet = fleet
         self._decision = decision
         self._prompt_bytes = prompt_bytes
-        """0: not all of the prompt was seen."""
+        """Bytes of the prompt; 0 if Envoy did not show all of it."""
         self._reader: UsageReader | None = None
         self._names: ResponseNames | None = None
         self.keeps_name = False
         """True if the servers' name stays, because Envoy does not show the body."""
         self.retried = False
-        """Whether another endpoint has answered than the chosen one, which the prediction is of."""
+        """True if another endpoint responded than the chosen one, whose cache was predicted."""
         self.usage: Usage | None = None
-        """What it said of its prompt, once it is over, if that was predicted and shown."""
+        """The server's token counts, after the end of a response with a prediction."""
 
     def headers(self, event: Event) -> None:
-        """Its head, with what Envoy tells of the endpoint."""
+        """Read the response's head and Envoy's report of the endpoint."""
         decision, fleet = self._decision, self._fleet
         if event.served_by:
-            self._judge(event)
+            self._record_outcome(event)
         if event.served_by not in ("", decision.address):
             decision.lease.move(fleet.endpoint(decision.model, event.served_by))
             self.retried = True
@@ -86,16 +85,16 @@ class Response:
                 self._reader = UsageReader()
             self._reader.feed(event.body)
             lease = self._decision.lease
-            if lease.prefill is not None and self._reader.speaks(event.body):
+            if lease.prefill is not None and self._reader.has_first_token(event.body):
                 lease.finish_prefill()
         if event.end_of_stream:
             self.close()
 
     def close(self) -> None:
-        """Nothing more of it will be shown. Again, it does nothing."""
+        """End the response, because Envoy shows nothing more of it. A second call does nothing."""
         reader, self._reader = self._reader, None
         prediction = self._decision.prediction
-        # Of a prompt that was not seen nothing was predicted.
+        # A prompt that Envoy did not show has no prediction.
         if reader is None or not prediction or not prediction.prompt_tokens:
             return
         self.usage = reader.usage()
@@ -103,13 +102,13 @@ class Response:
             sizes, tokens = self._fleet.token_sizes, self.usage.prompt_tokens
             sizes.record(self._decision.model, self._prompt_bytes, tokens)
 
-    def _judge(self, event: Event) -> None:
-        """Counts how the endpoints did that were asked."""
+    def _record_outcome(self, event: Event) -> None:
+        """Count the outcomes at the endpoints that Envoy tried."""
         ejection, decision, served_by = self._fleet.ejection, self._decision, event.served_by
         ejected = decision.ejected
         if served_by != decision.address:
-            # With one attempt Envoy has not asked the chosen one, which it may not know. Where it
-            # does not tell, only the fallback is sure to have come after it.
+            # With one attempt Envoy did not try the chosen endpoint, which it may not know. If
+            # Envoy does not report attempts, only the fallback proves that it tried the chosen one.
             if event.attempts > 1 or (not event.attempts and served_by == decision.fallback):
                 ejection.record(decision.address, Outcome.REPLACED, ejected)
             ejected = ejection.ejected.get(served_by)

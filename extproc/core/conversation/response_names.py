@@ -73,7 +73,7 @@ class ResponseNames:
             if self._line_begins:
                 begun = data[position : position + len(_DATA)]
                 if not newline + 1 and len(begun) < len(_DATA) and _DATA.startswith(begun):
-                    break  # the next bytes tell what line this is
+                    break  # the next bytes decide the kind of line
                 self._in_data = begun == _DATA
                 if newline + 1 and (not self._in_data or data.find(_MODEL, position, end) < 0):
                     pieces.append(data[position:end])
@@ -95,7 +95,7 @@ class ResponseNames:
 
 
 class _Document:
-    """One JSON object, as far as it has arrived."""
+    """One JSON object that arrives in pieces."""
 
     __slots__ = ("_deep", "_depth", "_done", "_in_text", "_key", "_name", "_nested", "_wants_key")
 
@@ -123,7 +123,7 @@ class _Document:
                 position = _REST_OF_TEXT.match(data, position, end).end()  # type: ignore[union-attr]
                 if position == end:
                     break
-                if data[position] != _QUOTE:  # half an escape, which is the last byte
+                if data[position] != _QUOTE:  # the last byte is half an escape
                     return b"".join((*pieces, data[kept:position])), position
                 self._in_text = False
                 position += 1

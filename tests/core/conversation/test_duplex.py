@@ -21,7 +21,7 @@ from extproc.core.conversation.events import (
     chunks,
 )
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.request.refusals import InvalidRequest
 from extproc.core.schema import ModelSpec

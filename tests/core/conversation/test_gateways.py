@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed, Replies
-from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, model_spec, router, split_spec

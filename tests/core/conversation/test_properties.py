@@ -22,7 +22,7 @@ from extproc.core.conversation.events import (
     Modes,
     Proceed,
 )
-from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.verdict import Passed
 from extproc.core.fleet.fleet import Fleet

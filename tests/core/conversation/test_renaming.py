@@ -19,7 +19,7 @@ from extproc.core.conversation.events import (
     Replies,
 )
 from extproc.core.conversation.head import HEAD_LIMIT
-from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.schema import ModelSpec
 from tests.core.builders import TWO_ADDRESSES, by_service, model_spec, router, split_spec

@@ -18,7 +18,7 @@ from extproc.core.conversation.events import (
     Proceed,
     Reply,
 )
-from extproc.core.conversation.request import PENDING
+from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.verdict import Listed
 from extproc.core.fleet.fleet import Fleet

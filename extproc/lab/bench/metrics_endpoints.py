@@ -1,8 +1,8 @@
-"""Stand-in endpoints, many in one process, that answer `/metrics` well, never, or without end.
+"""Endpoints whose `/metrics` works, hangs or never ends; many of them in one process.
 
     python -m extproc.lab.bench.metrics_endpoints --ports 200 --manner flood
 
-For benchmarks only: they speak just enough HTTP, and print their ports as JSON.
+They are for benchmarks, implement as much HTTP as these need, and print their ports as JSON.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from extproc.lab.stand_ins.vllm_metrics import MetricsStyle, exposition
 
 FLOOD_BYTES = 100_000_000
 _PIECE = b"# " + b"x" * 65_533 + b"\n"
-# As much as a real server's.
+# Size of a real server's response.
 _PADDING = 50_000
 
 
 class Manner(StrEnum):
-    """How an endpoint answers."""
+    """Behavior of an endpoint."""
 
     HEALTHY = "healthy"
-    """As an idle vLLM server does, with two adapters."""
+    """Responds like an idle vLLM server with two adapters."""
 
     HANG = "hang"
-    """Takes the connection and the request, and says nothing."""
+    """Accepts the request and sends nothing."""
 
     FLOOD = "flood"
-    """With 100 MB, and does not say before how many."""
+    """Sends 100 MB without a content length."""
 
 
 class _Endpoint(asyncio.Protocol):
@@ -69,7 +69,7 @@ class _Endpoint(asyncio.Protocol):
 
     def _pour(self) -> None:
         assert self._transport is not None
-        # A client that has had enough closes the connection.
+        # The client may close the connection at any time.
         while self._flood > 0 and not self._paused and not self._transport.is_closing():
             self._flood -= len(_PIECE)
             self._transport.write(_PIECE)
@@ -78,7 +78,7 @@ class _Endpoint(asyncio.Protocol):
 
 
 async def serve(ports: int, manner: Manner) -> None:
-    """Serves until killed."""
+    """Serve until killed."""
     metrics = exposition(Replica(L4_LLAMA_3_1_8B_FP8), "stand-in", MetricsStyle(padding=_PADDING))
     models = openai_shapes.models(ServedModels(("stand-in",), ("law", "sql")), 16_384, 0)
     answers = _answer(metrics), _answer(models)
@@ -96,9 +96,9 @@ def _answer(body: bytes) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.metrics_endpoints")
-    parser.add_argument("--ports", type=int, default=1, help="how many endpoints")
+    parser.add_argument("--ports", type=int, default=1, help="number of endpoints")
     parser.add_argument("--manner", type=Manner, choices=list(Manner), default=Manner.HEALTHY)
     parsed = parser.parse_args(arguments)
     asyncio.run(serve(parsed.ports, parsed.manner))

@@ -1,1 +1,1 @@
-"""Stand-ins for what cannot run here: vLLM servers over HTTP, and a Kubernetes API server."""
+"""Stand-in vLLM servers: vLLM's HTTP APIs over simulated engines."""

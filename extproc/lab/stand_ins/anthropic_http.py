@@ -1,4 +1,4 @@
-"""Anthropic's paths of one replica."""
+"""The paths of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AnthropicRoutes:
 
 
 def _error_response(refusal: RequestError) -> web.Response:
-    """Answer in Anthropic's shape, but for what vLLM's validation of bodies refuses."""
+    """Return the error in Anthropic's shape; vLLM's body validation keeps OpenAI's shape."""
     if refusal.kind == "Bad Request":
         return error_response(refusal)
     return json_response(anthropic_shapes.error(refusal), refusal.status)

@@ -18,10 +18,10 @@ from extproc.lab.stand_ins.generation_request import (
 from extproc.lab.stand_ins.request_error import RequestError
 
 _BILLING = "x-anthropic-billing-header"
-"""Start of the system block that Claude Code changes with each request; vLLM drops it."""
+"""Start of a system block that Claude Code changes with each request; vLLM drops the block."""
 
 _ROLES = {"ctx": "user", "msg": "user"}
-"""Roles that Claude Code sends beside the documented ones, and their meaning in vLLM."""
+"""Undocumented roles that Claude Code sends, and the roles that vLLM takes them for."""
 
 
 def messages_request(body: bytes) -> GenerationRequest:
@@ -68,7 +68,7 @@ def _prompt(document: Document) -> bytes:
 
 
 def _messages(document: Document) -> Iterator[object]:
-    """Return the messages; those of the system without billing blocks."""
+    """Yield the messages, without the billing blocks of system messages."""
     for message in document["messages"]:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list) and message.get("role") == "system":
@@ -99,6 +99,6 @@ def _renamed(message: Message) -> Message:
 
 
 def _invalid(field: str, problem: str) -> RequestError:
-    """Return what vLLM's validation answers: in OpenAI's shape on Anthropic's paths too."""
+    """Return the error of vLLM's body validation, which has OpenAI's shape on all paths."""
     message = f"1 validation error:\n  body.{field}: {problem}"
     return RequestError(400, "Bad Request", message, f"body.{field}")

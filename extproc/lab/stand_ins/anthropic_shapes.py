@@ -16,19 +16,19 @@ _DELTA = (
 
 
 def error(refusal: RequestError) -> bytes:
-    """The body of a refusal. vLLM keeps the names that its errors have in OpenAI's shape."""
+    """Return the body of an error. vLLM keeps the type names of OpenAI's shape."""
     shape = {"type": refusal.kind, "message": str(refusal)}
     return json.dumps({"type": "error", "error": shape}).encode()
 
 
 def counted(tokens: int) -> bytes:
-    """The body of /v1/messages/count_tokens."""
+    """Return the body of a response to /v1/messages/count_tokens."""
     shape = {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
     return json.dumps(shape).encode()
 
 
 class MessagesResponse:
-    """One answer to /v1/messages: a message with a single block of text."""
+    """A response to /v1/messages: a message with a single block of text."""
 
     def __init__(self, model: str, number: int, prompt_tokens: int) -> None:
         self._prompt_tokens = prompt_tokens
@@ -41,12 +41,12 @@ class MessagesResponse:
         }
 
     def preface(self) -> bytes:
-        """Nothing: vLLM sends its first event with the first token."""
+        """Return nothing: vLLM sends its first event with the first token."""
         return b""
 
     def opening(self) -> bytes:
-        """The message without content, then its block without text."""
-        # What the prefix cache had is not known yet, so nothing is reported of it.
+        """Return the start of the message, then the start of its block."""
+        # The number of cached tokens is not known yet, so usage omits it.
         usage = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         ending = {"stop_reason": None, "stop_sequence": None, "usage": usage}
         message: dict[str, object] = {**self._head, "content": [], **ending}
@@ -54,24 +54,24 @@ class MessagesResponse:
         return _event("message_start", {"message": message}) + _event("content_block_start", block)
 
     def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
-        """One event for each word."""
+        """Return one event for each word."""
         chunks = b"".join(_DELTA + word + b'"}}\n\n' for word in words)
         return chunks + _event("content_block_stop", {"index": 0}) if last else chunks
 
     def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The usage of the whole request, and the end of the stream."""
+        """Return the usage of the whole request and the end of the stream."""
         delta = {"delta": _STOP, "usage": _usage(counts)}
         return _event("message_delta", delta) + _event("message_stop", {})
 
     def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The message, with fields that have no value left out."""
+        """Return the message, without fields that have no value."""
         content = [{"type": "text", "text": text_of(texts[0])}]
         message = {**self._head, "content": content, **_STOP, "usage": _usage(counts)}
         return json.dumps(message).encode()
 
 
 def _usage(counts: TokenCounts) -> dict[str, int]:
-    """The usage object, in which `input_tokens` are those that the cache did not have."""
+    """Return the usage object, whose `input_tokens` exclude cached tokens."""
     return {
         "input_tokens": counts.prompt - counts.cached,
         "output_tokens": counts.completion,

@@ -1,4 +1,4 @@
-"""The asyncio driver of a stand-in engine: gives each step its time and hands out its tokens."""
+"""The asyncio driver of a simulated engine: waits for each step and distributes its tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from extproc.lab.engine.replica import Replica, SimRequest
 from extproc.lab.stand_ins.lora_gauge import LoraGauge
 
 _MAX_LAG_SECONDS = 0.25
-"""How far a schedule may fall behind and still be caught up with; a process that was
-stopped for longer would otherwise pour out tokens when it goes on."""
+"""Longest delay that the driver makes up for. After a longer delay, for example a stopped process,
+it would otherwise generate the missed tokens all at once."""
 
 
 class Generation:
-    """The tokens of one request as they come; for one reader."""
+    """The tokens of one request as the engine generates them, for one reader."""
 
     def __init__(self, request_id: int) -> None:
         self.request_id = request_id
@@ -28,7 +28,7 @@ class Generation:
         self._waiter: asyncio.Future[None] | None = None
 
     async def more(self) -> int:
-        """Waits for tokens not yet taken; how many there are. 0 after the last."""
+        """Wait for new tokens and return their number; 0 after the last one."""
         if self._produced == self._taken and not self.finished:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -37,7 +37,7 @@ class Generation:
         return new
 
     async def all(self) -> None:
-        """Waits for the last token."""
+        """Wait for the last token."""
         while not self.finished:
             await self.more()
 
@@ -49,7 +49,7 @@ class Generation:
 
 
 class EngineTask:
-    """Runs one replica in real time, or `time_scale` times faster."""
+    """Driver of one replica, in real time or `time_scale` times faster."""
 
     def __init__(
         self, replica: Replica, time_scale: float = 1.0, gauge: LoraGauge | None = None
@@ -65,7 +65,7 @@ class EngineTask:
     def submit(
         self, prompt_tokens: int, output_tokens: int, blocks: Sequence[BlockId], adapter: str = ""
     ) -> Generation:
-        """Queues a request. ValueError where the engine can never serve it."""
+        """Queue a request. Raises ValueError if the engine can never serve it."""
         request_id = next(self._ids)
         self.replica.submit(SimRequest(request_id, prompt_tokens, output_tokens, blocks, adapter))
         generation = self._generations[request_id] = Generation(request_id)
@@ -73,13 +73,13 @@ class EngineTask:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Ends a request early; one that is over changes nothing."""
+        """End a request early; do nothing if it has finished."""
         self.replica.abort(generation.request_id)
         if self._generations.pop(generation.request_id, None) is not None:
             self._stamp()
 
     async def load_adapter(self, adapter: str) -> None:
-        """Loads an adapter between two steps; over when that is done."""
+        """Load an adapter between two steps, and return once it is loaded."""
         self.replica.load_adapter(adapter)
         loaded = asyncio.get_running_loop().create_future()
         self._loads.append(loaded)
@@ -87,17 +87,17 @@ class EngineTask:
         await loaded
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Run steps whenever there are requests, until cancelled."""
         while True:
             await self._submitted.wait()
             self._submitted.clear()
             await self._work()
 
     async def _work(self) -> None:
-        """Steps until the replica is idle.
+        """Run steps until the replica is idle.
 
-        Each step ends at a deadline counted from the one before, not from now: the
-        loop is shared with all replicas, and its small delays must not add up.
+        The deadline of a step counts from the previous deadline, not from now: all replicas share
+        the event loop, and its small delays must not add up.
         """
         now = asyncio.get_running_loop().time
         deadline = now()
@@ -107,7 +107,7 @@ class EngineTask:
             await asyncio.sleep(max(0.0, deadline - now()))
             self._finish_step()
             for load in loads:
-                if not load.done():  # done: its client has gone
+                if not load.done():  # cancelled if its client has disconnected
                     load.set_result(None)
 
     def _finish_step(self) -> None:
@@ -120,7 +120,7 @@ class EngineTask:
         for request_id in finished:
             del self._generations[request_id]
         if tokens.request_ids or self.replica.running:
-            self._stamp()  # but not where an idle engine has only loaded an adapter
+            self._stamp()  # not if an idle engine only loaded an adapter
 
     def _stamp(self) -> None:
         if self.gauge is not None:

@@ -1,4 +1,4 @@
-"""Requests to generate text: from a body to the engine, and from its tokens to a response."""
+"""Generation requests: from the request to the engine, and from its tokens to a response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-cont
 
 @dataclass(frozen=True)
 class Run:
-    """A request on the engine: a generation and its text for each prompt."""
+    """A request in the engine: one generation and one text for each prompt."""
 
     model: str
     wanted: GenerationRequest
@@ -35,20 +35,20 @@ class Run:
     prompt_tokens: int
 
     async def all(self) -> None:
-        """Waits for the last token."""
+        """Wait for the last token."""
         for generation in self.generations:
             await generation.all()
 
     @property
     def counts(self) -> TokenCounts:
-        """Tokens of all prompts together."""
+        """Tokens of all prompts and choices together."""
         completion = len(self.texts) * self.wanted.max_tokens
         cached = sum(generation.cached_tokens for generation in self.generations)
         return TokenCounts(self.prompt_tokens, completion, cached)
 
 
 class Generations:
-    """Generations of one replica."""
+    """The generations of one replica."""
 
     def __init__(self, engine: EngineTask, models: ServedModels, max_model_len: int) -> None:
         self._engine = engine
@@ -57,13 +57,13 @@ class Generations:
         self._numbers = count(1)
 
     def model_of(self, wanted: GenerationRequest) -> str:
-        """The name that a request is answered under. Raises RequestError for an unknown model."""
+        """Return the model name for the response. Raises RequestError for an unknown model."""
         model = wanted.model or self._models.name
         self._models.adapter_of(model)
         return model
 
     def start(self, wanted: GenerationRequest) -> Run:
-        """Hands a request to the engine. Raises RequestError."""
+        """Submit a request to the engine. Raises RequestError."""
         model = self.model_of(wanted)
         adapter = self._models.adapter_of(model)
         prompt_tokens = self._checked(wanted)
@@ -83,7 +83,7 @@ class Generations:
         return run
 
     def abort(self, run: Run) -> None:
-        """Ends a run early; one that is over changes nothing."""
+        """End a run early; do nothing if it has finished."""
         for generation in run.generations:
             self._engine.abort(generation)
 
@@ -95,11 +95,14 @@ class Generations:
         headers: Mapping[str, str],
         report: Callable[[web.Request], Mapping[str, str]] = lambda _: {},
     ) -> web.StreamResponse:
-        """Sends a run's response; `headers` and `report` go with a stream and a whole one."""
+        """Send the response of a run.
+
+        `headers` are added to a stream, the headers of `report` to a response without streaming.
+        """
         try:
             if run.wanted.stream:
                 response = web.StreamResponse(headers={**_EVENT_STREAM, **headers})
-                # The headers go out before there is any token, as vLLM's do.
+                # As in vLLM, the headers are sent before the first token.
                 await response.prepare(request)
                 await _stream(response, run, shape)
                 return response
@@ -108,15 +111,15 @@ class Generations:
             whole.headers.update(report(request))
             return whole
         finally:
-            # Also when the handler is cancelled, because the client has gone.
+            # The handler is cancelled if the client disconnects.
             self.abort(run)
 
     def load_report(self, request: web.Request) -> Mapping[str, str]:
-        """The load in a header, as vLLM adds it to whole completions that ask for it."""
+        """Return the load report header that vLLM adds to completions on request."""
         return orca.report(request.headers, self._engine.replica)
 
     def _checked(self, wanted: GenerationRequest) -> int:
-        """Tokens of all prompts. Raises BadRequest where one is too long."""
+        """Return the tokens of all prompts. Raises BadRequest if one is too long."""
         lengths = [tokens.count(prompt) for prompt in wanted.prompts]
         if max(lengths) + wanted.max_tokens > self._max_model_len:
             raise BadRequest(
@@ -128,7 +131,7 @@ class Generations:
 
 
 async def _stream(response: web.StreamResponse, run: Run, shape: ResponseShape) -> None:
-    """Writes a chunk for each token as its step ends; for several, where the client is slow."""
+    """Write the chunks of each token when its step ends; to a slow client, several at once."""
     if preface := shape.preface():
         await response.write(preface)
     for index, (generation, words) in enumerate(zip(run.generations, run.texts, strict=True)):
@@ -136,7 +139,7 @@ async def _stream(response: web.StreamResponse, run: Run, shape: ResponseShape) 
         while new := await generation.more():
             until = sent + new
             last = until == run.wanted.max_tokens
-            # In the order of sending: events may be numbered as they are made.
+            # The order matters: a response may number its events as it creates them.
             chunks = b"" if sent or index else shape.opening()
             chunks += shape.token_chunks(words[sent:until], last, index)
             if last and index == len(run.texts) - 1:
@@ -146,7 +149,7 @@ async def _stream(response: web.StreamResponse, run: Run, shape: ResponseShape) 
 
 
 def _separated(adapter: str, salt: str) -> int:
-    """What separates the blocks of an adapter and a salt from those of others."""
+    """Return a seed that separates the blocks of an adapter and a salt from all others."""
     if not adapter and not salt:
         return 0
     name = f"{adapter}\0{salt}" if salt else adapter

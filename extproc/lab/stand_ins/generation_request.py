@@ -1,4 +1,4 @@
-"""Requests that generate text: the fields that all of vLLM's APIs share, and how they are read."""
+"""Generation requests: the fields that all of vLLM's APIs share, and their parsing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from extproc.lab.stand_ins.request_error import RequestError
 
 DEFAULT_MAX_TOKENS = 16
-"""Length of an answer whose request sets no limit; OpenAI's default for completions."""
+"""Output tokens of a request without a limit; OpenAI's default for completions."""
 
 Document = Mapping[str, Any]
 Message = tuple[str, str]
@@ -19,7 +19,7 @@ Message = tuple[str, str]
 
 
 class BadRequest(RequestError):
-    """A refusal with status 400; the message is for the client."""
+    """An error with status 400."""
 
     def __init__(self, message: str) -> None:
         super().__init__(400, "BadRequestError", message)
@@ -27,7 +27,7 @@ class BadRequest(RequestError):
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request to generate, from any API."""
+    """A generation request, from any API."""
 
     model: str | None
     prompt: bytes
@@ -36,16 +36,16 @@ class GenerationRequest:
     max_tokens: int
     stream: bool
     include_usage: bool = False
-    """Ends an OpenAI stream with a chunk of usage."""
+    """True to end an OpenAI stream with a usage chunk."""
 
     more_prompts: tuple[bytes, ...] = ()
     """Further prompts of a completion; each has a choice of its own."""
 
     salt: str = ""
-    """vLLM's `cache_salt`: equal prompts with different salts share no blocks."""
+    """The value of `cache_salt`: equal prompts with different salts share no blocks."""
 
     limited: bool = True
-    """The request itself sets `max_tokens`; else the model is taken to stop there."""
+    """True if the request sets `max_tokens`; otherwise the finish reason is a stop of the model."""
 
     @property
     def prompts(self) -> tuple[bytes, ...]:
@@ -85,7 +85,7 @@ def limit_of(document: Document, *fields: str) -> int | None:
 
 
 def salt_of(document: Document) -> str:
-    """Return `cache_salt`, empty where there is none. Raises BadRequest."""
+    """Return `cache_salt`, or an empty string without one. Raises BadRequest."""
     salt = document.get("cache_salt")
     if salt is None:
         return ""
@@ -95,20 +95,20 @@ def salt_of(document: Document) -> str:
 
 
 def message_of(message: object) -> Message:
-    """Return role and text of a chat message. Raises BadRequest."""
+    """Return the role and the text of a chat message. Raises BadRequest."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise BadRequest("messages: each must be an object with a role")
     return message["role"], text_of(message.get("content"))
 
 
 def text_of(content: object) -> str:
-    """Return the text of a content. Raises BadRequest.
+    """Return the text of a message's content. Raises BadRequest.
 
-    Images and audio become a short text with a hash of their data, as vLLM's blocks carry a
-    hash of theirs: two images never share blocks.
+    Images and audio become a short text with a hash of their data. vLLM also hashes them into the
+    block ids, so that different images share no blocks.
     """
     if content is None:
-        return ""  # an assistant that called tools
+        return ""  # the content of a message with tool calls
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

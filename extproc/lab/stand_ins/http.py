@@ -1,4 +1,4 @@
-"""The HTTP side of one stand-in replica: vLLM's paths, answered from a simulated engine."""
+"""The HTTP server of one stand-in replica: vLLM's paths over a simulated engine."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from extproc.lab.stand_ins.served_models import ServedModels
 from extproc.lab.stand_ins.vllm_metrics import MetricsStyle
 
 MAX_MODEL_LEN = 16_384
-"""The longest prompt and output together, in tokens, by default; the published runs' value."""
+"""Default for the most tokens of prompt and output together; the value of the published runs."""
 
 MAX_BODY_BYTES = 256 * 2**20
 
 BODY_BYTES = "x-stand-in-body-bytes"
 BODY_MD5 = "x-stand-in-body-md5"
 PORT = "x-stand-in-port"
-"""Headers of every answer to a POST: how much of which body arrived where. The last of them
-comes with every answer."""
+"""Response headers: the size and the hash of the received body, and the port of the replica.
+Responses to other methods than POST have only the port."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -60,7 +60,7 @@ class StandIn:
         self._started = int(time.time())
 
     def app(self) -> web.Application:
-        """The routes."""
+        """Return the application with all routes."""
         app = web.Application(middlewares=[self._receive], client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._complete)
@@ -79,7 +79,7 @@ class StandIn:
 
     @web.middleware
     async def _receive(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """TokenCounts a POST from its headers to the end of its answer."""
+        """Count a POST from its headers to the end of its response."""
         if request.method != "POST":
             response = await handler(request)
             response.headers[PORT] = str(self.port)
@@ -88,11 +88,11 @@ class StandIn:
             try:
                 return await self._answer(request, handler)
             except ConnectionResetError:
-                # The client has gone: no fault of this server, so nothing to be logged.
+                # The client has disconnected. Cancel, so that aiohttp does not log an error.
                 raise asyncio.CancelledError from None
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Sends the answer, and not aiohttp does, so that the count holds until it is out."""
+        """Send the response here instead of in aiohttp, so that the count lasts until its end."""
         body = await request.read()
         response = await handler(request)
         if not response.prepared:
@@ -125,7 +125,7 @@ class StandIn:
             return error_response(refusal)
         options = run.wanted.include_usage, run.wanted.limited
         shape = CompletionResponse(chat, run.model, run.number, run.created, *options)
-        # vLLM's other APIs, its streams and its refusals carry no report.
+        # vLLM adds no load report in its other APIs, in streams and in errors.
         report = generating.load_report
         return await generating.respond(request, run, shape, self._diagnostics(body), report)
 
@@ -160,9 +160,9 @@ class StandIn:
 
 
 def _is_of_an_operator(path: str) -> bool:
-    """Whether a POST is not a request that a router sends on, and so would blur the counts.
+    """Return True for a POST that no router forwards, which is not counted.
 
-    What is asked of the stand-in itself, and what loads adapters; vLLM's /load leaves
-    the latter out as well.
+    These are requests to control the stand-in and to load adapters. vLLM's /load does not count
+    the latter either.
     """
     return path.startswith("/stand-in/") or path in (lora_http.LOAD, lora_http.UNLOAD)

@@ -1,12 +1,12 @@
-"""vLLM's gauge of adapters in use: a series for each set of labels there ever was.
+"""vLLM's gauge of adapters in use, `vllm:lora_requests_info`.
 
-The labels say which adapters requests run with, the value says when that was last so. An old
-set of labels is never taken back, so the series with the largest value is the one that counts.
-It is of requests: an adapter that is loaded and that nobody uses is not listed.
+The labels of a series list the adapters of current requests, and its value is the time at which
+this was last true. vLLM never removes a series, so only the one with the largest value is current.
+An adapter that is loaded but has no requests is not listed.
 
-What the labels list depends on the release. Older ones tell adapters with running requests from
-those with waiting ones. In 0.32 both labels list the same, the adapters of requests that have a
-token: one whose requests all wait for their first token is in neither.
+The labels depend on the release. Older releases separate the adapters of running requests from
+those of waiting requests. In 0.32 both labels are equal: they list the adapters of requests that
+have at least one token.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import NamedTuple
 from extproc.lab.engine.replica import Replica
 
 STALE_SERIES = 20
-"""How many are kept beside the current one. vLLM keeps all; a stand-in may run for days, too."""
+"""Old series that the stand-in keeps. vLLM keeps all of them; the limit bounds the memory."""
 
 
 class LoraLabels(NamedTuple):
-    """Names of adapters, joined by commas, in no order to rely on."""
+    """Names of adapters, separated by commas, in any order."""
 
     running: str
     waiting: str
 
 
 class LoraGauge:
-    """Of one engine. `told_apart`: running from waiting, as in older releases."""
+    """The gauge of one engine; `separate` for the labels of older releases."""
 
-    def __init__(self, replica: Replica, told_apart: bool = False) -> None:
+    def __init__(self, replica: Replica, separate: bool = False) -> None:
         self._replica = replica
-        self._told_apart = told_apart
+        self._separate = separate
         self._series: dict[LoraLabels, float] = {}
 
     @property
     def series(self) -> Mapping[LoraLabels, float]:
-        """Unix time by labels, in the order in which the labels were there first."""
+        """Unix time of each set of labels, in the order of their first appearance."""
         return self._series
 
     def stamp(self, now: float) -> None:
-        """Takes down what the replica has now; for the end of each of its steps."""
+        """Record the current adapters of the replica; called at the end of each step."""
         self._series[self._labels()] = now
         if len(self._series) > STALE_SERIES + 1:
             del self._series[min(self._series, key=self._series.__getitem__)]
 
     def _labels(self) -> LoraLabels:
-        if self._told_apart:
+        if self._separate:
             running, waiting = self._replica.running_adapters, self._replica.waiting_adapters
             return LoraLabels(_joined(running), _joined(waiting))
         answering = _joined(self._replica.answering_adapters)

@@ -1,6 +1,6 @@
-"""vLLM's paths to load and unload adapters while it runs.
+"""vLLM's paths to load and unload adapters at run time.
 
-A real one has them only with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a stand-in whenever LoRA is on.
+A real vLLM has them only with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, a stand-in whenever LoRA is on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ UNLOAD = "/v1/unload_lora_adapter"
 
 
 class LoraRoutes:
-    """Of one replica."""
+    """The routes of one replica."""
 
     def __init__(self, models: ServedModels, engine: EngineTask) -> None:
         self._models = models
         self._engine = engine
 
     def add_to(self, app: web.Application) -> None:
-        """Both are there without LoRA too: any other path of a stand-in is answered with 200."""
+        """Add the routes. Without LoRA they answer 404, because other paths answer 200."""
         on = self._engine.replica.profile.max_loras > 0
         app.router.add_post(LOAD, self._load if on else _not_found)
         app.router.add_post(UNLOAD, self._unload if on else _not_found)
@@ -39,13 +39,13 @@ class LoraRoutes:
             self._models.check_new(name, path, document.get("load_inplace") is True)
         except RequestError as refusal:
             return error_response(refusal)
-        # Before it is served: the first request for it finds it loaded.
+        # Load the adapter before it is served, so that its first request finds it loaded.
         await self._engine.load_adapter(name)
         self._models.add(name, path)
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def _unload(self, request: web.Request) -> web.Response:
-        """The engine is not told, as in vLLM: the weights stay until others need the room."""
+        """Stop serving an adapter. As in vLLM, its weights stay until others need the room."""
         try:
             name = _text(_document(await request.read()), "lora_name")
             self._models.remove(name)
@@ -55,7 +55,7 @@ class LoraRoutes:
 
 
 async def _not_found(_: web.Request) -> web.Response:
-    """In FastAPI's shape: it is not vLLM that refuses."""
+    """Answer 404 in the shape of FastAPI, which handles unknown paths of a real vLLM."""
     return web.json_response({"detail": "Not Found"}, status=404)
 
 

@@ -16,7 +16,7 @@ from extproc.lab.stand_ins.generation_request import (
 )
 
 MOST_PROMPTS = 1_000
-"""Prompts of one completion, at most."""
+"""Most prompts of one completion."""
 
 
 def chat_request(body: bytes) -> GenerationRequest:
@@ -42,7 +42,7 @@ def chat_prompt(document: Document) -> bytes:
 def completion_prompts(document: Document, field: str = "prompt") -> tuple[bytes, ...]:
     """Return the tokens of each prompt. Raises BadRequest.
 
-    A field holds a string, strings, token ids, or lists of token ids.
+    The field is a string, a list of strings, a list of token ids, or a list of such lists.
     """
     value = document.get(field)
     prompts = [value]

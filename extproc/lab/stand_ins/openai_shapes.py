@@ -12,7 +12,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, object]:
-    """The usage object."""
+    """Return the usage object."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -22,13 +22,13 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dic
 
 
 def error(status: int, kind: str, message: str, param: str | None = None) -> bytes:
-    """The body of a refusal."""
+    """Return the body of an error."""
     shape = {"message": message, "type": kind, "param": param, "code": status}
     return json.dumps({"error": shape}).encode()
 
 
 def models(served: ServedModels, max_model_len: int, created: int) -> bytes:
-    """The body of GET /v1/models: the names of the base model, then the adapters."""
+    """Return the body of GET /v1/models: the names of the base model, then the adapters."""
     root = served.name
     cards = [_card(name, root, None, max_model_len, created) for name in served.bases]
     cards += [_card(name, path, root, None, created) for name, path in served.adapters.items()]
@@ -38,7 +38,7 @@ def models(served: ServedModels, max_model_len: int, created: int) -> bytes:
 def _card(
     name: str, root: str, parent: str | None, max_model_len: int | None, created: int
 ) -> dict[str, object]:
-    """A model's entry. An adapter's has its path as `root` and no length, as in vLLM."""
+    """Return a model's entry. As in vLLM, an adapter has its path as `root` and no length."""
     return {
         "id": name,
         "object": "model",
@@ -52,10 +52,10 @@ def _card(
 
 
 class CompletionResponse:
-    """One answer to /v1/chat/completions (`chat`) or /v1/completions.
+    """A response to /v1/chat/completions (`chat`) or /v1/completions.
 
-    Chunks are put together from parts encoded once per request: a chunk per token
-    of every stream is all that a stand-in does under load.
+    It encodes the constant parts of its chunks once: under load, a stand-in spends nearly all its
+    time on chunks.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CompletionResponse:
         include_usage: bool = False,
         limited: bool = True,
     ) -> None:
-        """`limited`: a chat ends at the limit that its request sets; else the model stops."""
+        """Encode the parts of chunks. `limited` if the request sets the limit of the output."""
         self._finish = "length" if limited or not chat else "stop"
         self._chat = chat
         self._include_usage = include_usage
@@ -84,44 +84,44 @@ class CompletionResponse:
         self._after = b'"}' if chat else b'"'
 
     def preface(self) -> bytes:
-        """Nothing: vLLM sends its first chunk with the first token."""
+        """Return nothing: vLLM sends its first chunk with the first token."""
         return b""
 
     def opening(self) -> bytes:
-        """The chunk before the first token: a chat's role, nothing else."""
+        """Return the chunk with the role of a chat's message, or nothing for a completion."""
         if not self._chat:
             return b""
         choice = b'{"index": 0, "delta": {"role": "assistant", "content": ""}, '
         return self._chunk_head + b', "choices": [' + choice + b'"finish_reason": null}]}\n\n'
 
     def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
-        """One chunk for each word of a choice; `last`: the end."""
+        """Return one chunk for each word of a choice; `last` if the choice ends with them."""
         before = self._index + str(index).encode() + self._before
         middle = self._after + b', "finish_reason": '
-        goes_on = middle + b"null}]}\n\n"
-        chunks = [before + word + goes_on for word in words]
+        end = middle + b"null}]}\n\n"
+        chunks = [before + word + end for word in words]
         if last and chunks:
             finish = self._finish.encode()
-            chunks[-1] = chunks[-1].removesuffix(goes_on) + middle + b'"%s"}]}\n\n' % finish
+            chunks[-1] = chunks[-1].removesuffix(end) + middle + b'"%s"}]}\n\n' % finish
         return b"".join(chunks)
 
     def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The chunk with usage, where the request asks for it, and the end of the stream."""
+        """Return the usage chunk, if the request wants it, and the end of the stream."""
         if not self._include_usage:
             return DONE
         tokens = json.dumps(usage(counts.prompt, counts.completion, counts.cached)).encode()
         return self._chunk_head + b', "choices": [], "usage": ' + tokens + b"}\n\n" + DONE
 
     def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The answer that is not streamed: a choice for each text."""
+        """Return the body of a response without streaming: a choice for each text."""
         choices = [self._choice(index, text_of(words)) for index, words in enumerate(texts)]
         tokens = usage(counts.prompt, counts.completion, counts.cached)
         return json.dumps({**self._head, "choices": choices, "usage": tokens}).encode()
 
     def _choice(self, index: int, text: str) -> dict[str, object]:
-        said: dict[str, object] = {"text": text}
+        content: dict[str, object] = {"text": text}
         if self._chat:
             message = {"role": "assistant", "content": text}
-            said = {"message": {**message, "refusal": None, "tool_calls": []}}
+            content = {"message": {**message, "refusal": None, "tool_calls": []}}
         end = {"logprobs": None, "finish_reason": self._finish, "stop_reason": None}
-        return {"index": index, **said, **end}
+        return {"index": index, **content, **end}

@@ -1,4 +1,4 @@
-"""The load report in a header of an answer, as vLLM gives it to those who ask for it (ORCA)."""
+"""The load report that vLLM adds to a response header on request (ORCA)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from extproc.lab.engine.replica import Replica
 
 REQUEST_HEADER = "endpoint-load-metrics-format"
-"""TEXT or JSON, in any case."""
+"""Request header with the format: TEXT or JSON, in upper or lower case."""
 
 HEADER = "endpoint-load-metrics"
 
 
 def report(wanted: Mapping[str, str], replica: Replica) -> dict[str, str]:
-    """The header to add for a request's headers; none for a format that is not known."""
+    """Return the header to add for a request's headers; none if the format is unknown."""
     metrics = {
         "num_requests_waiting": float(replica.waiting),
         "kv_cache_usage_perc": replica.kv_usage,

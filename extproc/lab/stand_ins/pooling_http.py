@@ -1,6 +1,6 @@
-"""Paths of one replica whose requests generate no text: embeddings, scores, tokens, audio.
+"""The paths of APIs that generate no text: embeddings, scores, tokens and audio.
 
-They cost the simulated engine nothing, however long a request is, and no length is error_response.
+Their requests take no time of the simulated engine, and their length has no limit.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ENCODINGS = ("float", "base64")
 _MOST_DIMENSIONS = 4_096
 _PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"))
-"""Names that vLLM takes for the two sides of a score."""
+"""Pairs of field names that vLLM accepts for the two sides of a score."""
 
 
 class PoolingRoutes:
-    """The APIs without generation of one replica."""
+    """The APIs of one replica that generate no text."""
 
     def __init__(self, models: ServedModels, max_model_len: int) -> None:
         self._models = models
@@ -133,17 +133,17 @@ class PoolingRoutes:
 
 
 async def _transcribe(request: web.Request) -> web.StreamResponse:
-    """Answer a form with audio; the text depends on its bytes, which are not decoded."""
+    """Answer a form with audio. The text depends on the bytes of the form, which is not parsed."""
     text = b"".join(tokens.answer(await request.read(), 8)).decode()
     return json_document({"text": text, "usage": {"type": "duration", "seconds": 1}})
 
 
 def _inputs(document: Document) -> Sequence[bytes]:
-    """Return the tokens of each input: a text, texts, token ids, lists of those, or a chat."""
+    """Return the tokens of each input: one or several texts or lists of token ids, or a chat."""
     if "messages" in document:
         return [chat_prompt(document)]
     if document.get("input") == "":
-        return [b""]  # a real tokenizer adds a token of its own
+        return [b""]  # vLLM accepts it, because a real tokenizer adds a start token
     return completion_prompts(document, "input")
 
 

@@ -13,16 +13,16 @@ import xxhash
 from extproc.lab.stand_ins import tokens
 
 DIMENSIONS = 64
-"""Length of an embedding whose request does not set it."""
+"""Default length of an embedding."""
 
 _READ_TOKENS = 1_024
-"""Tokens of a text that its embedding depends on; longer texts cost no more."""
+"""Tokens that an embedding depends on; the limit bounds the time for long texts."""
 
 Vector = list[float]
 
 
 def embedding(text: bytes, dimensions: int = DIMENSIONS) -> Vector:
-    """Return a unit vector that depends on a text's tokens: equal texts have equal ones."""
+    """Return a unit vector that depends only on the tokens of a text."""
     vector = [0.0] * dimensions
     read = text[: _READ_TOKENS * tokens.TOKEN_BYTES]
     for start in range(0, len(read), tokens.TOKEN_BYTES):
@@ -41,7 +41,7 @@ def similarity(one: bytes, other: bytes) -> float:
 def embeddings(
     head: dict[str, object], vectors: Sequence[Vector], encoding: str, prompt_tokens: int
 ) -> bytes:
-    """The body of /v1/embeddings; `encoding` is "float" or "base64" (32-bit little-endian)."""
+    """Return the body of /v1/embeddings; `encoding` is "float" or "base64" (32-bit floats)."""
     data = [
         {"index": index, "object": "embedding", "embedding": _encoded(vector, encoding)}
         for index, vector in enumerate(vectors)
@@ -50,7 +50,7 @@ def embeddings(
 
 
 def pooled(head: dict[str, object], vectors: Sequence[Vector], prompt_tokens: int) -> bytes:
-    """The body of /pooling."""
+    """Return the body of /pooling."""
     data = [
         {"index": index, "object": "pooling", "data": vector}
         for index, vector in enumerate(vectors)
@@ -59,7 +59,7 @@ def pooled(head: dict[str, object], vectors: Sequence[Vector], prompt_tokens: in
 
 
 def scores(head: dict[str, object], values: Sequence[float], prompt_tokens: int) -> bytes:
-    """The body of /v1/score."""
+    """Return the body of /v1/score."""
     data = [
         {"index": index, "object": "score", "score": value} for index, value in enumerate(values)
     ]
@@ -67,7 +67,7 @@ def scores(head: dict[str, object], values: Sequence[float], prompt_tokens: int)
 
 
 def classified(head: dict[str, object], texts: Sequence[bytes], prompt_tokens: int) -> bytes:
-    """The body of /classify, over two classes."""
+    """Return the body of /classify, with two classes."""
     probabilities = [xxhash.xxh32_intdigest(text) / 2**32 for text in texts]
     data = [
         {
@@ -88,7 +88,7 @@ def reranked(
     top_n: int,
     prompt_tokens: int,
 ) -> bytes:
-    """The body of /v1/rerank: the best `top_n` documents, 0 for all, best first."""
+    """Return the body of /v1/rerank: the best `top_n` documents (0 for all), best first."""
     results = [
         {"index": index, "document": {"text": text, "multi_modal": None}, "relevance_score": value}
         for index, (text, value) in enumerate(zip(documents, values, strict=True))
@@ -100,14 +100,14 @@ def reranked(
 
 
 def tokenized(prompt: bytes, max_model_len: int) -> bytes:
-    """The body of /tokenize: each token as the number of its four bytes."""
+    """Return the body of /tokenize. The id of a token is the number that its four bytes encode."""
     ids = [number for (number,) in struct.iter_unpack(">I", prompt)]
     shape = {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
     return json.dumps(shape).encode()
 
 
 def detokenized(prompt: bytes) -> bytes:
-    """The body of /detokenize."""
+    """Return the body of /detokenize."""
     return json.dumps({"prompt": prompt.rstrip(b"\0").decode("utf-8", "replace")}).encode()
 
 

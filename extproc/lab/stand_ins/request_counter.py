@@ -1,4 +1,4 @@
-"""How many requests a stand-in holds and held: the truth to compare a router's counts with."""
+"""The true numbers of requests at a stand-in, to compare a router's counts with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 class RequestCounter:
-    """At any moment total = in_flight + aborted + completed."""
+    """Counts of requests in flight, aborted and completed; `total` is their sum."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -18,9 +18,9 @@ class RequestCounter:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """TokenCounts one request, from here to the end of the block.
+        """Count one request during a `with` block.
 
-        Leaving it by an exception other than an HTTP answer means that the client has gone.
+        An exception other than an HTTP response means that the client has disconnected.
         """
         self.in_flight += 1
         try:
@@ -37,7 +37,7 @@ class RequestCounter:
             self.in_flight -= 1
 
     def counts(self) -> dict[str, int]:
-        """All four numbers."""
+        """Return all four numbers."""
         total = self.in_flight + self.aborted + self.completed
         return {
             "in_flight": self.in_flight,
@@ -47,6 +47,6 @@ class RequestCounter:
         }
 
     def reset(self) -> None:
-        """Forgets what is over."""
+        """Reset the counts of requests that have ended."""
         self.aborted = 0
         self.completed = 0

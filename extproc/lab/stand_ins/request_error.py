@@ -1,10 +1,10 @@
-"""Requests that a stand-in refuses, in vLLM's words."""
+"""Errors of requests, with vLLM's messages."""
 
 from __future__ import annotations
 
 
 class RequestError(Exception):
-    """The message is for the client; `kind` and `param` are of OpenAI's error shape."""
+    """An error response to a request; `kind` and `param` are fields of OpenAI's error shape."""
 
     def __init__(self, status: int, kind: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The interface between a simulated generation and the API it is reported in."""
+"""The interface between a simulated generation and the API that returns it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Words = Sequence[bytes]
-"""Tokens of an answer, one word each; they need no escaping in JSON."""
+"""Tokens of a generated text, one word each; they need no escaping in JSON."""
 
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of a whole request."""
+    """Numbers of tokens of a request."""
 
     prompt: int
     completion: int
     cached: int
-    """Prompt tokens that the prefix cache had."""
+    """Prompt tokens found in the prefix cache."""
 
 
 class ResponseShape(Protocol):
-    """One response in the format of an API. A stream is preface, opening, chunks, closing."""
+    """One response in the format of an API. A stream has preface, opening, chunks and closing."""
 
     def preface(self) -> bytes:
         """Return the events that the server sends before it computes anything."""
 
     def opening(self) -> bytes:
-        """Return the events that come with the first token, before it."""
+        """Return the events that the server sends with the first token, before its chunk."""
 
     def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
-        """Return the events of these tokens of a choice; `last`: no more follow."""
+        """Return the events of these tokens of a choice; `last` if no more tokens follow."""
 
     def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """Return the events after the last token; `texts` are the whole choices."""
+        """Return the events after the last token; `texts` are the complete choices."""
 
     def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """Return the body of a response that is not streamed."""
+        """Return the body of a response without streaming."""
 
 
 def text_of(words: Words) -> str:
-    """Return the text that these tokens make."""
+    """Return the text of these tokens."""
     return b"".join(words).decode()

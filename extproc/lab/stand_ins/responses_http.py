@@ -1,7 +1,7 @@
-"""Paths of OpenAI's Responses API of one replica, which keeps the responses that it made.
+"""The paths of OpenAI's Responses API, which stores the responses of its replica.
 
-A real vLLM keeps them only with VLLM_ENABLE_RESPONSES_API_STORE=1, a stand-in always. Another
-replica does not have them: the client gets 404 there.
+A real vLLM stores them only with VLLM_ENABLE_RESPONSES_API_STORE=1, a stand-in always. Other
+replicas do not have them and answer 404.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from extproc.lab.stand_ins.responses_shapes import ResponsesResponse, finished, 
 RESPONSES = "/v1/responses"
 
 MOST_KEPT = 1_000
-"""Responses that a stand-in keeps; the oldest goes first."""
+"""Most stored responses; the oldest one is dropped first."""
 
 
 class ResponsesRoutes:
@@ -37,7 +37,7 @@ class ResponsesRoutes:
         self._responses: dict[str, dict[str, Any]] = {}
         self._conversations: dict[str, Sequence[Message]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
-        """Background responses that are not finished."""
+        """Tasks of unfinished background responses, by response id."""
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -90,7 +90,7 @@ class ResponsesRoutes:
         return json_document(document)
 
     def _wanted(self, document: Document) -> ResponsesRequest:
-        """Read a request, with the conversation that it continues. Raises RequestError."""
+        """Parse a request and add the conversation that it continues. Raises RequestError."""
         earlier: Sequence[Message] = ()
         previous = document.get("previous_response_id")
         if previous is not None:
@@ -113,7 +113,7 @@ class ResponsesRoutes:
             del self._responses[oldest], self._conversations[oldest]
 
     async def _work(self, wanted: ResponsesRequest, run: Run, begun: dict[str, Any]) -> None:
-        """Finish a background response; being cancelled ends its generation."""
+        """Finish a background response; a cancellation ends its generation."""
         begun["status"] = "in_progress"
         try:
             await run.all()

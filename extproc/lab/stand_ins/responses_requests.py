@@ -20,7 +20,7 @@ from extproc.lab.stand_ins.generation_request import (
 )
 
 _OUTPUTS = ("arguments", "output", "summary")
-"""Fields with the content of items that are no messages: calls, their results, reasoning."""
+"""Content fields of items other than messages: calls, their results and reasoning."""
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,29 @@ class ResponsesRequest:
     """The body."""
 
     conversation: Sequence[Message]
-    """All messages up to this request, those of earlier responses among them."""
+    """All messages up to this request, including those of earlier responses."""
 
     generation: GenerationRequest
 
     @property
     def store(self) -> bool:
-        """The response can be retrieved later."""
+        """True if the response can be retrieved later."""
         return self.document.get("store") is not False
 
     @property
     def response_id(self) -> str:
-        """The id that the client chose for the response; empty where it chose none."""
+        """The response id that the client chose; empty without one."""
         chosen = self.document.get("request_id")
         return chosen if isinstance(chosen, str) else ""
 
     @property
     def background(self) -> bool:
-        """The client wants an answer at once, and retrieves the response later."""
+        """True if the client retrieves the response later instead of waiting for it."""
         return self.document.get("background") is True
 
 
 def responses_request(document: Document, earlier: Sequence[Message]) -> ResponsesRequest:
-    """Read a body of /v1/responses; `earlier` is the conversation it continues.
+    """Parse a body of /v1/responses, which continues the conversation `earlier`.
 
     Raises BadRequest.
     """

@@ -40,7 +40,7 @@ _EMPTY: dict[str, object] = {
     "input_messages": None,
     "output_messages": None,
 }
-"""A response with vLLM's defaults, in vLLM's order; routers look for `usage` near the end."""
+"""A response with vLLM's defaults, in vLLM's order: `usage` is near the end."""
 
 _ECHOED = (
     "instructions",
@@ -65,7 +65,7 @@ _ECHOED = (
 def response(
     response_id: str, model: str, created: int, request: ResponsesRequest, status: str
 ) -> dict[str, Any]:
-    """A response without output."""
+    """Return a response without output."""
     asked = request.document
     return {
         **_EMPTY,
@@ -81,7 +81,7 @@ def response(
 def finished(
     begun: Mapping[str, Any], request: ResponsesRequest, words: Words, counts: TokenCounts
 ) -> dict[str, Any]:
-    """The response with its output. A length limit of the request's own makes it incomplete."""
+    """Return the response with its output; it is incomplete if the request set a limit."""
     ending: dict[str, Any] = {"status": "completed"}
     if request.generation.limited:
         reason = {"reason": "max_output_tokens"}
@@ -91,7 +91,7 @@ def finished(
 
 
 def _message(response_id: str, text: str | None, status: str) -> dict[str, Any]:
-    """The single item of an output; without text: no content yet."""
+    """Return the only item of the output; without content if `text` is None."""
     return {
         "id": f"msg_{response_id.removeprefix('resp_')}",
         "content": [] if text is None else [_part(text)],
@@ -125,7 +125,7 @@ def _usage(counts: TokenCounts) -> dict[str, Any]:
 
 
 class ResponsesResponse:
-    """One answer to /v1/responses: a response with a single message."""
+    """A response to /v1/responses with a single message."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ResponsesResponse:
         request: ResponsesRequest,
         keep: Callable[[dict[str, Any], str], None],
     ) -> None:
-        """`keep` is called with the finished response and its text."""
+        """Prepare the events; `keep` is called with the finished response and its text."""
         self._begun = begun
         self._request = request
         self._keep = keep
@@ -143,12 +143,12 @@ class ResponsesResponse:
         self._item = item
 
     def preface(self) -> bytes:
-        """The response without output, twice."""
+        """Return two events with the response without output."""
         begun = {"response": self._begun}
         return self._event("response.created", begun) + self._event("response.in_progress", begun)
 
     def opening(self) -> bytes:
-        """The item without content, and its part without text."""
+        """Return the start of the output item and of its text."""
         item = {"output_index": 0, "item": self._item}
         part = {**self._at, "part": _part("")}
         return self._event("response.output_item.added", item) + self._event(
@@ -156,13 +156,13 @@ class ResponsesResponse:
         )
 
     def token_chunks(self, words: Words, last: bool, index: int = 0) -> bytes:
-        """One event for each word."""
+        """Return one event for each word."""
         kind = "response.output_text.delta"
         deltas = ({**self._at, "delta": word.decode(), "logprobs": []} for word in words)
         return b"".join(self._event(kind, delta) for delta in deltas)
 
     def closing(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The ends of the text, its part, its item and the response."""
+        """Return the ends of the text, its part, its item and the response."""
         text, document = text_of(texts[0]), self._finish(texts[0], counts)
         part = {**self._at, "part": _part(text)}
         item = {"output_index": 0, "item": document["output"][0]}
@@ -170,12 +170,12 @@ class ResponsesResponse:
             self._event("response.output_text.done", {**self._at, "text": text, "logprobs": []})
             + self._event("response.content_part.done", part)
             + self._event("response.output_item.done", item)
-            # vLLM has no other last event, whatever the status.
+            # vLLM sends this event for every status.
             + self._event("response.completed", {"response": document})
         )
 
     def whole(self, texts: Sequence[Words], counts: TokenCounts) -> bytes:
-        """The response."""
+        """Return the body of the response."""
         return json.dumps(self._finish(texts[0], counts)).encode()
 
     def _finish(self, words: Words, counts: TokenCounts) -> dict[str, Any]:

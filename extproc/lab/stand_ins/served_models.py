@@ -1,4 +1,4 @@
-"""The model names one replica answers to: its base model's and those of its LoRA adapters."""
+"""The model names of one replica: those of its base model and of its LoRA adapters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from extproc.lab.stand_ins.request_error import RequestError
 
 STAND_IN = "stand-in"
-"""What a base model without names is called."""
+"""Name of a base model without names."""
 
 
 class ServedModels:
-    """Without names of a base model, whatever is not an adapter's name means it."""
+    """The served names. If the base model has none, every other name than an adapter's means it."""
 
     def __init__(self, bases: Sequence[str] = (), adapters: Iterable[str] = ()) -> None:
         self._bases = bases
@@ -19,21 +19,21 @@ class ServedModels:
 
     @property
     def bases(self) -> Sequence[str]:
-        """One at least; several are names of the same model."""
+        """Names of the base model, at least one."""
         return self._bases or (STAND_IN,)
 
     @property
     def name(self) -> str:
-        """What is meant where a request does not say, and what metrics are labelled with."""
+        """The default model of requests, and the label of metrics."""
         return self.bases[0]
 
     @property
     def adapters(self) -> Mapping[str, str]:
-        """The path of each by name. Whether its weights are in memory is the engine's business."""
+        """Paths of the adapters by name. The engine decides which weights are in memory."""
         return self._adapters
 
     def adapter_of(self, model: str) -> str:
-        """The adapter that a request for a model runs with; empty for the base model."""
+        """Return the adapter for a model name; empty for the base model. Raises RequestError."""
         if model in self._adapters:
             return model
         if self._bases and model not in self._bases:
@@ -42,7 +42,7 @@ class ServedModels:
         return ""
 
     def check_new(self, name: str, path: str, in_place: bool) -> None:
-        """Whether an adapter may be added; `in_place`: also in place of one of that name."""
+        """Raise RequestError if an adapter cannot be added; `in_place` to allow a known name."""
         if not name or not path:
             raise _invalid("Both 'lora_name' and 'lora_path' must be provided.")
         if name in self._bases:
@@ -54,11 +54,11 @@ class ServedModels:
             )
 
     def add(self, name: str, path: str) -> None:
-        """From now on it is served."""
+        """Serve an adapter."""
         self._adapters[name] = path
 
     def remove(self, name: str) -> None:
-        """From now on it is unknown."""
+        """Stop serving an adapter. Raises RequestError."""
         if not name:
             raise _invalid("'lora_name' needs to be provided to unload a LoRA adapter.")
         if self._adapters.pop(name, None) is None:

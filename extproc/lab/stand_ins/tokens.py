@@ -1,12 +1,11 @@
-"""A stand-in tokenizer: every 4 bytes of a segment of text are a token.
+"""A stand-in tokenizer: every 4 bytes of a segment of text are one token.
 
-Real tokenizers do not matter here; two properties of theirs do. Texts with the same
-beginning have the same first tokens; and a conversation with the model's answer appended
-has exactly the tokens of prompt and answer together, so the next turn finds both in the
-cache. The second is why a prompt is cut segment by segment (each role marker and each
-content on its own), and why answers consist of words of exactly 4 bytes.
+It keeps two properties of real tokenizers. First, texts with the same beginning have the same first
+tokens. Second, a conversation that ends with the model's output has exactly the tokens of the
+prompt and the output, so the next turn finds both in the cache. For the second property, a prompt
+is split by segments (each role marker and each content), and outputs consist of 4-byte words.
 
-Tokens are handled as the bytes they stand for, 4 each, in one string of bytes.
+Tokens are represented by their bytes, 4 for each token, in one `bytes` object.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _WORDS = tuple(
 
 
 def tokenize(segments: Iterable[str]) -> bytes:
-    """The tokens of a prompt; no token reaches over the end of a segment."""
+    """Return the tokens of a prompt; no token crosses the end of a segment."""
     return b"".join(_padded(segment.encode("utf-8", "surrogatepass")) for segment in segments)
 
 
 def chat_segments(messages: Iterable[tuple[str, str]]) -> list[str]:
-    """Role and content of each message as a chat template renders them, up to the answer."""
+    """Return the role and the content of each message, as a chat template renders them."""
     segments: list[str] = []
     for role, content in messages:
         segments += (f"<|{role}|>", content)
@@ -43,19 +42,19 @@ def chat_segments(messages: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def from_ids(ids: Iterable[int]) -> bytes:
-    """Tokens given by number (32 bits of it)."""
+    """Return the tokens with these ids, of which the lowest 32 bits count."""
     return b"".join((number & 0xFFFFFFFF).to_bytes(TOKEN_BYTES, "big") for number in ids)
 
 
 def count(tokens: bytes) -> int:
-    """How many tokens these are."""
+    """Return the number of tokens."""
     return len(tokens) // TOKEN_BYTES
 
 
 def block_ids(tokens: bytes, parent: int = 0) -> list[int]:
-    """The chained ids of all full blocks: each a hash of its tokens, seeded with the one before.
+    """Return the chained ids of all full blocks: hashes of the tokens, seeded with the previous id.
 
-    `parent` separates caches, as vLLM's `cache_salt` does.
+    `parent` seeds the first id and separates caches, as vLLM's `cache_salt` does.
     """
     digest = xxhash.xxh64_intdigest
     ids: list[int] = []
@@ -66,7 +65,7 @@ def block_ids(tokens: bytes, parent: int = 0) -> list[int]:
 
 
 def answer(prompt: bytes, length: int) -> list[bytes]:
-    """The answer to a prompt: so many words of one token each, the same for the same prompt."""
+    """Return the output for a prompt: words of one token each, equal for equal prompts."""
     return Random(xxhash.xxh64_intdigest(prompt)).choices(_WORDS, k=length)
 
 

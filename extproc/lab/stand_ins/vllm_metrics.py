@@ -1,4 +1,4 @@
-"""The series of vLLM's /metrics that a router reads, with a stand-in engine's numbers."""
+"""The series of vLLM's /metrics that a router reads, with the values of a simulated engine."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _CACHE_CONFIG = {
     "use_replayssm": "False",
     "user_specified_block_size": "False",
 }
-"""The labels of vLLM 0.32 that say nothing of a stand-in."""
+"""Labels of vLLM 0.32 that have no meaning for a stand-in."""
 
 
 @dataclass(frozen=True)
 class MetricsStyle:
-    """How the text differs from that of a plain vLLM 0.32."""
+    """Differences to the /metrics of vLLM 0.32."""
 
     old_names: bool = False
-    """`gpu_cache_usage_perc` instead of `kv_cache_usage_perc`, as older releases called it."""
+    """True for `gpu_cache_usage_perc` in place of `kv_cache_usage_perc`, as in older releases."""
 
     padding: int = 0
-    """Bytes of series that mean nothing: the text of a real one has 50 to 60 kB, most of
-    them of histograms that a stand-in has no true numbers for."""
+    """Bytes of additional series without meaning. A real vLLM's text has 50 to 60 kB, most of it
+    histograms for which a stand-in has no values."""
 
 
 def exposition(
@@ -67,7 +67,7 @@ def exposition(
     style: MetricsStyle = MetricsStyle(),
     gauge: LoraGauge | None = None,
 ) -> bytes:
-    """Prometheus text under vLLM's names and labels; `gauge`: where LoRA is on."""
+    """Return Prometheus text with vLLM's names and labels; `gauge` if LoRA is on."""
     usage = "gpu_cache_usage_perc" if style.old_names else "kv_cache_usage_perc"
     series = (
         ("num_requests_running", "gauge", replica.running),
@@ -82,18 +82,18 @@ def exposition(
     )
     own = f'engine="0",model_name="{_escaped(model_name)}"'
     families = [_family(name, kind, [(own, value)]) for name, kind, value in series]
-    # Of the histogram only the count: a stand-in has no true figures for its buckets.
+    # The histogram has only its count, because a stand-in has no values for the buckets.
     begun, ttft = [(own, replica.first_tokens_total)], "time_to_first_token_seconds"
     families.append(_family(ttft, "histogram", begun, f"{ttft}_count"))
     if gauge is not None:
         families.append(_family("lora_requests_info", "gauge", _lora_series(replica, gauge)))
     families.append(_family("cache_config_info", "gauge", [(_cache_config(replica), 1)]))
-    # An adapter can be loaded under any name that JSON can spell, half a surrogate pair too.
+    # The name of an adapter comes from JSON, and may contain half a surrogate pair.
     return _padded("".join(families), style.padding).encode("utf-8", "replace")
 
 
 def _lora_series(replica: Replica, gauge: LoraGauge) -> Iterator[tuple[str, float]]:
-    """No model_name among the labels, as in vLLM."""
+    """Return the series of the adapter gauge. As in vLLM, they have no model_name label."""
     for adapters, stamped in gauge.series.items():
         yield (
             f'max_lora="{replica.profile.max_loras}",'
@@ -118,15 +118,15 @@ def _cache_config(replica: Replica) -> str:
 def _family(
     name: str, kind: str, series: Iterable[tuple[str, float]], sample: str | None = None
 ) -> str:
-    # The family of a counter has its name without _total.
+    # The family name of a counter omits _total.
     family = name.removesuffix("_total") if kind == "counter" else name
-    help_and_type = f"# HELP vllm:{family} Of a stand-in.\n# TYPE vllm:{family} {kind}\n"
+    help_and_type = f"# HELP vllm:{family} From a stand-in.\n# TYPE vllm:{family} {kind}\n"
     lines = (f"vllm:{sample or name}{{{labels}}} {_number(value)}\n" for labels, value in series)
     return help_and_type + "".join(lines)
 
 
 def _number(value: float) -> str:
-    """From a million on with an exponent, as vLLM's library writes it."""
+    """Return a number as Prometheus' library writes it: with an exponent from a million on."""
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
@@ -135,14 +135,14 @@ def _escaped(label: str) -> str:
 
 
 def _padded(text: str, padding: int) -> str:
-    """Half of it before and half after: what a router reads is in the middle of the real text."""
+    """Add half of the padding before the text and half after it, as in a real vLLM's text."""
     lines = _padding(padding)
     return "".join((*lines[::2], text, *lines[1::2]))
 
 
 @lru_cache
 def _padding(size: int) -> list[str]:
-    """Lines of so many bytes in all, or up to one line more."""
+    """Return lines of at least `size` bytes in total."""
     lines: list[str] = []
     while size > 0:
         lines.append(f'standin:padding_bucket{{engine="0",le="{len(lines)}.0"}} 0.0\n')

@@ -61,7 +61,7 @@ class TestThoseThatComeWithTheLaboratory:
         assert profile.name
         assert Replica(profile).profile is profile
 
-    def test_they_are_told_apart_by_people_too(self) -> None:
+    def test_they_are_separate_by_people_too(self) -> None:
         assert len({named(name).name for name in names()}) == len(names()) > 1
 
     @pytest.mark.parametrize("name", workloads())

@@ -76,7 +76,7 @@ def check_limits(replica: Replica) -> None:
 
 def check_labels(replica: Replica) -> None:
     """Check that the gauge lists exactly the adapters that have requests."""
-    gauge = LoraGauge(replica, told_apart=True)
+    gauge = LoraGauge(replica, separate=True)
     gauge.stamp(1.0)
     (labels,) = gauge.series
     running, waiting = (set(filter(None, names.split(","))) for names in labels)

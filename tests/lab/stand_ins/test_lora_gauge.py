@@ -39,7 +39,7 @@ class TestLabels:
 
     def test_older_releases_tell_running_from_waiting(self) -> None:
         replica = replica_with(2, "a", "b", "a", "", "c")
-        gauge = LoraGauge(replica, told_apart=True)
+        gauge = LoraGauge(replica, separate=True)
         gauge.stamp(1.0)
         assert current(gauge) == ("", "a,b,c")
         step(replica)

@@ -43,7 +43,7 @@ class TestTokens:
     def test_half_a_surrogate_pair_is_text_like_any_other(self) -> None:
         assert count(tokenize(["\ud800"])) == 1
 
-    def test_ids_of_tokens_are_told_apart(self) -> None:
+    def test_ids_of_tokens_are_separate(self) -> None:
         assert count(from_ids([1, 2, 3])) == 3
         assert from_ids([1, 2]) != from_ids([2, 1])
 

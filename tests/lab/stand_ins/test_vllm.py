@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8
-from extproc.lab.stand_ins.vllm import parse
+from extproc.lab.stand_ins.arguments import parse
 from tests.lab.stand_ins.server import CompletionResponse, Json, Server, ask, encoded, run, stand_in
 
 CHAT = "/v1/chat/completions"

@@ -52,7 +52,7 @@ async def measured(scene: Scene) -> Summary:
     """Of the real stack, by the load generator."""
     workload = conversations(THINK_SECONDS / TIME_SCALE)
     url = target.parse(scene.envoy.url, {})
-    envoy = replace(url, addresses=target.found(url, 5, None))
+    envoy = replace(url, addresses=target.reachable_addresses(url, 5, None))
     options = RequestOptions(envoy, BodyOptions(MODEL, workload.api), timeout=30)
     work = plan(workload, seed=0, processes=1, options=options)
     collected = await parent.run(work, lambda phase: None, lambda progress: None)

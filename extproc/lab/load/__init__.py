@@ -1,1 +1,1 @@
-"""`extproc load`: the workloads of the laboratory, sent for real to any OpenAI-compatible URL."""
+"""`extproc load`: sends a workload of the laboratory to any OpenAI-compatible server."""

@@ -1,4 +1,4 @@
-"""`python -m extproc.lab.load`: the command by itself."""
+"""Runs `extproc load` as `python -m extproc.lab.load`."""
 
 from __future__ import annotations
 

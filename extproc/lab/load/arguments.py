@@ -1,4 +1,4 @@
-"""The arguments of `extproc load`."""
+"""The command-line arguments of `extproc load`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from extproc.lab.workloads.arguments import add_workload, positive
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments of the command."""
+    """Add the arguments of the command."""
     add = parser.add_argument
-    add("--url", required=True, help="of an OpenAI-compatible server: http://HOST:PORT")
-    add("--model", required=True, metavar="NAME", help="what requests name as their model")
+    add("--url", required=True, help="URL of an OpenAI-compatible server: http://HOST:PORT")
+    add("--model", required=True, metavar="NAME", help="model name in the requests")
     add_workload(parser, required=True)
     _add_asking(parser)
     _add_output(parser)
 
 
 def _add_asking(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how it is asked")
+    group = parser.add_argument_group("requests")
     add = group.add_argument
     add(
         "-H",
@@ -30,39 +30,39 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_header,
         metavar="NAME:VALUE",
-        help="a header of each request; may be repeated",
+        help="add a header to each request; may be repeated",
     )
     add(
         "--api-key",
         metavar="KEY",
-        help="the same as -H 'Authorization: Bearer KEY' (default: $OPENAI_API_KEY, which no "
-        "list of processes shows)",
+        help="the same as -H 'Authorization: Bearer KEY' (default: $OPENAI_API_KEY, which does "
+        "not appear in process lists)",
     )
     add(
         "--timeout",
         type=positive(float),
         default=600.0,
         metavar="SECONDS",
-        help="a request has failed after so long without a byte (default: %(default)g)",
+        help="a request fails after this time without a received byte (default: %(default)g)",
     )
     add(
         "--no-ignore-eos",
         dest="ignore_eos",
         action="store_false",
-        help="leave out the field ignore_eos, which servers other than vLLM may refuse; answers "
-        "may be shorter then",
+        help="omit the field ignore_eos, which servers other than vLLM may refuse; responses may "
+        "then be shorter",
     )
     add(
         "--no-keep-alive",
         dest="keep_alive",
         action="store_false",
-        help="a new connection for each request, as benchmark_serving.py does: a Kubernetes "
-        "Service chooses a pod by connection",
+        help="open a connection for each request, as benchmark_serving.py does: a Kubernetes "
+        "Service chooses a pod for each connection",
     )
     add(
         "--endpoint-header",
         metavar="NAME",
-        help="the header of answers that says which endpoint they are from (default: "
+        help="response header that names the endpoint (default: "
         f"{' or '.join(target.ENDPOINT_HEADERS)})",
     )
     add(
@@ -70,32 +70,33 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
         type=positive(int),
         default=_cpus(),
         metavar="N",
-        help="that share the work (default: one per CPU, here %(default)s)",
+        help="processes that send the requests (default: one per CPU, here %(default)s)",
     )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is printed")
+    group = parser.add_argument_group("output")
     add = group.add_argument
     add(
         "--strategy",
         metavar="NAME",
-        help="what routes behind the URL: the run's name, and the published row beside it",
+        help="strategy of the router behind the URL: names the run and selects the published row "
+        "to compare it with",
     )
-    add("--json", metavar="FILE|-", help="write the figures as JSON (-: to stdout, nothing else)")
+    add("--json", metavar="FILE|-", help="write the results as JSON (-: to stdout, and only them)")
     add("--plot", type=Path, metavar="FILE.png", help="draw charts")
 
 
 def _cpus() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not everywhere
+    except AttributeError:  # the call is specific to Linux
         return os.cpu_count() or 1
 
 
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        # The text is not quoted: it may be a secret.
+        # The message does not quote the text, which may be a secret.
         raise argparse.ArgumentTypeError("not NAME:VALUE")
     return name.strip(), value.strip()

@@ -1,4 +1,4 @@
-"""The bodies of requests: a turn's prompt, with what the model really said before."""
+"""The bodies of requests: the prompt of a turn, with the model's own earlier responses."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN, text
 from extproc.lab.workloads.workload import Api, Segment, Session, Turn
 
 _PREPARED_SEGMENTS = 40_000
-"""Fewer than `text` remembers."""
+"""Most segments prepared before a run; fewer than the cache of `text` holds."""
 
 _PREPARED_CHARACTERS = 64 * 2**20
-"""Of text made before a run; what comes later is made when it is needed."""
+"""Most characters prepared before a run; later text is made when it is needed."""
 
 
 @dataclass(frozen=True)
 class BodyOptions:
-    """What all requests have in common."""
+    """The fields that all requests share."""
 
     model: str
     api: Api
     ignore_eos: bool = True
-    """Whether answers are made as long as planned, by a field that only vLLM knows."""
+    """True to send vLLM's field `ignore_eos`, so that responses have the planned length."""
 
 
 def body(turn: Turn, said: Mapping[str, str], style: BodyOptions) -> bytes:
-    """The JSON of a request; `said` are the model's own answers, by the names of segments."""
+    """Return the JSON of a request; `said` has the model's own responses by segment name."""
     document: dict[str, Any] = {
         "model": turn.adapter or style.model,
         "stream": True,
@@ -57,7 +57,7 @@ def _content(segment: Segment, said: Mapping[str, str]) -> str:
 
 
 def quoted_later(turns: Sequence[Turn]) -> frozenset[str]:
-    """The names of answers that later prompts of the same session begin with."""
+    """Return the names of responses that later prompts of the session contain."""
     answers = {turn.output.name for turn in turns}
     return frozenset(
         segment.name for turn in turns[1:] for segment in turn.prompt if segment.name in answers
@@ -65,7 +65,7 @@ def quoted_later(turns: Sequence[Turn]) -> frozenset[str]:
 
 
 def prepare(sessions: Iterable[Session]) -> None:
-    """Makes texts beforehand, in the order of their use, so that the run need not wait for them."""
+    """Make texts before the run, in the order of their use, so that it does not wait for them."""
     seen: set[tuple[str, int]] = set()
     characters = 0
     for session in sessions:

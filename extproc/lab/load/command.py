@@ -1,4 +1,4 @@
-"""`extproc load`: what it makes of its arguments, what it prints and what it complains about."""
+"""`extproc load`: from its arguments to its output and its exit code."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from extproc.lab.workloads import WorkloadError
 from extproc.lab.workloads.arguments import asked_workload, listing
 
 _DESCRIPTION = """\
-Sends a workload to an OpenAI-compatible server and measures what its clients
-would see, in the words of vLLM's benchmark_serving.py."""
+Sends a workload to an OpenAI-compatible server and measures the latency and
+throughput of its clients, with the metrics of vLLM's benchmark_serving.py."""
 _EPILOG = """\
-Ctrl-C ends the run and prints what there is. Exit code 0, 1 if no request
-succeeded, 2 for bad arguments, 130 if it was interrupted."""
+Ctrl-C ends the run and prints the results so far. Exit code 0, 1 if no request
+succeeded, 2 for bad arguments, 130 after Ctrl-C."""
 
 OK = 0
 FAILED = 1
@@ -45,7 +45,7 @@ _PROBE_SECONDS = 10.0
 
 
 def main(given: Sequence[str]) -> int:
-    """Parses the command line and runs the command; returns the exit code."""
+    """Parse the command line and run the command; return the exit code."""
     parser = Parser(
         prog="extproc load",
         description=_DESCRIPTION,
@@ -57,7 +57,7 @@ def main(given: Sequence[str]) -> int:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code."""
+    """Run the command; return the exit code."""
     try:
         return _run(parsed)
     except (TargetError, WorkloadError) as error:
@@ -70,12 +70,12 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _run(parsed: argparse.Namespace) -> int:
     _check_output(parsed)
-    asked_of = _target(parsed)
+    server = _target(parsed)
     workload = asked_workload(parsed)
-    context = tls_context() if asked_of.tls else None
-    addresses = target.found(asked_of, min(parsed.timeout, _PROBE_SECONDS), context)
+    context = tls_context() if server.tls else None
+    addresses = target.reachable_addresses(server, min(parsed.timeout, _PROBE_SECONDS), context)
     options = RequestOptions(
-        replace(asked_of, addresses=addresses),
+        replace(server, addresses=addresses),
         BodyOptions(parsed.model, workload.api, parsed.ignore_eos),
         parsed.timeout,
         parsed.keep_alive,
@@ -85,14 +85,14 @@ def _run(parsed: argparse.Namespace) -> int:
     with Display(workload.name, work.phases) as display:
         collected = asyncio.run(parent.run(work, display.begins, display.update))
     if not collected.results:
-        return _nothing(collected, asked_of)
-    name = parsed.strategy or asked_of.url
-    result = figures.run_of(collected, workload.name, name, asked_of.secrets)
+        return _nothing(collected, server)
+    name = parsed.strategy or server.url
+    result = figures.run_of(collected, workload.name, name, server.secrets)
     try:
         _show(result, parsed)
     except OSError as error:
         if error.filename is None:
-            raise  # of stdout, which is not ours to deal with
+            raise  # an error of stdout, which the caller handles
         return _complain(f"{error.filename}: {error.strerror}", FAILED)
     return _exit_code(result, interrupted=collected.interrupted)
 
@@ -109,7 +109,7 @@ def _target(parsed: argparse.Namespace) -> Target:
 
 
 def _check_output(parsed: argparse.Namespace) -> None:
-    """Before hours of measuring, and not after them."""
+    """Check the output files before the run, which may take hours."""
     for path in (parsed.json, parsed.plot):
         if path and str(path) != "-" and not Path(path).absolute().parent.is_dir():
             raise TargetError(f"{path}: there is no such directory")
@@ -117,13 +117,14 @@ def _check_output(parsed: argparse.Namespace) -> None:
 
 def _check_limits(work: Plan) -> None:
     streams = max(share.streams for share in work.shares)
-    if complaint := limits.complaint(streams, limits.raise_file_limit()):
-        _complain(complaint)
+    if warning := limits.file_limit_warning(streams, limits.raise_file_limit()):
+        _complain(warning)
 
 
-def _nothing(collected: Collected, asked_of: Target) -> int:
-    """It ended before the measurement began."""
-    for line in figures.told(figures.failures_of(collected.warm_up, asked_of.secrets), "failed"):
+def _nothing(collected: Collected, server: Target) -> int:
+    """Report a run that ended before its measurement began; return the exit code."""
+    found = figures.failures_of(collected.warm_up, server.secrets)
+    for line in figures.failure_lines(found, "failed"):
         _complain(line)
     code = INTERRUPTED if collected.interrupted else FAILED
     return _complain(f"{collected.reason}; nothing was measured", code)
@@ -145,14 +146,14 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
     if parsed.json and parsed.json != "-":
         Path(parsed.json).write_text(written + "\n")
     if parsed.plot:
-        # Half a second of imports that most runs do not need.
+        # This import takes half a second, and most runs do not need it.
         from extproc.lab.measures import charts
 
         charts.compare([result], parsed.plot)
 
 
 def _is_whole(result: Run, parsed: argparse.Namespace) -> bool:
-    """Whether all of the workload was asked as it is: nothing else compares with published runs."""
+    """Return True if the run sent the unchanged workload, which published runs compare with."""
     changed = parsed.sessions or parsed.concurrency or parsed.pace != 1 or parsed.real_conversations
     return not changed and "interrupted" not in result.notes
 

@@ -1,23 +1,23 @@
-"""One request under way: puts what the connection tells together to an answer or a failure."""
+"""One request in flight: turns the events of its connection into a response or a failure."""
 
 from __future__ import annotations
 
 import asyncio
 
-from extproc.lab.load.failure import Failure, of_refusal
+from extproc.lab.load.failure import Failure, of_status
 from extproc.lab.load.response import Response
 from extproc.lab.load.sse import Scanner
 
 _OK = 200
 _MAX_BODY_BYTES = 64 * 2**20
-"""Of an answer that is not streamed."""
+"""Largest response without streaming."""
 
 LOST = ("connection closed", "connection reset", "connection failed")
-"""Kinds of failure that say nothing but that there is no connection any more."""
+"""Kinds of failure that mean a lost connection."""
 
 
 class Exchange:
-    """What has come of a request so far; `failure` and `answer` are final when `over` is done."""
+    """The progress of a request; `failure` and `answer` are final once `over` is done."""
 
     __slots__ = (
         "_body", "_scanner", "_status",
@@ -32,33 +32,33 @@ class Exchange:
         self.over = over
         self.failure: Failure | None = None
         self.endpoint = ""
-        """By the name that the server gives it."""
+        """Endpoint that the server names."""
         self.sent = 0.0
         self.touched = False
-        """Whether anything came back."""
+        """True once a byte has arrived."""
         self.streamed = False
 
     def head(self, status: int, event_stream: bool, endpoint: str) -> None:
-        """The answer begins."""
+        """Process the response headers."""
         self._status = status
         self.endpoint = endpoint
         self.streamed = event_stream
         self._scanner = Scanner() if event_stream and status == _OK else None
 
     def body(self, data: bytes, now: float) -> None:
-        """Bytes of the answer. Raises ValueError where they are too many."""
+        """Process a part of the response body. Raises ValueError if the body is too large."""
         if self._scanner is not None:
             for event in self._scanner.feed(data):
                 self.answer.event(event, now)
             return
         self._body += data
         if len(self._body) > _MAX_BODY_BYTES:
-            raise ValueError("an answer without an end")
+            raise ValueError(f"the response has more than {_MAX_BODY_BYTES} bytes")
 
     def end(self, now: float) -> None:
-        """The answer has ended as it should."""
+        """Process the regular end of the response."""
         if self._status != _OK:
-            self._finish(of_refusal(self._status, bytes(self._body)))
+            self._finish(of_status(self._status, bytes(self._body)))
             return
         if self._scanner is None:
             self.answer.whole(bytes(self._body), now)
@@ -68,14 +68,14 @@ class Exchange:
         self._finish(self.answer.verdict())
 
     def fail(self, failure: Failure) -> None:
-        """There will be no whole answer."""
+        """End the exchange without a complete response."""
         if self.touched and failure.kind in LOST:
             tokens = self.answer.tokens
             failure = Failure("cut off", f"{failure.message} (after {tokens} events with tokens)")
         self._finish(failure)
 
-    def again(self, over: asyncio.Future[None]) -> None:
-        """It is asked once more; nothing had come of it."""
+    def retry(self, over: asyncio.Future[None]) -> None:
+        """Prepare a second attempt; the first one received nothing."""
         self.over = over
         self.failure = None
 

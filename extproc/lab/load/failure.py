@@ -1,4 +1,4 @@
-"""Why a request got no whole answer: a kind, to be counted, and what was said."""
+"""Failures of requests: a kind to count them by, and a message."""
 
 from __future__ import annotations
 
@@ -27,26 +27,18 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Failure:
-    """Of one request."""
+    """The reason why a request got no complete response."""
 
     kind: str
-    """One of few: a status, or what became of the connection."""
+    """A status, or an error of the connection; there are only a few kinds."""
 
     message: str
 
 
-class FailedError(Exception):
-    """Carries a failure to where requests are counted."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(f"{failure.kind}: {failure.message}")
-        self.failure = failure
-
-
 def of_error(error: BaseException | None) -> Failure:
-    """What became of a connection; None: it was closed as if nothing were wrong."""
+    """Return the failure for the error of a connection; None for a connection that was closed."""
     if error is None:
-        return Failure("connection closed", "the server closed it before an answer was there")
+        return Failure("connection closed", "the server closed it before the response")
     if isinstance(error, ssl.SSLError):
         return Failure("TLS", one_line(str(error)))
     if isinstance(error, TimeoutError):
@@ -57,28 +49,28 @@ def of_error(error: BaseException | None) -> Failure:
     return Failure("not HTTP", one_line(str(error)) or type(error).__name__)
 
 
-def of_refusal(status: int, body: bytes) -> Failure:
-    """An answer that is no 200."""
+def of_status(status: int, body: bytes) -> Failure:
+    """Return the failure for a response with another status than 200."""
     try:
         document = jiter.from_json(body)
     except ValueError:
         document = None
-    said = message_of(document) if isinstance(document, dict) else ""
-    return Failure(f"HTTP {status}", said or one_line(body.decode(errors="replace")))
+    message = message_of(document) if isinstance(document, dict) else ""
+    return Failure(f"HTTP {status}", message or one_line(body.decode(errors="replace")))
 
 
 def message_of(document: dict[str, Any]) -> str:
-    """What an error in OpenAI's shape says, or in one of those that vLLM has used."""
+    """Return the message of an error in OpenAI's shape, or in one of vLLM's older shapes."""
     error = document.get("error", document)
-    said = error.get("message") if isinstance(error, dict) else error
-    return one_line(said if isinstance(said, str) else str(error))
+    message = error.get("message") if isinstance(error, dict) else error
+    return one_line(message if isinstance(message, str) else str(error))
 
 
 def one_line(text: str) -> str:
-    """A message as one printable line, longer than any that is shown but not without end."""
+    """Return a message as one printable line of limited length."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:_KEPT_CHARACTERS]).split())
 
 
 def shortened(line: str) -> str:
-    """As much of it as is shown."""
+    """Return the part of a line that is printed."""
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

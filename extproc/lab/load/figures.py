@@ -1,4 +1,4 @@
-"""The run that the workers' figures make, and what is to be said of its worth."""
+"""Merges the results of the workers into a run, and reports on the load generator itself."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from extproc.lab.load.records import merged
 from extproc.lab.measures.run import Run
 
 BUSY = 0.7
-"""Share of its time a client may work before its figures are as much of itself."""
+"""Share of CPU time above which the client may distort the results."""
 
 LATE_MS = 20.0
-"""How late (99th percentile) its loop may be: it would show in the times to first token."""
+"""Delay of the client's event loop (99th percentile) above which it distorts times to first
+token."""
 
 
 Failures = dict[str, dict[str, Any]]
-"""By kind: `count`, and what was said `first`."""
+"""The `count` and the `first` message of each kind of failure."""
 
 
 def run_of(collected: Collected, workload: str, strategy: str, secrets: Sequence[str] = ()) -> Run:
-    """All results as one run. What a server said may quote secrets of ours; they are left out."""
+    """Return all results as one run, without secrets that messages of the server may quote."""
     results = collected.results
     run = merged([result.records for result in results], workload, strategy)
     busy = max(result.watched.busy for result in results)
@@ -40,12 +41,12 @@ def run_of(collected: Collected, workload: str, strategy: str, secrets: Sequence
 
 
 def failures_of(results: Sequence[Result], secrets: Sequence[str]) -> Failures:
-    """What failed, without our secrets."""
+    """Return the failures, with secrets replaced."""
     found = records.failures_of([result.records for result in results])
     for kind in found.values():
         for secret in secrets:
             kind["first"] = kind["first"].replace(secret, "***")
-        # Cut only now: half a secret would not be found.
+        # Shorten after the replacement, which does not find half a secret.
         kind["first"] = shortened(kind["first"])
     return found
 
@@ -62,7 +63,7 @@ def _notes(collected: Collected) -> dict[str, Any]:
 
 
 def _client(results: Sequence[Result]) -> dict[str, Any]:
-    """What the load generator knows of itself."""
+    """Return measurements of the load generator itself."""
     watched = [result.watched for result in results]
     lags = np.concatenate([np.array(one.lags) for one in watched]) * 1e3
     return {
@@ -81,47 +82,47 @@ def _sum(results: Sequence[Result], name: str) -> int:
 
 
 def client(run: Run) -> str:
-    """How the load generator fared, in a line or two."""
+    """Return two lines about the load generator."""
     found = run.notes["client"]
     return (
-        f"client: {found['processes']} processes, the busiest at work {run.client_busy:.0%} of the "
-        f"time ({found['busiest_second']:.0%} of a second), late by {found['late_p99_ms']:.1f} ms "
-        f"(99th percentile, {found['late_max_ms']:.0f} ms at most);\n"
-        f"{found['connections']:,} connections, {run.notes['peak_in_flight']:,} requests in flight "
-        f"at most, {found['cpu_seconds']:.1f} s CPU, {found['megabytes']:,.0f} MB"
+        f"client: {found['processes']} processes, the busiest used {run.client_busy:.0%} of a CPU "
+        f"({found['busiest_second']:.0%} in one second), event loop late by "
+        f"{found['late_p99_ms']:.1f} ms (p99; at most {found['late_max_ms']:.0f} ms);\n"
+        f"{found['connections']:,} connections, at most {run.notes['peak_in_flight']:,} requests "
+        f"in flight, {found['cpu_seconds']:.1f} s CPU, {found['megabytes']:,.0f} MB"
     )
 
 
 def warnings(run: Run) -> Iterator[str]:
-    """What whoever reads the figures must know."""
+    """Yield the conditions that limit the value of the results."""
     if reason := run.notes.get("interrupted"):
         unfinished = run.notes.get("unfinished", 0)
-        yield f"{reason}; {unfinished:,} requests under way are in none of the figures"
+        yield f"{reason}; the results leave out {unfinished:,} requests that were in flight"
     client = run.notes["client"]
     if run.client_busy > BUSY:
         yield (
-            f"the client was at work {run.client_busy:.0%} of the time: figures may be the "
-            "client's (more --processes, or another machine)"
+            f"the client used {run.client_busy:.0%} of a CPU and may limit the results: "
+            "give more --processes, or use another machine"
         )
     if client["late_p99_ms"] > LATE_MS:
         yield (
-            f"the client was late by {client['late_p99_ms']:.0f} ms at times (99th percentile), "
-            f"by {client['late_max_ms']:.0f} ms at most: so may its times to first token be"
+            f"the client's event loop was late by {client['late_p99_ms']:.0f} ms (p99; at most "
+            f"{client['late_max_ms']:.0f} ms): times to first token may include this delay"
         )
     if count := run.notes.get("counted_as_chunks"):
-        yield f"{count:,} answers came without usage: their chunks are counted as tokens"
+        yield f"{count:,} responses had no usage: their chunks are counted as tokens"
     if count := run.notes.get("not_streamed"):
-        yield f"{count:,} answers were not streamed: all their tokens came at once"
+        yield f"{count:,} responses were not streamed: all their tokens arrived at once"
 
 
 def failures(run: Run) -> Iterator[str]:
-    """A line for each kind."""
-    yield from told(run.notes.get("failures", {}), "failed")
-    yield from told(run.notes.get("warm_up_failures", {}), "failed in the warm-up")
+    """Yield a line for each kind of failure in a run."""
+    yield from failure_lines(run.notes.get("failures", {}), "failed")
+    yield from failure_lines(run.notes.get("warm_up_failures", {}), "failed in the warm-up")
 
 
-def told(found: Failures, what: str) -> Iterator[str]:
-    """A line for each kind of some failures."""
+def failure_lines(found: Failures, title: str) -> Iterator[str]:
+    """Yield a line for each kind of failure."""
     for kind, one in found.items():
-        said = f", first: {one['first']}" if one["first"] else ""
-        yield f"{what}: {one['count']:,} x {kind}{said}"
+        first = f", first: {one['first']}" if one["first"] else ""
+        yield f"{title}: {one['count']:,} x {kind}{first}"

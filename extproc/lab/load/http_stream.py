@@ -1,8 +1,8 @@
-"""HTTP/1.1 from the client's side on one connection, made for many streams of small chunks.
+"""An HTTP/1.1 client connection, made for many streams of small chunks.
 
-A general client spends most of its time on generality: queues, tasks and timers for each
-response. Here a read goes from the socket into one buffer that all connections share, through
-the parser, straight to the exchange under way.
+General clients need queues, tasks and timers for each response, which take most of their time.
+Here, each read goes from the socket into a buffer that all connections share, then through the
+parser to the current exchange.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BUFFER_BYTES = 64 * 1024
 class Connection(asyncio.BufferedProtocol):
     """One connection, with one request at a time.
 
-    `buffer` may be shared: what is read into it is used up before the loop goes on.
-    `free` is called when the next request may be sent.
+    Connections can share `buffer`: its content is processed before the event loop reads again.
+    `free` is called when the connection can send the next request.
     """
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._reset()
         self.heard = 0.0
-        """When the server was last heard of, or asked."""
+        """Time of the last received byte or sent request."""
 
     def _reset(self) -> None:
         self._event_stream = False
@@ -56,15 +56,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent on it."""
+        """True if the connection can send a request."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, request: bytes, exchange: Exchange) -> None:
-        """Sends a request; its exchange will be told what comes of it."""
+        """Send a request and report its events to its exchange."""
         assert self._transport is not None
         assert self._exchange is None, "one at a time"
         if not self.usable:
-            # It was closed as soon as it was made; nobody would tell the exchange any more.
+            # The connection is already closed, so no callback would end the exchange.
             exchange.fail(of_error(None))
             return
         self._exchange = exchange
@@ -73,17 +73,17 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def abort(self, failure: Failure | None = None) -> None:
-        """Closes it at once; the request under way fails, if it is said why."""
+        """Close the connection at once; with `failure`, fail the current request."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None and failure is not None:
             exchange.fail(failure)
         if self._transport is not None:
             self._transport.abort()
 
-    # What the loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not every loop's transports say that they are.
+        # The transports of some event loops are not subclasses of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -92,16 +92,16 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.heard = monotonic()
         if self._exchange is None:
-            self.abort()  # nobody asked
+            self.abort()  # data without a request
             return
         self._exchange.touched = True
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.abort(_said_by(error))
+            self.abort(_parser_failure(error))
 
     def eof_received(self) -> None:
-        """Closing follows."""
+        """Let the transport close the connection."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
@@ -112,11 +112,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             exchange.fail(of_error(exc))
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self._exchange is None:
-            self.abort()  # a second answer to one request
+            self.abort()  # a second response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         if not self._headed:
-            self._reset()  # of a 1xx that goes before the answer
+            self._reset()  # end of a 1xx response
             return
         exchange, self._exchange = self._exchange, None
         if exchange is None:
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
 
-def _said_by(error: Exception) -> Failure:
-    """The parser's complaint, or that of a callback of ours that it called."""
+def _parser_failure(error: Exception) -> Failure:
+    """Return the failure for an error of the parser, or of a callback that the parser called."""
     cause = error.__context__ if isinstance(error.__context__, ValueError) else error
     return Failure("not HTTP", one_line(str(cause)) or type(cause).__name__)

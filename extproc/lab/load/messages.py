@@ -1,6 +1,7 @@
-"""What the parent and its worker processes say to each other over pipes.
+"""The messages between the parent and its worker processes, sent over pipes.
 
-Pickles with their length before them. Both ends are the same program, so they may be trusted.
+Each message is a pickle with its length before it. Both sides are the same program and trust each
+other.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker can begin its next phase."""
+    """Message of a worker that can begin its next phase."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """The parent says when, on the monotonic clock that all processes of a machine share."""
+    """Message of the parent with the start of a phase, on the machine's monotonic clock."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The parent wants no more, but what there is."""
+    """Message of the parent that ends a phase early and requests the results."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A worker's figures so far."""
+    """Message of a worker with its counts so far."""
 
     succeeded: int
     failed: int
@@ -45,12 +46,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """All that a worker has measured."""
+    """Message of a worker with its measurements of a phase."""
 
     records: Records
     watched: ProcessLoad
     unfinished: int
-    """Requests under way when it was stopped."""
+    """Requests in flight when the phase was stopped."""
 
     retried: int
     connections: int
@@ -58,13 +59,13 @@ class Result:
 
 
 def packed(message: object) -> bytes:
-    """A message as it is written."""
+    """Return the bytes of a message."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 async def received(reader: asyncio.StreamReader) -> Any:
-    """The next message; None where the other side has gone."""
+    """Return the next message; None if the other side has closed the pipe."""
     try:
         length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
         return pickle.loads(await reader.readexactly(length))

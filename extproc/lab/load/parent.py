@@ -1,4 +1,4 @@
-"""Has the worker processes begin together, and end together, and collects their figures."""
+"""Starts and stops the worker processes together, and collects their results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from extproc.lab.load.shares import Plan
 from extproc.lab.load.worker_process import LoadError, WorkerProcess, start_workers
 
 _LEAD_SECONDS = 0.25
-"""From the order to begin to the beginning: it has reached all by then, and thousands of
-places stand ready."""
+"""Seconds from sending `Begin` to the start of a phase, so that all workers are ready by then."""
 
 _HAND_IN_SECONDS = 20
-"""For figures, once they are asked for."""
+"""Seconds that workers have to send their results after `Stop`."""
 
 _HOPELESS = 100
-"""Failures without one success after which there is no point in going on."""
+"""Failures without a success after which the run is given up."""
 
 Report = Callable[[Progress], None]
 
 
 class Ending:
-    """Why a run ends before its time, if it does."""
+    """The early end of a run, and its reason."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -38,12 +37,12 @@ class Ending:
         self.signals = 0
 
     def ask(self, reason: str) -> None:
-        """The first reason counts."""
+        """Request an early end. Only the first reason is kept."""
         self.reason = self.reason or reason
         self.asked.set()
 
     def signalled(self, workers: Sequence[WorkerProcess]) -> None:
-        """Who sends a second signal does not want to wait for figures."""
+        """Handle a signal. A second one kills the workers without waiting for results."""
         self.signals += 1
         self.ask("interrupted")
         if self.signals > 1:
@@ -53,23 +52,23 @@ class Ending:
 
 @dataclass(frozen=True)
 class Collected:
-    """What the workers handed in."""
+    """The results of all workers."""
 
     results: Sequence[Result]
-    """Of the measurement; none if it did not come to that."""
+    """Results of the measurement; empty if it did not begin."""
 
     warm_up: Sequence[Result]
-    """Of what came before it."""
+    """Results of the warm-up."""
 
     reason: str
-    """Why it ended before its time; "" where it did not."""
+    """Reason of an early end; empty without one."""
 
     interrupted: bool
-    """Whether a signal did that."""
+    """True if a signal ended the run."""
 
 
 async def run(plan: Plan, begins: Callable[[int], None], report: Report) -> Collected:
-    """Runs all phases. `begins` is told of each, `report` how it goes. Raises LoadError."""
+    """Run all phases; call `begins` for each, and `report` with progress. Raises LoadError."""
     ending = Ending()
     async with start_workers(plan.shares) as workers, _signals(partial(ending.signalled, workers)):
         phases: list[Sequence[Result]] = []
@@ -89,7 +88,7 @@ async def run(plan: Plan, begins: Callable[[int], None], report: Report) -> Coll
 
 
 async def _all_ready(workers: Sequence[WorkerProcess], ending: Ending) -> bool:
-    """Waits for the workers' preparations; False if it was called off."""
+    """Wait until all workers are ready; return False after a request to end."""
     ready = asyncio.gather(*(worker.ready() for worker in workers))
     asked = asyncio.create_task(ending.asked.wait())
     both: list[asyncio.Future[Any]] = [ready, asked]
@@ -123,7 +122,7 @@ async def _phase(
 
 
 async def _stop(workers: Sequence[WorkerProcess], ending: Ending) -> None:
-    """Asks for what there is when that is wanted, and does not wait for ever."""
+    """Stop the workers after a request to end, and kill them if they send no results."""
     await ending.asked.wait()
     for worker in workers:
         worker.send(Stop())

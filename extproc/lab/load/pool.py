@@ -1,4 +1,4 @@
-"""The connections of one process: kept for the next request, made a few at a time, timed out."""
+"""The connection pool of one process, with keep-alive, limited connects and timeouts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from extproc.lab.load.http_stream import BUFFER_BYTES, Connection
 from extproc.lab.load.shares import RequestOptions
 
 _CONNECTING = 64
-"""Connections in the making at a time. A thousand at once overflow the queues of those who
-listen, and a loop that only connects hears nothing of the answers that come meanwhile."""
+"""Most connections that are being opened at a time. A thousand at once overflow the accept queue of
+a server, and delay the processing of responses."""
 
 _SWEEPS = 10
-"""How often per timeout requests are looked after: a timer for each would cost more."""
+"""Checks per timeout interval. A periodic check costs less than a timer for each request."""
 
 
 class Pool:
-    """Sends requests to a target."""
+    """The connections to one target."""
 
     def __init__(self, options: RequestOptions) -> None:
         self._target = target = options.target
@@ -38,16 +38,16 @@ class Pool:
         self._busy: set[Connection] = set()
         self._connecting = asyncio.Semaphore(_CONNECTING)
         self.retried = 0
-        """Requests sent again, because the server had closed the connection meanwhile."""
+        """Requests that were sent again because the server had closed an idle connection."""
         self.connections = 0
-        """Made so far."""
+        """Connections opened so far."""
 
     async def ask(self, make_body: Callable[[], bytes], exchange: Exchange) -> None:
-        """Sends a request and waits until it is over.
+        """Send a request and wait for its end.
 
-        It counts as sent when the client's part is done, of which the body is one; to make a
-        connection is the server's. Bodies are made as late as that, because a thousand of them
-        at once, at the beginning of a run, would keep the loop from everything else.
+        Its time of sending is when the body is ready: the time to open a connection counts as the
+        server's. Bodies are made only then, because a thousand bodies at once, at the start of a
+        run, would block the event loop.
         """
         connection = self._unused()
         if connection is not None:
@@ -57,7 +57,7 @@ class Pool:
             if not _was_stale(exchange):
                 return
             self.retried += 1
-            exchange.again(asyncio.get_running_loop().create_future())
+            exchange.retry(asyncio.get_running_loop().create_future())
         async with self._connecting:
             request = self._request(make_body())
             exchange.sent = exchange.sent or monotonic()
@@ -80,7 +80,7 @@ class Pool:
             self._busy.discard(connection)
 
     def _unused(self) -> Connection | None:
-        # The one used last is the one least likely to have been closed.
+        # The connection that was used last is the least likely to be closed.
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -112,9 +112,9 @@ class Pool:
         else:
             connection.abort()
 
-    async def look_after(self) -> None:
-        """Fails requests of which nothing was heard for too long; until cancelled."""
-        failure = Failure("timeout", f"not a byte in {self._timeout:g} s")
+    async def check_timeouts(self) -> None:
+        """Fail requests that received nothing for too long; run until cancelled."""
+        failure = Failure("timeout", f"no byte received in {self._timeout:g} s")
         while True:
             await asyncio.sleep(self._timeout / _SWEEPS)
             limit = monotonic() - self._timeout
@@ -122,20 +122,20 @@ class Pool:
                 connection.abort(failure)
 
     def close(self) -> None:
-        """Closes all connections; those who wait for an answer wait for ever."""
+        """Close all connections; exchanges in flight never end."""
         for connection in [*self._idle, *self._busy]:
             connection.abort()
         self._idle.clear()
 
 
 def _was_stale(exchange: Exchange) -> bool:
-    """Whether the server had closed the connection when the request was sent on it."""
+    """Return True if the server had closed the connection before the request was sent."""
     failure = exchange.failure
     return failure is not None and not exchange.touched and failure.kind in LOST
 
 
 def tls_context() -> ssl.SSLContext:
-    """Verifies what it connects to; SSL_CERT_FILE names other authorities than the system's."""
+    """Return a context that verifies certificates; SSL_CERT_FILE replaces the system's CAs."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,4 +1,4 @@
-"""How busy a process of the load generator is, and how late: its figures are worth no more."""
+"""The CPU load of a process of the load generator, and the delay of its event loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _WINDOW_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ProcessLoad:
-    """What was seen of one process."""
+    """The load of one process."""
 
     busy: float
-    """Share of the time in which it used a core."""
+    """CPU time as a share of the elapsed time."""
 
     busiest_second: float
     lags: array[float] = field(repr=False)
-    """Seconds by which the loop came late to what was due, fifty times a second."""
+    """Delays of the event loop in seconds, sampled fifty times per second."""
 
     cpu_seconds: float = 0.0
 
 
 class ProcessMonitor:
-    """Looks at its own process, from now on."""
+    """Monitor of its own process, from its creation on."""
 
     def __init__(self) -> None:
         self._began = self._window_began = monotonic()
@@ -35,7 +35,7 @@ class ProcessMonitor:
         self._lags = array("d")
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sample until cancelled."""
         while True:
             due = monotonic() + _PROBE_SECONDS
             await asyncio.sleep(_PROBE_SECONDS)
@@ -51,7 +51,7 @@ class ProcessMonitor:
         self._window_began, self._window_cpu = now, cpu
 
     def seen(self) -> ProcessLoad:
-        """So far."""
+        """Return the load so far."""
         cpu = process_time() - self._cpu
         busy = cpu / max(monotonic() - self._began, 1e-9)
         return ProcessLoad(busy, max(self._busiest, busy), self._lags, cpu)

@@ -1,4 +1,4 @@
-"""How a run goes, on a terminal; nothing where nobody watches."""
+"""Progress bars of a run on a terminal; without a terminal there is no output."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Display:
         self._bars.stop()
 
     def begins(self, phase: int) -> None:
-        """A phase begins; the one before is over."""
+        """Add the bar of a phase that begins."""
         name, total = self._names[phase], self._phases[phase]
         self._task = self._bars.add_task(name, total=total, state="")
 
     def update(self, total: messages.Progress) -> None:
-        """The figures of all processes together."""
+        """Show the counts of all processes together."""
         if self._task is not None:
             failed = f", {total.failed:,} failed" if total.failed else ""
             state = f"{total.in_flight:,} in flight, {total.tokens:,} tokens{failed}"

@@ -1,4 +1,4 @@
-"""What was measured, request by request: kept in columns, merged over processes to a `Run`."""
+"""Measurements of requests: stored in columns, and merged over processes into a `Run`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def _columns() -> dict[str, array[Any]]:
 
 @dataclass
 class Records:
-    """Of one process, whose clock stood at `begin` when the run began."""
+    """The measurements of one process; times count from `begin`."""
 
     begin: float
     columns: dict[str, array[Any]] = field(default_factory=_columns)
     gaps: array[float] = field(default_factory=lambda: array("d"))
     endpoints: dict[str, int] = field(default_factory=dict)
-    """Numbers of those that answered, in the order in which they did, by their names."""
+    """Numbers of endpoints by name, in the order of their first response."""
 
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """How many of each kind, and what was said first."""
+    """Number and first message of each kind of failure."""
 
     tokens: int = 0
     counted_as_chunks: int = 0
-    """Answers without usage."""
+    """Responses without usage."""
 
     not_streamed: int = 0
     succeeded: int = 0
     failed: int = 0
 
     def add(self, turn: Turn, wanted: float, exchange: Exchange) -> None:
-        """A request that is over."""
+        """Add a finished request."""
         usage = self._usage(turn, exchange)
         first, last = nan, nan
         if exchange.failure is None:
@@ -84,7 +84,7 @@ class Records:
 
 
 def merged(parts: Sequence[Records], workload: str, strategy: str) -> Run:
-    """All of them as one run, in the order in which requests were sent."""
+    """Return one run of all parts, in the order in which requests were sent."""
     names = sorted({name for part in parts for name in part.endpoints})
     columns = {name: _joined(parts, name) for name in _TIMES}
     counts = {name: _joined(parts, name) for name in _COUNTS}
@@ -110,9 +110,13 @@ def merged(parts: Sequence[Records], workload: str, strategy: str) -> Run:
 
 
 def _cached(tokens: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
-    """A prompt of which nothing was cached: vLLM says nothing of it, if of any at all."""
-    silent = (tokens < 0) & np.isfinite(last)
-    return np.where(silent, 0, tokens) if (tokens >= 0).any() else tokens
+    """Return cached tokens, with 0 for requests without a value if others have one.
+
+    vLLM omits the value for prompts without a cache hit. If no request has one, the server does
+    not report cached tokens.
+    """
+    missing = (tokens < 0) & np.isfinite(last)
+    return np.where(missing, 0, tokens) if (tokens >= 0).any() else tokens
 
 
 def _joined(parts: Sequence[Records], name: str) -> NDArray[Any]:
@@ -124,7 +128,7 @@ def _array(column: array[Any]) -> NDArray[Any]:
 
 
 def _renumbered(part: Records, names: Sequence[str]) -> Ints:
-    """Endpoints by their place among all names; -1 stays, as the last of the table."""
+    """Return the endpoints of a part as indexes of `names`; -1 stays -1."""
     table = np.array([*(names.index(name) for name in part.endpoints), -1], dtype=np.int64)
     numbers: Ints = table[_array(part.columns["endpoint"])]
     return numbers
@@ -142,7 +146,7 @@ def _notes(parts: Sequence[Records], names: Sequence[str], in_flight: int) -> di
 
 
 def failures_of(parts: Sequence[Records]) -> dict[str, dict[str, Any]]:
-    """By kind, the most frequent first: how many, and what was said first."""
+    """Return the count and the first message of each kind, the most frequent kind first."""
     total: dict[str, dict[str, Any]] = {}
     for part in parts:
         for kind, (count, first) in part.failures.items():
@@ -152,10 +156,10 @@ def failures_of(parts: Sequence[Records]) -> dict[str, dict[str, Any]]:
 
 
 def peak(sent: Floats, last: Floats) -> int:
-    """Most requests under way at one time, of those that succeeded."""
+    """Return the largest number of successful requests in flight at one time."""
     whole = ~np.isnan(last)
     times = np.concatenate([sent[whole], last[whole]])
     steps = np.repeat([1, -1], int(whole.sum()))
-    # Where one ends as another begins, they are not counted together.
+    # If one request ends at the time when another begins, they do not overlap.
     running = np.cumsum(steps[np.lexsort((steps, times))])
     return int(running.max(initial=0))

@@ -1,11 +1,11 @@
-"""What a server answers, as its events come: when tokens came, usage, complaints, the text.
+"""The response of a server, parsed as its events arrive: token times, usage, errors and text.
 
-Theory of operation. Almost all events of a stream carry a token and nothing else that is
-wanted, which a pattern recognises in their bytes. Only other events are read as JSON, and
-those with tokens where the text is wanted: after the last one came, when nobody waits.
+Nearly all events of a stream carry one token and nothing else of interest, which a pattern
+recognizes in their bytes. Only the other events are parsed as JSON when they arrive. If the text is
+needed, events with tokens are parsed after the response has ended, when timing no longer matters.
 
-What counts as a token is what vLLM's benchmark_serving counts, an event with a choice, but
-for the event that opens a chat with a role alone: it comes before the model has run.
+An event with a choice counts as one token, as in vLLM's benchmark_serving. The event that opens a
+chat with only a role does not count, because the server sends it before the model runs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _TOKEN = {
     "chat": re.compile(rb'"content": ?"[^"]'),
     "completions": re.compile(rb'"text": ?"'),
 }
-"""Names of members cannot occur inside of strings, where their quotes would be escaped."""
+"""Patterns of an event with a token. They cannot match inside a string, whose quotes are
+escaped."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the engine counted."""
+    """The token counts that the engine reports."""
 
     prompt_tokens: int
     output_tokens: int
@@ -38,7 +39,7 @@ class Usage:
 
 
 class Response:
-    """One answer. `keep` says whether its text will be asked for."""
+    """One response; `keep` if its text is needed later."""
 
     __slots__ = (
         "_api", "_ended", "_error", "_kept", "_latest", "_token",
@@ -56,13 +57,13 @@ class Response:
         self.first = 0.0
         self.last = 0.0
         self.gaps = array("d")
-        """Between events with tokens."""
+        """Seconds between events with tokens."""
         self.tokens = 0
-        """Events with tokens; as many tokens as that, if no usage says otherwise."""
+        """Events with tokens: the number of tokens, unless usage reports another one."""
         self.usage: Usage | None = None
 
     def event(self, data: bytes, now: float) -> None:
-        """An event of the stream, and when it came."""
+        """Process an event of the stream that arrived at `now`."""
         if self._token.search(data):
             self._add_token(data, now)
         elif data == _DONE:
@@ -82,7 +83,7 @@ class Response:
             self._kept.append(data)
 
     def _read(self, data: bytes, now: float) -> None:
-        """An event that is no everyday one."""
+        """Parse an unusual event."""
         document = _document(data)
         if self._note(document):
             return
@@ -90,7 +91,7 @@ class Response:
             self._add_token(data, now)
 
     def _note(self, document: dict[str, Any]) -> bool:
-        """Takes usage and the signs of an end; whether that was a complaint."""
+        """Read usage, errors and the end of the stream; return True for an error."""
         error = document.get("error")
         if error or document.get("object") == "error":
             self._error = message_of(document)
@@ -101,27 +102,27 @@ class Response:
         return False
 
     def whole(self, body: bytes, now: float) -> None:
-        """An answer that was not streamed: all of it came at once."""
+        """Process a response without streaming."""
         document = _document(body)
         self._ended = True
         if not self._note(document) and _choices(document):
             self._add_token(body, now)
 
     def verdict(self) -> Failure | None:
-        """What is wrong with the answer, now that it is over."""
+        """Return the failure of the response that has ended; None if it succeeded."""
         if self._latest and (self.usage is None or not self._ended):
-            # Some servers say them beside the last token.
+            # Some servers send usage or the finish reason with the last token.
             self._note(_document(self._latest))
         if self._error:
             return Failure("an error in the stream", self._error)
         if not self._ended:
             return Failure("cut off", "the stream ended without [DONE]")
         if not self.tokens:
-            return Failure("no token", "the answer was 200, and over without a token")
+            return Failure("no token", "the response had status 200, but no token")
         return None
 
     def text(self) -> str:
-        """What the model said."""
+        """Return the generated text."""
         choices = (choice for data in self._kept for choice in _choices(_document(data)))
         return "".join(_text(choice) for choice in choices)
 
@@ -140,18 +141,18 @@ def _choices(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _has_token(choice: dict[str, Any], api: Api) -> bool:
-    """Whether it stands for a token, which may have no text of its own."""
+    """Return True if a choice stands for a token, even for one without text."""
     if api == "completions":
         return isinstance(choice.get("text"), str)
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return False
-    said = [value for name, value in delta.items() if name != "role" and value is not None]
-    return any(said) if "role" in delta else bool(said)
+    values = [value for name, value in delta.items() if name != "role" and value is not None]
+    return any(values) if "role" in delta else bool(values)
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """Of a chunk or of a whole answer, of either API."""
+    """Return the text of a choice, from a chunk or a whole response of either API."""
     message = choice.get("delta") or choice.get("message")
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
     return text if isinstance(text, str) else ""

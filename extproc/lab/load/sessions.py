@@ -1,4 +1,4 @@
-"""Drives the sessions of one process: places, turns one after the other, answers appended."""
+"""Drives the sessions of one process: turn after turn, with responses added to later prompts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from extproc.lab.load.response import Response
 from extproc.lab.load.shares import Phase, ScheduledSession
 
 PAUSE_SECONDS = 1.0
-"""After a request that failed. People and agents do not try again at once; without it, a closed
-loop would spend all its sessions on an outage of a second."""
+"""Pause after a failed request, because people and agents do not retry at once. Without it, a
+closed loop would use up all sessions during a short outage."""
 
 
 class Driver:
-    """Runs a phase; `begin` is its beginning on the monotonic clock."""
+    """Driver of one phase, which begins at `begin` on the monotonic clock."""
 
     def __init__(self, phase: Phase, style: BodyOptions, pool: Pool, begin: float) -> None:
         self._phase = phase
@@ -31,18 +31,18 @@ class Driver:
         self.in_flight = 0
 
     async def run(self) -> None:
-        """Until all is asked and answered."""
+        """Run all sessions of the phase."""
         sessions = iter(self._phase.sessions)
-        async with asyncio.TaskGroup() as places:
-            for _ in range(self._phase.places):
-                places.create_task(self._place(sessions))
+        async with asyncio.TaskGroup() as slots:
+            for _ in range(self._phase.slots):
+                slots.create_task(self._run_slot(sessions))
 
-    async def _place(self, sessions: Iterator[ScheduledSession]) -> None:
-        """One session after the other. All places draw from one row, so they start in order."""
+    async def _run_slot(self, sessions: Iterator[ScheduledSession]) -> None:
+        """Run one session after another; all slots take from one iterator, in order."""
         free_at = self._begin
         for due in sessions:
             await _until(self._begin + due.start)
-            # A session of no time of its own is due when there is a place for it.
+            # In a closed loop, a session is due when a slot is free.
             await self._session(due, free_at if self._phase.is_closed else self._begin + due.start)
             free_at = monotonic()
 
@@ -65,12 +65,12 @@ class Driver:
         exchange = Exchange(answer, asyncio.get_running_loop().create_future())
         self.in_flight += 1
         await self._pool.ask(make_body, exchange)
-        # Not where it is cancelled: it is in flight then, and stays so.
+        # A cancelled request stays counted: it is in flight at the end of the run.
         self.in_flight -= 1
         return exchange
 
     async def _ended(self, exchange: Exchange) -> float:
-        """When the client knew; of a failure it has to get over first."""
+        """Return the time at which the session continues; pause after a failure."""
         if exchange.failure is None:
             return exchange.answer.last
         await asyncio.sleep(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Who does what: sessions, places and the times of starts, shared out among processes."""
+"""Divides the sessions of a workload, their start times and their slots among processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from extproc.lab.workloads.workload import Session, Workload
 
 
 class ScheduledSession(NamedTuple):
-    """A session and when it is to begin, in seconds from the beginning of its phase."""
+    """A session and its start, in seconds from the beginning of its phase."""
 
     start: float
     session: Session
@@ -22,69 +22,69 @@ class ScheduledSession(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """What a process does between a beginning and an end that all processes have in common."""
+    """The part of one process in a phase, which begins and ends at the same time everywhere."""
 
     sessions: Sequence[ScheduledSession]
-    places: int
-    """Sessions at a time."""
+    slots: int
+    """Most sessions at a time."""
 
     is_closed: bool = False
-    """Whether a session is due when there is a place for it, and not at a time of its own."""
+    """True for a closed loop, in which a session starts when a slot is free."""
 
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """How everything is asked, whoever does it."""
+    """The options of all requests."""
 
     target: Target
     style: BodyOptions
     timeout: float = 600.0
-    """Seconds without a byte after which a request has failed."""
+    """Seconds without a received byte after which a request fails."""
 
     keep_alive: bool = True
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process has to do, and how. Only the last phase is the measurement."""
+    """The work of one process. Only the last phase is measured."""
 
     phases: Sequence[Phase]
     options: RequestOptions
 
     @property
     def streams(self) -> int:
-        """At a time, at most."""
-        return max(phase.places for phase in self.phases)
+        """Most concurrent streams."""
+        return max(phase.slots for phase in self.phases)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the parent has to know of a run."""
+    """The plan of a run for the parent."""
 
     workload: str
     phases: Sequence[int]
-    """Requests of each."""
+    """Number of requests in each phase."""
 
     shares: Sequence[Share] = field(repr=False)
 
 
 def plan(workload: Workload, seed: int, processes: int, options: RequestOptions) -> Plan:
-    """Deals sessions out by the places they would take in turn: shares are alike at all times."""
+    """Divide the sessions by slots in turn, so that all processes always have similar load."""
     phases = list(_phases(workload))
-    workers = max(1, min(processes, max(_places(phase) for phase in phases)))
+    workers = max(1, min(processes, max(_slots(phase) for phase in phases)))
     dealt = [list(_dealt(phase, seed, workers)) for phase in phases]
     shares = [Share(phases_of_one, options) for phases_of_one in zip(*dealt, strict=True)]
     return Plan(workload.name, [phase.requests for phase in phases], shares)
 
 
 def _phases(workload: Workload) -> Iterator[Workload]:
-    """The warm-up, if there is one, and the measurement."""
+    """Yield the warm-up, if there is one, and the measurement."""
     if workload.warm_up:
         yield workload.before
     yield workload.measured
 
 
-def _places(workload: Workload) -> int:
+def _slots(workload: Workload) -> int:
     sessions = len(workload.sessions)
     return sessions if workload.concurrency is None else min(workload.concurrency, sessions)
 
@@ -94,18 +94,17 @@ def _dealt(workload: Workload, seed: int, workers: int) -> Iterator[Phase]:
         ScheduledSession(start, session)
         for start, session in zip(starts(workload, seed), workload.sessions, strict=True)
     ]
-    places = _places(workload)
+    slots = _slots(workload)
     for one in range(workers):
-        of_places = range(one, places, workers)
-        mine = [each for number, each in enumerate(due) if number % places in of_places]
-        yield Phase(mine, len(of_places), workload.is_closed)
+        of_slots = range(one, slots, workers)
+        mine = [each for number, each in enumerate(due) if number % slots in of_slots]
+        yield Phase(mine, len(of_slots), workload.is_closed)
 
 
 def starts(workload: Workload, seed: int) -> list[float]:
-    """When each session begins.
+    """Return the start of each session.
 
-    Random pauses are drawn here for all processes, so starts are the same however many
-    processes there are.
+    Random pauses are drawn here, so the starts do not depend on the number of processes.
     """
     pace = workload.requests_per_second
     if pace is None or not workload.sessions:

@@ -1,23 +1,23 @@
-"""Events out of the bytes of an event stream, however the network has cut them.
+"""A parser of server-sent events, independent of how the network splits the bytes.
 
-Theory of operation. A load generator sees a hundred thousand events a second and needs of
-most of them only that they came. So bytes are split where two line ends meet, which is one
-call for a whole read, and only what looks unusual (comments, fields other than `data`,
-data of several lines, carriage returns) takes the way that the standard describes.
+A load generator receives a hundred thousand events per second, and needs only the arrival time of
+most of them. Therefore, one call splits the bytes of a read at empty lines. Only unusual events
+(comments, fields other than `data`, data of several lines, carriage returns) are parsed line by
+line as the standard describes.
 """
 
 from __future__ import annotations
 
 MAX_EVENT_BYTES = 8 * 2**20
-"""Of one event. A server that sends more without an end sends no events."""
+"""Largest event; a server that sends more without an end is not sending events."""
 
 
 class EventTooLongError(ValueError):
-    """There is no end in sight."""
+    """Raised for an event that exceeds the limit."""
 
 
 class Scanner:
-    """The events of one stream. What it says does not depend on where the bytes were cut."""
+    """The parser of one stream. Its events do not depend on how the bytes are split."""
 
     __slots__ = ("_after_return", "_rest")
 
@@ -26,7 +26,7 @@ class Scanner:
         self._after_return = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that end in these bytes. Raises EventTooLongError."""
+        """Return the data of the events that end in these bytes. Raises EventTooLongError."""
         if _is_one_event(data) and not self._rest and not self._after_return:
             return [event] if (event := data[6:-2]) else []
         if self._after_return or b"\r" in data:
@@ -40,16 +40,16 @@ class Scanner:
         return [data for part in parts if (data := _data(part))]
 
     def end(self) -> list[bytes]:
-        """The data of an event that the end of the stream has ended.
+        """Return the data of an event that ends with the stream.
 
-        The standard drops it, but some servers save the blank line after `[DONE]`.
+        The standard drops such an event, but some servers omit the empty line after `[DONE]`.
         """
         data = _data(self._rest)
         self._rest = b""
         return [data] if data else []
 
     def _with_line_feeds(self, data: bytes) -> bytes:
-        """Lines may end with CR, LF or both, and a read may end between the two."""
+        """Replace line ends by LF: lines end with CR, LF or both, and a read may end between."""
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
             self._after_return = False
@@ -59,7 +59,7 @@ class Scanner:
 
 
 def _is_one_event(data: bytes) -> bool:
-    """Whether the bytes are an everyday event and nothing else, as most reads are."""
+    """Return True if the bytes are exactly one usual event, as in most reads."""
     return (
         data.find(b"\n") == len(data) - 2
         and data.endswith(b"\n")
@@ -69,7 +69,7 @@ def _is_one_event(data: bytes) -> bool:
 
 
 def _data(event: bytes) -> bytes:
-    """What an event says; nothing where it is only a comment."""
+    """Return the data of an event; empty for a comment."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     values = []

@@ -1,4 +1,4 @@
-"""Where requests go: a URL taken apart, its addresses, and the head of every request."""
+"""The target of the requests: its URL, its addresses and the head of each request."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from extproc.lab.workloads.workload import Api
 
 _PATHS: Mapping[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _OURS = ("connection", "content-length", "content-type", "transfer-encoding")
-"""Headers that follow from how requests are sent."""
+"""Headers that the load generator sets itself."""
 
 _SECRET_CHARACTERS = 8
-"""What is shorter than this is none, or may as well be guessed."""
+"""Shortest header value that is treated as a secret."""
 
 ENDPOINT_HEADERS = ("x-served-by", "x-stand-in-port")
-"""Of answers: which endpoint they are from. Envoy can be told to add the first
-(`response_headers_to_add`, %UPSTREAM_REMOTE_ADDRESS%); the stand-ins say the second."""
+"""Response headers that name the endpoint. Envoy can add the first one (`response_headers_to_add`,
+%UPSTREAM_REMOTE_ADDRESS%); the stand-ins send the second one."""
 
 
 class TargetError(ValueError):
-    """The URL cannot be used; the message says why."""
+    """Raised for a target that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,25 @@ class Target:
     host: str
     port: int
     path: str = ""
-    """Before /v1."""
+    """Path before /v1."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request; there may be secrets among them."""
+    """Headers of each request, which may be secret."""
 
     addresses: tuple[str, ...] = ()
-    """Of the host. Connections are made to one after the other."""
+    """Addresses of the host; connections use them in turn."""
 
     endpoint_headers: tuple[str, ...] = ENDPOINT_HEADERS
 
     @property
     def url(self) -> str:
-        """As it would be written in a browser."""
+        """The URL without the default port and without /v1."""
         scheme, default = ("https", 443) if self.tls else ("http", 80)
         port = "" if self.port == default else f":{self.port}"
         return f"{scheme}://{_bracketed(self.host)}{port}{self.path}"
 
     def head(self, api: Api) -> bytes:
-        """Of every request, up to where the length of the body is to be written."""
+        """Return the head of each request, up to the value of content-length."""
         headers = {
             "host": self.url.partition("://")[2].partition("/")[0],
             "user-agent": f"extproc-load/{__version__}",
@@ -68,24 +68,27 @@ class Target:
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown, also where a server quotes it; there is no telling which."""
+        """Header values that must not be printed, even if a server quotes them."""
         parts = [part for value in self.headers.values() for part in (value, *value.split())]
         return sorted({part for part in parts if len(part) >= _SECRET_CHARACTERS}, key=len)[::-1]
 
 
 def parse(url: str, headers: Mapping[str, str]) -> Target:
-    """A URL such as http://127.0.0.1:8000 or https://example.com/v1. Raises TargetError."""
+    """Parse a URL such as http://127.0.0.1:8000 or https://example.com/v1.
+
+    Raises TargetError.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise TargetError(f"{url!r} is no URL: {error}") from None
+        raise TargetError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise TargetError(f"{url!r} is no URL such as http://HOST:PORT or https://HOST")
+        raise TargetError(f"{url!r} is not a URL such as http://HOST:PORT or https://HOST")
     if parts.username is not None or parts.query or parts.fragment:
-        raise TargetError("a URL with a user, a query or a fragment means nothing here")
+        raise TargetError("the URL has a user, a query or a fragment: remove it")
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise TargetError(f"{url!r} is no URL: it has characters that must be escaped")
+        raise TargetError(f"{url!r} is not a URL: it has characters that must be escaped")
     path = parts.path.rstrip("/").removesuffix("/v1")
     tls = parts.scheme == "https"
     named = {name.lower(): value for name, value in headers.items()}
@@ -96,20 +99,22 @@ def parse(url: str, headers: Mapping[str, str]) -> Target:
 def _check(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-        # The value is not shown: it may be a secret.
+        # The message does not quote the value, which may be a secret.
         if not plain or not value.isprintable() or not value.isascii():
-            raise TargetError(f"header {name!r}: a name or value that HTTP does not allow")
+            raise TargetError(f"header {name!r}: HTTP does not allow this name or its value")
         if name in _OURS:
-            raise TargetError(f"header {name!r} is not for you to set")
+            raise TargetError(f"header {name!r}: extproc load sets it itself, so leave it out")
 
 
-def found(target: Target, seconds: float, context: ssl.SSLContext | None) -> tuple[str, ...]:
-    """The addresses of a target, one of which has been connected to. Raises TargetError."""
+def reachable_addresses(
+    target: Target, seconds: float, context: ssl.SSLContext | None
+) -> tuple[str, ...]:
+    """Return the addresses of a target, after a test connection. Raises TargetError."""
     try:
         infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise TargetError(f"cannot find {target.host}: {said}") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise TargetError(f"cannot resolve {target.host}: {reason}") from None
     problem = "it has no address"
     for family, _, _, _, address in infos:
         try:
@@ -117,7 +122,7 @@ def found(target: Target, seconds: float, context: ssl.SSLContext | None) -> tup
         except OSError as error:
             problem = of_error(error).message
         else:
-            # A family that works: with the other one, half of the requests might fail.
+            # Use only the address family that works; the other one may fail.
             same = [str(one[4][0]) for one in infos if one[0] == family]
             return tuple(dict.fromkeys(same))
     raise TargetError(f"cannot connect to {target.url}: {problem}")

@@ -1,9 +1,8 @@
-"""One process of the load generator: gets its share, says how it goes, hands in its figures.
+"""One process of the load generator: receives its share, reports progress and sends its results.
 
     python -m extproc.lab.load.worker
 
-It is started by `extproc.lab.load.parent` and ends when the pipe from there is closed,
-however that came about.
+`extproc.lab.load.parent` starts it. It ends when the pipe from the parent is closed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _REPORT_SECONDS = 0.2
 
 
 def main() -> int:
-    """Runs one share."""
-    # What a library prints must not come between the messages.
+    """Run one share; return the exit code."""
+    # The output of libraries must not mix with the messages.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    # A parent that is gone is no reason to complain.
+    # The parent may end first.
     with contextlib.suppress(BrokenPipeError):
         asyncio.run(_work(out))
     return 0
@@ -57,9 +56,9 @@ async def _work(out: BinaryIO) -> None:
 
 
 def _spare_collector() -> None:
-    """Keeps the garbage collector from going through workload and streams again and again.
+    """Keep the garbage collector from scanning the workload and the streams repeatedly.
 
-    With thousands of streams a full collection holds everything up for a tenth of a second.
+    With thousands of streams, a full collection blocks the process for a tenth of a second.
     """
     gc.collect()
     gc.freeze()
@@ -67,7 +66,7 @@ def _spare_collector() -> None:
 
 
 class _Job:
-    """A phase being worked on."""
+    """A running phase."""
 
     def __init__(self, driver: Driver, pool: Pool, out: BinaryIO) -> None:
         self._driver = driver
@@ -76,17 +75,17 @@ class _Job:
         self._watch = ProcessMonitor()
 
     async def run(self, orders: asyncio.StreamReader) -> None:
-        """To the end, or until it is told to stop, or until there is nobody to tell it."""
+        """Run to the end, until `Stop`, or until the parent closes the pipe."""
         driving = asyncio.create_task(self._driver.run())
         helping = [
             asyncio.create_task(task)
-            for task in (self._pool.look_after(), self._watch.run(), self._report())
+            for task in (self._pool.check_timeouts(), self._watch.run(), self._report())
         ]
         order = asyncio.create_task(received(orders))
         tasks = [driving, order, *helping]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if order in done and not isinstance(order.result(), Stop):
-            os._exit(1)  # nobody is there any more to hand anything in to
+            os._exit(1)  # no parent is left to send results to
         for task in done:
             task.result()
         _send(self._out, self._result())
@@ -115,7 +114,7 @@ class _Job:
 
 
 async def _orders() -> asyncio.StreamReader:
-    """What the parent writes."""
+    """Return a reader of the parent's messages."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
@@ -130,7 +129,7 @@ def _send(out: BinaryIO, message: object) -> None:
 
 
 def _resident_bytes() -> int:
-    """Memory in use; 0 where it cannot be told."""
+    """Return the resident memory; 0 on systems without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

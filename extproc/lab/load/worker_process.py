@@ -1,8 +1,8 @@
-"""One worker process, seen from its parent.
+"""One worker process, from the parent's side.
 
-It is a process group of its own, so that Ctrl-C at a terminal reaches only the parent, which asks
-for what there is. A worker whose pipe is closed ends: that is how none is left behind, even
-where the parent is killed.
+Each worker has its own process group, so that Ctrl-C at a terminal reaches only the parent, which
+then requests the results. A worker ends when its pipe is closed, so none is left even if the parent
+is killed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Message = TypeVar("Message")
 
 
 class LoadError(Exception):
-    """The load generator itself failed."""
+    """Raised if the load generator itself fails."""
 
 
 class WorkerProcess:
-    """One of those who do the work."""
+    """A child process that sends a share of the requests."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -33,7 +33,7 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, share: Share) -> WorkerProcess:
-        """With its share."""
+        """Start a worker process and send it its share."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "extproc.lab.load.worker"),
             stdin=asyncio.subprocess.PIPE,
@@ -45,16 +45,16 @@ class WorkerProcess:
         return worker
 
     def send(self, message: object) -> None:
-        """Writes to it; what it does not read is kept for it."""
+        """Send a message; the pipe keeps it until the worker reads it."""
         assert self._process.stdin is not None
         self._process.stdin.write(packed(message))
 
     async def ready(self) -> None:
-        """Waits until it can begin. Raises LoadError."""
+        """Wait until the worker can begin a phase. Raises LoadError."""
         await self._until(Ready, lambda: None)
 
     async def result(self, changed: Callable[[], None]) -> Result:
-        """What it workers in; `changed` is called when it told how it goes. Raises LoadError."""
+        """Wait for the result of a phase; call `changed` on progress. Raises LoadError."""
         return await self._until(Result, changed)
 
     async def _until(self, kind: type[Message], changed: Callable[[], None]) -> Message:
@@ -67,12 +67,12 @@ class WorkerProcess:
         return message
 
     def kill(self) -> None:
-        """At once."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     async def end(self) -> None:
-        """It has no more to do: closes the pipe, and does not wait long for it to notice."""
+        """Close the pipe, which ends the process; kill it after two seconds."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -85,7 +85,7 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def start_workers(shares: Sequence[Share]) -> AsyncIterator[Sequence[WorkerProcess]]:
-    """One for each share, for as long as the block runs."""
+    """Run one worker process for each share during a `with` block."""
     made: list[WorkerProcess] = []
     try:
         for share in shares:

@@ -60,7 +60,7 @@ class TestWidth:
 
 
 class TestReport:
-    def test_every_column_but_the_strategy_has_a_line_in_the_legend(self) -> None:
+    def test_every_column_except_the_strategy_has_a_line_in_the_legend(self) -> None:
         lines = report(RESULTS, LOG, WIDTH)
         for column in COLUMNS[1:]:
             assert [line for line in lines if line.startswith(column.title + " ")], column.title
@@ -71,14 +71,14 @@ class TestReport:
         for name, meaning in FIELDS.items():
             assert [line for line in lines if line.split() == [name, *meaning.split()]], name
 
-    def test_the_figures_of_a_strategy_stand_in_its_row(self) -> None:
+    def test_the_row_of_a_strategy_has_its_results(self) -> None:
         row = next(line for line in report(RESULTS, LOG, WIDTH) if line.startswith("PrefixCache "))
         assert row.split() == [
             *("PrefixCache", "120", "120", "120"),
             *("83%", "1.16", "2,787", "10.8", "0"),
         ]
 
-    def test_of_each_kind_of_decision_the_last_line_is_shown(self) -> None:
+    def test_shows_the_last_line_of_each_kind_of_decision(self) -> None:
         later = {**LOG[1], "inflight": 7, "prefix_hash": None}
         shown = [line for line in report(RESULTS, [*LOG, later], 200) if '"bound"' in line]
         assert len(shown) == 1

@@ -1,4 +1,4 @@
-"""The paged prefix cache: what it finds, what it evicts, and that no block is lost or made up."""
+"""The paged prefix cache: matches, evictions and the number of blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from extproc.lab.engine.kv_cache import Holding, PrefixCache
 
 
 def compute(cache: PrefixCache, ids: list[str]) -> Holding:
-    """What a request does: holds what is there, and computes and names the rest."""
+    """Hold the blocks of a request as the engine does: cached ones and new named ones."""
     hits = cache.match(ids)
     holding = cache.acquire(ids, hits, len(ids) - hits)
     assert holding is not None
@@ -20,31 +20,31 @@ def compute(cache: PrefixCache, ids: list[str]) -> Holding:
     return holding
 
 
-class TestFinding:
-    def test_a_new_cache_has_nothing(self) -> None:
+class TestMatch:
+    def test_a_new_cache_has_no_blocks(self) -> None:
         assert PrefixCache(4).match(["a"]) == 0
 
-    def test_named_blocks_are_found_while_they_are_held(self) -> None:
+    def test_finds_held_named_blocks(self) -> None:
         cache = PrefixCache(4)
         compute(cache, ["a", "b"])
         assert cache.match(["a", "b", "c"]) == 2
 
-    def test_released_blocks_are_still_found(self) -> None:
+    def test_finds_released_blocks(self) -> None:
         cache = PrefixCache(4)
         cache.release(compute(cache, ["a", "b"]))
         assert cache.match(["a", "b"]) == 2
 
-    def test_a_match_ends_at_the_first_gap(self) -> None:
+    def test_ends_at_the_first_missing_block(self) -> None:
         cache = PrefixCache(4)
         compute(cache, ["a", "c"])
         assert cache.match(["a", "b", "c"]) == 1
 
-    def test_a_block_without_a_name_is_not_found(self) -> None:
+    def test_does_not_find_anonymous_blocks(self) -> None:
         cache = PrefixCache(4)
         assert cache.acquire(["a"], 0, 1) is not None
         assert cache.match(["a"]) == 0
 
-    def test_clearing_forgets_idle_blocks_and_keeps_held_ones(self) -> None:
+    def test_clear_drops_idle_blocks_only(self) -> None:
         cache = PrefixCache(4)
         compute(cache, ["a"])
         cache.release(compute(cache, ["x", "y"]))
@@ -54,13 +54,13 @@ class TestFinding:
 
 
 class TestSharing:
-    def test_a_block_that_two_hold_is_used_once(self) -> None:
+    def test_counts_a_shared_block_once(self) -> None:
         cache = PrefixCache(4)
         compute(cache, ["a", "b"])
         compute(cache, ["a", "c"])
         assert cache.used == 3
 
-    def test_a_shared_block_stays_held_until_its_last_holder_leaves(self) -> None:
+    def test_holds_a_shared_block_until_its_last_release(self) -> None:
         cache = PrefixCache(2)
         first, second = compute(cache, ["a"]), compute(cache, ["a"])
         cache.release(first)
@@ -68,7 +68,7 @@ class TestSharing:
         cache.release(second)
         assert cache.used == 0
 
-    def test_a_block_computed_twice_at_once_is_held_twice_and_found_once(self) -> None:
+    def test_holds_two_copies_of_a_block_computed_twice(self) -> None:
         cache = PrefixCache(4)
         holdings = [cache.acquire(["a"], 0, 1) for _ in range(2)]
         for holding in holdings:
@@ -76,7 +76,7 @@ class TestSharing:
             cache.name(holding, "a")
         assert (cache.used, cache.findable) == (2, 1)
 
-    def test_releasing_again_changes_nothing(self) -> None:
+    def test_ignores_a_second_release(self) -> None:
         cache = PrefixCache(4)
         compute(cache, ["a"])
         holding = compute(cache, ["a", "b"])
@@ -85,31 +85,31 @@ class TestSharing:
         assert cache.used == 1
 
 
-class TestRoom:
-    def test_a_cache_has_a_block_at_least(self) -> None:
+class TestCapacity:
+    def test_refuses_a_cache_without_blocks(self) -> None:
         with pytest.raises(ValueError, match="at least"):
             PrefixCache(0)
 
-    def test_usage_counts_held_blocks_only(self) -> None:
+    def test_usage_counts_held_blocks(self) -> None:
         cache = PrefixCache(4)
         holding = compute(cache, ["a", "b"])
         assert cache.usage == 0.5
         cache.release(holding)
         assert cache.usage == 0.0
 
-    def test_without_room_nothing_is_acquired_and_nothing_changes(self) -> None:
+    def test_acquire_without_room_changes_nothing(self) -> None:
         cache = PrefixCache(3)
         compute(cache, ["a", "b"])
         assert cache.acquire(["a", "x", "y"], 1, 2) is None
         assert (cache.used, cache.match(["a", "b"])) == (2, 2)
 
-    def test_idle_blocks_that_are_wanted_back_leave_no_room_for_others(self) -> None:
+    def test_revived_idle_blocks_take_room(self) -> None:
         cache = PrefixCache(2)
         cache.release(compute(cache, ["a", "b"]))
         assert cache.acquire(["a", "b"], 2, 1) is None
         assert cache.acquire(["a", "x"], 1, 1) is not None
 
-    def test_a_holding_grows_while_there_is_room(self) -> None:
+    def test_grow_fails_without_room(self) -> None:
         cache = PrefixCache(2)
         holding = compute(cache, ["a"])
         assert cache.grow(holding, 1)
@@ -118,26 +118,26 @@ class TestRoom:
 
 
 class TestEviction:
-    def test_blank_blocks_are_taken_before_anything_is_evicted(self) -> None:
+    def test_uses_blank_blocks_first(self) -> None:
         cache = PrefixCache(4)
         cache.release(compute(cache, ["a", "b"]))
         compute(cache, ["x", "y"])
         assert cache.match(["a", "b"]) == 2
 
-    def test_the_longest_released_goes_first(self) -> None:
+    def test_evicts_the_least_recently_released_block(self) -> None:
         cache = PrefixCache(2)
         cache.release(compute(cache, ["old"]))
         cache.release(compute(cache, ["young"]))
         compute(cache, ["x"])
         assert (cache.match(["old"]), cache.match(["young"])) == (0, 1)
 
-    def test_the_tail_of_a_request_goes_before_its_head(self) -> None:
+    def test_evicts_the_tail_of_a_request_before_its_head(self) -> None:
         cache = PrefixCache(3)
         cache.release(compute(cache, ["a", "b", "c"]))
         compute(cache, ["x"])
         assert cache.match(["a", "b", "c"]) == 2
 
-    def test_use_makes_young_again(self) -> None:
+    def test_keeps_a_block_that_was_used_again(self) -> None:
         cache = PrefixCache(2)
         first = compute(cache, ["a"])
         cache.release(first)
@@ -146,7 +146,7 @@ class TestEviction:
         compute(cache, ["x"])
         assert (cache.match(["a"]), cache.match(["b"])) == (1, 0)
 
-    def test_held_blocks_are_never_evicted(self) -> None:
+    def test_never_evicts_held_blocks(self) -> None:
         cache = PrefixCache(2)
         compute(cache, ["a"])
         for other in ("x", "y", "z"):
@@ -155,7 +155,7 @@ class TestEviction:
 
 
 @given(st.permutations(range(4)))
-def test_the_order_of_releases_does_not_change_how_much_is_free(order: list[int]) -> None:
+def test_order_of_releases_does_not_change_the_free_blocks(order: list[int]) -> None:
     cache = PrefixCache(16)
     holdings = [compute(cache, ["shared", *(f"{own}-{i}" for i in range(own))]) for own in range(4)]
     for position in order:
@@ -164,7 +164,7 @@ def test_the_order_of_releases_does_not_change_how_much_is_free(order: list[int]
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Any sequence of operations on a small cache; ids are chained because they spell the path."""
+    """Random operations on a small cache; each id contains the ids before it."""
 
     holdings: Bundle[tuple[Holding, str]] = Bundle("holdings")
 

@@ -1,4 +1,4 @@
-"""Where an engine's adapters are: what it costs to bring one in, and who makes room for it."""
+"""The adapter slots of an engine: loading times and evictions."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ def lora(slots: int, host: int = 0) -> LoraSlots:
     return LoraSlots(profile)
 
 
-class TestCost:
-    def test_a_batch_without_adapters_takes_nothing(self) -> None:
+class TestSeconds:
+    def test_batch_without_adapters_takes_no_time(self) -> None:
         assert lora(slots=2).use([]) == 0
 
-    def test_the_first_use_reads_it_from_disk(self) -> None:
+    def test_first_use_reads_from_disk(self) -> None:
         assert lora(slots=2).use(["a"]) == FROM_DISK
 
-    def test_what_is_in_a_slot_takes_nothing(self) -> None:
+    def test_adapter_in_a_slot_takes_no_time(self) -> None:
         loras = lora(slots=2)
         loras.use(["a"])
         assert loras.use(["a"]) == 0
 
-    def test_what_is_in_host_memory_is_only_copied(self) -> None:
+    def test_adapter_in_host_memory_is_copied(self) -> None:
         loras = lora(slots=1, host=2)
         loras.use(["a"])
         loras.use(["b"])
         assert loras.use(["a"]) == ACTIVATE
 
-    def test_each_of_a_batch_takes_its_time(self) -> None:
+    def test_times_of_a_batch_add_up(self) -> None:
         loras = lora(slots=3)
         loras.use(["a"])
         assert loras.use(["a", "b", "c"]) == 2 * FROM_DISK
 
 
-class TestRoom:
-    def test_the_least_recently_used_leaves_its_slot(self) -> None:
+class TestCapacity:
+    def test_least_recently_used_adapter_leaves_its_slot(self) -> None:
         loras = lora(slots=2, host=4)
         for adapter in ("a", "b", "a", "c"):
             loras.use([adapter])
         assert loras.in_slots == ["a", "c"]
         assert loras.in_host_memory == ["b", "a", "c"]
 
-    def test_what_the_batch_uses_is_never_pushed_out_for_it(self) -> None:
+    def test_adapters_of_the_batch_stay_in_their_slots(self) -> None:
         loras = lora(slots=2)
         loras.use(["old"])
         loras.use(["young"])
         assert loras.use(["new", "old"]) == FROM_DISK
         assert set(loras.in_slots) == {"new", "old"}
 
-    def test_what_leaves_host_memory_leaves_its_slot(self) -> None:
+    def test_adapter_that_leaves_host_memory_leaves_its_slot(self) -> None:
         loras = lora(slots=2)
         loras.use(["a"])
         loras.use(["b"])
@@ -73,42 +73,42 @@ class TestRoom:
         assert loras.in_slots == loras.in_host_memory == ["b", "c"]
         assert loras.use(["a"]) == FROM_DISK
 
-    def test_without_further_room_in_host_memory_it_holds_the_slots(self) -> None:
+    def test_host_memory_defaults_to_the_slots(self) -> None:
         loras = lora(slots=2)
         for adapter in "abcd":
             loras.use([adapter])
         assert loras.in_host_memory == ["c", "d"]
 
-    def test_host_memory_holds_what_is_in_slots_too(self) -> None:
+    def test_host_memory_includes_the_slots(self) -> None:
         with pytest.raises(ValueError, match=r"max_cpu_loras \(1\) must be at least"):
             lora(slots=2, host=1)
 
 
-class TestLoading:
-    def test_what_was_loaded_is_ready(self) -> None:
+class TestLoad:
+    def test_loaded_adapter_takes_no_time(self) -> None:
         loras = lora(slots=2)
         assert loras.load("a") == FROM_DISK
         assert loras.use(["a"]) == 0
 
-    def test_it_is_read_again_although_it_is_there(self) -> None:
+    def test_reads_a_loaded_adapter_again(self) -> None:
         loras = lora(slots=2)
         loras.load("a")
         assert loras.load("a") == FROM_DISK
         assert loras.in_slots == loras.in_host_memory == ["a"]
 
-    def test_in_place_it_pushes_nobody_out(self) -> None:
+    def test_reload_evicts_no_other_adapter(self) -> None:
         loras = lora(slots=2)
         loras.use(["a", "b"])
         loras.load("b")
         assert loras.in_slots == ["a", "b"]
 
-    def test_it_may_push_out_what_the_batch_uses(self) -> None:
+    def test_may_evict_an_adapter_of_the_batch(self) -> None:
         loras = lora(slots=1, host=2)
         loras.use(["a"])
         loras.load("b")
         assert loras.use(["a"]) == ACTIVATE
 
-    def test_without_slots_there_is_nothing_to_load_for(self) -> None:
+    def test_refuses_to_load_without_slots(self) -> None:
         with pytest.raises(ValueError, match="LoRA is off"):
             lora(slots=0).load("a")
 
@@ -118,7 +118,7 @@ class TestLoading:
     st.integers(0, 3),
     st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from("abcdef"), min_size=1))),
 )
-def test_places_are_never_overbooked(
+def test_limits_are_never_exceeded(
     slots: int, spare: int, story: list[tuple[bool, set[str]]]
 ) -> None:
     loras = lora(slots, slots + spare)

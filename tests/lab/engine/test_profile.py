@@ -1,4 +1,4 @@
-"""Profiles: the files that come with the laboratory, and those that people write."""
+"""Engine profiles: shipped files and files of users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loaded(place: Path, **said: Any) -> Profile:
 
 
 def refused(place: Path | str) -> str:
-    """What is said of it: one line, which begins with the file."""
+    """Return the error of a file, without its path."""
     with pytest.raises(ProfileError) as error:
         named(str(place))
     (line,) = str(error.value).splitlines()
@@ -54,18 +54,18 @@ def refused(place: Path | str) -> str:
     return line.removeprefix(f"{place}: ")
 
 
-class TestThoseThatComeWithTheLaboratory:
+class TestShippedProfiles:
     @pytest.mark.parametrize("name", names())
-    def test_all_load_and_make_engines(self, name: str) -> None:
+    def test_load_and_make_engines(self, name: str) -> None:
         profile = named(name)
         assert profile.name
         assert Replica(profile).profile is profile
 
-    def test_they_are_separate_by_people_too(self) -> None:
+    def test_names_are_unique(self) -> None:
         assert len({named(name).name for name in names()}) == len(names()) > 1
 
     @pytest.mark.parametrize("name", workloads())
-    def test_every_workload_is_meant_for_one_of_them(self, name: str, tmp_path: Path) -> None:
+    def test_include_the_profile_of_every_workload(self, name: str, tmp_path: Path) -> None:
         trace = None
         if name in ("mooncake", "access-log"):
             trace = tmp_path / "trace.jsonl"
@@ -74,47 +74,47 @@ class TestThoseThatComeWithTheLaboratory:
             trace.write_text(json.dumps(mooncake if name == "mooncake" else logged))
         assert workload(name, Options(trace=trace, sessions=1)).profile in names()
 
-    def test_the_published_replica_is_one_of_them(self) -> None:
+    def test_include_the_published_replica(self) -> None:
         assert named("l4-llama-3.1-8b-fp8") == L4_LLAMA_3_1_8B_FP8
 
 
-class TestAFile:
-    def test_says_what_it_must_and_the_rest_is_vllms(self, place: Path) -> None:
+class TestFile:
+    def test_needs_only_some_fields(self, place: Path) -> None:
         profile = loaded(place, **NEEDED)
         assert (profile.name, profile.kv_tokens, profile.kv_blocks) == ("mine", 50_000, 3_125)
         assert (profile.block_size, profile.max_num_seqs, profile.max_loras) == (16, 256, 0)
 
-    def test_may_be_like_another_beside_it(self, place: Path) -> None:
+    def test_like_names_a_file_of_its_directory(self, place: Path) -> None:
         other = loaded(place.with_name("other.yaml"), **NEEDED, max_num_seqs=7)
         profile = loaded(place, like="other", name="changed", kv_tokens=100)
         assert profile == replace(other, name="changed", kv_tokens=100)
 
-    def test_may_be_like_one_that_comes_with_the_laboratory(self, place: Path) -> None:
+    def test_like_names_a_shipped_profile(self, place: Path) -> None:
         mine = loaded(place, like="l4-llama-3.1-8b-fp8", kv_tokens=100_000)
         assert mine == replace(L4_LLAMA_3_1_8B_FP8, kv_tokens=100_000)
 
-    def test_may_be_like_one_that_is_like_another(self, place: Path) -> None:
+    def test_like_may_be_nested(self, place: Path) -> None:
         loaded(place.with_name("a.yaml"), **NEEDED)
         loaded(place.with_name("b.yaml"), like="a", kv_tokens=100)
         assert loaded(place, like="b", max_num_seqs=9).kv_tokens == 100
 
-    def test_may_write_small_numbers_as_people_do(self, place: Path) -> None:
-        # For YAML 1.1 a number with an exponent but without a dot is text.
+    def test_accepts_exponents_without_a_dot(self, place: Path) -> None:
+        # In YAML 1.1, a number with an exponent but without a dot is a string.
         place.write_text(yaml.safe_dump(NEEDED) + "lora_load_seconds: 5e-7\n")
         assert named(str(place)).lora_load_seconds == 5e-7
 
-    def test_may_hold_adapters(self, place: Path) -> None:
+    def test_accepts_lora_fields(self, place: Path) -> None:
         profile = loaded(place, **NEEDED, max_loras=2, max_cpu_loras=2)
         assert Replica(profile).loras.in_slots == []
 
 
-class TestAMistake:
-    def test_no_such_name_is_answered_with_those_there_are(self) -> None:
+class TestInvalidProfile:
+    def test_unknown_name_lists_the_known_ones(self) -> None:
         with pytest.raises(ProfileError) as error:
             named("l4")
         assert str(error.value) == f"unknown profile 'l4': known profiles are {', '.join(names())}"
 
-    def test_no_such_file(self, place: Path) -> None:
+    def test_missing_file(self, place: Path) -> None:
         assert refused(place) == "No such file or directory"
 
     def test_a_directory(self, tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ class TestAMistake:
         assert refused(tmp_path / "mine.yaml") == "Is a directory"
 
     @pytest.mark.parametrize("missing", NEEDED)
-    def test_a_field_that_is_missing(self, missing: str, place: Path) -> None:
+    def test_missing_field(self, missing: str, place: Path) -> None:
         place.write_text(yaml.safe_dump({k: v for k, v in NEEDED.items() if k != missing}))
         assert refused(place).startswith(f"{missing}: ")
 
-    def test_a_field_that_is_unknown(self, place: Path) -> None:
+    def test_unknown_field(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "kv_token": 1}))
         assert refused(place).startswith("kv_token: ")
 
@@ -149,20 +149,20 @@ class TestAMistake:
             ("name", 7),
         ],
     )
-    def test_a_value_that_no_engine_has(self, field: str, value: object, place: Path) -> None:
+    def test_value_out_of_range(self, field: str, value: object, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, field: value}))
         assert refused(place).startswith(f"{field}: ")
 
-    def test_a_step_that_has_no_token_for_some_of_its_batch(self, place: Path) -> None:
+    def test_token_budget_smaller_than_the_batch(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "max_num_batched_tokens": 255}))
         said = refused(place)
         assert "max_num_batched_tokens (255) must be at least max_num_seqs (256)" in said
 
-    def test_fewer_adapters_in_host_memory_than_in_slots(self, place: Path) -> None:
+    def test_host_memory_smaller_than_the_slots(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "max_loras": 4, "max_cpu_loras": 2}))
         assert "max_cpu_loras" in refused(place)
 
-    def test_a_cache_without_room_for_a_block(self, place: Path) -> None:
+    def test_cache_smaller_than_a_block(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "kv_tokens": 15}))
         assert "kv_tokens" in refused(place)
 
@@ -180,25 +180,25 @@ class TestAMistake:
             b"1: 2",
         ],
     )
-    def test_what_is_no_profile_at_all(self, content: bytes, place: Path) -> None:
+    def test_file_without_a_profile(self, content: bytes, place: Path) -> None:
         place.write_bytes(content)
         assert refused(place)
 
-    def test_to_be_like_one_that_is_not_there(self, place: Path) -> None:
+    def test_like_names_an_unknown_profile(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "like": "tpu"}))
         assert refused(place) == "like: unknown profile 'tpu'"
 
-    def test_to_be_like_itself(self, place: Path) -> None:
+    def test_like_names_the_profile_itself(self, place: Path) -> None:
         place.write_text(yaml.safe_dump({**NEEDED, "like": "mine"}))
         assert refused(place).startswith("like: ")
 
-    def test_to_be_like_one_that_is_like_it(self, place: Path) -> None:
+    def test_like_forms_a_loop(self, place: Path) -> None:
         place.with_name("other.yaml").write_text(yaml.safe_dump({**NEEDED, "like": "mine"}))
         place.write_text(yaml.safe_dump({**NEEDED, "like": "other"}))
         with pytest.raises(ProfileError, match="like: "):
             named(str(place))
 
-    def test_to_be_like_one_with_a_mistake(self, place: Path) -> None:
+    def test_like_names_an_invalid_profile(self, place: Path) -> None:
         other = place.with_name("other.yaml")
         other.write_text("name: [")
         place.write_text(yaml.safe_dump({**NEEDED, "like": "other"}))
@@ -226,14 +226,14 @@ profiles = st.builds(
 
 @settings(deadline=None)
 @given(profiles)
-def test_its_fields_written_into_a_file_make_it_again(
+def test_fields_of_a_profile_make_an_equal_profile(
     tmp_path_factory: pytest.TempPathFactory, profile: Profile
 ) -> None:
     place = tmp_path_factory.getbasetemp() / "again.yaml"
     assert loaded(place, **as_fields(profile)) == profile
 
 
-def test_what_a_file_need_not_say_is_left_out() -> None:
+def test_fields_omit_defaults() -> None:
     assert set(as_fields(Profile(**NEEDED))) == set(NEEDED)
     everything = {one.name for one in fields(Profile)}
     assert set(as_fields(Profile(**NEEDED, max_loras=3))) == {*NEEDED, "max_loras"} < everything

@@ -1,4 +1,4 @@
-"""Servers that answer as they are told, well or badly, on loopback ports of their own."""
+"""Servers on loopback ports whose responses a test writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 Respond = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
-"""Gets the body of a request and writes what it likes."""
+"""A function that gets the body of a request and writes a response."""
 
 
 @dataclass
 class Server:
-    """One that answers each request by `respond`."""
+    """A server that answers each request with `respond`."""
 
     respond: Respond
     port: int = 0

@@ -1,4 +1,4 @@
-"""What the command makes of its arguments and of a run; the run itself is made up here."""
+"""The command's arguments, output and exit codes, with a mocked run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def collected() -> Collected:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Those that were run."""
+    """The plans that the command ran."""
     seen: list[Plan] = []
 
     async def run(
@@ -52,7 +52,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
         return collected()
 
     monkeypatch.setattr(parent, "run", run)
-    monkeypatch.setattr(target, "found", lambda *_: ("127.0.0.1",))
+    monkeypatch.setattr(target, "reachable_addresses", lambda *_: ("127.0.0.1",))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return seen
 
@@ -62,16 +62,18 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("plans")
-def test_the_block_the_client_and_its_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_results_and_a_warning_about_the_client(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(*WHOLE) == 0
     out, err = capsys.readouterr()
     assert out.startswith("============ Serving Benchmark Result ============\n")
-    assert "client: 1 processes, the busiest at work 83% of the time" in out
-    assert err.startswith("extproc load: the client was at work 83% of the time: figures may be")
+    assert "client: 1 processes, the busiest used 83% of a CPU" in out
+    assert err.startswith("extproc load: the client used 83% of a CPU and may limit")
 
 
 @pytest.mark.usefixtures("plans")
-def test_the_published_row_stands_beside_a_whole_workload_only(
+def test_prints_the_published_row_for_an_unchanged_workload_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(*WHOLE)
@@ -81,7 +83,7 @@ def test_the_published_row_stands_beside_a_whole_workload_only(
         assert "published" not in capsys.readouterr().out
 
 
-def test_arguments_come_where_they_belong(
+def test_passes_the_arguments_to_the_plan(
     plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
@@ -105,7 +107,7 @@ def test_arguments_come_where_they_belong(
         (["-H", "Authorization: Basic abc"], "Basic abc"),
     ],
 )
-def test_a_key_given_is_preferred_to_that_of_the_environment(
+def test_prefers_a_given_key_over_the_environment(
     plans: list[Plan], monkeypatch: pytest.MonkeyPatch, given: list[str], sent: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
@@ -114,13 +116,13 @@ def test_a_key_given_is_preferred_to_that_of_the_environment(
 
 
 @pytest.mark.usefixtures("plans")
-def test_json_on_stdout_is_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_only_json_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*WHOLE, "--json", "-") == 0
     assert json.loads(capsys.readouterr().out)["completed"] == 1
 
 
 @pytest.mark.usefixtures("plans")
-def test_figures_are_shown_before_a_file_cannot_be_written(
+def test_prints_the_results_if_a_file_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*WHOLE, "--json", str(tmp_path)) == 1
@@ -130,18 +132,18 @@ def test_figures_are_shown_before_a_file_cannot_be_written(
 
 
 @pytest.mark.usefixtures("plans")
-def test_too_few_open_files_are_told(
+def test_warns_if_the_limit_of_open_files_is_too_low(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "raise_file_limit", lambda: 5)
     run(*WHOLE)
-    assert "a process may hold 5 streams here" in capsys.readouterr().err
+    assert "a process can open 5 streams here" in capsys.readouterr().err
 
 
-def test_interrupted_before_it_began(
+def test_interrupt_before_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(target, "found", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(target, "reachable_addresses", Mock(side_effect=KeyboardInterrupt))
     assert run(*WHOLE) == 130
     assert capsys.readouterr().err == "extproc load: interrupted\n"
 
@@ -149,14 +151,14 @@ def test_interrupted_before_it_began(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--url", "nonsense", "--workload", "saas"], "'nonsense' is no URL"),
+        (["--url", "nonsense", "--workload", "saas"], "'nonsense' is not a URL"),
         (["--url", "http://127.0.0.1:{free}", "--workload", "saas"], "cannot connect to http"),
         (["--url", "http://127.0.0.1:1", "--workload", "nope"], "there is no workload 'nope'"),
         (["--url", "http://h", "--workload", "saas", "-H", "a: \x07"], "header 'a'"),
         (["--url", "http://h", "--workload", "saas", "--json", "/no/dir/x"], "no such directory"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_reports_bad_input_in_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     free = free_port()
@@ -175,7 +177,9 @@ def test_bad_input_is_one_line(
         *[("--sessions", "1.5"), ("--timeout", "inf"), ("--processes", "0"), ("-H", "secret")],
     ],
 )
-def test_numbers_make_sense(argument: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refuses_invalid_values(
+    argument: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as raised:
         run(*WHOLE, argument, value)
     assert raised.value.code == 2

@@ -1,4 +1,4 @@
-"""Figures of several processes put together, and what is said of their worth."""
+"""The merged results of several processes, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def two_processes() -> Collected:
     return collected(result(first), result(second, busy=0.2))
 
 
-def test_requests_of_all_processes_in_the_order_in_which_they_were_sent() -> None:
+def test_run_merges_the_requests_in_the_order_of_sending() -> None:
     run = run_of(two_processes(), "w", "s")
     assert list(run.sent) == [0.5, 1.0, 3.5, 4.0, 5.0]
     assert list(run.wanted) == [0.5, 0.0, 0.5, 0.0, 0.5]
@@ -76,7 +76,7 @@ def test_requests_of_all_processes_in_the_order_in_which_they_were_sent() -> Non
     assert run.client_busy == 0.2
 
 
-def test_failures_are_counted_by_kind_with_what_was_said_first() -> None:
+def test_failures_are_counted_by_kind_with_the_first_message() -> None:
     run = run_of(two_processes(), "w", "s", secrets=["sk-very-secret"])
     assert list(failures(run)) == [
         "failed: 2 x HTTP 503, first: key ***",
@@ -84,7 +84,7 @@ def test_failures_are_counted_by_kind_with_what_was_said_first() -> None:
     ]
 
 
-def test_failures_of_the_warm_up_are_told_apart() -> None:
+def test_failures_of_the_warm_up_are_separate() -> None:
     before = Records(0.0)
     before.add(TURN, 0.0, exchange(0.0, [], failure=Failure("HTTP 429", "")))
     measured = replace(two_processes(), warm_up=[result(before)])
@@ -102,7 +102,7 @@ def test_a_run_can_be_printed_and_written() -> None:
     assert written["load_spread"] == pytest.approx(4 / 3)
 
 
-def test_a_run_of_nothing_is_a_run() -> None:
+def test_run_without_requests() -> None:
     run = run_of(collected(result(Records(0.0), lags=())), "w", "s")
     assert run.seconds == 0
     assert not run.sent.size
@@ -110,7 +110,7 @@ def test_a_run_of_nothing_is_a_run() -> None:
     assert isnan(summarize(run).mean_ttft_ms)
 
 
-def test_peak_is_of_requests_at_one_time() -> None:
+def test_peak_counts_concurrent_requests() -> None:
     assert peak(np.array([0.0, 1, 2, nan]), np.array([3.0, 2, 4, nan])) == 2
     assert peak(np.array([]), np.array([])) == 0
 
@@ -121,20 +121,20 @@ def good(busy: float = 0.1, lags: Sequence[float] = (0.001,)) -> Run:
     return run_of(collected(result(records, busy, lags)), "w", "s")
 
 
-def test_a_client_at_its_limit_is_told() -> None:
+def test_warns_about_a_busy_client() -> None:
     assert list(warnings(good(busy=0.69))) == []
     (warning,) = warnings(good(busy=0.83))
-    assert "the client was at work 83% of the time: figures may be the client's" in warning
-    assert "at work 83% of the time" in client(good(busy=0.83))
+    assert "the client used 83% of a CPU and may limit the results" in warning
+    assert "used 83% of a CPU" in client(good(busy=0.83))
 
 
-def test_a_client_that_is_late_is_told() -> None:
+def test_warns_about_a_late_event_loop() -> None:
     assert list(warnings(good(lags=[0.001] * 999 + [0.5]))) == [], "once is no warning"
     (warning,) = warnings(good(lags=[0.05] * 100))
     assert "late by 50 ms" in warning
 
 
-def test_what_else_readers_must_know() -> None:
+def test_warns_about_unfinished_and_unusual_responses() -> None:
     records = Records(0.0)
     unmeasured = exchange(0.0, [1.0, 2.0])
     unmeasured.answer.usage = None
@@ -143,14 +143,14 @@ def test_what_else_readers_must_know() -> None:
     part = replace(result(records), unfinished=7, retried=3)
     run = run_of(collected(part, reason="interrupted"), "w", "s")
     said = "\n".join(warnings(run))
-    assert "interrupted; 7 requests under way are in none of the figures" in said
-    assert "1 answers came without usage" in said
-    assert "1 answers were not streamed" in said
+    assert "interrupted; the results leave out 7 requests that were in flight" in said
+    assert "1 responses had no usage" in said
+    assert "1 responses were not streamed" in said
     assert list(run.output_tokens) == [2]
     assert run.notes["retried"] == 3
 
 
-async def test_a_process_knows_how_busy_and_late_it_is() -> None:
+async def test_process_monitor_measures_load_and_delay() -> None:
     watch = ProcessMonitor()
     watching = asyncio.create_task(watch.run())
     await asyncio.sleep(0.1)
@@ -164,7 +164,7 @@ async def test_a_process_knows_how_busy_and_late_it_is() -> None:
     assert max(seen.lags) > 0.2
 
 
-def test_open_files_are_said_where_they_do_not_suffice() -> None:
-    assert limits.complaint(100, 100) == ""
-    assert "ulimit -Hn" in limits.complaint(8_000, 1_000)
+def test_limit_of_open_files_gives_a_warning() -> None:
+    assert limits.file_limit_warning(100, 100) == ""
+    assert "ulimit -Hn" in limits.file_limit_warning(8_000, 1_000)
     assert limits.raise_file_limit() > 0

@@ -1,4 +1,4 @@
-"""The whole load generator, its processes included, against real stand-ins."""
+"""The whole load generator with its processes, against stand-in replicas."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def load(address: str, work: Workload, processes: int = 2, model: str = "l
     return figures.run_of(collected, work.name, "test")
 
 
-async def test_conversations_over_several_processes(fleet: StandInFleet) -> None:
+async def test_conversations_run_in_several_processes(fleet: StandInFleet) -> None:
     run = await load(fleet.addresses[0], workload(12, concurrency=6))
     assert run.succeeded.all()
     assert run.sent.size == 36
@@ -85,7 +85,7 @@ async def test_conversations_over_several_processes(fleet: StandInFleet) -> None
     assert set(run.endpoint) == {0}
 
 
-async def test_a_warm_up_is_in_no_figure(fleet: StandInFleet) -> None:
+async def test_the_results_exclude_the_warm_up(fleet: StandInFleet) -> None:
     work = workload(4, turns=1)
     twice = replace(work, sessions=[*work.sessions, *work.sessions], warm_up=4)
     run = await load(fleet.addresses[0], twice)
@@ -94,7 +94,7 @@ async def test_a_warm_up_is_in_no_figure(fleet: StandInFleet) -> None:
     assert (await fleet.requests())[fleet.addresses[0]]["total"] == 8
 
 
-async def test_adapters_and_completions(fleet: StandInFleet) -> None:
+async def test_requests_use_adapters_and_completions(fleet: StandInFleet) -> None:
     turns = conversation("s", [SYSTEM], [32], [16], adapter="sql")
     work = replace(workload(3, turns=1), api="completions")
     run = await load(
@@ -105,7 +105,7 @@ async def test_adapters_and_completions(fleet: StandInFleet) -> None:
     assert sum(run.cached_tokens == 0) >= 1, "an adapter's cache is its own"
 
 
-async def test_failures_are_counted_and_a_hopeless_run_is_given_up(fleet: StandInFleet) -> None:
+async def test_failures_are_counted_and_a_failing_run_is_given_up(fleet: StandInFleet) -> None:
     run = await load(fleet.addresses[0], workload(2, turns=1), model="unknown")
     assert not run.succeeded.any()
     ((kind, found),) = run.notes["failures"].items()
@@ -131,7 +131,7 @@ async def finished(process: Process, seconds: float = 20) -> tuple[int, str, str
     return code, process.stdout.read_text(), process.stderr.read_text()
 
 
-async def test_the_command(fleet: StandInFleet, tmp_path: Path) -> None:
+async def test_the_command_measures_a_run(fleet: StandInFleet, tmp_path: Path) -> None:
     figures_file, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     process = command(
         tmp_path,
@@ -154,7 +154,7 @@ async def test_the_command(fleet: StandInFleet, tmp_path: Path) -> None:
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-async def test_a_hopeless_warm_up_is_told(fleet: StandInFleet, tmp_path: Path) -> None:
+async def test_a_failing_warm_up_is_reported(fleet: StandInFleet, tmp_path: Path) -> None:
     url = f"http://{fleet.addresses[0]}"
     process = command(tmp_path, "--url", url, "--workload", "blog-8xH100", "--model", "unknown")
     process.spawn()
@@ -165,7 +165,7 @@ async def test_a_hopeless_warm_up_is_told(fleet: StandInFleet, tmp_path: Path) -
     assert last.endswith("requests failed; nothing was measured")
 
 
-async def test_what_a_server_quotes_of_our_key_is_not_shown(serve: Serve, tmp_path: Path) -> None:
+async def test_a_key_that_the_server_quotes_is_not_printed(serve: Serve, tmp_path: Path) -> None:
     async def respond(_: bytes, writer: asyncio.StreamWriter) -> None:
         said = b'{"error": {"message": "Incorrect API key provided: sk-very-secret"}}'
         head = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n"
@@ -197,7 +197,7 @@ def children(pid: int) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """A zombie, which nobody has waited for yet, does not."""
+    """Return True if a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -205,7 +205,9 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_nothing_is_left_behind(serve: Serve, tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_signal_ends_all_processes(
+    serve: Serve, tmp_path: Path, number: signal.Signals
+) -> None:
     server = await serve(streams_without_end)
     url = f"http://127.0.0.1:{server.port}"
     arguments = ["--workload", "lora-0", "--concurrency", "10", "--processes", "2"]
@@ -225,14 +227,14 @@ async def test_nothing_is_left_behind(serve: Serve, tmp_path: Path, number: sign
         return
     assert code == 130
     assert "Successful requests:                     0 " in out
-    # A busy machine may give more to be said after it.
-    said, _, _ = err.partition("\n")
-    assert said == "extproc load: interrupted; 10 requests under way are in none of the figures"
+    # On a busy machine, more warnings may follow.
+    first, _, _ = err.partition("\n")
+    assert first == (
+        "extproc load: interrupted; the results leave out 10 requests that were in flight"
+    )
 
 
-async def test_a_worker_that_dies_is_an_error_and_takes_nobody_with_it(
-    serve: Serve, tmp_path: Path
-) -> None:
+async def test_a_dead_worker_is_an_error_and_the_others_end(serve: Serve, tmp_path: Path) -> None:
     server = await serve(streams_without_end)
     url = f"http://127.0.0.1:{server.port}"
     process = command(tmp_path, "--url", url, "--workload", "saas", "--processes", "2")

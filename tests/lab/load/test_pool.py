@@ -1,4 +1,4 @@
-"""Requests over real sockets, to servers that answer well and badly."""
+"""Requests over real sockets, to servers with valid and invalid responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from extproc.lab.load.http_stream import Connection
 from extproc.lab.load.pool import Pool, tls_context
 from extproc.lab.load.response import Response, Usage
 from extproc.lab.load.shares import RequestOptions
-from extproc.lab.load.target import Target, TargetError, found
+from extproc.lab.load.target import Target, TargetError
 from extproc.lab.stack.processes import free_port
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ Respond = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
 def saying(*pieces: bytes, pause: float = 0.005) -> Respond:
-    """Writes pieces, with pauses so that they are read one by one."""
+    """Write pieces with pauses, so that the client reads them one by one."""
 
     async def respond(_: bytes, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -85,7 +85,7 @@ def resetting(*pieces: bytes) -> Respond:
 async def pool_to(port: int, timeout: float = 5.0, keep_alive: bool = True) -> AsyncIterator[Pool]:
     target = Target(False, "127.0.0.1", port, addresses=("127.0.0.1",))
     pool = Pool(RequestOptions(target, BodyOptions("m", "chat"), timeout, keep_alive))
-    looking = asyncio.create_task(pool.look_after())
+    looking = asyncio.create_task(pool.check_timeouts())
     yield pool
     looking.cancel()
     pool.close()
@@ -112,42 +112,42 @@ def check_good(exchange: Exchange) -> None:
     assert 0 < exchange.sent <= answer.first <= answer.last
 
 
-class TestAnswers:
-    async def test_a_stream_in_chunks(self, serve: Serve) -> None:
+class TestResponse:
+    async def test_reads_a_chunked_stream(self, serve: Serve) -> None:
         exchange = await asked(serve, saying(GOOD))
         check_good(exchange)
         assert exchange.streamed
 
-    async def test_one_byte_at_a_time(self, serve: Serve) -> None:
+    async def test_reads_single_bytes(self, serve: Serve) -> None:
         pieces = [GOOD[at : at + 1] for at in range(len(GOOD))]
         check_good(await asked(serve, saying(*pieces, pause=0)))
 
     @pytest.mark.parametrize("size", [7, 40, 100, 333])
-    async def test_cut_anywhere(self, serve: Serve, size: int) -> None:
+    async def test_reads_pieces_of_any_size(self, serve: Serve, size: int) -> None:
         pieces = [GOOD[at : at + size] for at in range(0, len(GOOD), size)]
         check_good(await asked(serve, saying(*pieces, pause=0.001)))
 
-    async def test_times_are_those_of_the_reads(self, serve: Serve) -> None:
+    async def test_takes_times_from_the_reads(self, serve: Serve) -> None:
         pieces = (CHUNKED + chunk(ROLE), chunk(TOKEN), chunk(TOKEN), chunk(USAGE + DONE) + END)
         exchange = await asked(serve, saying(*pieces, pause=0.2))
         check_good(exchange)
         assert exchange.answer.first - exchange.sent > 0.1, "the role is no token"
         assert exchange.answer.gaps[0] > 0.1
 
-    async def test_with_a_content_length(self, serve: Serve) -> None:
+    async def test_reads_a_stream_with_a_content_length(self, serve: Serve) -> None:
         body = ROLE + TOKEN + TOKEN + USAGE + DONE
         head = HEAD + b"content-length: %d\r\n\r\n" % len(body)
         check_good(await asked(serve, saying(head + body)))
 
-    async def test_up_to_the_end_of_the_connection(self, serve: Serve) -> None:
+    async def test_reads_until_the_connection_ends(self, serve: Serve) -> None:
         body = ROLE + TOKEN + TOKEN + USAGE + DONE
         check_good(await asked(serve, closing(HEAD + b"\r\n" + body)))
 
-    async def test_after_a_provisional_answer(self, serve: Serve) -> None:
+    async def test_skips_a_provisional_response(self, serve: Serve) -> None:
         hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
         check_good(await asked(serve, saying(hints, GOOD)))
 
-    async def test_that_is_not_streamed(self, serve: Serve) -> None:
+    async def test_reads_a_response_without_streaming(self, serve: Serve) -> None:
         body = json.dumps({"choices": [{"message": {"content": "all"}}]}).encode()
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         exchange = await asked(serve, saying(head % len(body) + body))
@@ -155,13 +155,13 @@ class TestAnswers:
         assert not exchange.streamed
         assert exchange.answer.text() == "all"
 
-    async def test_says_who_served_it(self, serve: Serve) -> None:
+    async def test_names_the_endpoint(self, serve: Serve) -> None:
         named = GOOD.replace(b"content-type", b"X-Served-By: 10.0.0.1:8000\r\ncontent-type", 1)
         assert (await asked(serve, saying(named))).endpoint == "10.0.0.1:8000"
 
 
 class TestFailures:
-    async def test_nobody_listens(self) -> None:
+    async def test_refused_connection(self) -> None:
         async with pool_to(free_port()) as pool:
             exchange = await ask(pool)
         assert exchange.failure is not None
@@ -171,7 +171,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("respond", "kind", "message"),
         [
-            (closing(), "connection closed", "before an answer"),
+            (closing(), "connection closed", "before the response"),
             (resetting(), "connection reset", "reset"),
             (closing(CHUNKED + chunk(TOKEN)), "cut off", "after 1 events"),
             (resetting(CHUNKED + chunk(TOKEN)), "cut off", "reset"),
@@ -187,7 +187,9 @@ class TestFailures:
              "an error in the stream", "died"),
         ],
     )  # fmt: skip
-    async def test_kinds(self, serve: Serve, respond: Respond, kind: str, message: str) -> None:
+    async def test_kind_and_message(
+        self, serve: Serve, respond: Respond, kind: str, message: str
+    ) -> None:
         failure = (await asked(serve, respond, timeout=1)).failure
         assert failure is not None
         assert failure.kind == kind
@@ -204,7 +206,7 @@ class TestFailures:
             (b"307 Temporary Redirect", b"", ""),
         ],
     )  # fmt: skip
-    async def test_refusals_are_told_by_status(
+    async def test_error_status(
         self, serve: Serve, status: bytes, body: bytes, message: str
     ) -> None:
         answer = b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
@@ -215,17 +217,17 @@ class TestFailures:
         assert len(failure.message) <= 4_000
 
     @pytest.mark.parametrize("before", [b"", CHUNKED, CHUNKED + chunk(TOKEN)])
-    async def test_a_server_that_falls_silent(self, serve: Serve, before: bytes) -> None:
+    async def test_timeout_of_a_silent_server(self, serve: Serve, before: bytes) -> None:
         failure = (await asked(serve, saying(before, pause=3), timeout=0.3)).failure
         assert failure is not None
         assert failure.kind == "timeout"
 
-    async def test_one_that_is_only_slow_has_time(self, serve: Serve) -> None:
+    async def test_no_timeout_of_a_slow_server(self, serve: Serve) -> None:
         pieces = [CHUNKED, *[chunk(TOKEN)] * 5, chunk(USAGE + DONE) + END]
         exchange = await asked(serve, saying(*pieces, pause=0.25), timeout=1)
         assert exchange.failure is None
 
-    async def test_endless_answers(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_endless_response(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1_000)
         failure = (await asked(serve, saying(CHUNKED + chunk(b"data: " + b"x" * 2_000)))).failure
         assert failure is not None
@@ -234,11 +236,11 @@ class TestFailures:
         endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2_000
         failure = (await asked(serve, saying(endless))).failure
         assert failure is not None
-        assert failure.message == "an answer without an end"
+        assert failure.message == "the response has more than 1000 bytes"
 
 
 class TestConnections:
-    async def test_are_used_again(self, serve: Serve) -> None:
+    async def test_are_reused(self, serve: Serve) -> None:
         server = await serve(saying(GOOD))
         async with pool_to(server.port) as pool:
             for _ in range(3):
@@ -247,14 +249,14 @@ class TestConnections:
         assert server.connections == pool.connections == 4
         assert len(server.bodies) == 7
 
-    async def test_are_not_where_that_is_not_wanted(self, serve: Serve) -> None:
+    async def test_are_not_reused_without_keep_alive(self, serve: Serve) -> None:
         server = await serve(saying(GOOD))
         async with pool_to(server.port, keep_alive=False) as pool:
             for _ in range(3):
                 check_good(await ask(pool))
         assert server.connections == 3
 
-    async def test_are_not_where_the_server_does_not_want_it(self, serve: Serve) -> None:
+    async def test_are_not_reused_after_connection_close(self, serve: Serve) -> None:
         last = GOOD.replace(b"content-type", b"connection: close\r\ncontent-type", 1)
         server = await serve(saying(last))
         async with pool_to(server.port) as pool:
@@ -262,8 +264,8 @@ class TestConnections:
                 check_good(await ask(pool))
         assert server.connections == 2
 
-    async def test_a_stale_one_is_replaced(self, serve: Serve) -> None:
-        """The server closes it just as the next request is sent."""
+    async def test_are_replaced_if_stale(self, serve: Serve) -> None:
+        """The server closes the connection while the next request is sent."""
         server = await serve(saying(GOOD))
         async with pool_to(server.port) as pool:
             check_good(await ask(pool))
@@ -278,7 +280,7 @@ class TestConnections:
         assert pool.retried == 1
         assert server.bodies[-2:] == [b'{"a": 1}'] * 2
 
-    async def test_one_closed_as_soon_as_it_was_made_is_a_failure(self) -> None:
+    async def test_fail_a_request_if_closed_at_once(self) -> None:
         connection = Connection(memoryview(bytearray(10)), frozenset(), lambda _: None)
         transport = Mock(is_closing=lambda: True)
         connection.connection_made(transport)
@@ -289,7 +291,7 @@ class TestConnections:
         assert exchange.failure.kind == "connection closed"
         assert not transport.write.called
 
-    async def test_one_closed_while_idle_is_not_used(self, serve: Serve) -> None:
+    async def test_are_not_reused_if_closed_while_idle(self, serve: Serve) -> None:
         server = await serve(saying(GOOD))
         server.respond = closing(GOOD)
         async with pool_to(server.port) as pool:
@@ -298,7 +300,7 @@ class TestConnections:
             check_good(await ask(pool))
         assert pool.retried == 0
 
-    async def test_one_with_an_answer_nobody_asked_for_is_not_used(self, serve: Serve) -> None:
+    async def test_are_not_reused_after_data_without_a_request(self, serve: Serve) -> None:
         server = await serve(saying(GOOD + GOOD))
         async with pool_to(server.port) as pool:
             check_good(await ask(pool))
@@ -306,7 +308,7 @@ class TestConnections:
             check_good(await ask(pool))
         assert server.connections == 2
 
-    async def test_a_request_that_is_cancelled_closes_its_own(self, serve: Serve) -> None:
+    async def test_are_closed_by_a_cancelled_request(self, serve: Serve) -> None:
         closed = asyncio.Event()
 
         async def respond(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -326,7 +328,7 @@ class TestConnections:
             async with asyncio.timeout(5):
                 await closed.wait()
 
-    async def test_at_most_64_are_made_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_are_opened_at_most_64_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         making = most = 0
 
         async def connect(_: Pool) -> None:
@@ -343,7 +345,7 @@ class TestConnections:
         assert most == 64
 
 
-async def test_requests_are_as_http_wants_them(serve: Serve) -> None:
+async def test_request_is_valid_http(serve: Serve) -> None:
     server = await serve(saying(GOOD))
     target = Target(
         False, "127.0.0.1", server.port, "/base", {"authorization": "Bearer k"}, ("127.0.0.1",)
@@ -367,7 +369,7 @@ async def test_https(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     target = Target(True, "localhost", server.port, addresses=("127.0.0.1",))
 
     with pytest.raises(TargetError, match="CERTIFICATE_VERIFY_FAILED"):
-        await asyncio.to_thread(found, target, 5, tls_context())
+        await asyncio.to_thread(reachable_addresses, target, 5, tls_context())
     pool = Pool(RequestOptions(target, BodyOptions("m", "chat")))
     refused = await ask(pool)
     assert refused.failure is not None
@@ -375,7 +377,7 @@ async def test_https(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    assert "127.0.0.1" in await asyncio.to_thread(found, target, 5, tls_context())
+    assert "127.0.0.1" in await asyncio.to_thread(reachable_addresses, target, 5, tls_context())
     pool = Pool(RequestOptions(target, BodyOptions("m", "chat")))
     check_good(await ask(pool))
     check_good(await ask(pool))

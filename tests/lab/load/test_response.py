@@ -1,4 +1,4 @@
-"""What is a token, what is usage, and what is wrong: as vLLM and others write it."""
+"""Tokens, usage and errors in the formats of vLLM and other servers."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def usage(**more: Any) -> bytes:
 
 
 def _event(choices: list[Any], **more: Any) -> bytes:
-    # Compact, as pydantic writes it.
+    # Compact, as pydantic formats it.
     return json.dumps({"id": "x", "choices": choices, **more}, separators=(",", ":")).encode()
 
 
 def answered(*events: bytes, api: Api = "chat", keep: bool = False) -> Response:
-    """The answer of events that came a second apart."""
+    """Return the response of events that arrive one second apart."""
     answer = Response(api, keep)
     for second, event in enumerate(events):
         answer.event(event, float(second))
     return answer
 
 
-def test_a_chat_is_timed_from_its_first_token_and_not_from_its_role() -> None:
+def test_chat_times_start_at_the_first_token() -> None:
     answer = answered(
         chat(role="assistant", content=""),
         chat(content="one "),
@@ -53,7 +53,7 @@ def test_a_chat_is_timed_from_its_first_token_and_not_from_its_role() -> None:
     assert answer.verdict() is None
 
 
-def test_a_completion_is_timed_from_its_first_event() -> None:
+def test_completion_times_start_at_the_first_event() -> None:
     answer = answered(completion("a"), completion(""), completion("b", "length"), b"[DONE]",
                       api="completions")  # fmt: skip
     assert (answer.first, answer.last, answer.tokens) == (0, 2, 3)
@@ -69,7 +69,7 @@ def test_a_completion_is_timed_from_its_first_event() -> None:
         (chat(role="assistant", content=""), False),
         (chat(role="assistant", content=None), False),
         (chat(role="assistant"), False),
-        # A token may have no text of its own: half of a character, or a special one.
+        # A token may have no text: a part of a character, or a special token.
         (chat(content=""), True),
         (chat(content="", finish="length"), True),
         (chat(finish="stop"), False),
@@ -87,17 +87,17 @@ def test_a_completion_is_timed_from_its_first_event() -> None:
         (b"", False),
     ],
 )
-def test_which_events_of_a_chat_are_tokens(event: bytes, is_token: bool) -> None:
+def test_events_of_a_chat_that_count_as_tokens(event: bytes, is_token: bool) -> None:
     assert answered(event).tokens == is_token
 
 
 @given(st.text(min_size=1))
-def test_text_never_looks_like_another_event(text: str) -> None:
+def test_any_text_counts_as_a_token(text: str) -> None:
     answer = answered(chat(content=text), b"[DONE]", keep=True)
     assert (answer.tokens, answer.text(), answer.verdict()) == (1, text, None)
 
 
-def test_the_text_is_that_of_all_tokens() -> None:
+def test_text_joins_all_tokens() -> None:
     events = [chat(role="assistant", content=""), chat(content="a "), chat(content="b")]
     assert answered(*events, keep=True).text() == "a b"
     assert answered(*events, keep=False).text() == ""
@@ -105,12 +105,12 @@ def test_the_text_is_that_of_all_tokens() -> None:
     assert spoken.text() == "a b"
 
 
-def test_text_in_an_unknown_shape_is_none() -> None:
+def test_text_of_an_unknown_shape_is_empty() -> None:
     strange = b'{"choices": [{"delta": "?", "other": {"content": "x"}}]}'
     assert answered(strange, keep=True).text() == ""
 
 
-def test_usage_beside_the_last_token_is_found() -> None:
+def test_usage_with_the_last_token_is_found() -> None:
     last = json.dumps(
         {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": USAGE}
     )
@@ -120,7 +120,7 @@ def test_usage_beside_the_last_token_is_found() -> None:
 
 
 @pytest.mark.parametrize("found", [{"prompt_tokens": -1}, {"prompt_tokens": "9"}, {}])
-def test_strange_usage_does_no_harm(found: dict[str, object]) -> None:
+def test_invalid_usage_is_ignored(found: dict[str, object]) -> None:
     answer = answered(_event([], usage=found))
     assert answer.usage == Usage(0, 0)
     assert answered(_event([], usage="much")).usage is None
@@ -138,14 +138,14 @@ def test_strange_usage_does_no_harm(found: dict[str, object]) -> None:
         ([b'{"error":"just text"}'], "an error in the stream", "just text"),
     ],
 )
-def test_what_is_no_whole_answer(events: list[bytes], kind: str, message: str) -> None:
+def test_incomplete_response_is_a_failure(events: list[bytes], kind: str, message: str) -> None:
     failure = answered(*events).verdict()
     assert failure is not None
     assert failure.kind == kind
     assert message in failure.message
 
 
-def test_an_answer_that_is_not_streamed_comes_all_at_once() -> None:
+def test_response_without_streaming_has_one_time() -> None:
     answer = Response("chat", keep=True)
     message = {"role": "assistant", "content": "all of it"}
     answer.whole(json.dumps({"choices": [{"message": message}], "usage": USAGE}).encode(), 5.0)

@@ -1,4 +1,4 @@
-"""Sessions as they are driven: order, places, times, and what the model said appended."""
+"""The order, concurrency and times of sessions, and responses in later prompts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def talk(name: str, turns: int = 3, start: float = 0.0) -> Session:
 
 
 class Model:
-    """Says something new each time, in two chunks, after some time."""
+    """A model that generates a new text for each request, in two chunks and after a delay."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -74,7 +74,7 @@ def prompts(server: Server) -> list[list[str]]:
     return [[message["content"] for message in one["messages"]] for one in bodies]
 
 
-async def test_what_the_model_said_is_appended(serve: Serve) -> None:
+async def test_responses_are_added_to_later_prompts(serve: Serve) -> None:
     server = await serve(Model().respond)
     records = await drive(server, Workload("w", [talk("s")]))
     first = [text(SYSTEM), text(Segment("s/0", 5))]
@@ -84,7 +84,7 @@ async def test_what_the_model_said_is_appended(serve: Serve) -> None:
     assert (records.succeeded, records.failed, records.counted_as_chunks) == (3, 0, 3)
 
 
-async def test_after_a_failure_the_planned_answer_stands_in(
+async def test_planned_response_replaces_a_failed_one(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "PAUSE_SECONDS", 0.2)
@@ -100,7 +100,7 @@ async def test_after_a_failure_the_planned_answer_stands_in(
     assert sent[1] - sent[0] > 0.2, "who was refused does not come back at once"
 
 
-async def test_no_more_sessions_at_a_time_than_places(serve: Serve) -> None:
+async def test_slots_limit_concurrent_sessions(serve: Serve) -> None:
     model = Model(0.02)
     server = await serve(model.respond)
     work = Workload("w", [talk(f"s{n}", 2) for n in range(9)], concurrency=3)
@@ -112,7 +112,7 @@ async def test_no_more_sessions_at_a_time_than_places(serve: Serve) -> None:
     assert max(map(float.__sub__, sent, wanted)) < 0.07, "due when there is a place, not before"
 
 
-async def test_sessions_begin_when_they_are_due(serve: Serve) -> None:
+async def test_sessions_begin_at_their_start(serve: Serve) -> None:
     server = await serve(Model().respond)
     work = Workload("w", [talk(f"s{n}", 1, start=n * 0.1) for n in range(4)])
     records = await drive(server, work)
@@ -121,7 +121,7 @@ async def test_sessions_begin_when_they_are_due(serve: Serve) -> None:
         assert wanted <= sent < wanted + 0.5
 
 
-async def test_people_think_between_turns(serve: Serve) -> None:
+async def test_turns_wait_for_the_think_time(serve: Serve) -> None:
     server = await serve(Model().respond)
     turns = [turn._replace(think_seconds=0.15) for turn in talk("s", 2).turns]
     records = await drive(server, Workload("w", [Session(turns)]))
@@ -131,7 +131,7 @@ async def test_people_think_between_turns(serve: Serve) -> None:
     assert records.columns["sent"][1] >= wanted[1]
 
 
-def test_bodies_are_what_vllm_takes() -> None:
+def test_bodies_have_the_fields_of_vllm() -> None:
     turn = Turn((SYSTEM, Segment("q", 2)), Segment("a", 7, "assistant"), adapter="sql")
     found: dict[str, Any] = json.loads(body(turn, {}, BodyOptions("base", "chat")))
     messages = found.pop("messages")
@@ -152,7 +152,7 @@ def test_bodies_are_what_vllm_takes() -> None:
     assert plain["prompt"] == texts.document("completions", turn.prompt)["prompt"]
 
 
-def test_answers_need_not_be_ascii() -> None:
+def test_responses_may_contain_any_text() -> None:
     turns = talk("s", 2).turns
     said = {"s/0/answer": 'ü"\\\n'}
     assert (
@@ -161,12 +161,12 @@ def test_answers_need_not_be_ascii() -> None:
     )
 
 
-def test_only_answers_that_come_again_are_kept() -> None:
+def test_only_quoted_responses_are_kept() -> None:
     assert quoted_later(talk("s", 3).turns) == {"s/0/answer", "s/1/answer"}
     assert quoted_later(talk("s", 1).turns) == frozenset()
 
 
-def test_texts_are_made_beforehand_but_not_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_prepared_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Segment] = []
     monkeypatch.setattr("extproc.lab.load.bodies.text", made.append)
     prepare([talk("a", 2), talk("b", 2)])

@@ -1,4 +1,4 @@
-"""What processes do together is what one would do alone."""
+"""The shares of several processes, which together equal the work of one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(sessions: Sequence[Session]) -> list[str]:
 
 
 @given(st.integers(1, 40), st.none() | st.integers(1, 50), st.integers(1, 9), st.integers(0, 5))
-def test_every_session_and_every_place_is_dealt_once(
+def test_each_session_and_slot_belongs_to_one_process(
     sessions: int, concurrency: int | None, processes: int, warm_up: int
 ) -> None:
     warm_up = min(warm_up, sessions - 1)
@@ -47,27 +47,27 @@ def test_every_session_and_every_place_is_dealt_once(
         phases = [share.phases[number] for share in dealt.shares]
         found = [due.session for phase in phases for due in phase.sessions]
         assert sorted(names(found)) == sorted(names(expected))
-        places = sum(phase.places for phase in phases)
+        places = sum(phase.slots for phase in phases)
         assert places == min(concurrency or len(expected), len(expected))
         assert dealt.phases[number] == 2 * len(expected)
 
 
-def test_shares_are_alike_and_in_order() -> None:
+def test_shares_are_even_and_ordered() -> None:
     dealt = plan(workload(10, 5), 0, 2, ASKING)
     first, second = (share.phases[0] for share in dealt.shares)
-    # Of five places the first, third and fifth are the first process's.
+    # Of five slots, the first process has the first, third and fifth.
     assert [due.start for due in first.sessions] == [0, 0.2, 0.4, 0.5, 0.7, 0.9]
     assert [due.start for due in second.sessions] == [0.1, 0.3, 0.6, 0.8]
-    assert (first.places, second.places) == (3, 2)
+    assert (first.slots, second.slots) == (3, 2)
     assert [share.streams for share in dealt.shares] == [3, 2]
 
 
-def test_nobody_is_started_who_would_have_no_place() -> None:
+def test_no_process_is_started_without_a_slot() -> None:
     assert len(plan(workload(10, 2), 0, 8, ASKING).shares) == 2
     assert len(plan(workload(3), 0, 8, ASKING).shares) == 3
 
 
-def test_random_starts_are_poisson_and_the_same_however_shared_out() -> None:
+def test_random_starts_are_poisson_for_any_number_of_processes() -> None:
     work = workload(4_000, rate=20.0)
     times = starts(work, seed=3)
     assert times == starts(work, seed=3) != starts(work, seed=4)
@@ -81,19 +81,19 @@ def test_random_starts_are_poisson_and_the_same_however_shared_out() -> None:
         assert sorted(due.start for share in shares for due in share.phases[0].sessions) == times
 
 
-def test_given_starts_are_kept_where_there_is_no_rate() -> None:
+def test_given_starts_are_kept_without_a_rate() -> None:
     assert starts(workload(3), seed=0) == [0, 0.1, 0.2]
     assert starts(Workload("w", [], requests_per_second=1.0), seed=0) == []
 
 
-def test_a_workload_without_sessions_is_a_plan_too() -> None:
+def test_workload_without_sessions_has_a_plan() -> None:
     dealt = plan(Workload("w", []), 0, 4, ASKING)
-    assert [phase.places for phase in dealt.shares[0].phases] == [0]
+    assert [phase.slots for phase in dealt.shares[0].phases] == [0]
     assert dealt.phases == [0]
 
 
-def test_segments_are_not_copied_for_each_process() -> None:
-    """Only their names and lengths travel, so even large workloads are small."""
+def test_shares_do_not_contain_the_text_of_segments() -> None:
+    """Only names and lengths are sent, so even large workloads are small."""
     shared = Segment("system", 100_000, "system")
     sessions = [Session(conversation(f"s{n}", [shared], [5], [3])) for n in range(4)]
     dealt = plan(Workload("w", sessions), 0, 2, ASKING)

@@ -1,4 +1,4 @@
-"""However the bytes of a stream are cut, its events are the same."""
+"""The events of a stream do not depend on how its bytes are split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAMS = st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r\n", "\r"])), max_
 
 
 def as_the_standard_says(stream: bytes) -> list[bytes]:
-    """Line by line, as the standard describes it; events without data are none."""
+    """Parse line by line, as the standard describes; skip events without data."""
     lines = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     events: list[bytes] = []
     data: list[bytes] = []
@@ -44,31 +44,31 @@ def scanned(pieces: list[bytes]) -> list[bytes]:
 
 
 @given(STREAMS, st.lists(st.integers(0, 200)))
-def test_any_cut_gives_the_events_of_the_standard(stream: bytes, cuts: list[int]) -> None:
+def test_any_split_gives_the_events_of_the_standard(stream: bytes, cuts: list[int]) -> None:
     places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     pieces = [stream[start:end] for start, end in pairwise(places)]
     assert scanned(pieces) == as_the_standard_says(stream)
 
 
 @given(STREAMS)
-def test_byte_by_byte_too(stream: bytes) -> None:
+def test_single_bytes_give_the_events_of_the_standard(stream: bytes) -> None:
     pieces = [bytes([byte]) for byte in stream]
     assert scanned(pieces) == as_the_standard_says(stream)
 
 
-def test_a_read_may_hold_many_events_and_the_half_of_another() -> None:
+def test_read_of_several_events_and_a_part() -> None:
     scanner = Scanner()
     assert scanner.feed(b"data: 1\n\ndata: 2\n\nda") == [b"1", b"2"]
     assert scanner.feed(b"ta: 3\n") == []
     assert scanner.feed(b"\n") == [b"3"]
 
 
-def test_an_event_comes_with_its_last_line_end_and_not_later() -> None:
+def test_event_ends_with_its_last_line_end() -> None:
     assert Scanner().feed(b"data: 1\r\r") == [b"1"]
     assert Scanner().feed(b"data: 1\r\n\r\n") == [b"1"]
 
 
-def test_the_end_of_the_stream_ends_an_event() -> None:
+def test_end_of_stream_ends_an_event() -> None:
     scanner = Scanner()
     scanner.feed(b"data: 1\n\ndata: [DONE]\n")
     assert scanner.end() == [b"[DONE]"]
@@ -76,7 +76,7 @@ def test_the_end_of_the_stream_ends_an_event() -> None:
     assert Scanner().end() == []
 
 
-def test_an_event_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     scanner = Scanner()
     scanner.feed(b"data: " + b"x" * 90)

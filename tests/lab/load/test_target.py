@@ -1,4 +1,4 @@
-"""URLs and headers that make sense, and what is said of those that do not."""
+"""Valid and invalid URLs and headers of a target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from extproc.lab.load.target import Target, TargetError, found, parse
+from extproc.lab.load.target import Target, TargetError, parse, reachable_addresses
 from extproc.lab.stack.processes import free_port
 
 
@@ -21,7 +21,7 @@ from extproc.lab.stack.processes import free_port
         ("http://[::1]:8000", False, "::1", 8000, "", "http://[::1]:8000"),
     ],
 )
-def test_urls(url: str, tls: bool, host: str, port: int, path: str, shown: str) -> None:
+def test_parses_urls(url: str, tls: bool, host: str, port: int, path: str, shown: str) -> None:
     target = parse(url, {})
     assert (target.tls, target.host, target.port, target.path) == (tls, host, port, path)
     assert target.url == shown
@@ -35,14 +35,14 @@ def test_urls(url: str, tls: bool, host: str, port: int, path: str, shown: str) 
         *("http://höst/ü", "http://host/\r\nx: y"),
     ],
 )
-def test_what_is_no_url_is_said_in_a_line(url: str) -> None:
+def test_refuses_an_invalid_url_in_one_line(url: str) -> None:
     with pytest.raises(TargetError) as raised:
         parse(url, {})
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
-def test_headers_replace_ours_whatever_their_case() -> None:
+def test_given_headers_replace_default_ones() -> None:
     head = parse("http://host", {"Host": "other", "X-A": "b"}).head("completions").decode()
     assert "host: other\r\n" in head
     assert "x-a: b\r\n" in head
@@ -59,33 +59,33 @@ def test_headers_replace_ours_whatever_their_case() -> None:
         *[("Content-Length", "5"), ("transfer-encoding", "chunked"), ("connection", "close")],
     ],
 )
-def test_headers_that_would_break_requests_are_refused(name: str, value: str) -> None:
+def test_refuses_headers_that_break_requests(name: str, value: str) -> None:
     with pytest.raises(TargetError) as raised:
         parse("http://host", {name: value})
     assert "secret" not in str(raised.value)
 
 
-def test_secrets_are_known_and_not_shown() -> None:
+def test_secrets_are_not_printed() -> None:
     target = parse("http://host", {"Authorization": "Bearer sk-very-secret", "x-tenant": "a"})
     assert target.secrets == ["Bearer sk-very-secret", "sk-very-secret"]
     assert "sk-very-secret" not in repr(target)
 
 
-def test_an_address_is_one_that_answers() -> None:
+def test_returns_an_address_that_accepts_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         target = Target(False, "localhost", listening.getsockname()[1])
-        assert found(target, 5, None) == ("127.0.0.1",)
+        assert reachable_addresses(target, 5, None) == ("127.0.0.1",)
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_an_unreachable_target(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match=r"cannot connect to http://127\.0\.0\.1:.*refused"):
-        found(Target(False, "127.0.0.1", free_port()), 5, None)
-    with pytest.raises(TargetError, match="cannot find aaaa"):
-        found(Target(False, "a" * 70 + ".invalid", 80), 5, None)
+        reachable_addresses(Target(False, "127.0.0.1", free_port()), 5, None)
+    with pytest.raises(TargetError, match="cannot resolve aaaa"):
+        reachable_addresses(Target(False, "a" * 70 + ".invalid", 80), 5, None)
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(TargetError, match="cannot find host: Name or service not known"):
-        found(Target(False, "host", 80), 5, None)
+    with pytest.raises(TargetError, match="cannot resolve host: Name or service not known"):
+        reachable_addresses(Target(False, "host", 80), 5, None)

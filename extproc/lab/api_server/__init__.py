@@ -1,7 +1,12 @@
-"""A stand-in Kubernetes API server, in the pieces that a real one has.
+"""A stand-in Kubernetes API server, for tests.
 
-`store` keeps the objects and their log of versions; `resources` are the kinds there
-are, `verbs` what can be done to them, `watch` how changes are told; `front` is the
-HTTP side, `discovery` what kubectl asks first; `rbac` and `faults` say no, and
-`control` is the second port, by which tests steer it all.
+| module | content |
+|---|---|
+| `store`, `objects`, `validation` | the objects, and the log of their versions |
+| `resources`, `selectors` | the kinds of objects, and the selection of objects |
+| `verbs`, `watch` | the operations on objects |
+| `front`, `discovery` | the HTTP server of the API |
+| `rbac`, `faults` | reasons to refuse requests |
+| `control` | the second port, which controls the server |
+| `process`, `builders` | the server as a child process, and objects for it |
 """

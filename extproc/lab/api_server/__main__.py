@@ -2,11 +2,11 @@
 
     python -m extproc.lab.api_server --announce --kubeconfig kubeconfig.yaml
 
-It serves ConfigMaps, Events, Pods, Services, EndpointSlices and InferencePools to kubectl and
-to client libraries, as a real one does: lists of one version, watches that go on from one,
-compaction, conflicts, RBAC. Nothing acts on the objects: no pod runs, no slice is made for a
-Service. A second port, for control, writes objects and makes things go wrong; see
-`extproc.lab.stack.cluster.StandInApiServer` for what it can do.
+It serves ConfigMaps, Events, Pods, Services, EndpointSlices and InferencePools to kubectl and to
+client libraries. Like a real server, it has consistent lists, watches that resume from a version,
+compaction, conflicts and RBAC. It has no controllers: no pod runs, and no Service gets a slice. A
+second port writes objects and injects faults: see
+`extproc.lab.api_server.process.StandInApiServer`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _HOST = "127.0.0.1"
 _BACKLOG = 1024
 
 _SHUTDOWN_SECONDS = 0.2
-"""A stop does not wait for clients that read nothing."""
+"""Seconds that a stop waits for clients that do not read."""
 
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: what closes the socket resets the connection."""
+"""Value of SO_LINGER with which closing the socket resets the connection."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The command line."""
+    """The values of the command line."""
 
     port: int
-    """0: any free one."""
+    """The API port; 0 for any free port."""
 
     control_port: int
     token: str
-    """The only one that is let in; empty: any, and none."""
+    """The only accepted bearer token; empty to accept every request."""
 
     kubeconfig: Path | None
     announce: bool
-    """Whether to say the ports on stdout once they are open."""
+    """True to print the ports on stdout once they are open."""
 
 
 class ApiPort:
@@ -62,12 +62,12 @@ class ApiPort:
     def __init__(self, runner: web.AppRunner, port: int) -> None:
         self._runner = runner
         self._server: asyncio.Server | None = None
-        # Bound for as long as the process lives, so that nobody else gets the port meanwhile.
+        # This socket stays bound, so that no other process gets the port while it is closed.
         self._reservation = _bound(port)
         self.number: int = self._reservation.getsockname()[1]
 
     async def open(self) -> None:
-        """Listens; nothing if it does already."""
+        """Start to listen; do nothing if the port is open."""
         if self._server is None:
             factory = self._runner.server
             assert factory is not None
@@ -76,12 +76,12 @@ class ApiPort:
             self._server = await loop.create_server(factory, sock=listening, backlog=_BACKLOG)
 
     async def close(self) -> None:
-        """Refuses connections from now on and resets those there are."""
+        """Refuse new connections and reset open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
             self._reset_connections()
-            # Connections that were just being accepted show up a little later.
+            # Connections that were being accepted appear a little later.
             await asyncio.sleep(0.01)
             self._reset_connections()
 
@@ -95,7 +95,7 @@ class ApiPort:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT; return the exit code."""
     settings = parse(arguments)
     try:
         asyncio.run(serve(settings))
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
-    """The settings of a command line; exits with 2 where it is wrong."""
+    """Return the settings of a command line; exit with 2 if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m extproc.lab.api_server",
         description="A stand-in Kubernetes API server on loopback.",
@@ -116,9 +116,11 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     parser.add_argument(
         "--token",
         default="",
-        help="the only bearer token let in (default: any); kubectl sends none over plain HTTP",
+        help="the only accepted bearer token (default: any); kubectl sends none over plain HTTP",
     )
-    parser.add_argument("--kubeconfig", type=Path, help="write one that leads here to this file")
+    parser.add_argument(
+        "--kubeconfig", type=Path, help="write a kubeconfig for this server to this file"
+    )
     parser.add_argument(
         "--announce",
         action="store_true",
@@ -131,13 +133,13 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         control_port=parsed.control_port,
         token=parsed.token,
         kubeconfig=parsed.kubeconfig,
-        # Nobody could know a port that was not chosen by them.
+        # The caller cannot know a port that the kernel chooses.
         announce=parsed.announce or 0 in (parsed.port, parsed.control_port),
     )
 
 
 async def serve(settings: Settings) -> None:
-    """Both ports, until SIGTERM or SIGINT. Raises OSError."""
+    """Serve both ports until SIGTERM or SIGINT. Raises OSError."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -161,7 +163,7 @@ async def serve(settings: Settings) -> None:
 
 
 def kubeconfig(url: str, token: str) -> str:
-    """A kubeconfig with one context."""
+    """Return a kubeconfig with one context."""
     name = "stand-in"
     return yaml.safe_dump(
         {
@@ -179,7 +181,7 @@ async def _runner(app: web.Application) -> web.AppRunner:
     runner = web.AppRunner(
         app,
         access_log=None,
-        # Without it nobody would notice that the client of a watch has gone.
+        # Without it, a watch would run on after its client has disconnected.
         handler_cancellation=True,
         shutdown_timeout=_SHUTDOWN_SECONDS,
     )

@@ -1,4 +1,4 @@
-"""The control side of the stand-in API server: what tests do to it behind the API's back."""
+"""The control port of the stand-in API server, with which tests change its state."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Port(Protocol):
     """The API's listening socket."""
 
     async def open(self) -> None:
-        """Nothing if it is open."""
+        """Start to listen; do nothing if the port is open."""
 
     async def close(self) -> None:
-        """Breaks all connections too."""
+        """Stop listening and reset all connections."""
 
 
 class Control:
-    """Answers at the control port, which works whatever is wrong with the API's."""
+    """The handlers of the control port, which works even if a fault blocks the API port."""
 
     def __init__(self, front: ApiFront, port: Port) -> None:
         self._front = front
         self._port = port
 
     def app(self) -> web.Application:
-        """The application of the control port."""
+        """Return the application of the control port."""
         app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors])
         app.router.add_post("/stand-in/apply", self._apply)
         app.router.add_post("/stand-in/delete", self._delete)
@@ -97,7 +97,7 @@ class Control:
         return _done()
 
     async def _faults(self, request: web.Request) -> web.Response:
-        """All switches or none: a wrong name or value changes nothing."""
+        """Change faults; a wrong name or value changes none of them."""
         given = await _body(request)
         for name, value in given.items():
             if name not in _SWITCHES or not _SWITCHES[name](value):
@@ -136,14 +136,14 @@ _SWITCHES: dict[str, Callable[[Any], bool]] = {
     "list_delay": lambda value: isinstance(value, int | float) and value >= 0,
     "garbage": _is_bool,
 }
-"""The faults, and what each takes."""
+"""The faults, and a check of the value of each."""
 
 
 @web.middleware
 async def _errors(
     request: web.Request, handler: Callable[[web.Request], Any]
 ) -> web.StreamResponse:
-    """One clear answer to what a test got wrong."""
+    """Answer 400 with a message to an invalid control request."""
     try:
         response: web.StreamResponse = await handler(request)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""The documents by which kubectl finds out what the stand-in API server serves."""
+"""The discovery documents, which tell kubectl the resources of the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GROUPS = {each.group: each.version for each in RESOURCES if each.group}
 
 
 def discovery(path: str) -> Json | None:
-    """The document at a path, if there is one."""
+    """Return the document at a path; None without one."""
     match path.strip("/").split("/"):
         case ["version"]:
             return {"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "stand-in"}

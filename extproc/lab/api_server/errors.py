@@ -1,4 +1,4 @@
-"""The stand-in API server's refusals: `Status` objects, as a real API server words them."""
+"""The errors of the stand-in API server: `Status` objects with a real server's messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 class ApiError(Exception):
-    """An answer that is a `Status` of failure."""
+    """A response with a `Status` of failure."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class ApiError(Exception):
         self.details = details
 
     def document(self) -> Json:
-        """The body of the answer, or the object of a watch's ERROR event."""
+        """Return the body of the response, or the object of a watch's ERROR event."""
         status = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -32,15 +32,15 @@ class ApiError(Exception):
 
 
 def bad_request(message: str) -> ApiError:
-    """400, for what cannot be understood."""
+    """Return status 400, for an invalid request."""
     return ApiError(400, "BadRequest", message)
 
 
 def expired(message: str) -> ApiError:
-    """410, for versions before the last compaction."""
+    """Return status 410, for a version before the last compaction."""
     return ApiError(410, "Expired", message)
 
 
 def no_such_path() -> ApiError:
-    """404, for a path that is no resource's."""
+    """Return status 404, for an unknown path."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})

@@ -1,4 +1,4 @@
-"""What is wrong with the stand-in API server at the moment; nothing, unless a test says so."""
+"""The current faults of the stand-in API server; tests set them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Collection
 from extproc.lab.api_server.errors import ApiError
 
 REASONS = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
-"""Of the statuses that every request can be made to fail with."""
+"""Statuses that a test can set for all requests, with their reasons."""
 
 
 class Faults:
-    """The switches that requests and watches look at."""
+    """The faults that requests and watches check."""
 
     def __init__(self) -> None:
         self.thawed = asyncio.Event()
-        """Not set while everything is frozen."""
+        """Event that is not set while the server is frozen."""
 
         self.thawed.set()
         self.failing = 0
-        """A status of `REASONS`; 0: none."""
+        """Status of all requests, from `REASONS`; 0 for none."""
 
         self.forbidden: Collection[str] = ()
-        """Resources, by their plurals."""
+        """Plurals of resources that answer 403."""
 
         self.list_delay = 0.0
         self.garbage = False
-        """Whether the next line of a watch is to be spoiled."""
+        """True to corrupt the next line of a watch."""
 
     def check_failing(self) -> None:
-        """Raises the ApiError that every request fails with."""
+        """Raise the ApiError of all requests, if a test has set one."""
         if self.failing:
-            message = f"the stand-in was told to fail with {self.failing}"
+            message = f"a test has set the status {self.failing} for all requests"
             raise ApiError(self.failing, REASONS[self.failing], message)
 
     def spoiled(self, lines: bytes) -> bytes:
-        """Lines of a watch; the first is cut in half if that was asked for."""
+        """Return lines of a watch; with `garbage`, the first one is cut in half."""
         if not self.garbage:
             return lines
         self.garbage = False

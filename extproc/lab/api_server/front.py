@@ -1,4 +1,4 @@
-"""The API side of the stand-in API server: from HTTP requests to answers."""
+"""The API port of the stand-in API server: from HTTP requests to responses."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from extproc.lab.api_server.verbs import ApiRequest, answer
 from extproc.lab.api_server.watch import Ending, OpenWatch, error_line
 
 REQUESTS = 10_000
-"""How many the log of requests remembers."""
+"""Requests that the log keeps."""
 
 MAX_BODY = 64 * 2**20
 
 _CUT_LINE = b'{"type":"MODIFIED","object":{"kind":"'
-"""What a watch that breaks off says last."""
+"""The last bytes of an aborted watch."""
 
 
 class ApiFront:
-    """Answers requests from the store, as far as faults and roles let it."""
+    """The handler of API requests, subject to faults and roles."""
 
     def __init__(self, token: str = "") -> None:
         self._token = token
         self.store = Store(self._wake_watches)
         self.faults = Faults()
         self.roles: Roles | None = None
-        """None: everything is allowed."""
+        """Roles of the client; None to allow everything."""
 
         self.requests: deque[Json] = deque(maxlen=REQUESTS)
         self.watches: set[OpenWatch] = set()
 
     def app(self) -> web.Application:
-        """The application of the API port."""
+        """Return the application of the API port."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
@@ -60,12 +60,12 @@ class ApiFront:
             response = _document(error.code, error.document())
             if error.code == 429:
                 response.headers["Retry-After"] = "1"
-        # A watch has got here at its end; it was answered at its beginning.
+        # A watch returns at its end, but its status was recorded at its start.
         record["status"] = record["status"] or response.status
         return response
 
     async def _response(self, request: web.Request, record: Json) -> web.StreamResponse:
-        """Raises ApiError."""
+        """Return the response to a request. Raises ApiError."""
         body = await request.read()
         asked = _asked(request)
         if isinstance(asked, Target):
@@ -73,7 +73,7 @@ class ApiFront:
             if asked.verb == "list":
                 await asyncio.sleep(self.faults.list_delay)
         await self.faults.thawed.wait()
-        # From here to the answer nothing is awaited, so it is of one moment.
+        # Nothing is awaited from here on, so the response shows one state of the store.
         self.faults.check_failing()
         self._authenticate(request.headers)
         if isinstance(asked, ApiError):
@@ -103,7 +103,7 @@ class ApiFront:
         except ApiError as error:
             if error.code != 410:
                 raise
-            # That a version has expired is found out when the answer has begun.
+            # A real server detects an expired version after it has started the response.
             await response.prepare(request)
             await response.write(error_line(error))
             return response
@@ -122,7 +122,7 @@ class ApiFront:
 
 
 def _record(request: web.Request) -> Json:
-    """A request as the log has it until more is known of it; status 0: not answered."""
+    """Return the log entry of a new request; status 0 means that the response is still due."""
     return {
         "verb": request.method.lower(),
         "path": request.path,
@@ -147,7 +147,7 @@ def _logged(target: Target) -> Json:
 
 
 def _asked(request: web.Request) -> Target | Json | ApiError:
-    """What a request is about, or the document it asks for, or what is wrong with it."""
+    """Return the target of a request, the discovery document it requests, or its error."""
     if request.method == "GET" and (document := discovery(request.path)):
         return document
     try:

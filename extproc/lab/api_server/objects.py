@@ -1,4 +1,4 @@
-"""Objects of the stand-in API server, and which of them a request is about."""
+"""Stored objects of the stand-in API server, and the scope of a request."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from extproc.lab.api_server.selectors import Selector, matches
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One state of an object. Never changed, so that lists and watches can share it."""
+    """One state of an object. It is immutable, so lists and watches can share it."""
 
     resource: Resource
     body: Json
 
     @cached_property
     def key(self) -> str:
-        """Unique among a resource's objects; orders lists."""
+        """The key of the object, unique in its resource; lists are sorted by it."""
         return key_of(self.namespace, self.body["metadata"]["name"])
 
     @cached_property
     def namespace(self) -> str:
-        """Empty for a resource that has none."""
+        """The namespace; empty for a cluster-scoped object."""
         namespace: str = self.body["metadata"].get("namespace", "")
         return namespace
 
     @cached_property
     def text(self) -> bytes:
-        """As JSON; made once, however many watches want it."""
+        """The JSON of the object, encoded once for all watches."""
         text = json.dumps(self.body, separators=(",", ":"), ensure_ascii=False)
         return text.encode(errors="replace")
 
     def at(self, version: int) -> Stored:
-        """The same state with another version."""
+        """Return the same state with another version."""
         metadata = {**self.body["metadata"], "resourceVersion": str(version)}
         return Stored(self.resource, {**self.body, "metadata": metadata})
 
 
 def key_of(namespace: str, name: str) -> str:
-    """The key of an object; they sort as etcd's do."""
+    """Return the key of an object; keys sort as in etcd."""
     return f"{namespace}/{name}"
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Which objects a list or a watch is about."""
+    """The objects that a list or a watch selects."""
 
     resource: Resource
     namespace: str = ""
-    """Empty: all."""
+    """The namespace; empty for all namespaces."""
 
     labels: Selector = ()
     fields: Selector = ()
 
     def covers(self, stored: Stored | None) -> bool:
-        """Whether an object is one of them; None is not."""
+        """Return True if an object is in the scope; False for None."""
         if stored is None or stored.resource is not self.resource:
             return False
         if self.namespace and stored.namespace != self.namespace:

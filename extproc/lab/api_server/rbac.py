@@ -1,4 +1,4 @@
-"""Roles of the stand-in API server's one user."""
+"""The roles of the stand-in API server's only user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ USER = "system:serviceaccount:default:stand-in"
 
 
 class Roles:
-    """Rules in namespaces, as Role objects state them; whatever none allows is forbidden."""
+    """The rules of Role objects; what no rule allows is forbidden."""
 
     def __init__(self, roles: Sequence[Json]) -> None:
         self._rules: dict[str, list[Json]] = {}
@@ -22,12 +22,15 @@ class Roles:
             self._rules.setdefault(namespace, []).extend(role["rules"])
 
     def allow(self, target: Target) -> bool:
-        """Whether a rule allows a request. None does for all namespaces at once."""
+        """Return True if a rule allows a request. No Role covers all namespaces at once."""
         return any(_allows(rule, target) for rule in self._rules.get(target.namespace, ()))
 
 
 def _allows(rule: Json, target: Target) -> bool:
-    """A rule for names does not allow a list or a watch, unless it is of one such name."""
+    """Return True if a rule allows a request.
+
+    A rule with resource names allows a list or a watch only with a field selector for one of them.
+    """
     names = rule.get("resourceNames")
     return (
         _has(rule.get("verbs", ()), target.verb)
@@ -42,7 +45,7 @@ def _has(values: Sequence[str], value: str) -> bool:
 
 
 def forbidden(target: Target) -> ApiError:
-    """403, as a real server words it."""
+    """Return status 403 with a real server's message."""
     resource = target.resource
     where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
     what = f'{resource.qualified} "{target.name}"' if target.name else resource.qualified

@@ -1,4 +1,4 @@
-"""What the stand-in API server serves, and how its paths name it."""
+"""The resources of the stand-in API server, and their paths."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from extproc.lab.api_server.selectors import exact, field_selector
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """A kind of objects."""
+    """A kind of object."""
 
     group: str
-    """Empty: the core group."""
+    """The API group; empty for the core group."""
 
     version: str
     plural: str
@@ -23,26 +23,26 @@ class Resource:
     namespaced: bool = True
 
     custom: bool = False
-    """Whether a CustomResourceDefinition makes it: a real server treats those differently."""
+    """True for a custom resource, which a real server treats differently."""
 
     @property
     def api_version(self) -> str:
-        """As objects name it."""
+        """The value of `apiVersion` in objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def type(self) -> dict[str, str]:
-        """What objects say they are."""
+        """The fields `kind` and `apiVersion` of objects."""
         return {"kind": self.kind, "apiVersion": self.api_version}
 
     @property
     def qualified(self) -> str:
-        """The plural with its group, as messages name it."""
+        """The plural with its group, for messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified_kind(self) -> str:
-        """The kind with its group, as messages about invalid objects name it."""
+        """The kind with its group, for messages about invalid objects."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 
@@ -73,7 +73,7 @@ RESOURCES = (
 
 
 def by_kind(kind: object) -> Resource:
-    """The resource of an object's `kind`."""
+    """Return the resource with this kind. Raises ApiError 400."""
     for resource in RESOURCES:
         if resource.kind == kind:
             return resource
@@ -81,7 +81,7 @@ def by_kind(kind: object) -> Resource:
 
 
 def by_plural(plural: str) -> Resource:
-    """The resource of a plural; no two groups share one here."""
+    """Return the resource with this plural, which is unique here. Raises ApiError 400."""
     for resource in RESOURCES:
         if resource.plural == plural:
             return resource
@@ -90,19 +90,19 @@ def by_plural(plural: str) -> Resource:
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is about and what it wants of it."""
+    """The verb of a request, and the objects that it addresses."""
 
     verb: str
     resource: Resource
     namespace: str
-    """Empty: all namespaces, or a resource that has none."""
+    """The namespace; empty for all namespaces and for cluster-scoped resources."""
 
     name: str
-    """The only one it can be about, by its path or its field selector; empty: all."""
+    """The name from the path or the field selector; empty for all objects."""
 
 
 def target_of(method: str, path: str, query: Mapping[str, str]) -> Target:
-    """What a request addresses. Raises ApiError 400, 404 or 405."""
+    """Return the target of a request. Raises ApiError 400, 404 or 405."""
     match path.strip("/").split("/"):
         case ["api", version, *rest]:
             resource, namespace, name = _addressed("", version, rest)
@@ -125,7 +125,7 @@ _VERBS_OF_ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "del
 
 
 def _addressed(group: str, version: str, path: Sequence[str]) -> tuple[Resource, str, str]:
-    """Resource, namespace and name of a path below a version."""
+    """Return the resource, the namespace and the name of a path below a version."""
     namespace = ""
     if len(path) > 2 and path[0] == "namespaces":
         namespace, path = path[1], path[2:]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from extproc.lab.api_server.errors import bad_request
 
 FIELDS = ("metadata.name", "metadata.namespace")
-"""What every resource can be selected by; a real server knows more for some."""
+"""Fields of all resources; a real server supports more fields for some."""
 
 _KEY = r"(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)"
 _EXISTS = re.compile(rf"(?P<not>!?)\s*{_KEY}")
 _EQUALS = re.compile(rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<value>[-A-Za-z0-9_.]*)")
 _IN = re.compile(rf"{_KEY}\s+(?P<operator>in|notin)\s*\((?P<values>[-A-Za-z0-9_.,\s]*)\)")
 _COMMA = re.compile(r",(?![^(]*\))")
-"""A comma that is not between parentheses."""
+"""A comma outside parentheses."""
 
 
 @dataclass(frozen=True)
@@ -25,34 +25,34 @@ class Requirement:
 
     key: str
     values: frozenset[str] | None
-    """None: any."""
+    """Values to compare with; None for any value."""
 
     wanted: bool
-    """False: an object matches if it has none of the values, or no such key at all."""
+    """False to match objects that have none of the values, or no such key."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it."""
+        """Return True if labels meet the requirement."""
         if self.values is None:
             return (self.key in labels) == self.wanted
         return (labels.get(self.key) in self.values) == self.wanted
 
 
 Selector = tuple[Requirement, ...]
-"""All of them must be met."""
+"""Requirements that an object must all meet."""
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether labels meet every requirement."""
+    """Return True if labels meet every requirement."""
     return all(requirement.matches(labels) for requirement in selector)
 
 
 def label_selector(text: str) -> Selector:
-    """Parses a `labelSelector`. Raises ApiError 400."""
+    """Parse a `labelSelector`. Raises ApiError 400."""
     return tuple(_label(part.strip()) for part in _COMMA.split(text)) if text.strip() else ()
 
 
 def field_selector(text: str) -> Selector:
-    """Parses a `fieldSelector`. Raises ApiError 400, also for fields that are not supported."""
+    """Parse a `fieldSelector`. Raises ApiError 400, also for unsupported fields."""
     selector = tuple(_equality(part.strip()) for part in text.split(",")) if text.strip() else ()
     for requirement in selector:
         if requirement.key not in FIELDS:
@@ -61,7 +61,7 @@ def field_selector(text: str) -> Selector:
 
 
 def exact(selector: Selector, key: str) -> str:
-    """The one value that a selector lets pass for a key; empty if it is not that narrow."""
+    """Return the only value that a selector allows for a key; empty if it allows several."""
     for requirement in selector:
         if requirement.key == key and requirement.wanted and requirement.values:
             return next(iter(requirement.values))

@@ -1,7 +1,7 @@
-"""The stand-in API server's objects and the one log of what happened to them; without I/O.
+"""The objects of the stand-in API server and the log of their changes, without I/O.
 
-Every write has a version of its own, greater than all before. Lists are of one version,
-and watches go on from one, as long as the log reaches back to it.
+Each write has a new version, greater than all earlier ones. A list shows one version. A watch
+resumes from a version, if the log still contains it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from extproc.lab.api_server.resources import NAMESPACES, RESOURCES, Resource
 from extproc.lab.api_server.validation import validate
 
 HISTORY = 50_000
-"""Events remembered at least; older versions expire without being compacted."""
+"""Events that the log keeps at least; older versions expire without a compaction."""
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Of generated names."""
+"""Letters of generated names."""
 
 _CONFLICT = (
     "Operation cannot be fulfilled on {}: the object has been modified; "
@@ -36,7 +36,7 @@ _CONFLICT = (
 
 @dataclass(eq=False)
 class Event:
-    """One write. Each knows the next, so a watch keeps its place though the log is forgotten."""
+    """One write. It refers to the next one, so a watch keeps its place if the log is shortened."""
 
     version: int
     before: Stored | None = None
@@ -45,14 +45,14 @@ class Event:
 
     @cached_property
     def last_state(self) -> Stored:
-        """The state before, with the version of this event: what DELETED carries."""
+        """The previous state with the version of this event, for a DELETED event."""
         assert self.before is not None
         return self.before.at(self.version)
 
 
 @dataclass(frozen=True)
 class Change:
-    """An event as a watch sees it, which may cover the object before, after or both."""
+    """An event of a watch, whose scope contains the object before the write, after it, or both."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     stored: Stored
@@ -60,18 +60,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list."""
+    """A page of a list."""
 
     items: list[Stored]
     version: int
     token: str
-    """Of the part that follows; empty: there is none."""
+    """Token of the next page; empty for the last page."""
 
     remaining: int
 
 
 class Cursor:
-    """A watch's place in the log."""
+    """The position of a watch in the log."""
 
     def __init__(self, event: Event, version: int, scope: Scope) -> None:
         self._event = event
@@ -79,7 +79,7 @@ class Cursor:
         self._scope = scope
 
     def changes(self) -> list[Change]:
-        """What happened in its scope since it was last asked."""
+        """Return the changes in the scope since the last call."""
         found = []
         while (event := self._event.next) is not None:
             self._event = event
@@ -95,28 +95,28 @@ class Cursor:
 
 
 class Store:
-    """All objects, of all resources."""
+    """All objects of all resources."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
         self._objects: dict[Resource, dict[str, Stored]] = {each: {} for each in RESOURCES}
-        # The first version is 1, since 0 means "any".
+        # Versions start at 1, because 0 means any version.
         self._log = [Event(1)]
 
     @property
     def version(self) -> int:
-        """Of the last write."""
+        """Version of the last write."""
         return self._log[-1].version
 
     def get(self, resource: Resource, namespace: str, name: str) -> Stored:
-        """One object. Raises ApiError 404."""
+        """Return one object. Raises ApiError 404."""
         stored = self._objects[resource].get(key_of(namespace, name))
         if stored is None:
             raise _about(resource, name, 404, "NotFound", "{} not found")
         return stored
 
     def create(self, resource: Resource, body: Json) -> Stored:
-        """Adds an object. Raises ApiError 400, 409 and 422."""
+        """Add an object. Raises ApiError 400, 409 and 422."""
         metadata = dict(body.get("metadata") or {})
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -130,13 +130,13 @@ class Store:
         if stored.key in self._objects[resource]:
             raise _about(resource, metadata["name"], 409, "AlreadyExists", "{} already exists")
         if stored.namespace:
-            self._have_namespace(stored.namespace)
+            self._ensure_namespace(stored.namespace)
         return self._write(None, stored)
 
     def replace(self, resource: Resource, body: Json) -> Stored:
-        """Puts one state in place of another. Raises ApiError 404, 409 and 422.
+        """Replace the state of an object. Raises ApiError 404, 409 and 422.
 
-        If they are the same, nothing happens, as on a real server.
+        As on a real server, an equal state changes nothing.
         """
         metadata = dict(body.get("metadata") or {})
         before = self.get(resource, metadata.get("namespace", ""), metadata.get("name", ""))
@@ -150,24 +150,24 @@ class Store:
         return before if body == before.body else self._write(before, Stored(resource, body))
 
     def apply(self, resource: Resource, body: Json) -> Stored:
-        """Creates or replaces, whatever the version."""
+        """Create or replace an object of any version."""
         metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
         key = key_of(metadata.get("namespace", ""), metadata.get("name", ""))
         write = self.replace if key in self._objects[resource] else self.create
         return write(resource, {**body, "metadata": metadata})
 
     def delete(self, resource: Resource, namespace: str, name: str) -> Stored:
-        """Removes an object and returns its last state. Raises ApiError 404."""
+        """Remove an object and return its last state. Raises ApiError 404."""
         return self._write(self.get(resource, namespace, name), None)
 
     def list(self, scope: Scope) -> list[Stored]:
-        """The objects in a scope, in order."""
+        """Return the objects in a scope, sorted by key."""
         return _in_order(scope, self._objects[scope.resource])
 
     def page(self, scope: Scope, limit: int = 0, token: str = "") -> Page:
-        """A part of a list: `limit` objects (0: all), after those before a token.
+        """Return a page of a list: `limit` objects (0 for all) from the position of `token` on.
 
-        All parts are of the version of the first. Raises ApiError 410.
+        All pages show the version of the first one. Raises ApiError 410.
         """
         version, start = _parsed(token) if token else (self.version, "")
         objects = self._objects_at(scope.resource, version)
@@ -177,23 +177,23 @@ class Store:
         return Page(items, version, _token(version, items) if remaining else "", remaining)
 
     def watch(self, scope: Scope, version: int) -> Cursor:
-        """A cursor to what happens after a version. Raises ApiError 410."""
+        """Return a cursor for the changes after a version. Raises ApiError 410."""
         if version < (oldest := self._log[0].version):
             raise expired(f"too old resource version: {version} ({oldest})")
         index = bisect_right(self._log, version, key=lambda event: event.version)
         return Cursor(self._log[index - 1], version, scope)
 
     def compact(self) -> None:
-        """Forgets all versions but the present one."""
+        """Drop all versions except the current one."""
         del self._log[:-1]
 
-    def _have_namespace(self, name: str) -> None:
-        """Namespaces come with their first object; kubectl asks whether they exist."""
+    def _ensure_namespace(self, name: str) -> None:
+        """Create a namespace for its first object, because kubectl checks that it exists."""
         if key_of("", name) not in self._objects[NAMESPACES]:
             self.create(NAMESPACES, {**NAMESPACES.type, "metadata": {"name": name}})
 
     def _objects_at(self, resource: Resource, version: int) -> dict[str, Stored]:
-        """How they were: the log is undone from its end."""
+        """Return the objects of a version, by undoing the log from its end."""
         if version < self._log[0].version:
             raise expired(
                 "The provided continue parameter is too old to display a consistent list result. "
@@ -242,6 +242,6 @@ def _parsed(token: str) -> tuple[int, str]:
 
 
 def _about(resource: Resource, name: str, code: int, reason: str, message: str) -> ApiError:
-    """An error whose message names the object where it says {}."""
+    """Return an error about an object, whose name replaces {} in the message."""
     details = {"name": name, "group": resource.group, "kind": resource.plural}
     return ApiError(code, reason, message.format(f'{resource.qualified} "{name}"'), details)

@@ -1,4 +1,4 @@
-"""What the stand-in API server refuses to store; little of what a real one refuses."""
+"""The validation of objects, a small part of a real server's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_ADDRESSES = 100
 
 
 def validate(resource: Resource, body: Json) -> None:
-    """Raises ApiError 422 with all that is wrong with an object.
+    """Raise ApiError 422 with all problems of an object.
 
-    Unlike a real server it takes loopback addresses: the endpoints of tests have no others.
+    Unlike a real server, the stand-in accepts loopback addresses, which tests need.
     """
     faults = list(_faults(resource, body))
     if not faults:
@@ -66,7 +66,7 @@ def _is_address(family: Any, address: object) -> bool:
         if family == "IPv4":
             ipaddress.IPv4Address(address)
         if family == "IPv6":
-            # Zones are Python's addition.
+            # Python accepts zones, but Kubernetes does not.
             return "%" not in address and bool(ipaddress.IPv6Address(address))
     except ValueError:
         return False

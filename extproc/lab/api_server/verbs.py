@@ -1,4 +1,4 @@
-"""The verbs of the stand-in API server, all but watch: what they do to the store and answer."""
+"""The verbs of the stand-in API server, except watch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ApiRequest:
 
 
 def answer(store: Store, request: ApiRequest) -> tuple[int, Json]:
-    """Does what a request wants; status and document. Raises ApiError."""
+    """Execute a request and return the status and the document. Raises ApiError."""
     target = request.target
     match target.verb:
         case "get":
@@ -47,7 +47,7 @@ def answer(store: Store, request: ApiRequest) -> tuple[int, Json]:
 
 
 def scope_of(request: ApiRequest) -> Scope:
-    """The objects that a list or a watch is about. Raises ApiError 400."""
+    """Return the scope of a list or a watch. Raises ApiError 400."""
     return Scope(
         request.target.resource,
         request.target.namespace,
@@ -57,7 +57,7 @@ def scope_of(request: ApiRequest) -> Scope:
 
 
 def number(query: Mapping[str, str], name: str) -> int:
-    """A parameter that is a number, 0 if it is not given. Raises ApiError 400."""
+    """Return a numeric parameter, 0 without one. Raises ApiError 400."""
     text = query.get(name) or "0"
     if not text.isdecimal():
         raise bad_request(f'Invalid value: "{text}": {name} must be a number')
@@ -75,7 +75,7 @@ def _list(store: Store, request: ApiRequest) -> Json:
     metadata: Json = {"resourceVersion": str(page.version)}
     if page.token:
         metadata["continue"] = page.token
-        # Nobody counts what selectors would leave.
+        # As on a real server, the number is unknown with a selector.
         if not scope.labels and not scope.fields:
             metadata["remainingItemCount"] = page.remaining
     return {
@@ -87,7 +87,7 @@ def _list(store: Store, request: ApiRequest) -> Json:
 
 
 def _item(stored: Stored) -> Json:
-    """An object in a list, where only those of custom resources say what they are."""
+    """Return an object for a list; only custom resources keep their kind and version there."""
     if stored.resource.custom:
         return stored.body
     return {k: v for k, v in stored.body.items() if k not in ("kind", "apiVersion")}
@@ -113,7 +113,11 @@ def _patch(store: Store, request: ApiRequest) -> Stored:
 
 
 def _merged(value: Any, patch: Any) -> Any:
-    """RFC 7386. A strategic merge patch is taken for one: its lists replace, directives go."""
+    """Apply a merge patch (RFC 7386).
+
+    A strategic merge patch is handled as a merge patch: its lists replace, and its directives are
+    dropped.
+    """
     if not isinstance(patch, dict):
         return patch
     merged = dict(value) if isinstance(value, dict) else {}
@@ -153,7 +157,7 @@ def _parsed(request: ApiRequest, takes: Sequence[str] = ("application/json",)) -
 
 
 def _own(target: Target, body: Json) -> Json:
-    """An object as it will be stored: it must be what its path says, and then says so too."""
+    """Return an object with the namespace and the type of its path. Raises ApiError 400."""
     metadata = dict(body.get("metadata") or {})
     if (metadata.get("namespace") or target.namespace) != target.namespace:
         raise bad_request(
@@ -169,7 +173,7 @@ def _own(target: Target, body: Json) -> Json:
 
 
 def type_of(resource: Resource, body: Json) -> Json:
-    """The kind and version of an object, which it may leave out. Raises ApiError 400."""
+    """Return the kind and version of an object, which may omit them. Raises ApiError 400."""
     given = {key: body.get(key) or known for key, known in resource.type.items()}
     if given != resource.type:
         raise bad_request(f"{given} cannot be handled as {resource.type}")
@@ -177,7 +181,7 @@ def type_of(resource: Resource, body: Json) -> Json:
 
 
 def _too_large(version: int, current: int) -> ApiError:
-    """504: a client that has seen the future of this server is told to wait for it."""
+    """Return status 504: the client has seen a later version than the server, and must wait."""
     message = f"Timeout: Too large resource version: {version}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     return ApiError(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1})

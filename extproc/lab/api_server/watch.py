@@ -1,4 +1,4 @@
-"""Watches of the stand-in API server: what each sends, when, and how it ends."""
+"""The watches of the stand-in API server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from extproc.lab.api_server.verbs import ApiRequest, number, scope_of
 _DEFAULT_SECONDS = 1800
 
 _BOOKMARK_SECONDS = 2.0
-"""The last bookmark comes so long before the end, or when nine tenths of the time are over."""
+"""Seconds between the last bookmark and the end; a tenth of the duration if that is shorter."""
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
 class Ending(Enum):
-    """How an open watch can be told to end."""
+    """The kinds of end that tests can request for a watch."""
 
     NORMAL = 1
     ABORT = 2
 
 
 class OpenWatch:
-    """One watch that is being answered."""
+    """An open watch."""
 
     def __init__(self, store: Store, request: ApiRequest) -> None:
-        """Raises ApiError 400, 410 and 422."""
+        """Open the watch. Raises ApiError 400, 410 and 422."""
         self._store = store
         self._scope = scope_of(request)
         self._bookmarks = request.query.get("allowWatchBookmarks") in ("1", "true")
@@ -46,29 +46,29 @@ class OpenWatch:
             self._initial = b"".join(_line(Change("ADDED", one)) for one in store.list(self._scope))
         if initial and self._bookmarks:
             self._initial += self._bookmark(_INITIAL_EVENTS_END)
-        # What has happened since that version is due at once.
+        # Changes since that version are sent at once.
         self._wake.set()
         self.silent = False
         self.ending: Ending | None = None
 
     def wake(self) -> None:
-        """Has it look at what is new."""
+        """Make the watch send new changes."""
         self._wake.set()
 
     def end(self, ending: Ending) -> None:
-        """Has it end as soon as it is not frozen."""
+        """Make the watch end, once the server is not frozen."""
         self.ending = ending
         self.wake()
 
     async def chunks(self, faults: Faults) -> AsyncIterator[bytes]:
-        """Lines, as they become due, until it ends."""
+        """Yield lines until the watch ends."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._seconds
         bookmark = end - min(_BOOKMARK_SECONDS, self._seconds / 10)
         timers = [loop.call_at(when, self.wake) for when in (bookmark, end)]
         lines = self._initial
         try:
-            await self._may_speak(faults)
+            await self._wait_for_faults(faults)
             while not self.ending:
                 if lines:
                     yield faults.spoiled(lines)
@@ -76,7 +76,7 @@ class OpenWatch:
                     return
                 if not lines:
                     await self._wake.wait()
-                await self._may_speak(faults)
+                await self._wait_for_faults(faults)
                 self._wake.clear()
                 lines = b"".join(map(_line, self._cursor.changes()))
                 if self._bookmarks and loop.time() >= bookmark:
@@ -86,8 +86,8 @@ class OpenWatch:
             for timer in timers:
                 timer.cancel()
 
-    async def _may_speak(self, faults: Faults) -> None:
-        """Waits while everything is frozen, and for ever once it is to be silent."""
+    async def _wait_for_faults(self, faults: Faults) -> None:
+        """Wait while the server is frozen, and without end if the watch is silent."""
         await faults.thawed.wait()
         if self.silent:
             await asyncio.Event().wait()
@@ -102,7 +102,7 @@ class OpenWatch:
 
 
 def error_line(error: ApiError) -> bytes:
-    """How a watch that has been answered with 200 says that it failed."""
+    """Return the ERROR event of a watch that fails after status 200."""
     event = {"type": "ERROR", "object": error.document()}
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
 
@@ -112,7 +112,7 @@ def _line(change: Change) -> bytes:
 
 
 def _initial_events(request: ApiRequest) -> bool | None:
-    """`sendInitialEvents`; None: it is up to the version."""
+    """Return `sendInitialEvents`; None if the version decides."""
     given = request.query.get("sendInitialEvents")
     if given is None:
         return None

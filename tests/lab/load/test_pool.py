@@ -24,7 +24,7 @@ from extproc.lab.load.http_stream import Connection
 from extproc.lab.load.pool import Pool, tls_context
 from extproc.lab.load.response import Response, Usage
 from extproc.lab.load.shares import RequestOptions
-from extproc.lab.load.target import Target, TargetError
+from extproc.lab.load.target import Target, TargetError, reachable_addresses
 from extproc.lab.stack.processes import free_port
 
 if TYPE_CHECKING:

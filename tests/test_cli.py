@@ -57,7 +57,7 @@ def body(tmp_path: Path) -> Path:
 
 
 def refused(capsys: Capture, *arguments: object) -> str:
-    """Runs a command that must not like its arguments; its one line on stderr."""
+    """Run a command that must refuse its arguments. Return its one line on stderr."""
     with pytest.raises(SystemExit) as exit_:
         main([str(argument) for argument in arguments])
     assert exit_.value.code == 2
@@ -68,7 +68,7 @@ def refused(capsys: Capture, *arguments: object) -> str:
 
 
 def imported_by(*command: str) -> set[str]:
-    """The modules that a process has imported when a command ends."""
+    """Return the modules that a process has imported when a command ends."""
     run = subprocess.run(
         [sys.executable, "-c", ALL_IMPORTED, json.dumps(command)],
         capture_output=True,
@@ -170,7 +170,7 @@ class TestCommandLine:
 class TestServe:
     @pytest.fixture
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-        """What `serve` was told, without serving."""
+        """The settings that `serve` gets. It does not really serve."""
         told: list[Settings] = []
 
         async def take(settings: Settings) -> None:
@@ -297,7 +297,7 @@ class TestServe:
     def test_prints_the_start_error_after_the_log(
         self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
     ) -> None:
-        # Whoever wonders about a pod that ended reads its log's last line.
+        # To see why a pod ended, people read the last line of its log.
         async def fail(_: Settings) -> None:
             raise StartError("no luck")
 
@@ -336,7 +336,7 @@ class TestServe:
             (["--transport", "slow"], "'slow' is not one of fast, grpcio"),
         ],
     )
-    def test_refuses_grpcio_if_it_is_not_installed(
+    def test_refuses_bad_transport_flags(
         self, wrong: list[str], told: str, settings: list[Settings], capsys: Capture
     ) -> None:
         with suppress(SystemExit):
@@ -398,7 +398,7 @@ class TestServe:
 
 @contextmanager
 def refusing_name_server() -> Iterator[str]:
-    """Its address; it answers every query with REFUSED."""
+    """The address of a name server that answers every query with REFUSED."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -417,7 +417,7 @@ def refusing_name_server() -> Iterator[str]:
 
 
 def serve(models: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """The real command; for those that end by themselves."""
+    """Run the real command, which must end by itself."""
     ports = [f"--{name}=unix:{models.parent}/{name}.sock" for name in ("listen", "admin")]
     command = [sys.executable, "-m", "extproc", "serve", "--models", str(models), *ports, *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -531,7 +531,7 @@ class TestExplain:
     def test_refuses_a_body_whose_model_is_beyond_the_limit(
         self, padding: int, code: int, models: Path, body: Path, capsys: Capture
     ) -> None:
-        """Clients write `model` last; bodies of up to 8 MiB are shown whole."""
+        """Here `model` is the last key. Envoy sends bodies of up to 8 MiB whole."""
         models.write_text(TWO)
         body.write_text(
             json.dumps({"messages": [{"role": "user", "content": "x" * padding}], "model": "qwen"})
@@ -645,11 +645,11 @@ class TestExplain:
 
 
 class TestExtensionCommands:
-    """Commands of packages beside the data path, which come by their names."""
+    """Commands outside the data path, which entry points register."""
 
     @pytest.fixture
     def fly(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """The module of a command `fly`, to be written."""
+        """The file for the module of a command `fly`."""
         self.install(monkeypatch, "flying:main [wings]")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "flying", raising=False)

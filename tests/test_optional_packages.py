@@ -38,7 +38,7 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[FileSidecar]:
 
 
 async def refused(sidecar: SidecarProcess) -> str:
-    """The line with which it ends, with exit code 2."""
+    """Return the line with which the process ends, with exit code 2."""
     sidecar.spawn()
     assert await sidecar.wait(20) == 2
     (line,) = sidecar.error_output().splitlines()

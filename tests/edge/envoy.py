@@ -1,4 +1,4 @@
-"""Envoy's side of the protocol, in another implementation's classes than ours."""
+"""Envoy's side of the protocol, with the classes of an independent implementation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Hint = str | list[str] | float | None
 
 
 def header_map(headers: dict[str, bytes]) -> HeaderMap:
-    """Headers as Envoy sends them."""
+    """Return headers as Envoy sends them."""
     return HeaderMap([HeaderValue(key=key, raw_value=raw) for key, raw in headers.items()])
 
 
@@ -52,7 +52,7 @@ def request_headers(
     metadata: dict[str, dict[str, Hint]] | None = None,
     **others: bytes,
 ) -> bytes:
-    """The first message of a stream."""
+    """Return the first message of a stream."""
     named = {name.replace("_", "-"): value for name, value in others.items()}
     headers = {":method": method.encode(), ":path": path.encode(), **named}
     return bytes(
@@ -90,13 +90,13 @@ def _value(hint: Hint) -> Value:
 
 
 def request_body(content: dict[str, Any] | bytes, *, end: bool = True) -> bytes:
-    """The body, or its head."""
+    """Return a message with the body, or a part of it."""
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     return bytes(ProcessingRequest(request_body=HttpBody(body=raw, end_of_stream=end)))
 
 
 def headers_without_path(*, end: bool = False, **others: str) -> bytes:
-    """The first message of NGINX Gateway Fabric's endpoint picker client: the request's headers
+    """Return the first message of NGINX Gateway Fabric's endpoint picker client: the headers
     in lower case, in `value`, without pseudo headers and without `protocol_config`.
     """
     named = {"host": "llm", "content-type": "application/json", "user-agent": "curl/8", **others}
@@ -107,12 +107,12 @@ def headers_without_path(*, end: bool = False, **others: str) -> bytes:
 
 
 def request_trailers() -> bytes:
-    """The end of a request that has trailers."""
+    """Return the end of a request with trailers."""
     return bytes(ProcessingRequest(request_trailers=HttpTrailers(trailers=header_map({}))))
 
 
 def response_body(part: bytes, *, end: bool = False) -> bytes:
-    """A part of the upstream's answer."""
+    """Return a part of the upstream's response body."""
     return bytes(ProcessingRequest(response_body=HttpBody(body=part, end_of_stream=end)))
 
 
@@ -123,34 +123,34 @@ def response_headers(
     status: bytes = b"200",
     **others: bytes,
 ) -> bytes:
-    """The upstream's answer, with what Envoy was asked to tell of it."""
-    told = {}
+    """Return the upstream's response headers, with the attributes that Envoy was asked to send."""
+    shown = {}
     if attributes is not None:
         values = {name: _value(value) for name, value in attributes.items()}
-        told = {"envoy.filters.http.ext_proc": Struct(fields=values)}
+        shown = {"envoy.filters.http.ext_proc": Struct(fields=values)}
     named = {name.replace("_", "-"): value for name, value in others.items()}
     headers = header_map({":status": status, **named})
     return bytes(
         ProcessingRequest(
             response_headers=HttpHeaders(headers=headers),
-            attributes=told,
+            attributes=shown,
             metadata_context=_metadata(metadata),
         )
     )
 
 
 def response_trailers() -> bytes:
-    """The end of the upstream's answer."""
+    """Return the end of the upstream's response."""
     return bytes(ProcessingRequest(response_trailers=HttpTrailers(trailers=header_map({}))))
 
 
 def chat_request(model: str = "llama", content: str = "hello") -> dict[str, Any]:
-    """A chat request."""
+    """Return a chat request."""
     return {"model": model, "messages": [{"role": "user", "content": content}]}
 
 
 class Reply:
-    """One of our answers, as another implementation reads it."""
+    """A reply of the sidecar, parsed by an independent implementation."""
 
     def __init__(self, raw: bytes) -> None:
         self.message = ProcessingResponse.FromString(raw)
@@ -158,7 +158,7 @@ class Reply:
 
     @property
     def mutation(self) -> HeaderMutation:
-        """What becomes of the headers, or those of the immediate response."""
+        """The changes of the headers, or the headers of the immediate response."""
         message = self.message
         answer = message.request_headers or message.request_body or message.response_headers
         if self.message.immediate_response is not None:
@@ -170,7 +170,7 @@ class Reply:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that are set, each overwriting what was there."""
+        """The headers that are set. Each must overwrite an existing one."""
         for option in self.mutation.set_headers:
             assert option.append_action is OVERWRITE
             assert option.header is not None
@@ -183,7 +183,7 @@ class Reply:
 
     @property
     def rerouted(self) -> bool:
-        """Whether Envoy looks at its routes again."""
+        """True if Envoy selects the route again."""
         answer = self.message.request_headers or self.message.request_body
         assert answer is not None
         assert answer.response is not None
@@ -191,14 +191,14 @@ class Reply:
 
     @property
     def body(self) -> bytes | None:
-        """What replaces the body that was shown."""
+        """The bytes that replace the body, or None."""
         answer = self.message.request_body or self.message.response_body
         mutation = answer.response.body_mutation if answer and answer.response else None
         return None if mutation is None else mutation.body
 
     @property
     def streamed(self) -> StreamedBodyResponse:
-        """The piece of a body that goes back."""
+        """The piece of a body that is sent back."""
         answer = self.message.request_body or self.message.response_body
         assert answer is not None
         assert answer.response is not None

@@ -1,4 +1,4 @@
-"""A gRPC client over one HTTP/2 connection to our side, without a socket, by the h2 library."""
+"""A gRPC client, made with the h2 library, and the server, without a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INITIAL_WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
 
 @dataclass
 class CallResult:
-    """What the peer has of a call."""
+    """The response to a call, as far as the client has received it."""
 
     headers: dict[str, str] = field(default_factory=dict)
     trailers: dict[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class CallResult:
 
     @property
     def status(self) -> Status:
-        """How it ended."""
+        """The status with which the call ended."""
         assert self.ended
         return Status(int((self.trailers or self.headers)["grpc-status"]))
 
@@ -40,7 +40,7 @@ def _texts(headers: Iterable[tuple[Any, Any]]) -> dict[str, str]:
 
 
 class GrpcClient:
-    """A client and the server, and what goes between them."""
+    """A client that is connected to a server of its own."""
 
     def __init__(
         self, methods: Mapping[bytes, Method], *, window: int = 65_535, reads: bool = True
@@ -55,7 +55,7 @@ class GrpcClient:
         self.flush()
 
     def call(self, path: str, *, content_type: str = "application/grpc+proto") -> int:
-        """Opens a stream."""
+        """Open a stream and return its number."""
         stream: int = self.h2.get_next_available_stream_id()
         pairs = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "sidecar"}
         self.h2.send_headers(stream, list({**pairs, "content-type": content_type}.items()))
@@ -65,13 +65,13 @@ class GrpcClient:
         return stream
 
     def send(self, stream: int, message: bytes, *, last: bool = False) -> CallResult:
-        """Sends one message, as far as windows allow."""
+        """Send one message as far as the windows allow. Return the response so far."""
         self.h2.send_data(stream, framed(message), end_stream=last)
         self.flush()
         return self.results[stream]
 
     def flush(self) -> None:
-        """Lets both sides hear all that the other has said."""
+        """Pass bytes between both sides until neither has more."""
         while True:
             ours, theirs = self.h2.data_to_send(), self.server.take()
             if not ours and not theirs:

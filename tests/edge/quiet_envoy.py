@@ -1,4 +1,4 @@
-"""Envoy's messages in betterproto2 are pydantic classes of an older manner, which warn a lot."""
+"""Imports Envoy's messages of betterproto2 without the warnings of their old pydantic style."""
 
 from __future__ import annotations
 

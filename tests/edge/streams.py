@@ -1,4 +1,4 @@
-"""The service without a network."""
+"""The ext_proc service without a network."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Sidecar:
         )
 
     def serve(self, *messages: bytes) -> list[Reply]:
-        """The answers to a stream of these messages."""
+        """Return the replies to a stream of these messages."""
         session = self.processor.open()
         try:
-            return [Reply(answer) for each in messages for answer in session.receive(each)]
+            return [Reply(reply) for each in messages for reply in session.receive(each)]
         finally:
             session.close()
 
@@ -44,7 +44,7 @@ class Sidecar:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for another task or process to make it true."""
+    """Wait until another task or process makes the condition true."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)

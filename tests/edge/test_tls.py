@@ -49,7 +49,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 @pytest.fixture
 async def address(pair: KeyPair, transport: Transport) -> AsyncIterator[str]:
-    """The address of a server with that pair."""
+    """Start a server with this key pair and yield its address."""
     address = f"127.0.0.1:{free_port()}"
     server = transport(Sidecar().processor, pair)
     await server.start(address)
@@ -61,7 +61,7 @@ async def address(pair: KeyPair, transport: Transport) -> AsyncIterator[str]:
 async def is_serving(
     address: str, ca: trustme.CA = CA, *, shown: trustme.LeafCert | None = None
 ) -> bool:
-    """Asks on a new connection, trusting this CA and showing that certificate."""
+    """Call health on a new connection, with this trusted CA and this client certificate."""
     own = (shown.private_key_pem.bytes(), shown.cert_chain_pems[0].bytes()) if shown else ()
     credentials = grpc.ssl_channel_credentials(ca.cert_pem.bytes(), *own)
     # Without it a second channel would share the first one's connection.
@@ -150,7 +150,7 @@ class TestClientCertificates:
 
 
 class Lines(logging.Handler):
-    """The lines that were logged, of the level of errors at least."""
+    """The logged lines of level error or above."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

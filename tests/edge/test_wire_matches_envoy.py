@@ -61,7 +61,7 @@ sys.stdout.buffer.write(files.SerializeToString())
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> DescriptorPool:
-    """Envoy's own descriptors."""
+    """Return Envoy's own descriptors."""
     # Elsewhere: our directory `envoy` would stand before the package of that name.
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     command = [sys.executable, "-P", "-c", _WRITE_OFFICIAL]
@@ -70,7 +70,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> DescriptorPool:
 
 
 def ours() -> FileDescriptorSet:
-    """Our descriptors and what they depend on, in order."""
+    """Return our descriptors after their dependencies."""
     files = FileDescriptorSet()
     for dependency in external_processor_pb2.DESCRIPTOR.dependencies:
         if dependency.name.startswith("google/"):
@@ -88,7 +88,7 @@ def pool_of(files: FileDescriptorSet) -> DescriptorPool:
 
 
 def differences(files: FileDescriptorSet, official: DescriptorPool) -> list[str]:
-    """Where these files say anything else than the official ones; leaving out is allowed."""
+    """Return the differences from the official files. Omissions are allowed."""
     pool = pool_of(files)
     found: list[str] = []
     for proto in files.file:
@@ -268,7 +268,7 @@ def test_health_messages_match_grpc(name: str) -> None:
 
 
 def bare(file: FileDescriptorProto) -> bytes:
-    """Without the names in JSON, which one of the two forms leaves out."""
+    """Remove the JSON names, which one of the two forms omits."""
 
     def strip(message: DescriptorProto) -> None:
         for field in message.field:

@@ -1,4 +1,4 @@
-"""Each rule: the recommended configuration with one setting changed, and what is found."""
+"""Tests each rule with one changed setting of the recommended configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHIPPED = yaml.safe_load(envoy_configuration().read_text())
 
 
 class Config:
-    """The recommended configuration, to be changed."""
+    """A copy of the recommended configuration that tests can change."""
 
     def __init__(self) -> None:
         self.data = json.loads(json.dumps(SHIPPED))
@@ -179,7 +179,7 @@ def quick_connect(config: Config) -> None:
 
 
 def metadata_of_clusters(config: Config) -> None:
-    """The target travels as metadata, which Envoy then drops."""
+    """Let the clusters read the target from metadata, which Envoy then drops."""
     for name in ("first-candidate", "second-candidate"):
         header = config.clusters[name]["original_dst_lb_config"]["http_header_name"]
         key = {"key": "envoy.lb", "path": [{"key": header}]}

@@ -1,6 +1,4 @@
-"""The pieces in configurations of any layout: nothing of the user's changes, and a second run
-changes nothing.
-"""
+"""Merging into any layout: the user's values stay, and a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +98,7 @@ def test_every_line_and_comment_stays_in_its_order(data: Any, comments: list[str
 
 
 def without_pieces(data: Any, before: Any) -> Any:
-    """Take the pieces out of a configuration again."""
+    """Remove the pieces from a configuration."""
     found = deepcopy(data)
     names = {one["name"] for one in before["static_resources"]["clusters"]}
     resources = found["static_resources"]
@@ -131,7 +129,7 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 def test_invalid_configuration_is_refused_or_merged(
     data: Any, layout: Any, changes: list[tuple[int, Any]]
 ) -> None:
-    """Values of any kind may stand anywhere: Envoy refuses them, the tool never breaks."""
+    """Values of any type may be anywhere: Envoy refuses them, but the tool must not fail."""
     whole = parse(merged(layout(data))).data()
     for text in (layout(with_junk(deepcopy(data), changes)), layout(with_junk(whole, changes))):
         lint(text)
@@ -140,7 +138,7 @@ def test_invalid_configuration_is_refused_or_merged(
 
 
 def with_junk(data: Any, changes: list[tuple[int, Any]]) -> Any:
-    """Put a value at a place, counted through the document."""
+    """Put a value at the numbered position in the document."""
     for number, value in changes:
         places = list(places_in(data))
         container, key = places[number % len(places)]

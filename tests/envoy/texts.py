@@ -54,7 +54,7 @@ def listener(
     log: str = "",
     more: str = "",
 ) -> str:
-    """A listener with one connection manager; `more` are entries of that."""
+    """Return a listener with one connection manager; `more` are entries of the manager."""
     manager = "http_connection_manager.v3.HttpConnectionManager"
     log = f"access_log:\n{log}" if log else ""
     config = f"""\
@@ -78,24 +78,24 @@ stat_prefix: {name}
 
 
 def configuration(listeners: Sequence[str] = (), clusters: str = "") -> str:
-    """A configuration with these listeners, a cluster `app` and more clusters."""
+    """Return a configuration with these listeners, a cluster `app` and more clusters."""
     shown = indent("".join(listeners or [listener()]), "  ")
     known = indent(CLUSTER.format(name="app") + clusters, "  ")
     return f"# mine\nstatic_resources:\n  listeners:\n{shown}  clusters:\n{known}"
 
 
 def merged(text: str, **options: Any) -> str:
-    """The configuration with the pieces in it."""
+    """Return the configuration with the pieces."""
     return merge(text, **{"endpoints": ENDPOINTS, **options}).text
 
 
 def manager(text: str, number: int = 0) -> Any:
-    """The data of a connection manager."""
+    """Return the data of a connection manager."""
     return managers(parse(text))[number].node.data()
 
 
 def routes(text: str, number: int = 0) -> list[Any]:
-    """The routes of a connection manager's first virtual host."""
+    """Return the routes of a connection manager's first virtual host."""
     found: list[Any] = manager(text, number)["route_config"]["virtual_hosts"][0]["routes"]
     return found
 

@@ -1,4 +1,4 @@
-"""A stack to put the package into."""
+"""Fixtures that run a stack with the built package."""
 
 from tests.e2e.stacks import launch
 

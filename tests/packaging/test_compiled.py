@@ -1,4 +1,4 @@
-"""The package as the image has it, the path of a request compiled (`make compiled`)."""
+"""The compiled package of the image (`make compiled`)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 600  # for a busy machine: alone it takes less than one minute
 
 COMPILED = [
-    *("adapters/tallies", "adapters/telemetry", "core/conversation", "core/prompt", "core/router"),
-    *("core/signals", "core/strategies/prefix_cache", "core/strategies/prefix_hash", "edge/codec"),
-    *("edge/grpc_connection", "edge/http2/connection", "edge/http2/frames", "edge/service"),
+    *("adapters/observability/tallies", "adapters/observability/telemetry"),
+    *("core/conversation/state_machine", "core/request/prompt", "core/routing/router"),
+    *("core/strategies/prefix_cache", "core/strategies/prefix_hash"),
+    *("edge/ext_proc/codec", "edge/ext_proc/service", "edge/grpc/connection"),
+    *("edge/http2/connection", "edge/http2/receiver", "edge/http2/sender"),
 ]
 _CONVERSATION = "tests/core/conversation/test_properties.py"
 WITH_IT = [
     f"{_CONVERSATION}::test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole",
     f"{_CONVERSATION}::test_a_body_to_be_streamed_back_comes_back_once_and_in_order",
     f"{_CONVERSATION}::test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one",
-    # What clients send has types that nobody has promised.
+    # Clients may send values of any type.
     "tests/core/fleet/test_load_report.py",
     "tests/core/request/test_routing_key.py",
     "tests/core/request/test_prompt.py",
@@ -48,7 +50,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    """Built anew where a source has changed."""
+    """The compiled package, rebuilt if a source has changed."""
     # The environment that these tests run in is not to be touched meanwhile.
     command = ["make", "--silent", "--old-file=.venv/.installed", "compiled"]
     built = subprocess.run(
@@ -60,12 +62,12 @@ def package() -> Path:
 
 @pytest.fixture(autouse=True)
 def chosen(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of the laboratory run it."""
+    """Let processes of the laboratory run the compiled package."""
     monkeypatch.setenv("EXTPROC_COMPILED", str(package))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python that has the compiled package."""
+    """Run Python with the compiled package."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What a prompt says is in no log, no metric and no state, unless somebody has asked for it."""
+"""Prompts are in no log, no metric and no state, except with `--log-prompts`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Written = Callable[[], str]
 def written(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Written]:
-    """All that was logged so far."""
+    """Return everything that was logged so far."""
     root, ours = logging.getLogger(), logging.getLogger("extproc")
     before = root.handlers[:], root.level, ours.level
     file = tmp_path / "stderr"
@@ -57,7 +57,7 @@ def written(
 
 
 def documents() -> Iterator[dict[str, Any]]:
-    """Requests with the canary in every place but the model's name."""
+    """Return requests with the canary in every place except the model's name."""
     for model in ("llama", "cache", "gpt"):
         for said in (CANARY, LONG):
             yield chat_request(model, said)
@@ -72,7 +72,7 @@ def documents() -> Iterator[dict[str, Any]]:
 
 
 def bodies() -> Iterator[bytes]:
-    """Those, and some that are none."""
+    """Return these bodies and some malformed ones."""
     for document in documents():
         whole = json.dumps(document).encode()
         yield whole

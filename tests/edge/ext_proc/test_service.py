@@ -38,7 +38,7 @@ def test_serves_a_request_from_its_headers_to_its_end() -> None:
 
 
 def test_request_refused_by_an_earlier_filter_is_not_counted() -> None:
-    """Envoy shows the sidecar its response only."""
+    """After a refusal by an earlier filter, Envoy sends only the response."""
     sidecar = Sidecar()
     (reply,) = sidecar.serve(response_headers())
     assert reply.kind == "response_headers"
@@ -228,14 +228,14 @@ def test_prediction_is_logged(strategy: str, caplog: pytest.LogCaptureFixture) -
 
 
 class TestVisibleResponses:
-    """What they say of their prompts is held against what was predicted."""
+    """Their usage is compared with the prediction."""
 
     prompt = "x" * 2000
     counts = b'{"prompt_tokens": 400, "prompt_tokens_details": {"cached_tokens": 0}}'
     usage = b'data: {"usage": %b}\n\n' % counts
 
     def serve(self, sidecar: Sidecar, *answer: bytes) -> None:
-        """One request, the same each time."""
+        """Serve one request, the same each time."""
         request = (
             request_headers(response_mode=DUPLEX),
             request_body(chat_request(content=self.prompt)),

@@ -1,6 +1,6 @@
-"""gRPC over one HTTP/2 connection, without a socket; the client is the h2 library.
+"""gRPC over one HTTP/2 connection, without a socket. The client uses the h2 library.
 
-It hears nothing after a GOAWAY, so drains are in test_servers.py.
+h2 ignores frames after a GOAWAY, so test_servers.py tests drains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 
 
 class Echo:
-    """Sends everything back, some words excepted."""
+    """Echoes messages, except for some words."""
 
     def __init__(self, open_calls: list[Echo]) -> None:
         self._open = open_calls
@@ -40,7 +40,7 @@ class Echo:
 
 
 class EchoClient(GrpcClient):
-    """Of a server that echoes, and says how it is."""
+    """A client of a server with an echo method and health."""
 
     def __init__(self, *, window: int = 65_535, reads: bool = True) -> None:
         self.open_calls: list[Echo] = []

@@ -1,6 +1,6 @@
-"""The connections of the fast transport: turns, number, idle ones, and what their end leaves.
+"""The connections of the fast transport: turns, limits, idle connections, and cleanup.
 
-On both event loops, with and without TLS where that makes a difference.
+The tests run on both event loops, and with and without TLS where that matters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Play = Callable[[Scene], None]
 
 
 class Server:
-    """A fast server on a free port of its own, and its clients."""
+    """A fast server on a free port, and its clients."""
 
     def __init__(self, server: FastServer, context: ssl.SSLContext | None) -> None:
         self.server = server
@@ -48,7 +48,7 @@ class Server:
         self.port = listening.getsockname()[1]
 
     async def connect(self, *said: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection on which these bytes were said."""
+        """Open a connection and send these bytes."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1",
             self.port,
@@ -64,7 +64,7 @@ class Server:
         return list(self.server._connections)
 
     async def has(self, number: int) -> None:
-        """Waits until it has so many connections."""
+        """Wait until the server has this number of connections."""
         async with asyncio.timeout(20):
             while len(self.server._connections) != number:
                 await asyncio.sleep(0.005)
@@ -88,7 +88,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> KeyPair | None:
 
 @pytest.fixture
 def play(loop_factory: Callable[[], asyncio.AbstractEventLoop], pair: KeyPair | None) -> Play:
-    """Runs a scene with a server."""
+    """Run a test with a server on the chosen event loop."""
 
     async def run(scene: Scene) -> None:
         server = FastServer(Sidecar().processor, pair)
@@ -111,7 +111,7 @@ def play(loop_factory: Callable[[], asyncio.AbstractEventLoop], pair: KeyPair | 
 def test_connection_that_sends_constantly_is_read_in_turns_with_others(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts the reads of a full connection before another's, all being ready at once."""
+    """Count the reads of a full connection before others are read, when all are ready."""
     order: list[str] = []
     names: dict[int, str] = {}
     updated = SocketConnection.buffer_updated

@@ -12,7 +12,7 @@ from extproc.edge.grpc.messages import MOST_BYTES, CallError, Messages, Status, 
 
 
 def fed(*pieces: bytes) -> list[bytes]:
-    """All messages in these pieces."""
+    """Return all messages in these pieces."""
     messages = Messages()
     return [message for piece in pieces for message in messages.feed(piece)]
 

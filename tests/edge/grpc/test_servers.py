@@ -1,4 +1,4 @@
-"""Both transports, over loopback, in this process; the peer is grpcio's client."""
+"""Both transports, over loopback, in this process. The client is grpcio."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ Transport = Callable[[ExternalProcessor], Server]
 
 
 class Stream:
-    """One HTTP request, as Envoy opens it."""
+    """The stream of one HTTP request, as Envoy opens it."""
 
     def __init__(self, channel: Any) -> None:
         self.call = channel.stream_stream(f"/{SERVICE}/Process")()
 
     async def send(self, message: bytes) -> Reply:
-        """Sends a message and waits for its answer."""
+        """Send a message and wait for its reply."""
         await self.call.write(message)
         async with asyncio.timeout(10):
             answer = await self.call.read()
@@ -85,7 +85,7 @@ class Stream:
         return Reply(answer)
 
     async def end(self) -> grpc.StatusCode:
-        """Ends our half and waits for the other's end."""
+        """End the client's half and wait for the server's end."""
         await self.call.done_writing()
         async with asyncio.timeout(10):
             assert await self.call.read() is grpc.aio.EOF
@@ -93,7 +93,7 @@ class Stream:
 
 
 async def routed(channel: Any, content: str = "hello") -> Stream:
-    """A stream whose request is on its way."""
+    """Open a stream whose request was routed."""
     stream = Stream(channel)
     await stream.send(request_headers())
     reply = await stream.send(request_body(chat_request("llama", content)))
@@ -262,7 +262,7 @@ async def test_streams_bodies_back_as_they_arrive(channel: Any, sidecar: Sidecar
 
 
 async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], grpc.StatusCode]:
-    """Do as NGINX Gateway Fabric does: send all, end our half, then read to the end."""
+    """Act like NGINX Gateway Fabric: send all, end the client's half, then read to the end."""
     call = channel.stream_stream(f"/{SERVICE}/Process")()
     for message in messages:
         await call.write(message)

@@ -1,4 +1,4 @@
-"""Messages that are not complete: the memory they may take, and that all become complete."""
+"""Incomplete messages: their memory is bounded, and all of them become complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Size:
-    """Answers with the size of the message."""
+    """Responds with the size of each message."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         return (b"%d" % len(message),)
@@ -37,7 +37,7 @@ class Client:
 
     def __init__(self, unfinished: int = 32 * MIB, most: int = 72 * MIB) -> None:
         methods = {ECHO_SIZE: Method(lambda _: Size())}
-        self.server = GrpcConnection(methods, self.hear, unfinished, most)
+        self.server = GrpcConnection(methods, self.receive, unfinished, most)
         self.window = LIMITS.stream_window
         self.acknowledges = True
         self.windows: dict[int, int] = {0: 65_535}
@@ -48,10 +48,10 @@ class Client:
         self.server.receive(wire.PREFACE + wire.settings([(4, MIB)]) + wire.SETTINGS_ACK, 0.0)
         opening = wire.frame(wire.HEADERS, wire.END_HEADERS | 1, 1, b"\x20" + wire.block(REQUEST))
         self.server.receive(opening + wire.window_update(0, 1 << 30), 0.0)
-        self.hear()
+        self.receive()
 
     def open(self, stream: int, size: int) -> None:
-        """Begins a message of this size."""
+        """Begin a message of this size."""
         self.windows[stream] = self.window
         self.unsent[stream] = 5 + size
         self.server.receive(wire.headers(stream, REQUEST), 0.0)
@@ -61,20 +61,20 @@ class Client:
         return min(self.windows[0], self.windows[stream]) > 0
 
     def ready(self) -> list[int]:
-        """Streams that may send now."""
+        """Return the streams that may send now."""
         return [stream for stream in self.unsent if self.can_send(stream)]
 
     def send(self, stream: int) -> None:
-        """Sends the next frame of a message."""
+        """Send the next frame of a message."""
         room = min(FRAME, self.windows[0], self.windows[stream], self.unsent[stream])
         self._write(stream, bytes(room))
 
     def send_all(self, choose: Callable[[list[int]], int]) -> None:
-        """Sends until no stream has anything left, or none may send."""
+        """Send until no stream has data left, or none may send."""
         while ready := self.ready():
             self.send(choose(ready))
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         self.peak = max(self.peak, self.server._unfinished.size)
         data = self.server.take()
         while data:
@@ -92,7 +92,7 @@ class Client:
                 self.unsent.pop(stream, None)
 
     def _resize(self, window: int) -> None:
-        """Does what SETTINGS ask for, and says so."""
+        """Apply SETTINGS and acknowledge them."""
         self.windows = {
             stream: size + (window - self.window if stream else 0)
             for stream, size in self.windows.items()
@@ -108,7 +108,7 @@ class Client:
         if not self.unsent[stream]:
             del self.unsent[stream]
         self.server.receive(wire.data(stream, data), 0.0)
-        self.hear()
+        self.receive()
 
 
 def in_turns() -> Callable[[list[int]], int]:
@@ -174,7 +174,7 @@ def test_next_messages_continue_when_the_first_streams_end_unfinished() -> None:
     for stream in (3, 5):
         del client.unsent[stream]
         client.server.receive(wire.rst_stream(stream), 0.0)
-        client.hear()
+        client.receive()
     client.send_all(in_turns())
     assert client.answers[7] == b"500000"
 

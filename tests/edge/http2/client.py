@@ -1,4 +1,4 @@
-"""A client that has a connection to itself."""
+"""A client that sends frames to its own `Http2Connection`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE = encode_headers([(b"grpc-status", b"0")])
 
 
 class Http2Client:
-    """Says what it is told to say; knows what it was told."""
+    """Sends raw frames, and parses the frames that it receives."""
 
     def __init__(
         self, limits: Limits = LIMITS, settings: Iterable[tuple[int, int]] = (), greet: bool = True
@@ -35,14 +35,14 @@ class Http2Client:
         return wire.parsed(self.connection.take())
 
     def open(self, *streams: int) -> None:
-        """Streams whose requests go on, and that are answered."""
+        """Open streams with a request that has not ended and with response headers."""
         for stream in streams:
             self.send(wire.headers(stream))
             self.connection.sender.start_response(stream, OK)
         self.connection.take()
 
     def fault_code(self) -> int:
-        """The code of the fault that the connection has ended with."""
+        """Return the code of the GOAWAY that ended the connection."""
         heard = self.received()
         ((_, code),) = wire.faults(heard)
         assert heard[-1].type == wire.GOAWAY

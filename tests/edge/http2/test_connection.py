@@ -1,4 +1,4 @@
-"""What may begin a connection, and which frames may stand where."""
+"""The preface, the order of frames, faults, and PING."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving, on either side."""
+"""GOAWAY of both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be sent, in both directions."""
+"""Flow control in both directions, and SETTINGS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU and memory that header blocks may take, counted in fields and bytes handed to the decoder."""
+"""Limits on the CPU time and memory of header blocks, in decoded fields and bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def peer_with_a_table() -> Http2Client:
-    """A peer that has not acknowledged our SETTINGS, so its blocks may use a table."""
+    """Return a client that has not acknowledged our SETTINGS, so its blocks may use a table."""
     client = Http2Client(greet=False)
     client.send(wire.PREFACE, wire.settings())
     client.received()

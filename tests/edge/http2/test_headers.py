@@ -1,4 +1,4 @@
-"""Header blocks, of the peer and of ours."""
+"""Header blocks of both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def header_decoder(limits: Limits = LIMITS) -> HeaderDecoder:
 
 
 def opened(client: Http2Client, stream: int, fields: wire.Fields) -> Mapping[bytes, bytes] | None:
-    """The headers that a request is told with; None if it was turned away as malformed."""
+    """Return the headers of the Opened event, or None if the request was reset as malformed."""
     events = client.send(wire.headers(stream, fields))
     if events:
         (event,) = events
@@ -148,7 +148,7 @@ class TestHeaderBlock:
 
 
 class TestDynamicTable:
-    """Ours has size 0, but a peer does not know that before it has read our SETTINGS."""
+    """Our SETTINGS set its size to 0, but a client may use it until it has read them."""
 
     def test_may_be_used_until_our_settings_are_acknowledged(self) -> None:
         client = Http2Client(greet=False)

@@ -1,4 +1,4 @@
-"""What a peer can make us do for nothing: much at once, little for long."""
+"""Limits on useless frames: a peer may send many at once, but not for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many streams, small windows and slow readers: everything arrives in the end."""
+"""Many streams with small windows and slow readers: all data must arrive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY = 4_000
 
 
 class Echo:
-    """Gives every body back, and takes no more than it could give back."""
+    """Echoes every body, and consumes only bytes that it has sent back."""
 
     def __init__(self) -> None:
         self.connection = Http2Connection(SMALL)
@@ -51,7 +51,7 @@ class Echo:
 
 
 class SlowReader:
-    """h2, which sends what it may, and reads a little of one stream or another."""
+    """An h2 client that sends as much as possible and reads a little of a random stream."""
 
     def __init__(self, window: int, random: Random) -> None:
         config = H2Configuration(client_side=True)

@@ -1,11 +1,11 @@
-"""Another implementation, given the same frames, ends the connection where we do.
+"""The h2 library ends the connection at the same frames as we do.
 
-Where they differ on purpose:
+These differences are on purpose:
 
 - h2 ends the connection for a malformed request or malformed trailers, and for a
-  WINDOW_UPDATE by nothing of a stream; the RFC wants an error of the stream, and so do we,
-  or, where that is closed, nothing.
-- h2 lets an RST_STREAM of an idle stream pass; the RFC wants the connection's end.
+  WINDOW_UPDATE of 0 bytes on a stream. The RFC demands a stream error, which we send, or
+  nothing if the stream is closed.
+- h2 ignores an RST_STREAM of an idle stream. The RFC demands the end of the connection.
 - h2 remembers how each stream has ended, and resets the stream again for late HEADERS where it
   was broken off. We do not remember streams that the peer broke off itself.
 - Nothing is compared of what h2 does not count (our budgets), of what we do not look at
@@ -31,7 +31,7 @@ BEGINNING = wire.PREFACE + wire.settings()
 
 
 class Oracle:
-    """h2 as a server."""
+    """The h2 library as a server."""
 
     def __init__(self) -> None:
         self._server = H2Connection(H2Configuration(client_side=False))
@@ -48,7 +48,7 @@ class Oracle:
 
 
 def on_purpose(frame: bytes, connection: Http2Connection, output: bytes) -> bool:
-    """Whether this frame is one of those that are taken differently."""
+    """Return True for a frame that we treat differently from h2 on purpose."""
     kind, stream = frame[3], int.from_bytes(frame[5:9], "big") & 2**31 - 1
     if kind == wire.WINDOW_UPDATE and stream and not any(frame[9:]):
         return True

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, in whatever pieces."""
+"""Any bytes from a client, in any pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = Limits(
 
 
 class Application:
-    """Answers what it is told; checks that it is told nothing out of order."""
+    """Responds to events, and checks their order."""
 
     def __init__(self, connection: Http2Connection) -> None:
         self.connection = connection
@@ -51,7 +51,7 @@ class Application:
             self.open.remove(stream)
 
     def act(self, draw: st.DataObject) -> None:
-        """Any of what it may do with one of its streams."""
+        """Call a random method for one of its streams."""
         if not self.open:
             return
         stream = draw.draw(st.sampled_from(sorted(self.open)))
@@ -73,7 +73,7 @@ class Application:
 
 
 def check_queues(connection: Http2Connection) -> None:
-    """Nobody waits in the line who need not, or who should not."""
+    """Check that exactly the streams that can send are in the line."""
     waiting = connection.streams.waiting
     assert not waiting or connection.sender._window <= 0
     for state in connection.streams.open.values():
@@ -83,7 +83,7 @@ def check_queues(connection: Http2Connection) -> None:
 
 
 def check_size(connection: Http2Connection) -> None:
-    """What it holds is bounded, and what the peer may send is accounted for."""
+    """Check that memory is bounded and that the windows add up."""
     streams = connection.streams.open
     assert len(streams) <= 4
     assert len(connection.streams.recent) <= 2

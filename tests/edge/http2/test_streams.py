@@ -1,4 +1,4 @@
-"""The life of a stream."""
+"""The states of a stream, from its request to its end."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class TestReset:
 
 
 class TestStreamThatWeHaveEnded:
-    """What was under way then is nobody's fault, and nothing of it is told."""
+    """Frames that were on their way are no error, and cause no events."""
 
     @pytest.mark.parametrize(
         "late",

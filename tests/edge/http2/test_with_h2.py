@@ -1,4 +1,4 @@
-"""Conversations with another implementation: what one side sends, the other receives."""
+"""Exchanges with the h2 library: each side receives what the other sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ cuts = st.lists(st.integers(0, 200) | st.integers(0, 100_000), max_size=4)
 
 
 class Client:
-    """h2, which raises ProtocolError for whatever we should not have sent."""
+    """An h2 client, which raises ProtocolError for frames that we should not have sent."""
 
     def __init__(self, initial: dict[SettingCodes, int]) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
@@ -37,7 +37,7 @@ class Client:
         self.h2.max_inbound_frame_size = self.h2.local_settings.max_frame_size
         self.h2.initiate_connection()
         self.open: set[int] = set()
-        """Streams that it may still send on."""
+        """Streams on which it may still send."""
         self.sent: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.received: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.ended: set[int] = set()
@@ -65,12 +65,12 @@ class Client:
 
 
 class Server:
-    """An application, which echoes nothing: it is told what to send."""
+    """An application that sends what the test chooses."""
 
     def __init__(self) -> None:
         self.connection = Http2Connection(LIMITS)
         self.open: set[int] = set()
-        """Streams that it may still send on."""
+        """Streams on which it may still send."""
         self.sent: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.received: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.held: defaultdict[int, int] = defaultdict(int)
@@ -97,7 +97,7 @@ class Server:
 
 
 class Conversation(RuleBasedStateMachine):
-    """Both sides say what they may, and the network brings it when it likes."""
+    """Both sides take random legal steps, and the network delivers bytes at random times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,14 +196,14 @@ class Conversation(RuleBasedStateMachine):
         self.server.reset.add(stream)
 
     @rule(places=cuts)
-    def client_is_heard(self, places: list[int]) -> None:
+    def server_receives(self, places: list[int]) -> None:
         self.up += self.client.h2.data_to_send()
         *parts, self.up = [*wire.cut(self.up, places), b""][: len(places) + 2] or [b""]
         for part in parts:
             self.server.hear(part)
 
     @rule(places=cuts)
-    def server_is_heard(self, places: list[int]) -> None:
+    def client_receives(self, places: list[int]) -> None:
         self.down += self.server.connection.take()
         *parts, self.down = [*wire.cut(self.down, places), b""][: len(places) + 2] or [b""]
         for part in parts:
@@ -219,7 +219,7 @@ class Conversation(RuleBasedStateMachine):
         check_queues(self.server.connection)
 
     def teardown(self) -> None:
-        """In the end everybody reads everything, and nothing is left anywhere."""
+        """Let both sides read everything. Nothing may be left."""
         self._exchange()
         self.client.h2.increment_flow_control_window(2**30)
         self.client_changes_its_mind(10**8)

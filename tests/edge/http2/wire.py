@@ -39,7 +39,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def block(fields: Fields = REQUEST) -> bytes:
-    """A header block that leaves the table alone and refers to nothing in it."""
+    """Return a header block that neither changes nor uses the dynamic table."""
     return Encoder().encode([(name, value, True) for name, value in fields])
 
 
@@ -80,7 +80,7 @@ SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 
 
 def parsed(output: bytes) -> list[Frame]:
-    """The frames in what was written, which must be whole and legal."""
+    """Return the frames in these bytes, which must be complete and legal."""
     found = []
     while output:
         assert len(output) >= 9
@@ -93,7 +93,7 @@ def parsed(output: bytes) -> list[Frame]:
 
 
 def cut(whole: bytes, places: Iterable[int]) -> list[bytes]:
-    """The bytes in pieces."""
+    """Cut bytes into pieces."""
     cuts = sorted({min(place, len(whole)) for place in places} | {0, len(whole)})
     return [whole[start:stop] for start, stop in pairwise(cuts)]
 
@@ -103,5 +103,5 @@ def resets(found: Iterable[Frame]) -> list[tuple[int, int]]:
 
 
 def faults(found: Iterable[Frame]) -> list[tuple[int, int]]:
-    """Last stream and code of each GOAWAY."""
+    """Return last stream and code of each GOAWAY."""
     return [(f.last_stream_id, f.error_code) for f in found if isinstance(f, GoAwayFrame)]

@@ -1,8 +1,7 @@
-"""How the whole suite is divided over two processes.
+"""How the whole suite is divided over its processes.
 
-One runs, one after the other, the tests that are sensitive to timing: stacks of real processes
-under load, with deadlines, or of which one is frozen. The other runs everything else meanwhile;
-whoever is done first helps.
+No test asserts a duration, so any test may run beside any other. Tests often wait for processes
+and timers, so there is one process more than there are cores.
 """
 
 from __future__ import annotations
@@ -21,46 +20,32 @@ from tests.faults.report import show
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-SENSITIVE_TO_TIMING = (
-    "tests/e2e/test_drain.py",
-    "tests/e2e/test_ejection.py",
-    "tests/e2e/test_endpoint_picker.py::TestASidecarThatFails",
-    "tests/e2e/test_endpoint_picker.py::TestInFlightTruth",
-    "tests/e2e/test_inflight_truth.py",
-    "tests/e2e/test_kubernetes_",
-    "tests/e2e/test_load_reports.py",
-    "tests/e2e/test_reload.py",
-    "tests/e2e/test_signals.py",
-    "tests/e2e/test_simulated_time.py",
-    "tests/e2e/test_strategies.py",
-    "tests/faults/test_api_server.py",
-    "tests/faults/test_configuration.py",
-    "tests/faults/test_discovery.py",
-    "tests/faults/test_endpoints.py",
-    "tests/faults/test_limits.py",
-    "tests/faults/test_metrics.py::test_bad_metrics",
-    "tests/faults/test_rolling_update.py",
-    "tests/faults/test_sidecar.py",
-    "tests/faults/test_soak.py",
-    "tests/faults/test_spoofing.py::test_header_spoof_frozen",
-    "tests/faults/test_truth.py",
-    "tests/lab/load/test_load.py",
-    "tests/lab/test_programs.py",
-    "tests/lab/stand_ins/test_api_server.py",
-    "tests/manifests/test_gateway.py",
-)
-
-# Their tests share what takes long to make, so no process shall make it a second time.
+# Each of these groups shares something that takes long to make: one process runs all of its tests.
 MADE_ONCE = (
+    "tests/packaging/test_compiled.py",
+    "tests/packaging/test_wheel.py",
     "tests/clients/",
+    "tests/manifests/",
     "tests/lab/simulation/test_published_lora.py",
     "tests/lab/stand_ins/test_sdks.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",
     "tests/lab/workloads/test_threads.py",
-    "tests/manifests/",
-    "tests/packaging/",
 )
+
+# The longest groups and tests start first, so that no process is left with one at the end.
+LONGEST_FIRST = (
+    "tests/packaging/test_compiled.py",
+    "tests/packaging/",
+    "tests/faults/test_api_server.py::test_watch_silent",
+    "tests/lab/test_programs.py",
+    "tests/faults/",
+    "tests/e2e/",
+    "tests/clients/",
+    "tests/lab/load/",
+    "tests/manifests/",
+)
+MOST_PROCESSES = 4
 
 # Hypothesis measures time with these on, and a busy machine would fail a test.
 settings.register_profile(
@@ -73,40 +58,47 @@ settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores Ctrl-C, and so would what tests interrupt."""
+    """Accept SIGINT. A shell's background job ignores it, and so would processes of the tests."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two for the whole suite; none, but this process, for tests that were named or that print."""
+    """Return 0, which means this process alone, for tests that are named or that print."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return 2 if whole and config.option.capture != "no" and (os.cpu_count() or 1) > 1 else 0
+    if not whole or config.option.capture == "no":
+        return 0
+    return min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
-    """Not loadgroup, which would have to change the tests' ids, and with pytest 9.2 cannot."""
+    """Return our scheduler: the loadgroup of xdist changes test ids, which pytest 9.2 refuses."""
     return _Scheduling(config, log)
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests of one scope go to one process together, in the order in which they were collected."""
+    """A scheduler that keeps the tests of a group in one process, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _scope(nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What faults came to."""
+    """Print the outcome of each fault."""
     show(terminalreporter)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first."""
-    items.sort(key=lambda item: _scope(item.nodeid) != "timing")
+    """Sort the longest tests to the front; the others stay in their order."""
+    items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid: str) -> int:
+    """Return the place of a test's group among the longest."""
+    places = (place for place, one in enumerate(LONGEST_FIRST) if nodeid.startswith(one))
+    return next(places, len(LONGEST_FIRST))
 
 
 def _scope(nodeid: str) -> str:
-    if nodeid.startswith(SENSITIVE_TO_TIMING):
-        return "timing"
+    """Return the group of a test that shares something with others, else the test itself."""
     return next((shared for shared in MADE_ONCE if nodeid.startswith(shared)), nodeid)

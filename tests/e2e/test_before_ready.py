@@ -28,7 +28,7 @@ async def healths(scene: ClusterScene) -> dict[str, str]:
 
 @pytest.mark.parametrize("transport", ["fast", "grpcio"])
 async def test_requests_take_the_fallback_until_endpoints_are_known(
-    deploy: Deploy, every_envoy: str, transport: str
+    deploy: Deploy, transport: str
 ) -> None:
     arguments = ("--allow-loopback", "--transport", transport)
     scene = await deploy(ClusterOptions(start_sidecar=False, sidecar_arguments=arguments))

@@ -132,9 +132,7 @@ async def test_the_sidecar_sees_only_the_head_of_a_body_beyond_8_mib(launch: Lau
 
 
 @pytest.mark.parametrize("limit", [None, 4096, 131_072, 16 * 2**20])
-async def test_no_limit_of_the_listener_hangs_a_body(
-    launch: Launch, limit: int | None, every_envoy: str
-) -> None:
+async def test_no_limit_of_the_listener_hangs_a_body(launch: Launch, limit: int | None) -> None:
     """The routes carry limits of their own."""
 
     def limited(config: Json) -> None:

@@ -97,9 +97,7 @@ async def assert_no_misunderstanding(scene: Scene) -> None:
 
 
 class TestBodies:
-    async def test_of_every_size_arrive_byte_for_byte(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_of_every_size_arrive_byte_for_byte(self, launch: Launch) -> None:
         scene = await launch(picker())
         for size in (1, 10, 30_000, 33_000, 62_000, 66_000, 131_072, 700_000, 10_000_000):
             body = sized(size)
@@ -116,7 +114,7 @@ class TestBodies:
             assert_whole(reply, body)
             assert reply.replica == home
 
-    async def test_arrive_whole_two_hundred_at_once(self, launch: Launch, every_envoy: str) -> None:
+    async def test_arrive_whole_two_hundred_at_once(self, launch: Launch) -> None:
         scene = await launch(picker())
         bodies = [sized(997 * i) for i in range(200)]
         replies = await asyncio.gather(*(scene.send(body, path=PLAIN) for body in bodies))
@@ -125,9 +123,7 @@ class TestBodies:
         await scene.agree_on_inflight(0)
         await assert_no_misunderstanding(scene)
 
-    async def test_arrive_whole_in_chunks_and_in_a_trickle(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_arrive_whole_in_chunks_and_in_a_trickle(self, launch: Launch) -> None:
         scene = await launch(picker())
         uploads = [
             (sized(100), 1, 0.002),
@@ -146,7 +142,7 @@ class TestBodies:
         await assert_no_misunderstanding(scene)
 
     async def test_that_are_cut_anywhere_lose_no_end_and_are_not_garbled(
-        self, launch: Launch, every_envoy: str
+        self, launch: Launch
     ) -> None:
         """Neither of Envoy's two defects with BUFFERED_PARTIAL (docs/envoy.md) is met here,
         though the route has retries and no limit keeps bodies from overflowing the buffer.
@@ -225,7 +221,7 @@ class TestRequestTrailers:
     def taken(config: Json) -> None:
         manager(config)["http_protocol_options"] = {"enable_trailers": True}
 
-    async def test_pass_with_the_body_whole(self, launch: Launch, every_envoy: str) -> None:
+    async def test_pass_with_the_body_whole(self, launch: Launch) -> None:
         def without_retry(config: Json) -> None:
             self.taken(config)
             del route(config)["route"]["retry_policy"]
@@ -241,9 +237,7 @@ class TestRequestTrailers:
         await scene.agree_on_inflight(0)
         await assert_no_misunderstanding(scene)
 
-    async def test_double_the_body_on_a_route_with_retries(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_double_the_body_on_a_route_with_retries(self, launch: Launch) -> None:
         """A defect of Envoy, not met without trailers. Should this fail, it has been mended."""
         scene = await launch(picker(change_config=self.taken))
         body = sized(10)
@@ -252,7 +246,7 @@ class TestRequestTrailers:
 
 
 class TestTheAnswer:
-    async def test_streams_through_chunk_by_chunk(self, launch: Launch, every_envoy: str) -> None:
+    async def test_streams_through_chunk_by_chunk(self, launch: Launch) -> None:
         scene = await launch(picker(replica_arguments=("--time-scale", "2")))
         async with scene.stream(chat("hello", tokens=20)) as response:
             assert response.content_type == "text/event-stream"
@@ -287,9 +281,7 @@ class TestTheAnswer:
         await scene.agree_on_inflight(0)
         await assert_no_misunderstanding(scene)
 
-    async def test_that_comes_before_the_bodys_end_reaches_the_client(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_that_comes_before_the_bodys_end_reaches_the_client(self, launch: Launch) -> None:
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
@@ -595,7 +587,7 @@ class TestASidecarThatFails:
 
     @pytest.mark.parametrize("allow", [False, True])
     async def test_by_its_death_ends_what_passes_through_it(
-        self, launch: Launch, allow: bool, every_envoy: str
+        self, launch: Launch, allow: bool
     ) -> None:
         def changed(config: Json) -> None:
             ext_proc_filter(config)["failure_mode_allow"] = allow

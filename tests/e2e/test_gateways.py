@@ -137,9 +137,7 @@ def by_destination(config: Json) -> None:
 
 
 class TestEnvoyAIGatewayThatBuffers:
-    async def test_sends_each_request_to_an_endpoint_of_its_model(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_sends_each_request_to_an_endpoint_of_its_model(self, launch: Launch) -> None:
         async with upstream() as (served, address):
             scene = await launch(
                 aliased(
@@ -162,9 +160,7 @@ class TestEnvoyAIGatewayThatBuffers:
                 assert headers["x-gateway-base-model-name"] == "llama-3"
             await scene.agree_on_inflight(0)
 
-    async def test_takes_no_destination_and_no_model_from_a_client(
-        self, launch: Launch, every_envoy: str
-    ) -> None:
+    async def test_takes_no_destination_and_no_model_from_a_client(self, launch: Launch) -> None:
         met = 0
 
         async def canary(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,7 +230,7 @@ class TestAnAnswerToAnAlias:
         ("config", "change"), [*SHOWN, pytest.param("envoy.yaml", buffered, id="buffered")]
     )
     async def test_carries_the_alias(
-        self, launch: Launch, config: str, change: Callable[[Json], None], every_envoy: str
+        self, launch: Launch, config: str, change: Callable[[Json], None]
     ) -> None:
         async with upstream() as (_, address):
             options = aliased(address, config=config, change_config=change)

@@ -131,7 +131,7 @@ async def assert_no_misunderstanding(scene: Scene) -> None:
     ],
 )
 async def test_bodies_of_every_size_arrive_under_the_new_name(
-    launch: Launch, config: str, mode: str | None, sizes: Sequence[int], every_envoy: str
+    launch: Launch, config: str, mode: str | None, sizes: Sequence[int]
 ) -> None:
     async with mirror() as (upstream, address):
         scene = await launch(options(address, config, mode))
@@ -161,9 +161,7 @@ async def test_bodies_of_every_size_arrive_under_the_new_name(
 
 
 @pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
-async def test_a_body_is_whole_however_it_is_cut_into_packets(
-    launch: Launch, config: str, every_envoy: str
-) -> None:
+async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, config: str) -> None:
     async with mirror() as (upstream, address):
         scene = await launch(options(address, config))
         sizes = (20_000, 40_000, 66_000, 128_000, 135_000, 700_000)

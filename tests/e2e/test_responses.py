@@ -86,7 +86,7 @@ def asking(content: str, **fields: object) -> Json:
     ],
 )
 async def test_a_response_is_found_and_gone_on_with_where_it_was_made(
-    launch: Launch, config: str, change: Callable[[Json], None], every_envoy: str
+    launch: Launch, config: str, change: Callable[[Json], None]
 ) -> None:
     async with store() as (one, first), store() as (two, second), store() as (three, third):
         scene = await launch(stored([first, second, third], config=config, change_config=change))

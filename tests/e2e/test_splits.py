@@ -73,7 +73,7 @@ async def ask_all(scene: Scene, contents: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
 async def test_models_share_requests_by_weight_and_conversations_stay(
-    launch: Launch, canary: str, config: str, every_envoy: str
+    launch: Launch, canary: str, config: str
 ) -> None:
     scene = await launch(options(canary, config=config))
     contents = [f"question {i}" for i in range(200)]

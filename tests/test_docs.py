@@ -1,4 +1,4 @@
-"""What the pages say can be followed: links, paths, documents, and the way from KubeAI."""
+"""The pages: links, paths, models documents, and the migration from KubeAI."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relativ
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language, also those inside lists."""
+    """Return the fenced blocks of a language, also those inside lists."""
     fence = rf"^( *)```{language}\n(.*?)^\1```"
     found = re.findall(fence, page.read_text(), re.DOTALL | re.MULTILINE)
     return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings."""
+    """Return the anchors that GitHub gives to the headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pages
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in link:
             continue
@@ -59,14 +59,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pages
-def test_paths_that_are_named_exist(page: Path) -> None:
+def test_named_paths_exist(page: Path) -> None:
     tops = "docs|envoy|extproc|manifests|protos|tests"
     for path in re.findall(rf"`((?:{tops})/[\w./-]*)`", page.read_text()):
         assert (ROOT / path).exists(), path
 
 
 def models_documents(page: Path) -> Iterator[str]:
-    """The models documents on a page, also those inside ConfigMaps and patches."""
+    """Yield the models documents on a page, also those inside ConfigMaps and patches."""
     yield from (text for text in blocks(page, "yaml") if re.search(r"^models:", text, re.MULTILINE))
     for block in blocks(page, "yaml"):
         for inner in re.findall(r"^( *)models\.yaml: \|\n((?:\1 +.*\n)+)", block, re.MULTILINE):
@@ -74,12 +74,12 @@ def models_documents(page: Path) -> Iterator[str]:
 
 
 @pages
-def test_models_documents_are_good_ones(page: Path) -> None:
+def test_models_documents_are_valid(page: Path) -> None:
     for document in models_documents(page):
         assert parse(document.encode()).models
 
 
-def test_there_are_models_documents_to_look_at() -> None:
+def test_pages_have_the_expected_models_documents() -> None:
     counts = {str(page.relative_to(ROOT)): len(list(models_documents(page))) for page in PAGES}
     assert {name: count for name, count in counts.items() if count} == {
         "README.md": 1,
@@ -92,7 +92,7 @@ def test_there_are_models_documents_to_look_at() -> None:
     }
 
 
-def test_a_chain_on_a_page_is_a_good_one() -> None:
+def test_chain_on_a_page_is_valid() -> None:
     chains = [
         yaml.safe_load(block)["loadBalancing"]
         for page in PAGES
@@ -103,7 +103,7 @@ def test_a_chain_on_a_page_is_a_good_one() -> None:
     assert all(LoadBalancingSpec.model_validate(chain).chain for chain in chains)
 
 
-class TestTheTreeOfPackages:
+class TestTreeOfPackages:
     TREE = re.search(
         r"^```\n(extproc/core/schema .*?)^```",
         (ROOT / "docs" / "architecture.md").read_text(),
@@ -115,7 +115,7 @@ class TestTheTreeOfPackages:
         columns = re.findall(r"^(.+?)  ", self.TREE[1], re.MULTILINE)
         return {path.rstrip("/") for column in columns for path in column.split(", ")}
 
-    def test_names_what_exists(self) -> None:
+    def test_named_paths_exist(self) -> None:
         for path in self.named():
             assert (ROOT / path).exists() or (ROOT / "extproc" / path).exists(), path
 
@@ -134,25 +134,25 @@ class TestTheTreeOfPackages:
 
 
 def migration(title: str) -> Object:
-    """The block of the migration page that begins with this comment."""
+    """Return the block of the migration page that begins with a comment."""
     found = [text for text in blocks(MIGRATION, "yaml") if text.startswith(f"# {title}\n")]
     assert len(found) == 1, title
     thing: Object = yaml.safe_load(found[0])
     return thing
 
 
-class TestComingFromKubeAI:
-    def test_the_block_is_pasted_as_it_is(self) -> None:
+class TestMigrationFromKubeAI:
+    def test_load_balancing_block_is_unchanged(self) -> None:
         before, after = migration("before"), migration("after: models.yaml")["models"][0]
         assert after["loadBalancing"] == before["spec"]["loadBalancing"]
         assert after["name"] == before["metadata"]["name"]
         assert after["adapters"] == [one["name"] for one in before["spec"]["adapters"]]
 
-    def test_the_block_holds_what_is_the_default_here_too(self) -> None:
+    def test_load_balancing_block_has_our_defaults(self) -> None:
         block = migration("before")["spec"]["loadBalancing"]["prefixHash"]
         assert PrefixHashSpec.model_validate(block) == PrefixHashSpec()
 
-    def test_the_service_selects_the_models_pods_and_has_the_port(self) -> None:
+    def test_service_selects_the_models_pods_and_has_the_port(self) -> None:
         before, service = migration("before"), migration("after: vllm-llama.yaml")
         assert service["spec"]["selector"]["model"] == before["metadata"]["name"]
         named = migration("after: models.yaml")["models"][0]["service"]
@@ -162,7 +162,7 @@ class TestComingFromKubeAI:
         )
         assert named["port"] in {port["name"] for port in service["spec"]["ports"]}
 
-    def test_the_kustomization_builds_in_kubeais_namespace(self, tmp_path: Path) -> None:
+    def test_kustomization_builds_in_kubeais_namespace(self, tmp_path: Path) -> None:
         document = next(models_documents(MIGRATION))
         patch = {
             "apiVersion": "v1",

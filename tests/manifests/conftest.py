@@ -12,20 +12,20 @@ from tests.manifests.gateway import RunningGateway, run_gateway
 
 @pytest.fixture(params=BUILDS, ids=lambda path: path)
 def build(request: pytest.FixtureRequest) -> Build:
-    """Every kustomization in turn, with all its objects."""
+    """Return each kustomization in turn."""
     path: str = request.param
     return built(path)
 
 
 @pytest.fixture(scope="session")
 def every_build() -> dict[str, Build]:
-    """All kustomizations by path."""
+    """Return all kustomizations by path."""
     return {path: built(path) for path in BUILDS}
 
 
 @pytest.fixture
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """The bundled gateway of base/, at work on loopback."""
+    """Run the bundled gateway of base/ on loopback."""
     # A unix socket's path may have 107 characters; pytest's own directories can be longer.
     directory = tmp_path_factory.mktemp("gw")
     async with run_gateway(directory) as running:

@@ -1,4 +1,4 @@
-"""What Prometheus would scrape: from a real sidecar, a real Envoy and a stand-in vLLM."""
+"""The metrics of a real sidecar, a real Envoy and a stand-in vLLM, as Prometheus scrapes them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Labels = dict[str, str]
 
 @dataclass(frozen=True)
 class Exposition:
-    """Names and samples of one /metrics."""
+    """Names and samples of one `/metrics` response."""
 
     names: frozenset[str]
     samples: tuple[tuple[str, Labels], ...]
 
     def of(self, name: str) -> Iterator[Labels]:
-        """The label sets of a metric's samples."""
+        """Yield the labels of each sample of a metric."""
         return (labels for found, labels in self.samples if found == name)
 
     def label_names(self) -> set[str]:
-        """Every label that occurs."""
+        """Return the names of all labels."""
         return {label for _, labels in self.samples for label in labels}
 
 
 def read(text: str) -> Exposition:
-    """Reads Prometheus' text format."""
+    """Parse Prometheus' text format."""
     names = {match[1] for match in map(_TYPE.match, text.splitlines()) if match}
     samples = []
     for line in text.splitlines():
@@ -44,7 +44,7 @@ def read(text: str) -> Exposition:
 
 
 async def scrape(directory: Path) -> dict[str, Exposition]:
-    """Runs the bundled gateway, asks it this and that, and scrapes all three kinds."""
+    """Run the bundled gateway, send various requests, and scrape all three components."""
     async with run_gateway(directory, "QueueKVCache") as gateway:
         assert (await gateway.ask("hello"))[0] == 200
         await gateway.session.post(gateway.envoy.url + "/v1/chat/completions", data=b"{")

@@ -27,7 +27,7 @@ PATIENCE = aiohttp.ClientTimeout(total=20)
 
 @dataclass(frozen=True)
 class RunningGateway:
-    """Envoy, sidecar and replicas, all at work."""
+    """A running Envoy with its sidecar and replicas."""
 
     envoy: Envoy
     sidecar: FileSidecar
@@ -35,25 +35,25 @@ class RunningGateway:
     session: aiohttp.ClientSession
 
     async def ask(self, prompt: str) -> tuple[int, str, str]:
-        """Status, port of the replica that answered, and the answer's `connection` header."""
+        """Return the status, the replica's port and the `connection` header of a response."""
         async with self.session.post(self.envoy.url + CHAT, json=chat(prompt)) as answer:
             await answer.read()
             port = answer.headers.get("x-stand-in-port", "")
             return answer.status, port, answer.headers.get("connection", "")
 
     def stream(self, tokens: int) -> Any:
-        """The context of a streaming answer."""
+        """Return the context of a streaming response."""
         body = {**chat("hello", tokens=tokens), "stream": True}
         return self.session.post(self.envoy.url + CHAT, json=body)
 
     async def stats(self, path: str, method: str = "GET") -> tuple[int, str]:
-        """What the listener for probes and metrics says."""
+        """Return status and body from the listener for probes and metrics."""
         url = f"http://127.0.0.1:{self.envoy.ports['stats']}{path}"
         async with self.session.request(method, url) as answer:
             return answer.status, await answer.text()
 
     async def drain(self, **seconds: str) -> asyncio.subprocess.Process:
-        """Starts Envoy's preStop hook."""
+        """Start Envoy's preStop hook."""
         port = self.envoy.admin.rpartition(":")[2]
         return await asyncio.create_subprocess_exec(
             "bash",
@@ -63,12 +63,12 @@ class RunningGateway:
         )
 
     def kill_sidecar(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to the sidecar."""
         self.sidecar.signal(signal.SIGKILL)
 
 
 def envoy_of_base() -> dict[str, Any]:
-    """Envoy's configuration as base/ ships it."""
+    """Return Envoy's configuration from base/."""
     data = built("base").one("Deployment")["spec"]["template"]["spec"]["volumes"]
     name = next(v["configMap"]["name"] for v in data if "configMap" in v)
     config: dict[str, Any] = yaml.safe_load(
@@ -78,7 +78,7 @@ def envoy_of_base() -> dict[str, Any]:
 
 
 def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
-    """The same, with addresses that are free here."""
+    """Return the configuration with addresses that are free on this machine."""
     config = envoy_of_base()
     admin = free_port()
     config["admin"]["address"]["socket_address"]["port_value"] = admin
@@ -88,7 +88,7 @@ def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
     addresses: dict[str, list[Any]] = {
         "extproc": [{"pipe": {"path": str(socket)}}],
         "admin": [{"socket_address": {"address": "127.0.0.1", "port_value": admin}}],
-        # The same cluster, but "localhost" is the only name here and has but one address.
+        # The only host name here is "localhost", which has one address.
         "fallback": [
             {"socket_address": {"address": "localhost", "port_value": int(a.rpartition(":")[2])}}
             for a in replicas
@@ -102,9 +102,9 @@ def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[RunningGateway]:
-    """Starts all parts in the pod's order, and kills them in the reverse one.
+    """Start all parts in the pod's order, and kill them in reverse order.
 
-    For each strategy there is a further model of its name, on the same replicas.
+    Each strategy adds a model with its name, on the same replicas.
     """
     socket = directory / "extproc.sock"
     async with AsyncExitStack() as cleanup:

@@ -1,4 +1,4 @@
-"""Every kustomization builds, into objects that an API server would take."""
+"""Every kustomization builds into objects that an API server accepts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_custom_objects_have_no_unknown_or_missing_fields(build: Build) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(CUSTOM))
-def test_every_schema_is_sound_closed_and_says_where_it_is_from(kind: str) -> None:
+def test_schemas_are_valid_closed_and_name_their_source(kind: str) -> None:
     found = schema(kind)
     jsonschema.Draft202012Validator.check_schema(found)
     assert re.match(r"Trimmed from [\w.-]+/[\w.-]+, .+, v?\d[\d.]*: \w+$", found["$comment"])
@@ -66,14 +66,14 @@ def test_parts_build_on_their_own(path: str) -> None:
     kustomize(MANIFESTS / path)
 
 
-def test_every_object_has_a_namespace_and_the_labels_tools_look_for(build: Build) -> None:
+def test_objects_have_a_namespace_and_standard_labels(build: Build) -> None:
     for thing in build.objects:
         assert thing["metadata"]["namespace"]
         if build.path not in ("existing-envoy", "overlays/benchmark"):
             assert labels_of(thing)["app.kubernetes.io/name"] in ("extproc", "vllm")
 
 
-def test_nothing_stands_twice(build: Build) -> None:
+def test_objects_are_unique(build: Build) -> None:
     names = [
         (thing["kind"], thing["metadata"]["namespace"], thing["metadata"]["name"])
         for thing in build.objects
@@ -81,13 +81,13 @@ def test_nothing_stands_twice(build: Build) -> None:
     assert len(names) == len(set(names))
 
 
-def test_images_are_pinned_and_name_no_registry(build: Build) -> None:
+def test_images_are_pinned_without_a_registry(build: Build) -> None:
     for _, template in build.pods():
         for container in containers(template):
             assert re.fullmatch(r"[a-z0-9_-]+(/[a-z0-9_-]+)?:v?\d+\.\d+\.\d+", container["image"])
 
 
-def test_what_is_watched_live_keeps_its_name_and_what_is_not_has_a_hash() -> None:
+def test_only_config_maps_that_are_not_watched_have_a_hash_in_their_name() -> None:
     names = {thing["metadata"]["name"] for thing in built("base").of("ConfigMap")}
     assert "extproc-models" in names
     assert any(re.fullmatch(r"extproc-envoy-[a-z0-9]{10}", name) for name in names)
@@ -95,7 +95,7 @@ def test_what_is_watched_live_keeps_its_name_and_what_is_not_has_a_hash() -> Non
 
 
 def test_the_namespace_can_be_chosen(tmp_path: Path) -> None:
-    # Outside of the tree there is no relative way in, so the directory is linked.
+    # kustomize needs a relative path, so the directory is linked.
     (tmp_path / "manifests").symlink_to(MANIFESTS)
     (tmp_path / "kustomization.yaml").write_text(
         "namespace: elsewhere\nresources: [manifests/base]\n"

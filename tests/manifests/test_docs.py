@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md has people type works, as far as it can be tried without a cluster."""
+"""Commands and names in docs/kubernetes.md, as far as tests can check them without a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 README = (MANIFESTS / "README.md").read_text()
 
 
-def test_every_path_that_is_named_exists() -> None:
+def test_named_paths_exist() -> None:
     named = set(re.findall(r"\bmanifests/[\w./-]*\w", PAGE))
     assert named
     for path in named:
@@ -23,7 +23,7 @@ def test_every_path_that_is_named_exists() -> None:
         assert (MANIFESTS / path).is_dir(), path
 
 
-def test_every_kustomization_is_told_of() -> None:
+def test_readme_lists_every_kustomization() -> None:
     told = set(re.findall(r"^\| `([\w/-]+)/`", README, flags=re.MULTILINE))
     there = {
         str(path.parent.relative_to(MANIFESTS)) for path in MANIFESTS.rglob("kustomization.yaml")
@@ -31,14 +31,14 @@ def test_every_kustomization_is_told_of() -> None:
     assert told == there | {"image"}
 
 
-def test_what_is_applied_builds() -> None:
+def test_applied_directories_build() -> None:
     applied = set(re.findall(r"kubectl apply -k manifests/([\w/-]+)", PAGE))
     assert "base" in applied
     for path in applied:
         assert built(path).objects
 
 
-def test_the_kustomization_that_users_write_builds(tmp_path: Path) -> None:
+def test_example_kustomization_builds(tmp_path: Path) -> None:
     found = re.findall(
         r"^ *```yaml\n( *# kustomization\.yaml\n.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE
     )
@@ -54,16 +54,16 @@ def test_the_kustomization_that_users_write_builds(tmp_path: Path) -> None:
     assert len(yaml.safe_load(documents[0]["data"]["models.yaml"])["models"]) == 1
 
 
-def test_what_is_looked_at_by_name_is_called_that() -> None:
+def test_named_objects_exist() -> None:
     names = re.findall(r"(deployment|service|job|gateway)/([\w-]+)", PAGE)
     kinds = {"deployment": "Deployment", "service": "Service", "job": "Job", "gateway": "Gateway"}
     builds = [built(path) for path in ("base", "overlays/benchmark", "overlays/istio")]
-    # Istio makes this one, by a name of its own.
+    # Istio creates this one and chooses its name.
     for kind, name in set(names) - {("deployment", "llm-istio")}:
         assert any(build.has(kinds[kind], name) for build in builds), (kind, name)
 
 
-def test_the_table_of_rights_is_complete() -> None:
+def test_permissions_table_is_complete() -> None:
     section = PAGE.partition("## Permissions")[2].partition("\n## ")[0]
     rows = set(re.findall(r"^\| [^|]+ \| [^|]+ \| `(\w+)`", section, flags=re.MULTILINE))
     granted = {

@@ -1,4 +1,4 @@
-"""Real Envoy takes every piece of its configuration that the manifests hold."""
+"""Real Envoy accepts every configuration in the manifests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HTTP2: Object = {
 
 
 def assert_valid(config: Object, directory: Path) -> None:
-    """Envoy's own opinion of a configuration, warnings included."""
+    """Assert that Envoy validates a configuration without warnings."""
     path = directory / "envoy.json"
     path.write_text(json.dumps(config))
     command = [envoy_binary(), "--mode", "validate", "-l", "warning", "-c", str(path)]
@@ -43,7 +43,7 @@ def assert_valid(config: Object, directory: Path) -> None:
 
 
 def manager_of(config: Object, listener: str = "llm") -> Object:
-    """The HTTP connection manager of a listener."""
+    """Return the HTTP connection manager of a listener."""
     found = named(config["static_resources"]["listeners"], listener)
     manager: Object = found["filter_chains"][0]["filters"][0]["typed_config"]
     return manager
@@ -55,11 +55,11 @@ def snippet() -> Object:
     return pieces
 
 
-def test_envoy_takes_the_configuration_of_the_bundled_gateway(tmp_path: Path) -> None:
+def test_envoy_accepts_the_bundled_gateways_configuration(tmp_path: Path) -> None:
     assert_valid(envoy_of_base(), tmp_path)
 
 
-def test_the_bundled_gateway_is_the_recommended_configuration() -> None:
+def test_bundled_gateway_has_the_recommended_configuration() -> None:
     ours = envoy_of_base()
     recommended = yaml.safe_load(envoy_configuration().read_text())
     assert manager_of(ours) == manager_of(recommended)
@@ -77,14 +77,14 @@ def test_the_bundled_gateway_is_the_recommended_configuration() -> None:
 
 
 @pytest.mark.parametrize("path", [*envoy_configurations(), None], ids=str)
-def test_connecting_may_take_longer_than_a_burst_and_a_lost_syn(path: Path | None) -> None:
-    """Ten thousand requests at once: Envoy saw new connections after 0.25 s, and some after 1 s."""
+def test_connect_timeout_outlasts_a_burst_and_a_lost_syn(path: Path | None) -> None:
+    """With ten thousand requests at once, Envoy handled new connections after 0.25 to 1 s."""
     config = yaml.safe_load(path.read_text()) if path else envoy_of_base()
     for cluster in config["static_resources"]["clusters"]:
         assert float(cluster["connect_timeout"].removesuffix("s")) >= 2, cluster["name"]
 
 
-def test_the_heap_limit_is_below_the_containers() -> None:
+def test_heap_limit_is_below_the_containers_memory_limit() -> None:
     template = built("base").one("Deployment")["spec"]["template"]
     limit = named(template["spec"]["containers"], "envoy")["resources"]["limits"]["memory"]
     assert limit == "2Gi"
@@ -93,8 +93,8 @@ def test_the_heap_limit_is_below_the_containers() -> None:
     assert 0.85 * 2**31 < heap["max_heap_size_bytes"] < 0.95 * 2**31
 
 
-class TestTheSnippetForAnExistingEnvoy:
-    def test_is_what_the_bundled_gateway_has(self) -> None:
+class TestSnippetForAnExistingEnvoy:
+    def test_equals_the_bundled_gateway(self) -> None:
         pieces, ours = snippet(), envoy_of_base()
         manager = manager_of(ours)
         key = "early_header_mutation_extensions"
@@ -106,7 +106,7 @@ class TestTheSnippetForAnExistingEnvoy:
         for cluster in pieces["clusters"]:
             assert cluster == named(ours["static_resources"]["clusters"], cluster["name"])
 
-    def test_makes_a_configuration_that_envoy_takes(self, tmp_path: Path) -> None:
+    def test_envoy_accepts_it(self, tmp_path: Path) -> None:
         pieces = snippet()
         manager = {
             "early_header_mutation_extensions": pieces["early_header_mutation_extensions"],
@@ -117,7 +117,7 @@ class TestTheSnippetForAnExistingEnvoy:
 
 
 def minimal(manager: Object, routes: list[Object], clusters: list[Object]) -> Object:
-    """The least Envoy that has a listener, with these pieces in it."""
+    """Return a minimal Envoy configuration with a listener and these pieces."""
     whole = {
         "@type": MANAGER_TYPE,
         "stat_prefix": "minimal",
@@ -135,7 +135,7 @@ def minimal(manager: Object, routes: list[Object], clusters: list[Object]) -> Ob
 
 
 def merged(whole: Any, part: Any) -> Any:
-    """What Istio's MERGE makes of two values: messages are merged, lists appended."""
+    """Merge two values as Istio's MERGE does: merge messages, append lists."""
     if isinstance(whole, dict) and isinstance(part, dict):
         both = {key: merged(whole[key], part[key]) for key in whole.keys() & part.keys()}
         return {**whole, **part, **both}
@@ -145,9 +145,9 @@ def merged(whole: Any, part: Any) -> Any:
 
 
 def patched_by_istio(patches: list[Object], weighted: Object | None = None) -> Object:
-    """An Envoy such as Istio generates for a gateway, with our patches applied.
+    """Return a configuration as Istio generates it for a gateway, with our patches applied.
 
-    `weighted`: the locality setting that Istio gives to clusters unless told otherwise.
+    `weighted` is the locality setting that Istio adds to clusters by default.
     """
     by_place = {patch["applyTo"]: patch["patch"] for patch in patches}
     assert len(by_place) == len(patches)
@@ -188,13 +188,13 @@ def patched_by_istio(patches: list[Object], weighted: Object | None = None) -> O
     return config
 
 
-class TestThePatchesForIstio:
+class TestPatchesForIstio:
     patches: list[Object] = built("overlays/istio").one("EnvoyFilter")["spec"]["configPatches"]
 
-    def test_make_a_configuration_that_envoy_takes(self, tmp_path: Path) -> None:
+    def test_envoy_accepts_them(self, tmp_path: Path) -> None:
         assert_valid(patched_by_istio(self.patches), tmp_path)
 
-    def test_need_the_rule_that_takes_the_locality_setting_away(self, tmp_path: Path) -> None:
+    def test_need_the_rule_that_removes_the_locality_setting(self, tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="cannot be combined"):
             assert_valid(patched_by_istio(self.patches, weighted={}), tmp_path)
         patch = next(patch for patch in self.patches if patch["applyTo"] == "CLUSTER")
@@ -203,10 +203,10 @@ class TestThePatchesForIstio:
         balancer = rule["trafficPolicy"]["loadBalancer"]
         assert balancer["localityLbSetting"] == {"enabled": False}
 
-    def test_hold_for_gateways_only(self) -> None:
+    def test_apply_to_gateways_only(self) -> None:
         assert {patch["match"]["context"] for patch in self.patches} == {"GATEWAY"}
 
-    def test_are_those_of_the_variant_with_metadata(self) -> None:
+    def test_equal_the_override_host_variant(self) -> None:
         variant = yaml.safe_load(envoy_configuration("fallback-override-host.yaml").read_text())
         values = {patch["applyTo"]: patch["patch"]["value"] for patch in self.patches}
         cluster = named(variant["static_resources"]["clusters"], "replicas")
@@ -218,9 +218,9 @@ class TestThePatchesForIstio:
         for key in ("response_attributes", "route_cache_action", "failure_mode_allow"):
             assert ours[key] == theirs[key]
         assert ours["metadata_options"] == theirs["metadata_options"]
-        # Bodies are never shown in part, because Istio's routes have retries.
+        # Istio's routes have retries, so Envoy must not send partial bodies.
         modes = {**theirs["processing_mode"], "request_body_mode": "BUFFERED"}
-        # In that mode a body's trailers need not be shown to end it.
+        # In this mode the end of a body needs no trailers.
         del modes["request_trailer_mode"]
         assert ours["processing_mode"].items() >= modes.items()
 
@@ -229,7 +229,7 @@ class TestThePatchesForIstio:
     "header",
     ["x-target-endpoint", "x-target-endpoint-fallback", "x-gateway-destination-endpoint"],
 )
-def test_a_clients_routing_headers_are_removed_everywhere(header: str) -> None:
+def test_routing_headers_from_clients_are_removed_everywhere(header: str) -> None:
     policy = built("overlays/envoy-gateway").one("ClientTrafficPolicy")["spec"]
     assert header in policy["headers"]["earlyRequestHeaders"]["remove"]
     for mutations in (
@@ -237,7 +237,7 @@ def test_a_clients_routing_headers_are_removed_everywhere(header: str) -> None:
         snippet()["early_header_mutation_extensions"],
         next(
             patch["patch"]["value"]["typed_config"]["early_header_mutation_extensions"]
-            for patch in TestThePatchesForIstio.patches
+            for patch in TestPatchesForIstio.patches
             if patch["applyTo"] == "NETWORK_FILTER"
         ),
     ):

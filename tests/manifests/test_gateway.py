@@ -1,4 +1,4 @@
-"""The bundled gateway does what its manifests promise."""
+"""The bundled gateway at work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from extproc.lab.stack.processes import until
 from tests.manifests.gateway import RunningGateway
 
 
-async def test_it_routes_by_prefix_and_by_the_fallback_without_the_sidecar(
+async def test_routes_by_prefix_and_without_the_sidecar_by_the_fallback(
     gateway: RunningGateway,
 ) -> None:
     answers = {await gateway.ask("the same beginning") for _ in range(6)}
@@ -25,7 +25,7 @@ async def test_it_routes_by_prefix_and_by_the_fallback_without_the_sidecar(
     }
 
 
-async def test_the_stats_listener_shows_probes_and_metrics_and_nothing_else(
+async def test_stats_listener_serves_only_probes_and_metrics(
     gateway: RunningGateway,
 ) -> None:
     assert await gateway.stats("/live") == (200, "ok\n")
@@ -40,10 +40,10 @@ async def test_the_stats_listener_shows_probes_and_metrics_and_nothing_else(
         assert (await gateway.stats(path, "POST"))[0] == 404
 
 
-async def test_the_drain_waits_for_the_running_stream_and_no_longer(
+async def test_drain_ends_when_the_running_stream_ends(
     gateway: RunningGateway,
 ) -> None:
-    # One slot of the answers' 41 ms steps is enough to be sure that it runs.
+    # One 41 ms step of the response proves that the stream runs.
     async with gateway.stream(tokens=60) as response:
         await response.content.readline()
         drain = await gateway.drain(DRAIN_MIN="0", DRAIN_MAX="30")
@@ -52,7 +52,7 @@ async def test_the_drain_waits_for_the_running_stream_and_no_longer(
             return (await gateway.stats("/ready"))[0] == 503
 
         await until(draining, 5, "Envoy to say that it drains")
-        # Still alive, still serving, and asking clients to leave.
+        # Envoy still serves, and asks clients to close their connections.
         assert (await gateway.stats("/live"))[0] == 200
         status, _, connection = await gateway.ask("meanwhile")
         assert (status, connection) == (200, "close")
@@ -61,7 +61,7 @@ async def test_the_drain_waits_for_the_running_stream_and_no_longer(
     assert await asyncio.wait_for(drain.wait(), 5) == 0
 
 
-async def test_the_drain_has_an_end(gateway: RunningGateway) -> None:
+async def test_drain_ends_at_its_limit(gateway: RunningGateway) -> None:
     async with gateway.stream(tokens=400) as response:
         await response.content.readline()
         drain = await gateway.drain(DRAIN_MIN="0", DRAIN_MAX="1")
@@ -70,7 +70,7 @@ async def test_the_drain_has_an_end(gateway: RunningGateway) -> None:
     assert b"still in flight after 1 s" in complaint
 
 
-async def test_an_idle_envoy_drains_at_once(gateway: RunningGateway) -> None:
+async def test_idle_envoy_drains_at_once(gateway: RunningGateway) -> None:
     await gateway.ask("hello")
     drain = await gateway.drain(DRAIN_MIN="0", DRAIN_MAX="30")
     assert await asyncio.wait_for(drain.wait(), 3) == 0

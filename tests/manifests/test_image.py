@@ -1,4 +1,4 @@
-"""The image: clean by its linter, and built from locks that fit pyproject.toml."""
+"""The image: its Dockerfile, and the lock files that it installs from."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LOCKS = {
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's instructions and what they say, continued lines joined."""
+    """Return the Dockerfile's instructions with their arguments, continued lines joined."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in lines if line.strip()]
 
 
 def required(what: str) -> list[Requirement]:
-    """What pyproject.toml asks for."""
+    """Return the requirements in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     compiling = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
     wanted = {
@@ -43,20 +43,20 @@ def required(what: str) -> list[Requirement]:
 
 
 def pinned(what: str) -> dict[str, Version]:
-    """What a lock installs."""
+    """Return the packages of a lock file with their versions."""
     text = LOCKS[what].read_text()
     found = re.findall(r"^([\w.-]+)==(\S+) \\$", text, flags=re.MULTILINE)
     return {canonicalize_name(name): Version(version) for name, version in found}
 
 
-def test_the_linter_has_nothing_to_say() -> None:
+def test_dockerfile_has_no_lint_findings() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     command = [str(hadolint), "--failure-threshold", "style", str(DOCKERFILE)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout) == (0, ""), result.stdout
 
 
-def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+def test_copied_paths_exist_and_are_not_ignored() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignore if line.startswith("!")]
     copied = [
@@ -72,7 +72,7 @@ def test_what_is_copied_exists_and_reaches_the_builder() -> None:
     assert "*" in ignore
 
 
-def test_the_image_starts_the_sidecar_as_nobody_in_particular() -> None:
+def test_image_starts_the_sidecar_as_an_unprivileged_user() -> None:
     last = dict(instructions())
     assert last["ENTRYPOINT"] == '["extproc"]'
     assert last["CMD"] == '["serve"]'
@@ -84,7 +84,7 @@ def test_the_image_starts_the_sidecar_as_nobody_in_particular() -> None:
     assert (security["runAsUser"], security["runAsGroup"]) == (int(user), int(group))
 
 
-def test_the_base_is_pinned_and_the_same_in_both_stages() -> None:
+def test_base_image_is_pinned_and_the_same_in_both_stages() -> None:
     bases = [arguments.split()[0] for name, arguments in instructions() if name == "FROM"]
     assert len(bases) == 2
     assert len(set(bases)) == 1
@@ -92,32 +92,32 @@ def test_the_base_is_pinned_and_the_same_in_both_stages() -> None:
 
 
 @pytest.mark.parametrize("what", sorted(LOCKS))
-class TestTheLock:
-    def test_has_all_that_is_required_within_range(self, what: str) -> None:
+class TestLockFile:
+    def test_has_every_requirement_within_its_range(self, what: str) -> None:
         locked = pinned(what)
         for requirement in required(what):
             name = canonicalize_name(requirement.name)
             assert name in locked
             assert requirement.specifier.contains(locked[name])
 
-    def test_has_hashes_for_everything(self, what: str) -> None:
+    def test_has_a_hash_for_every_package(self, what: str) -> None:
         text = LOCKS[what].read_text()
         entries = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
         assert len(entries) == len(pinned(what))
         assert all("--hash=sha256:" in entry for entry in entries)
 
-    def test_names_no_place_to_get_things_from(self, what: str) -> None:
+    def test_names_no_package_index(self, what: str) -> None:
         text = LOCKS[what].read_text()
         assert not re.search(r"https?:|file:|--index|--find-links|--extra|@ |/home|/opt|/tmp", text)
 
 
-def test_what_is_locked_for_building_is_what_pyproject_asks_for() -> None:
+def test_build_requirements_equal_those_of_pyproject() -> None:
     lines = (MANIFESTS / "image" / "build-requirements.in").read_text().splitlines()
     listed = [Requirement(line) for line in lines if not line.startswith("#")]
     assert listed == required("build")
 
 
-def test_the_manifests_run_this_version() -> None:
+def test_manifests_run_this_version() -> None:
     images = {
         container["image"]
         for path in ("base", "standalone", "existing-envoy")

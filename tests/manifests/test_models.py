@@ -1,4 +1,4 @@
-"""The models documents in the ConfigMaps are good ones, about model servers that exist."""
+"""The models documents in the ConfigMaps."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def models(path: str) -> list[Object]:
 
 
 @pytest.mark.parametrize("path", [*SERVICES, *POOLS])
-def test_the_document_is_good(path: str) -> None:
+def test_document_is_valid(path: str) -> None:
     assert parse(document(path).encode()).models
 
 
 @pytest.mark.parametrize("path", SERVICES)
-def test_its_service_is_the_model_servers_and_has_that_port(path: str) -> None:
+def test_service_is_the_model_servers_and_has_the_port(path: str) -> None:
     for model in models(path):
         named = model["service"]
         service = built("overlays/model-server").one("Service", named["name"])
@@ -43,14 +43,14 @@ def test_its_service_is_the_model_servers_and_has_that_port(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", POOLS)
-def test_its_pool_is_there(path: str) -> None:
+def test_pool_exists(path: str) -> None:
     for model in models(path):
         pool = built(path).one("InferencePool", model["inferencePool"]["name"])
         assert pool["metadata"]["namespace"] == model["inferencePool"]["namespace"]
 
 
 @pytest.mark.parametrize("path", [*SERVICES, *POOLS])
-def test_the_model_server_serves_a_model_of_that_name(path: str) -> None:
+def test_model_server_serves_the_model(path: str) -> None:
     template = built("overlays/model-server").one("Deployment")["spec"]["template"]
     arguments = template["spec"]["containers"][0]["args"]
     for model in models(path):

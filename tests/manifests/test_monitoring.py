@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for metrics that exist, with labels that they have."""
+"""Alerts and the dashboard: their metrics, labels and texts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 from tests.manifests.builds import Object, built
 from tests.manifests.expositions import Exposition, scrape
 
-# What Prometheus and the operator put on every sample of a pod.
+# Labels that Prometheus and the operator add to every sample of a pod.
 TARGET_LABELS = {"container", "endpoint", "instance", "job", "namespace", "pod"}
-# Counters of discovery in Kubernetes: a static configuration never touches them.
+# Counters of Kubernetes discovery, which a static configuration does not change.
 SILENT = {
     "extproc_discovery_lists_total": {"resource", "result"},
     "extproc_discovery_watches_total": {"resource", "result"},
     "extproc_endpoints_refused_total": {"reason"},
 }
-# Prometheus' own.
+# Metrics of Prometheus itself.
 SYNTHETIC = {"up"}
 MONITORING = built("overlays/monitoring")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A PromQL expression, and where it stands."""
+    """A PromQL expression with its position."""
 
     where: str
     expr: str
@@ -67,7 +67,7 @@ ALL = [*in_rules(), *in_panels()]
 
 
 def selectors(expr: str) -> list[promql_parser.VectorSelector]:
-    """The vector selectors of an expression."""
+    """Return the vector selectors of an expression."""
     found = []
 
     def visit(node: promql_parser.Expr) -> None:
@@ -82,19 +82,21 @@ def selectors(expr: str) -> list[promql_parser.VectorSelector]:
 
 
 def grouping_labels(expr: str) -> set[str]:
-    """The labels that an expression groups by."""
+    """Return the labels by which an expression groups."""
     lists = re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", expr)
     return {label.strip() for found in lists for label in found.split(",")}
 
 
 @pytest.fixture(scope="session")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exposition]:
-    """What all monitored containers expose."""
+    """Return the metrics of all monitored containers."""
     return asyncio.run(scrape(tmp_path_factory.mktemp("mon")))
 
 
 @pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.where)
-def test_expressions_ask_for_what_is_there(asked: Asked, scraped: dict[str, Exposition]) -> None:
+def test_expressions_use_existing_metrics_and_labels(
+    asked: Asked, scraped: dict[str, Exposition]
+) -> None:
     for selector in selectors(asked.expr):
         assert selector.name is not None
         if selector.name in SYNTHETIC:
@@ -113,7 +115,7 @@ def test_expressions_ask_for_what_is_there(asked: Asked, scraped: dict[str, Expo
 
 
 def fits(matchers: list[promql_parser.Matcher], sample: dict[str, str]) -> bool:
-    """Whether a sample has the labels of a selector, with these values where they are fixed."""
+    """True if a sample has a selector's labels, and their values if the selector fixes them."""
     kinds = promql_parser.MatchOp
     for matcher in matchers:
         if matcher.name not in sample:
@@ -132,7 +134,7 @@ def fits(matchers: list[promql_parser.Matcher], sample: dict[str, str]) -> bool:
     return True
 
 
-def test_a_label_of_ours_that_prometheus_would_overwrite_is_honoured(
+def test_our_label_overrides_the_one_of_prometheus(
     scraped: dict[str, Exposition],
 ) -> None:
     for monitor in MONITORING.of("PodMonitor"):
@@ -142,37 +144,37 @@ def test_a_label_of_ours_that_prometheus_would_overwrite_is_honoured(
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-class TestAnAlert:
-    def test_says_what_happened_what_it_means_and_what_to_do(self, rule: Object) -> None:
+class TestAlert:
+    def test_has_summary_description_and_action(self, rule: Object) -> None:
         assert set(rule["annotations"]) == {"summary", "description", "action"}
         for text in rule["annotations"].values():
             assert text.strip().endswith(".")
         assert len(rule["annotations"]["summary"]) < 120
 
-    def test_has_a_severity_and_a_name_of_ours(self, rule: Object) -> None:
+    def test_has_a_severity_and_our_name_prefix(self, rule: Object) -> None:
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert re.fullmatch(r"Extproc[A-Z]\w+", rule["alert"])
 
-    def test_shows_only_labels_that_its_expression_keeps(self, rule: Object) -> None:
+    def test_uses_only_labels_that_its_expression_keeps(self, rule: Object) -> None:
         shown = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         kept = grouping_labels(rule["expr"])
         assert shown <= kept if kept else shown <= TARGET_LABELS
 
 
-def test_alerts_have_names_of_their_own() -> None:
+def test_alert_names_are_unique() -> None:
     names = [rule["alert"] for rule in alerts()]
     assert len(names) == len(set(names))
 
 
-class TestTheDashboard:
-    def test_is_found_by_grafanas_sidecar_and_named_for_good(self) -> None:
+class TestDashboard:
+    def test_has_grafanas_label_and_a_constant_name(self) -> None:
         labels = MONITORING.one("ConfigMap", "extproc-dashboard")["metadata"]["labels"]
         assert labels["grafana_dashboard"] == "1"
         assert dashboard()["uid"] == "extproc"
         assert "id" not in dashboard()
 
-    def test_has_panels_of_their_own_that_do_not_overlap(self) -> None:
+    def test_panels_are_unique_and_do_not_overlap(self) -> None:
         ids = [panel["id"] for panel in panels()]
         assert len(ids) == len(set(ids))
         taken: set[tuple[int, int]] = set()
@@ -187,12 +189,12 @@ class TestTheDashboard:
             assert not cells & taken
             taken |= cells
 
-    def test_says_of_every_panel_what_it_shows(self) -> None:
+    def test_every_panel_has_a_description(self) -> None:
         for panel in panels():
             assert panel["title"]
             assert panel["type"] == "row" or panel["description"].endswith(".")
 
-    def test_takes_its_data_source_from_a_variable(self) -> None:
+    def test_data_source_is_a_variable(self) -> None:
         variables = {v["name"]: v for v in dashboard()["templating"]["list"]}
         assert variables["datasource"]["type"] == "datasource"
         assert variables["datasource"]["query"] == "prometheus"
@@ -202,7 +204,7 @@ class TestTheDashboard:
                 if thing.get("type") != "row":
                     assert thing["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
-    def test_uses_only_variables_that_it_has(self) -> None:
+    def test_used_variables_are_defined(self) -> None:
         text = json.dumps(dashboard())
         has = {v["name"] for v in dashboard()["templating"]["list"]}
         builtin = {"__rate_interval", "__range", "__all"}

@@ -1,4 +1,4 @@
-"""How the pods run: locked up, probed, and ended without losing a request."""
+"""The pods: security, probes and termination."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers")
 
 
 def violations(spec: Object) -> list[str]:
-    """What the Pod Security Standard "restricted" has against a pod."""
+    """Return a pod's violations of the Pod Security Standard "restricted"."""
     found = [field for field in HOST_FIELDS if spec.get(field)]
     for volume in spec.get("volumes", []):
         found += [f"volume {kind}" for kind in volume if kind not in {"name", *ALLOWED_VOLUMES}]
@@ -47,7 +47,7 @@ def test_pods_meet_the_restricted_security_standard(build: Build) -> None:
         assert violations(template["spec"]) == []
 
 
-def test_the_check_of_the_standard_sees_violations() -> None:
+def test_security_check_finds_violations() -> None:
     open_pod: Object = {
         "hostNetwork": True,
         "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
@@ -65,7 +65,7 @@ def test_the_check_of_the_standard_sees_violations() -> None:
 
 
 @pytest.mark.parametrize("path", EXTPROC_BUILDS)
-def test_our_containers_cannot_write_to_their_image_and_have_no_cpu_limit(path: str) -> None:
+def test_containers_have_a_read_only_image_and_no_cpu_limit(path: str) -> None:
     for _, template in built(path).pods():
         for container in containers(template):
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -75,7 +75,7 @@ def test_our_containers_cannot_write_to_their_image_and_have_no_cpu_limit(path: 
 
 
 @pytest.mark.parametrize("path", EXTPROC_BUILDS)
-def test_only_the_sidecar_can_talk_to_the_api_server(path: str) -> None:
+def test_only_the_sidecar_mounts_an_api_token(path: str) -> None:
     build = built(path)
     assert build.one("ServiceAccount")["automountServiceAccountToken"] is False
     for _, template in build.pods():
@@ -95,11 +95,11 @@ def test_only_the_sidecar_can_talk_to_the_api_server(path: str) -> None:
             if mount["name"] in tokens
         }
         assert set(holders) == {"extproc"}
-        # Where clients look for it, and no other place.
+        # Only where Kubernetes clients expect it.
         assert holders["extproc"]["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
-def test_every_long_running_container_has_all_probes(build: Build) -> None:
+def test_long_running_containers_have_all_probes(build: Build) -> None:
     for owner, template in build.pods():
         if owner["kind"] == "Deployment":
             for container in containers(template):
@@ -108,7 +108,7 @@ def test_every_long_running_container_has_all_probes(build: Build) -> None:
 
 
 @pytest.mark.parametrize("path", EXTPROC_BUILDS)
-def test_one_model_that_cannot_be_discovered_stops_a_rollout_but_no_running_pod(path: str) -> None:
+def test_undiscovered_model_stops_a_rollout_but_no_running_pod(path: str) -> None:
     for _, template in built(path).pods():
         sidecar = named(containers(template), "extproc")
         paths = {
@@ -123,20 +123,20 @@ def test_one_model_that_cannot_be_discovered_stops_a_rollout_but_no_running_pod(
 
 
 def argument(container: Object, flag: str) -> str:
-    """The value of a flag that is given as --flag=value."""
+    """Return the value of a flag in the form --flag=value."""
     arguments: list[str] = container["args"]
     return next(arg.partition("=")[2] for arg in arguments if arg.startswith(f"{flag}="))
 
 
 def environment(container: Object, name: str) -> str:
-    """The value of a variable."""
+    """Return the value of an environment variable."""
     return str(named(container["env"], name)["value"])
 
 
-def test_the_gateways_pod_ends_envoy_first_and_gives_both_their_time() -> None:
+def test_gateway_pod_ends_envoy_first_and_gives_both_enough_time() -> None:
     template: dict[str, Any] = built("base").one("Deployment")["spec"]["template"]
     spec = template["spec"]
-    # A native sidecar starts before the others and is stopped after them.
+    # A native sidecar starts before the other containers and stops after them.
     assert [container["name"] for container in spec["initContainers"]] == ["extproc"]
     sidecar, envoy = spec["initContainers"][0], named(spec["containers"], "envoy")
     assert sidecar["restartPolicy"] == "Always"
@@ -147,7 +147,7 @@ def test_the_gateways_pod_ends_envoy_first_and_gives_both_their_time() -> None:
     assert drain + grace < spec["terminationGracePeriodSeconds"] <= drain + grace + 30
 
 
-def test_the_sidecar_alone_is_given_its_time() -> None:
+def test_standalone_sidecar_has_enough_time_to_drain() -> None:
     spec = built("standalone").one("Deployment")["spec"]["template"]["spec"]
     sidecar = named(spec["containers"], "extproc")
     needed = sidecar["lifecycle"]["preStop"]["sleep"]["seconds"] + float(
@@ -156,7 +156,7 @@ def test_the_sidecar_alone_is_given_its_time() -> None:
     assert needed < spec["terminationGracePeriodSeconds"] <= needed + 30
 
 
-def test_the_model_server_is_given_its_time() -> None:
+def test_model_server_has_enough_time_to_drain() -> None:
     spec = built("overlays/model-server").one("Deployment")["spec"]["template"]["spec"]
     vllm = named(spec["containers"], "vllm")
     needed = vllm["lifecycle"]["preStop"]["sleep"]["seconds"] + float(
@@ -166,7 +166,7 @@ def test_the_model_server_is_given_its_time() -> None:
 
 
 @pytest.mark.parametrize("path", ["base", "standalone"])
-def test_a_rollout_takes_no_capacity_and_replicas_keep_apart(path: str) -> None:
+def test_rollout_keeps_capacity_and_replicas_spread_over_nodes(path: str) -> None:
     spec = built(path).one("Deployment")["spec"]
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
@@ -193,11 +193,11 @@ def test_envoy_and_the_sidecar_share_user_and_socket() -> None:
 
 
 def without(container: Object, *keys: str) -> Object:
-    """A container less what may differ."""
+    """Return a container without the keys that may differ."""
     return {key: value for key, value in container.items() if key not in keys}
 
 
-def test_the_component_for_an_existing_envoy_adds_the_same_container() -> None:
+def test_component_for_an_existing_envoy_adds_the_same_container() -> None:
     ours, theirs = (
         named(
             built(path).one("Deployment")["spec"]["template"]["spec"]["initContainers"], "extproc"
@@ -213,7 +213,7 @@ def test_the_component_for_an_existing_envoy_adds_the_same_container() -> None:
         ]
 
 
-def test_the_sidecar_alone_differs_from_the_one_beside_envoy_only_where_it_must() -> None:
+def test_standalone_sidecar_differs_only_in_necessary_settings() -> None:
     beside = named(
         built("base").one("Deployment")["spec"]["template"]["spec"]["initContainers"], "extproc"
     )

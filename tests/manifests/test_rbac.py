@@ -1,4 +1,4 @@
-"""The sidecar's rights: all that it needs, and none that it does not."""
+"""The sidecar's permissions: all that it needs, and no others."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from tests.manifests.builds import Build, Object, built
 
 Right = tuple[str, str, str, str]
-"""API group, resource, name of the object or *, verb."""
+"""API group, resource, object name or *, and verb."""
 
 READ = ("get", "list", "watch")
 
 
 def rights(*things: tuple[str, str, str], verbs: tuple[str, ...] = READ) -> set[Right]:
-    """The same verbs for several things."""
+    """Return the permissions for the same verbs on several resources."""
     return {(*thing, verb) for thing in things for verb in verbs}
 
 
@@ -26,7 +26,7 @@ POOL = rights(("inference.networking.k8s.io", "inferencepools", "*"), ("", "pods
 
 
 def granted(role: Object) -> Iterator[Right]:
-    """Every right of a Role."""
+    """Yield the permissions of a Role."""
     for rule in role["rules"]:
         assert set(rule) <= {"apiGroups", "resources", "resourceNames", "verbs"}
         for group in rule["apiGroups"]:
@@ -36,8 +36,8 @@ def granted(role: Object) -> Iterator[Right]:
                         yield group, resource, name, verb
 
 
-def rights_of_the_account(build: Build) -> dict[str, set[Right]]:
-    """What the account "extproc" may do, by namespace."""
+def permissions_of_the_account(build: Build) -> dict[str, set[Right]]:
+    """Return the permissions of the account "extproc" by namespace."""
     found: dict[str, set[Right]] = {}
     for binding in build.of("RoleBinding"):
         assert binding["roleRef"]["kind"] == "Role"
@@ -71,13 +71,13 @@ def rights_of_the_account(build: Build) -> dict[str, set[Right]]:
         ("overlays/monitoring", {}),
     ],
 )
-def test_the_account_has_exactly_the_rights_it_needs(
+def test_account_has_exactly_the_needed_permissions(
     path: str, expected: dict[str, set[Right]]
 ) -> None:
-    assert rights_of_the_account(built(path)) == expected
+    assert permissions_of_the_account(built(path)) == expected
 
 
-def test_no_right_reaches_beyond_a_namespace_and_no_role_lies_idle(build: Build) -> None:
+def test_permissions_stay_in_a_namespace_and_every_role_is_bound(build: Build) -> None:
     assert build.of("ClusterRole", "ClusterRoleBinding") == []
     bound = {binding["roleRef"]["name"] for binding in build.of("RoleBinding")}
     assert {role["metadata"]["name"] for role in build.of("Role")} == bound

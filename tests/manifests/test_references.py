@@ -1,4 +1,4 @@
-"""Whatever one object says of another is true."""
+"""References from one object to another."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ WITH_SIDECAR = [
 
 
 def templates(*paths: str) -> list[Object]:
-    """The pod templates of builds."""
+    """Return the pod templates of builds."""
     return [template for path in paths for _, template in built(path).pods()]
 
 
 def ports(template: Object) -> dict[str | int, int]:
-    """A pod's ports by name and by number."""
+    """Return a pod's ports by name and by number."""
     declared = [port for c in containers(template) for port in c.get("ports", [])]
     found: dict[str | int, int] = {port["name"]: port["containerPort"] for port in declared}
     return found | {port["containerPort"]: port["containerPort"] for port in declared}
 
 
 def service(build: Build, name: str) -> Object:
-    """A Service of a build, or of the model server that it is made for."""
+    """Return a Service of a build, or of the model server that the build expects."""
     return (build if build.has("Service", name) else built(MODEL_SERVER)).one("Service", name)
 
 
@@ -68,7 +68,7 @@ def test_services_and_budgets_select_pods(build: Build) -> None:
         assert [pod for pod in pods if selects(labels, labels_of(pod))]
 
 
-def test_what_pods_mount_run_as_and_probe_exists(build: Build) -> None:
+def test_mounts_accounts_and_probes_of_pods_exist(build: Build) -> None:
     for _, template in build.pods():
         spec = template["spec"]
         account = spec.get("serviceAccountName")
@@ -78,11 +78,11 @@ def test_what_pods_mount_run_as_and_probe_exists(build: Build) -> None:
         assert mounted == volumes
         for source in sources(spec["volumes"]):
             if "configMap" in source:
-                # The last one is put into every namespace by Kubernetes itself.
+                # Kubernetes creates the last one in every namespace.
                 name = source["configMap"]["name"]
                 assert build.has("ConfigMap", name) or name == "kube-root-ca.crt"
             if "secret" in source:
-                # Made by the user, as the component says.
+                # The user creates it, as the component's comment says.
                 assert source["secret"]["secretName"] == "extproc-tls"
         for container in containers(template):
             own = {port["name"] for port in container.get("ports", [])}
@@ -93,13 +93,13 @@ def test_what_pods_mount_run_as_and_probe_exists(build: Build) -> None:
 
 
 def sources(volumes: list[Object]) -> Iterator[Object]:
-    """Volumes, and the parts of projected ones."""
+    """Return the volumes, and the sources of projected ones."""
     for volume in volumes:
         yield volume
         yield from volume.get("projected", {}).get("sources", [])
 
 
-def test_network_policies_are_about_pods_and_ports_that_exist(build: Build) -> None:
+def test_network_policies_name_existing_pods_and_ports(build: Build) -> None:
     pods = templates(build.path, "base", "standalone")
     model_server = templates(MODEL_SERVER)[0]
     for policy in build.of("NetworkPolicy"):
@@ -121,7 +121,7 @@ def test_network_policies_are_about_pods_and_ports_that_exist(build: Build) -> N
             assert {port["port"] for port in rule["ports"]} <= set(ports(model_server))
 
 
-def test_monitors_find_their_pods_and_ports() -> None:
+def test_monitors_select_existing_pods_and_ports() -> None:
     build = built("overlays/monitoring")
     everything = {
         path: templates(path) for path in ("base", "standalone", "existing-envoy", MODEL_SERVER)
@@ -141,7 +141,7 @@ def test_monitors_find_their_pods_and_ports() -> None:
     }
 
 
-def test_routes_lead_from_gateways_to_backends(build: Build) -> None:
+def test_routes_name_existing_gateways_and_backends(build: Build) -> None:
     for route in build.of("HTTPRoute"):
         for parent in route["spec"]["parentRefs"]:
             if build.path == "overlays/inference-pool":
@@ -157,7 +157,7 @@ def test_routes_lead_from_gateways_to_backends(build: Build) -> None:
                     assert backend["port"] in service_ports(service(build, backend["name"]))
 
 
-def test_policies_target_what_is_there(build: Build) -> None:
+def test_policies_target_existing_objects(build: Build) -> None:
     policies = ("ClientTrafficPolicy", "EnvoyExtensionPolicy", "BackendTrafficPolicy")
     for policy in build.of(*policies):
         for target in policy["spec"]["targetRefs"]:
@@ -167,7 +167,7 @@ def test_policies_target_what_is_there(build: Build) -> None:
                 assert backend["port"] in service_ports(build.one("Service", backend["name"]))
 
 
-def test_the_pool_is_the_model_server_and_its_picker_the_sidecar() -> None:
+def test_pool_selects_the_model_server_and_its_picker_is_the_sidecar() -> None:
     build = built("overlays/inference-pool")
     spec = build.one("InferencePool")["spec"]
     model_server = templates(MODEL_SERVER)[0]
@@ -177,7 +177,7 @@ def test_the_pool_is_the_model_server_and_its_picker_the_sidecar() -> None:
     assert picker["port"]["number"] in service_ports(build.one("Service", picker["name"]))
 
 
-def test_istios_names_are_those_of_services() -> None:
+def test_istio_hosts_are_services() -> None:
     build = built("overlays/istio")
     spec = build.one("EnvoyFilter")["spec"]
     assert build.has("Gateway", spec["workloadSelector"]["labels"][GATEWAY_NAME])
@@ -197,7 +197,7 @@ GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
 
 
 def host(fqdn: str) -> Object:
-    """The Service of a fully qualified name."""
+    """Return the Service with a fully qualified name."""
     name, namespace, rest = fqdn.split(".", 2)
     assert rest == "svc.cluster.local"
     found = service(built("standalone"), name)
@@ -206,7 +206,7 @@ def host(fqdn: str) -> Object:
 
 
 @pytest.mark.parametrize("path", WITH_SIDECAR)
-def test_the_sidecar_watches_the_document_that_it_may_read(path: str) -> None:
+def test_sidecar_watches_the_document_that_it_may_read(path: str) -> None:
     build = built(path)
     sidecar = named(containers(templates(path)[0]), "extproc")
     flag = "--models-configmap="
@@ -222,7 +222,7 @@ def test_the_sidecar_watches_the_document_that_it_may_read(path: str) -> None:
     assert [name] in [rule.get("resourceNames") for rule in role["rules"]]
 
 
-def test_envoys_ports_are_those_of_its_container() -> None:
+def test_envoys_ports_are_container_ports() -> None:
     envoy = named(containers(templates("base")[0]), "envoy")
     declared = {port["containerPort"] for port in envoy["ports"]}
     listeners = envoy_of_base()["static_resources"]["listeners"]
@@ -234,7 +234,7 @@ def test_envoys_ports_are_those_of_its_container() -> None:
     assert admin["address"] == "127.0.0.1"
 
 
-def test_the_fallback_is_the_headless_service_of_the_model_server() -> None:
+def test_fallback_is_the_headless_service_of_the_model_server() -> None:
     clusters = envoy_of_base()["static_resources"]["clusters"]
     endpoints = named(clusters, "fallback")["load_assignment"]["endpoints"][0]["lb_endpoints"]
     address = endpoints[0]["endpoint"]["address"]["socket_address"]
@@ -244,7 +244,7 @@ def test_the_fallback_is_the_headless_service_of_the_model_server() -> None:
     assert ports(templates(MODEL_SERVER)[0])["http"] == address["port_value"]
 
 
-def test_the_benchmark_asks_the_gateway_for_the_served_model() -> None:
+def test_benchmark_requests_the_served_model_from_the_gateway() -> None:
     job = built("overlays/benchmark").one("Job")
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)

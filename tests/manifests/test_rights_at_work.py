@@ -1,4 +1,4 @@
-"""The sidecar, with the manifests' own Roles and models document, against an API server."""
+"""The sidecar with the manifests' Roles and models document, against a stand-in API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMESPACE = "inference"
 READY = {"ready": True, "serving": True, "terminating": False}
 VLLM = {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": "vllm-llama"}
 
-# By way of finding endpoints: the objects that a cluster with two replicas has.
+# The objects for discovery in a cluster with two replicas.
 REPLICAS: dict[str, list[Object]] = {
     "base": [
         endpoint_slice(
@@ -33,7 +33,7 @@ REPLICAS: dict[str, list[Object]] = {
 
 @asynccontextmanager
 async def sidecar_in(build: Build, directory: Path) -> AsyncIterator[tuple[Any, Any]]:
-    """A cluster with the build's objects and rights, and the sidecar in it, started."""
+    """Run a stand-in cluster with the build's objects and permissions, and a sidecar in it."""
     cluster = StandInApiServer(directory)
     configured = ["--models-configmap", f"{NAMESPACE}/extproc-models"]
     configured += ["--kubeconfig", str(cluster.kubeconfig)]
@@ -51,7 +51,7 @@ async def sidecar_in(build: Build, directory: Path) -> AsyncIterator[tuple[Any, 
 
 
 @pytest.mark.parametrize("path", sorted(REPLICAS))
-async def test_the_rights_are_enough(path: str, tmp_path: Path) -> None:
+async def test_permissions_are_sufficient(path: str, tmp_path: Path) -> None:
     async with sidecar_in(built(path), tmp_path) as (cluster, sidecar):
         expected = {(f"10.0.0.{n}:8000", f"{NAMESPACE}/p{n}") for n in (1, 2)}
 
@@ -61,16 +61,16 @@ async def test_the_rights_are_enough(path: str, tmp_path: Path) -> None:
             return found == expected
 
         await until(all_found, 5, "both endpoints")
-        # The one thing it writes: why it refused a document.
+        # It writes only an Event with the cause of a refusal.
         await cluster.apply(config_map(NAMESPACE, "extproc-models", {"models.yaml": "models: 1"}))
 
-        async def told() -> bool:
+        async def event_created() -> bool:
             return bool(await cluster.objects("events", NAMESPACE))
 
-        await until(told, 5, "an Event")
+        await until(event_created, 5, "an Event")
         asked = await cluster.requests()
         assert {request["status"] for request in asked} <= {0, 200, 201}
-        # Nothing is asked for that the rights would not show to be needed.
+        # The sidecar uses every permission.
         granted = {
             (resource, verb)
             for role in built(path).of("Role")

@@ -1,4 +1,4 @@
-"""Request bodies as clients write them, generated: four APIs, any order of keys."""
+"""Hypothesis strategies for request bodies: four APIs, any order of keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ values = st.recursive(
 
 @st.composite
 def shuffled(draw: st.DrawFn, /, **fields: st.SearchStrategy[Any]) -> Json:
-    """An object with these keys in any order, and perhaps one that says nothing."""
+    """Draw an object with these keys in any order, and perhaps an irrelevant one."""
     keys = draw(st.permutations(sorted(fields)))
     made = {key: draw(fields[key]) for key in keys}
     if draw(st.booleans()):
@@ -44,7 +44,7 @@ billing = shuffled(type=st.just("text"), text=st.just("x-anthropic-billing-heade
 
 
 def parts(kind: str) -> st.SearchStrategy[list[Json]]:
-    """The parts of a message: texts, pictures and recordings."""
+    """Draw the parts of a message: texts, images and recordings."""
     return st.lists(shuffled(type=st.just(kind), text=text) | media, max_size=3)
 
 
@@ -83,7 +83,7 @@ documents = st.one_of(chat, completions, responses, anthropic)
 
 
 def written(document: Json, *, compact: bool = True, ascii_only: bool = False) -> bytes:
-    """The document as a client would send it."""
+    """Return the document as JSON."""
     separators = (",", ":") if compact else None
     indent = None if compact else 1
     return json.dumps(
@@ -93,12 +93,12 @@ def written(document: Json, *, compact: bool = True, ascii_only: bool = False) -
 
 @st.composite
 def bodies(draw: st.DrawFn, documents: st.SearchStrategy[Json] = documents) -> bytes:
-    """A body with its model somewhere among the other fields."""
+    """Draw a body with its model at any position."""
     items = list(draw(documents).items())
     items.insert(draw(st.integers(0, len(items))), ("model", draw(names)))
     return written(dict(items), compact=draw(st.booleans()), ascii_only=draw(st.booleans()))
 
 
 def cuts(body: bytes) -> Iterator[bytes]:
-    """Every beginning of a body that is not the whole, the empty one left out."""
+    """Yield every beginning of a body, except the empty one and the whole body."""
     return (body[:length] for length in range(1, len(body)))

@@ -1,4 +1,4 @@
-"""Short ways to build what the tests are about."""
+"""Short constructors for the objects under test."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TWO_ADDRESSES = ("10.0.0.1:8000", "10.0.0.2:8000")
 
 
 def endpoint(name: str, *adapters: str) -> Endpoint:
-    """An endpoint known by one name everywhere."""
+    """Return an endpoint with the same address and ring name."""
     return Endpoint(name, name, frozenset(adapters))
 
 
 def endpoints(count: int) -> list[Endpoint]:
-    """Endpoints as discovery names them."""
+    """Return endpoints with names as from discovery."""
     return [Endpoint(f"10.0.0.{i + 1}:8000", f"default/pod-{i:02}") for i in range(count)]
 
 
@@ -46,7 +46,7 @@ def model_spec(
     strategy: str = "PrefixHash",
     **prefix_hash: object,
 ) -> ModelSpec:
-    """A model of the configuration; `prefix_hash` in the document's own camelCase."""
+    """Return a configured model. The keys of `prefix_hash` are in camelCase."""
     document: dict[str, Any] = {
         "name": name,
         "endpoints": list(endpoints),
@@ -64,7 +64,7 @@ def by_service(
     adapters: Sequence[str] = (),
     strategy: str = "PrefixHash",
 ) -> ModelSpec:
-    """A model whose endpoints are those of a Service in the namespace `ns`."""
+    """Return a model whose endpoints come from a Service in the namespace `ns`."""
     service = {"namespace": "ns", "name": name, "port": "http"}
     document = {
         "name": model,
@@ -78,7 +78,7 @@ def by_service(
 def split_spec(
     name: str = "canary", sticky_by: str = "FirstUserMessage", **weights: int
 ) -> ModelSpec:
-    """A name whose requests other models share."""
+    """Return a split between models, with their weights."""
     targets = [{"model": model, "weight": weight} for model, weight in weights.items()]
     return ModelSpec.model_validate(
         {"name": name, "split": {"targets": targets, "stickyBy": sticky_by}}
@@ -86,13 +86,13 @@ def split_spec(
 
 
 def balancing(strategy: str, **other: object) -> LoadBalancingSpec:
-    """Load balancing as the document says it; a chain of one filter for the strategy `Chain`."""
+    """Return load balancing settings. `Chain` gets a chain of one filter."""
     chain = {"chain": [{"filter": "LeastQueue"}]} if strategy == "Chain" else {}
     return LoadBalancingSpec.model_validate({"strategy": strategy, **chain, **other})
 
 
 def strategy_of(spec: LoadBalancingSpec) -> Strategy:
-    """The strategy with dice that fall the same way each time."""
+    """Build the strategy with a fixed random seed."""
     return build(spec, Random(0), Signals(lambda: 0.0))
 
 
@@ -108,22 +108,22 @@ def prefix_of(
 
 
 def catalog(*specs: ModelSpec) -> Catalog:
-    """The catalog of these models."""
+    """Return the catalog of these models."""
     return revise(Catalog(), specs, strategy_of)
 
 
 def router(*specs: ModelSpec) -> Router:
-    """A router with an empty ledger; one model with two endpoints where none is given."""
+    """Return an idle router. Its default is one model with two endpoints."""
     return Router(Fleet(), catalog(*(specs or (model_spec(),))))
 
 
 def without_endpoints(spec: ModelSpec) -> Catalog:
-    """A catalog whose only model has no ready endpoint."""
+    """Return a catalog whose only model has no ready endpoint."""
     return Catalog.of([Model.of(spec, strategy_of(spec.load_balancing), [])])
 
 
 class Traffic:
-    """Requests sent to one model, until they are finished."""
+    """The requests in flight to one model."""
 
     def __init__(self, strategy: Strategy, *served_by: Endpoint, replication: int = 256) -> None:
         self.strategy = strategy
@@ -132,31 +132,31 @@ class Traffic:
         self._leases: dict[str, list[Lease]] = {}
 
     def rank(self, query: Query) -> list[Candidate]:
-        """The whole order of preference at this moment."""
+        """Return the current order of preference."""
         return list(self.strategy.rank(query, self.snapshot, self.ledger.loads))
 
     def send(self, count: int, query: Query | None = None) -> dict[str, int]:
-        """Sends requests that do not finish; how many went where."""
-        went: Counter[str] = Counter()
+        """Send requests that do not end, and count them by endpoint."""
+        counts: Counter[str] = Counter()
         for _ in range(count):
             order = self.strategy.rank(query or Query(), self.snapshot, self.ledger.loads)
             chosen = next(order).endpoint
             self._leases.setdefault(chosen.name, []).append(self.ledger.acquire("m", chosen))
-            went[chosen.name] += 1
-        return dict(went)
+            counts[chosen.name] += 1
+        return dict(counts)
 
     def load(self, counts: dict[str, int]) -> None:
-        """Puts requests on endpoints by name, whatever the strategy thinks of it."""
+        """Put requests on endpoints by name, without the strategy."""
         for chosen in self.snapshot.endpoints:
             for _ in range(counts.get(chosen.name, 0)):
                 self._leases.setdefault(chosen.name, []).append(self.ledger.acquire("m", chosen))
 
     def finish(self, name: str, count: int) -> None:
-        """Ends requests on an endpoint."""
+        """End requests on an endpoint."""
         for _ in range(count):
             self._leases[name].pop().release()
 
     def finish_all(self) -> None:
-        """Ends every request."""
+        """End all requests."""
         for name, leases in self._leases.items():
             self.finish(name, len(leases))

@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so."""
+"""A clock that tests advance, and signals that use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from extproc.core.fleet.signals import Load, Report, Signals
 
 
 class Clock:
-    """Seconds since some beginning."""
+    """A clock in seconds that starts at 1000."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Advance the clock."""
         self.now += seconds
 
 
@@ -27,12 +27,12 @@ def report(
     max_loras: int | None = None,
     adapters: frozenset[str] = frozenset(),
 ) -> Report:
-    """What an endpoint's metrics say, with all adapters running."""
+    """Return a scrape of an endpoint. All of its adapters are running."""
     return Report(Load(waiting, kv_usage), running, max_loras, adapters)
 
 
 def signals(clock: Clock, *addresses: str) -> Signals:
-    """Signals of endpoints that came long ago."""
+    """Return signals of endpoints whose slow start is over."""
     found = Signals(clock)
     found.set_endpoints(addresses)
     clock.advance(10_000)

@@ -1,4 +1,4 @@
-"""Coding agents in front of eight endpoints, turn by turn, as their requests look in 2026."""
+"""Requests of coding agents (as of 2026), turn by turn, over eight endpoints."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ REMINDER = "<system-reminder>As you answer, you may use this context: the code i
 
 
 def turn(session: int, number: int, *, billed: bool) -> bytes:
-    """A request of Claude Code: its system prompt is everybody's, what is said is the session's."""
+    """Return a request of Claude Code. All sessions have the same system prompt."""
     system = [{"type": "text", "text": RULES}]
     if billed:
         line = f"x-anthropic-billing-header: cc_version=2.1.37.3a3; cch={session:02x}{number:03x};"
         system.insert(0, {"type": "text", "text": line})
-    said: list[dict[str, Any]] = []
-    for place in range(number + 1):
-        text = f"{REMINDER} Session {session}, question {place}: " + f"why {session}? " * 200
-        said.append({"role": "user", "content": text})
-        said.append({"role": "assistant", "content": f"Because of {session}, {place}. " * 100})
-    document = {"model": "llama", "system": system, "messages": said[:-1], "max_tokens": 100}
+    messages: list[dict[str, Any]] = []
+    for position in range(number + 1):
+        text = f"{REMINDER} Session {session}, question {position}: " + f"why {session}? " * 200
+        messages.append({"role": "user", "content": text})
+        messages.append(
+            {"role": "assistant", "content": f"Because of {session}, {position}. " * 100}
+        )
+    document = {"model": "llama", "system": system, "messages": messages[:-1], "max_tokens": 100}
     return json.dumps(document).encode()
 
 
 def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]:
-    """Turns that go where the turn before them went, and the mean hit predicted for them."""
+    """Return the number of turns on the same endpoint as the previous one, and their mean hit."""
     homes: dict[int, str] = {}
     stayed, hits = 0, 0.0
     for number in range(TURNS):
@@ -44,8 +46,8 @@ def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]
                 for name, value in headers.items()
             }
             request = Request(serving, headers=raw)
-            placed = request.resolve(turn(session, number, billed=billed), complete=True)
-            decision = serving.decide(placed)
+            resolved = request.resolve(turn(session, number, billed=billed), complete=True)
+            decision = serving.decide(resolved)
             decision.lease.release()
             if number:
                 stayed += decision.address == homes[session]
@@ -56,7 +58,7 @@ def stays(serving: Router, *, billed: bool, **headers: str) -> tuple[int, float]
 
 @pytest.mark.parametrize("billed", [False, True])
 def test_turns_of_claude_code_stay_on_the_endpoint_with_the_cached_prompt(billed: bool) -> None:
-    """Its billing block changes with each request, and engines leave it out of the prompt."""
+    """Its billing block changes with each request, and engines remove it from the prompt."""
     serving = router(model_spec(strategy="PrefixCache", endpoints=ENDPOINTS))
     stayed, hit = stays(serving, billed=billed)
     assert stayed == SESSIONS * (TURNS - 1)
@@ -73,17 +75,17 @@ def test_turns_keep_their_key_with_every_source_that_includes_the_system_prompt(
 
 
 def test_sessions_with_the_same_first_message_have_different_keys() -> None:
-    """Without its id each would have the key of the reminder with which all of them begin."""
+    """Without the id, all sessions have the key of the reminder that they start with."""
 
     def homes(source: str) -> set[str]:
         serving = router(model_spec(endpoints=ENDPOINTS, prefixSource=source))
         found = set()
         for session in range(SESSIONS):
             headers = {"x-claude-code-session-id": f"session {session}".encode()}
-            placed = Request(serving, headers=headers).resolve(
+            resolved = Request(serving, headers=headers).resolve(
                 turn(session, 0, billed=True), complete=True
             )
-            decision = serving.decide(placed)
+            decision = serving.decide(resolved)
             decision.lease.release()
             found.add(decision.address)
         return found

@@ -34,7 +34,7 @@ single_prompts = bodies.documents.filter(lambda document: not completion_prompts
 
 @contextmanager
 def blocks_of(size: int, most: int = MAX_BLOCKS) -> Iterator[None]:
-    """So small that a few words have several."""
+    """Use blocks of so few bytes that a few words fill several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
         patch.setattr(blocks, "MAX_BLOCKS", most)
@@ -43,12 +43,12 @@ def blocks_of(size: int, most: int = MAX_BLOCKS) -> Iterator[None]:
 
 
 def words(name: str, size: int) -> str:
-    """A text of so many bytes, that begins unlike those of other names and repeats nothing."""
+    """Return a text of `size` bytes without repetition, whose beginning depends on the name."""
     return "".join(f"{name} {number}, " for number in range(size))[:size]
 
 
 def common(one: Sequence[object], other: Sequence[object]) -> int:
-    """From the beginning on."""
+    """Return the length of the common beginning."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
@@ -57,12 +57,12 @@ def chain(document: Json, owner: str = "llama") -> Sequence[int]:
 
 
 def every_chain(prompt: Prompt) -> list[Sequence[int]]:
-    """Those of several prompts, too."""
+    """Return the chains of all prompts."""
     return [prompt.blocks, *prompt.other_chains]
 
 
 def shared(one: Json, other: Json) -> int:
-    """Bytes from the beginning on, to a whole block, that two prompts have in common."""
+    """Return the number of bytes in the blocks that two prompts share."""
     return common(chain(one), chain(other)) * BLOCK_BYTES
 
 
@@ -108,39 +108,39 @@ class TestEqualHashes:
             assert set(mine).isdisjoint(theirs)
 
     def test_end_at_the_first_difference_of_the_texts(self) -> None:
-        said = words("the same", 10 * BLOCK_BYTES)
-        one, other = ({"messages": [user(said), assistant(end)]} for end in ("yes " * 99, "no"))
+        text = words("the same", 10 * BLOCK_BYTES)
+        one, other = ({"messages": [user(text), assistant(end)]} for end in ("yes " * 99, "no"))
         assert 10 * BLOCK_BYTES <= shared(one, other) <= 11 * BLOCK_BYTES
 
     def test_do_not_recur_after_a_different_beginning(self) -> None:
-        said = words("the same", 10 * BLOCK_BYTES)
-        one, other = ({"prompt": end + said} for end in ("x" * BLOCK_BYTES, "y" * BLOCK_BYTES))
+        text = words("the same", 10 * BLOCK_BYTES)
+        one, other = ({"prompt": end + text} for end in ("x" * BLOCK_BYTES, "y" * BLOCK_BYTES))
         assert set(chain(one)).isdisjoint(chain(other))
 
     def test_of_known_texts_are_stable(self) -> None:
-        """Sidecars of two releases stand side by side while one replaces the other."""
+        """During an update, sidecars of two releases must agree."""
         text = b"\nsystem\nbe brief\nuser\n" + b"tell me " * 63
         first = xxhash.xxh64_intdigest(text[:256], xxhash.xxh64_intdigest(b"llama"))
         second = xxhash.xxh64_intdigest(text[256:512], first)
-        said = [system("be brief"), user("tell me " * 63)]
-        assert chain({"messages": said}) == [first, second]
+        messages = [system("be brief"), user("tell me " * 63)]
+        assert chain({"messages": messages}) == [first, second]
 
 
 class TestConversation:
     def test_starts_with_all_blocks_of_the_previous_turn(self) -> None:
-        said: list[Json] = [system(words("rules", 700))]
+        messages: list[Json] = [system(words("rules", 700))]
         before: Sequence[int] = ()
         for number in range(8):
-            said.append(user(words(f"question {number}", 130 * number)))
-            now = chain({"messages": said})
+            messages.append(user(words(f"question {number}", 130 * number)))
+            now = chain({"messages": messages})
             assert list(now[: len(before)]) == list(before)
             assert len(now) > len(before) or number == 0
             before = now
-            said.append(assistant(words(f"answer {number}", 300)))
+            messages.append(assistant(words(f"answer {number}", 300)))
 
     def test_roles_change_the_blocks(self) -> None:
-        said = words("words", 3 * BLOCK_BYTES)
-        assert shared({"messages": [user(said)]}, {"messages": [assistant(said)]}) == 0
+        text = words("words", 3 * BLOCK_BYTES)
+        assert shared({"messages": [user(text)]}, {"messages": [assistant(text)]}) == 0
 
     def test_non_text_content_changes_the_blocks(self) -> None:
         long = words("argument", 3 * BLOCK_BYTES)
@@ -185,12 +185,12 @@ class TestOrderOfFields:
 
 
 def user_like(leaves: Any) -> Json:
-    """What says the same and nothing more, not even a role."""
+    """Return a message with these leaves and no role."""
     return {"content": leaves}
 
 
 def in_template_order(document: Json) -> Json:
-    """The body of a client that writes what a template puts first, first."""
+    """Return the document with its fields in the order of a chat template."""
     order = ("model", "tools", "system", "instructions", "messages", "input", "prompt")
     return {field: document[field] for field in order if field in document}
 
@@ -223,7 +223,7 @@ class TestCutBody:
             assert len(seen.blocks) >= (length - overhead) // BLOCK_BYTES
 
     def test_missing_tools_give_another_chain(self) -> None:
-        # Nothing can be done about it; but equal bodies are still found to be equal.
+        # This cannot be avoided. Equal bodies still have equal chains.
         body = json.dumps({"messages": ASKED, "tools": [TOOL]}).encode()
         whole = prompt_of(parse_document(body, complete=True), "llama").blocks
         cut = prompt_of(parse_document(body[:700], complete=False), "llama").blocks
@@ -328,8 +328,8 @@ class TestSeveralPrompts:
 
 class TestVeryLongPrompt:
     def test_text_beyond_the_limit_only_counts_towards_the_size(self) -> None:
-        said = [user(words(f"{number}", 10_000)) for number in range(100)]
-        prompt = prompt_of({"messages": said}, "llama")
+        messages = [user(words(f"{number}", 10_000)) for number in range(100)]
+        prompt = prompt_of({"messages": messages}, "llama")
         assert len(prompt.blocks) == MAX_BLOCKS
         assert prompt.bytes == pytest.approx(1_000_000, rel=0.01)
 
@@ -367,7 +367,7 @@ LONG_TOOL = {"type": "function", "function": {"name": "add", "description": LONG
 
 
 class TestSystemHash:
-    """A system prompt is shared by many; it is worth a home of its own where it is long."""
+    """Many requests share a system prompt. A long one has a home endpoint of its own."""
 
     def prompt(self, system_blocks: int, all_blocks: int) -> Prompt:
         return Prompt(range(100, 100 + all_blocks), BLOCK_BYTES * all_blocks, system_blocks)
@@ -399,8 +399,8 @@ class TestSystemHash:
     def test_does_not_depend_on_the_messages(self, opening: Json) -> None:
         field = "messages" if "messages" in opening else "input"
         prompts = [
-            prompt_of({**opening, field: opening[field] + [user(said)]}, "llama")
-            for said in ("hi", "tell me of the sea", words("why", 400))
+            prompt_of({**opening, field: opening[field] + [user(question)]}, "llama")
+            for question in ("hi", "tell me of the sea", words("why", 400))
         ]
         assert {len(prompt.blocks) > prompt.system_blocks for prompt in prompts} == {False, True}
         (home,) = {prompt.system_hash for prompt in prompts}

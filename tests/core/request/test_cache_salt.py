@@ -1,4 +1,4 @@
-"""`cache_salt` separates caches in vLLM, so it separates chains of blocks and keys here."""
+"""`cache_salt` separates caches in vLLM, so it separates blocks and keys in the sidecar."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.core.request.test_blocks import blocks_of
 Json = dict[str, Any]
 
 RULES = "Answer in one word. " * 200
-SAID = [{"role": "system", "content": RULES}, {"role": "user", "content": "hi"}]
+MESSAGES = [{"role": "system", "content": RULES}, {"role": "user", "content": "hi"}]
 SALTS = st.text(min_size=1, max_size=6)
 
 
 def asked(salt: object = None, **fields: Any) -> Json:
-    """A chat whose salt comes last, as OpenAI's client writes what it does not know."""
-    return {"model": "llama", "messages": SAID, **fields, "cache_salt": salt}
+    """Return a chat whose salt comes last: OpenAI's client puts unknown fields at the end."""
+    return {"model": "llama", "messages": MESSAGES, **fields, "cache_salt": salt}
 
 
-def placed(document: Json, strategy: str = "PrefixHash", **key: Any) -> ResolvedRequest:
+def resolved(document: Json, strategy: str = "PrefixHash", **key: Any) -> ResolvedRequest:
     body = json.dumps(document).encode()
     return Request(router(model_spec(strategy=strategy, **key))).resolve(body, complete=True)
 
@@ -79,8 +79,8 @@ class TestBlocks:
     ) -> None:
         turns = [{"role": "user", "content": text} for text in texts]
         before, after = (
-            prompt_of({"messages": said, "cache_salt": salt}, "llama")
-            for said in (turns[:-1], turns)
+            prompt_of({"messages": messages, "cache_salt": salt}, "llama")
+            for messages in (turns[:-1], turns)
         )
         assert after.blocks[: len(before.blocks)] == before.blocks
 
@@ -93,7 +93,7 @@ class TestBlocks:
 
     @pytest.mark.parametrize("salt", [None, "", 7, True, ["a"], {"a": "b"}, "a" * 4097])
     def test_invalid_salts_are_ignored(self, salt: object) -> None:
-        plain = prompt_of({"messages": SAID}, "llama")
+        plain = prompt_of({"messages": MESSAGES}, "llama")
         assert prompt_of(asked(salt), "llama") == plain
         text = f"\nsystem\n{RULES}".encode()[:256]
         assert plain.blocks[0] == xxhash.xxh64_intdigest(text, xxhash.xxh64_intdigest(b"llama"))
@@ -101,24 +101,26 @@ class TestBlocks:
 
 class TestRingKey:
     def test_empty_salt_does_not_change_it(self) -> None:
-        assert placed(asked()).key == ring_key("", "hi") == xxhash.xxh64_intdigest(b"hi")
+        assert resolved(asked()).key == ring_key("", "hi") == xxhash.xxh64_intdigest(b"hi")
 
     def test_differs_by_salt(self) -> None:
-        keys = {placed(asked(salt)).key for salt in (None, "a", "b")}
+        keys = {resolved(asked(salt)).key for salt in (None, "a", "b")}
         assert len(keys) == 3
-        assert placed(asked("a")).key == ring_key("", "hi", "a")
+        assert resolved(asked("a")).key == ring_key("", "hi", "a")
 
     def test_is_none_without_a_prefix(self) -> None:
         assert ring_key("sql", "", "a") is None
 
     def test_spreads_eight_salts_over_the_endpoints(self) -> None:
-        """One system prompt under 8 salts is 8 prompts: one endpoint would compute all of them."""
+        """With 8 salts, one system prompt is 8 prompts. One endpoint should not get them all."""
         endpoints = [f"10.0.0.{number}:8000" for number in range(8)]
         serving = router(model_spec(strategy="PrefixCache", endpoints=endpoints))
         chosen, hits = set(), []
         for salt in "abcdefgh":
-            place = Request(serving).resolve(json.dumps(asked(salt)).encode(), complete=True)
-            decision = serving.decide(place)
+            resolved_request = Request(serving).resolve(
+                json.dumps(asked(salt)).encode(), complete=True
+            )
+            decision = serving.decide(resolved_request)
             decision.lease.release()
             chosen.add(decision.address)
             assert decision.prediction is not None
@@ -129,14 +131,14 @@ class TestRingKey:
     def test_salt_does_not_change_the_target_of_a_split(self) -> None:
         serving = router(model_spec("a"), model_spec("b"), split_spec("canary", a=1, b=1))
         for number in range(20):
-            said = [{"role": "user", "content": f"question {number}"}]
-            went = {
+            messages = [{"role": "user", "content": f"question {number}"}]
+            targets = {
                 serving.resolve(
-                    "canary", {"messages": said, "cache_salt": salt}, {}
+                    "canary", {"messages": messages, "cache_salt": salt}, {}
                 ).model.spec.name
                 for salt in "abc"
             }
-            assert len(went) == 1
+            assert len(targets) == 1
 
 
 class TestLargeBody:
@@ -149,9 +151,9 @@ class TestLargeBody:
         more = [{"role": "user", "content": filler * (times * ALWAYS_PARSED_BYTES // len(filler))}]
         found = []
         for salt in (None, "a", "b"):
-            document = {"messages": SAID + more, "cache_salt": salt, "model": "llama"}
+            document = {"messages": MESSAGES + more, "cache_salt": salt, "model": "llama"}
             assert len(json.dumps(document)) > ALWAYS_PARSED_BYTES
-            found.append(placed(document, strategy))
+            found.append(resolved(document, strategy))
         assert len({one.key for one in found}) == 3
         assert found[1].key == ring_key("", "hi", "a")
         if strategy == "PrefixCache":
@@ -159,7 +161,7 @@ class TestLargeBody:
 
     @pytest.mark.parametrize("salt", ["7", "[[]]", '{"a": 1}', '"' + "x" * 70_000 + '"', "9" * 70])
     def test_invalid_salt_is_ignored(self, salt: str) -> None:
-        body = json.dumps({"model": "llama", "messages": SAID, "x": self.LONG})
+        body = json.dumps({"model": "llama", "messages": MESSAGES, "x": self.LONG})
         salted = f'{body[:-1]}, "cache_salt": {salt}}}'.encode()
         assert Request(router()).resolve(salted, complete=True).key == ring_key("", "hi")
 
@@ -175,25 +177,27 @@ class TestBodyInParts:
         assert held.end(body[-40:]).key == ring_key("", "hi", "a")
 
     def test_decision_does_not_wait_after_the_salt(self) -> None:
-        body = json.dumps({"cache_salt": "a", "model": "llama", "messages": SAID, "n": 1}).encode()
-        place = self.head(prefixCharLength=2).add(body[:-3])
-        assert place is not None
-        assert place.key == ring_key("", "hi", "a")
+        body = json.dumps(
+            {"cache_salt": "a", "model": "llama", "messages": MESSAGES, "n": 1}
+        ).encode()
+        resolved_request = self.head(prefixCharLength=2).add(body[:-3])
+        assert resolved_request is not None
+        assert resolved_request.key == ring_key("", "hi", "a")
 
     def test_decision_does_not_wait_for_a_session_key(self) -> None:
         assert self.head(prefixSource="Header:x-session").add(b'{"model": "llama", "m') is not None
 
 
 def test_salt_after_an_image_of_some_megabytes_is_found() -> None:
-    """Base64 does not count towards the bytes that are read."""
+    """Base64 does not count towards the parsed bytes."""
     url = {"url": "data:image/jpeg;base64," + "QUJDRE" * (MAX_PARSED_BYTES // 2)}
     image = {"type": "image_url", "image_url": url}
     rules = {"role": "system", "content": RULES}
 
-    def blocks(said: str) -> list[int]:
-        asked = {"role": "user", "content": [image, {"type": "text", "text": said}]}
+    def blocks(question: str) -> list[int]:
+        asked = {"role": "user", "content": [image, {"type": "text", "text": question}]}
         document = {"model": "llama", "messages": [rules, asked]}
-        prompt = placed(document, "PrefixCache").prompt
+        prompt = resolved(document, "PrefixCache").prompt
         assert prompt is not None
         assert prompt.is_complete
         assert len(prompt.blocks) < MAX_BLOCKS

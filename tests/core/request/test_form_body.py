@@ -20,7 +20,7 @@ FILE = (
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper'
 
 
-# What a file may be called, and says: a field `model`, if quotes and lines are not heeded.
+# A file whose name and content look like a field `model`, if quotes and lines are ignored.
 TRAP = (
     b'Content-Disposition: form-data; filename="a; name=model; b.wav"; name="file"\r\n'
     b"Content-Type: audio/wav\r\n\r\nRIFF--XX\r\n"
@@ -122,7 +122,7 @@ def test_non_ascii_model_is_decoded() -> None:
 @pytest.mark.parametrize("length", range(1, len(form(FILE, MODEL))))
 def test_cut_form_gives_the_whole_model_or_none(length: int) -> None:
     body = form(FILE, MODEL)
-    # Only the next delimiter shows that the name has ended.
+    # The value is complete only after the next delimiter.
     expected = "whisper" if length >= body.rindex(b"--XX") + len(b"--XX") else None
     assert model_in_form(body[:length], CONTENT_TYPE) == expected
 
@@ -192,7 +192,7 @@ def test_malformed_parameters_do_not_name_the_model(parameters: bytes) -> None:
     ],
 )
 def test_no_header_causes_catastrophic_backtracking(fields: str) -> None:
-    # In a process of its own, which can be stopped. It takes milliseconds, or minutes.
+    # A separate process can be stopped. With backtracking this takes minutes, not milliseconds.
     code = (
         "from extproc.core.request.form_body import model_in_form\n"
         f"body = b'--XX\\r\\n' + {fields} + b'\\r\\n\\r\\nx\\r\\n--XX'\n"

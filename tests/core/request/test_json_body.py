@@ -1,4 +1,4 @@
-"""Large bodies mean what they would mean if all of them were read value by value."""
+"""Reading a large body has the same result as a full parse."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LONG = "word " * (ALWAYS_PARSED_BYTES // 5 + 1)
 DENSE: list[Any] = [[]] * ALWAYS_PARSED_BYTES
 
 
-def place(
+def resolve(
     body: bytes, *, strategy: str = "PrefixHash", complete: bool = True, **key: Any
 ) -> ResolvedRequest:
-    """Where a request with this body belongs, among models of one strategy."""
+    """Resolve a request with this body, with two models of one strategy."""
     router = Router(Fleet())
     specs = [model_spec(name, strategy=strategy, **key) for name in ("llama", "qwen")]
     router.publish(revise(Catalog(), specs, lambda one: build(one, Random(), router.fleet.signals)))
@@ -40,13 +40,13 @@ def place(
 
 
 def chat(*messages: str, **others: Any) -> dict[str, Any]:
-    """Its first message is of the user."""
-    said = [{"role": ("user", "assistant")[n % 2], "content": m} for n, m in enumerate(messages)]
-    return {"model": "llama", "messages": said, **others}
+    """Return a chat that starts with a user message."""
+    turns = [{"role": ("user", "assistant")[n % 2], "content": m} for n, m in enumerate(messages)]
+    return {"model": "llama", "messages": turns, **others}
 
 
 def written(document: dict[str, Any]) -> bytes:
-    """As JSON."""
+    """Return the document as JSON."""
     return json.dumps(document).encode()
 
 
@@ -55,12 +55,12 @@ class TestLargeBody:
     @pytest.mark.parametrize("first", [True, False])
     def test_model_is_found_before_or_after_long_fields(self, filler: object, first: bool) -> None:
         document = {"model": "qwen", "x": filler} if first else {"x": filler, "model": "qwen"}
-        assert place(written(document)).model.spec.name == "qwen"
+        assert resolve(written(document)).model.spec.name == "qwen"
 
     @pytest.mark.parametrize("filler", [LONG, DENSE])
     def test_second_of_two_models_counts(self, filler: object) -> None:
         body = b'{"model": "llama", "x": %b, "model": "qwen"}' % json.dumps(filler).encode()
-        assert place(body).model.spec.name == "qwen"
+        assert resolve(body).model.spec.name == "qwen"
 
     @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
     @pytest.mark.parametrize("turns", [1, 2, 400, 3000])
@@ -69,7 +69,7 @@ class TestLargeBody:
         document = chat("Hello!", *[say] * turns)
         body = written(document)
         assert ALWAYS_PARSED_BYTES < len(body) < MAX_PARSED_BYTES
-        known = place(body, strategy=strategy)
+        known = resolve(body, strategy=strategy)
         assert known.prefix == "Hello!"
         if known.prompt is not None:
             assert known.prompt.bytes == sum(
@@ -79,7 +79,7 @@ class TestLargeBody:
 
     def test_numbers_inside_strings_do_not_count_as_values(self) -> None:
         table = "1,2,[3],{4}," * 40_000
-        known = place(written(chat(table, "x")), strategy="PrefixCache").prompt
+        known = resolve(written(chat(table, "x")), strategy="PrefixCache").prompt
         assert known is not None
         assert known.is_complete
 
@@ -90,13 +90,13 @@ class TestLargeBody:
         document = chat("Hello!")
         document["messages"].insert(0, {"role": "system", "content": LONG})
         key: dict[str, Any] = {"prefixSource": source, "prefixCharLength": 200_000}
-        prefix = place(written(document), **key).prefix
+        prefix = resolve(written(document), **key).prefix
         assert prefix.endswith("Hello!")
 
     def test_body_with_many_values_has_the_prefix_of_its_beginning(self) -> None:
         document = chat("Hello!", *["x"] * ALWAYS_PARSED_BYTES)
-        assert place(written(document)).prefix == "Hello!"
-        known = place(written(document), strategy="PrefixCache").prompt
+        assert resolve(written(document)).prefix == "Hello!"
+        known = resolve(written(document), strategy="PrefixCache").prompt
         assert known is not None
         assert not known.is_complete
         whole = sum(len(m["content"]) + len(m["role"]) + 2 for m in document["messages"])
@@ -128,31 +128,31 @@ class TestLargeBody:
         self, break_it: Callable[[bytes], bytes], filler: object
     ) -> None:
         with pytest.raises(InvalidRequest) as refused:
-            place(break_it(written({"model": "llama", "x": filler})))
+            resolve(break_it(written({"model": "llama", "x": filler})))
         json.loads(refused.value.body())
 
     @pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
     def test_number_that_only_python_reads_is_accepted_with_few_values(self, number: bytes) -> None:
         body = written(chat("Hello!", LONG))[:-1] + b',"x":%b}' % number
-        assert place(body).prefix == "Hello!"
+        assert resolve(body).prefix == "Hello!"
 
     def test_leading_blanks_are_skipped(self) -> None:
-        assert place(b" " * 2 * MAX_PARSED_BYTES + written(chat("Hello!"))).prefix == "Hello!"
+        assert resolve(b" " * 2 * MAX_PARSED_BYTES + written(chat("Hello!"))).prefix == "Hello!"
 
 
 class TestLargeCutBody:
     def test_model_at_the_beginning_is_found(self) -> None:
         body = written(chat(LONG, *["x"] * ALWAYS_PARSED_BYTES))
-        assert place(body[:-100], complete=False).model.spec.name == "llama"
+        assert resolve(body[:-100], complete=False).model.spec.name == "llama"
 
     def test_model_at_the_end_is_found_if_nothing_is_missing(self) -> None:
         body = written({"x": DENSE, "model": "qwen"})
-        assert place(body, complete=False).model.spec.name == "qwen"
+        assert resolve(body, complete=False).model.spec.name == "qwen"
 
     def test_error_without_a_model_contains_the_parsed_bytes(self) -> None:
         body = written({"x": DENSE, "model": "qwen", "y": 1})
         with pytest.raises(InvalidRequest, match=r"The first [0-9]{5} bytes of the body"):
-            place(body[:-1], complete=False)
+            resolve(body[:-1], complete=False)
 
 
 class TestRenamedLargeBody:

@@ -71,7 +71,7 @@ class TestCompleteBody:
 
     @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
     def test_number_that_only_python_reads_is_accepted(self, number: bytes) -> None:
-        # vLLM reads these, so it is not for a router to refuse them.
+        # vLLM accepts these, so the sidecar does too.
         assert read_model(b'{"x": %s, "model": "llama"}' % number, complete=True) == "llama"
 
     @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ class TestCutBody:
         assert parse_document(head, complete=False) == document
 
     def test_model_that_ends_in_half_a_character_is_refused(self) -> None:
-        """The parser takes it for the end of the head while it may shorten strings."""
+        """In the mode that shortens strings, the parser takes it for the end of the body."""
         with pytest.raises(InvalidRequest):
             read_model(b'{"model": "llam\xd3", "messages": [[', complete=False)
 
@@ -182,7 +182,7 @@ class TestCutBody:
         whole = read_model(body, complete=True)
         found = [read_model(head, complete=False) for head in cuts(body)]
         assert set(found) <= {None, whole}
-        # Once seen, it stays seen.
+        # A longer beginning never loses the model.
         assert found == sorted(found, key=lambda model: model is not None)
 
     @brief

@@ -19,7 +19,7 @@ from tests.core.builders import thorough
 EXACT = [path for path in INFERENCE_PATHS if "*" not in path]
 WITH_ID = [path for path in INFERENCE_PATHS if "*" in path]
 
-# Of vLLM 0.32's own list of routes: those that answer a request for inference.
+# The inference routes of vLLM 0.32.
 VLLM = {
     "/v1/chat/completions": Api.GENERATE,
     "/v1/chat/completions/batch": Api.GENERATE,

@@ -41,7 +41,7 @@ IMAGE: dict[str, Any] = {
 
 
 def digest(content: str) -> str:
-    """A medium in the text of a prompt."""
+    """Return the leaf of a medium in a prompt's text."""
     return str(xxhash.xxh3_64_hexdigest(content.encode())) * 256
 
 
@@ -203,9 +203,9 @@ def test_messages_count_if_the_prompt_is_null() -> None:
     assert first_user_message(document, 100) == "hi"
 
 
-def leaves(said: str) -> list[str]:
-    """The texts that it was made of, if none has several lines."""
-    return said.split("\n")[1:]
+def leaves(joined: str) -> list[str]:
+    """Return the leaves of a text, none of which has several lines."""
+    return joined.split("\n")[1:]
 
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"max": 9, "strict": True}}}
@@ -275,10 +275,10 @@ class TestPromptText:
     def test_starts_with_tools_and_system_prompt(
         self, document: dict[str, Any], opening: list[str], rest: list[str]
     ) -> None:
-        said = prompt_text(document, 10 * LIMIT)
-        assert leaves(said.text) == opening + rest
-        assert leaves(said.text[: said.system_chars]) == opening
-        assert said.omitted_chars == 0
+        found = prompt_text(document, 10 * LIMIT)
+        assert leaves(found.text) == opening + rest
+        assert leaves(found.text[: found.system_chars]) == opening
+        assert found.omitted_chars == 0
 
     @brief
     @given(bodies.documents, st.integers(0, 60))
@@ -292,8 +292,8 @@ class TestPromptText:
         assert part.system_chars == min(whole.system_chars, len(part.text))
 
     def test_first_string_can_be_longer_than_the_limit(self) -> None:
-        said = prompt_text({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
-        assert (len(said.text), said.omitted_chars) == (5001, 701)
+        found = prompt_text({"prompt": ["x" * 5000, "y" * 700]}, LIMIT)
+        assert (len(found.text), found.omitted_chars) == (5001, 701)
 
 
 LONG = "QUJD" * 10_000
@@ -339,17 +339,17 @@ MEDIA = [
 
 @pytest.mark.parametrize("medium", MEDIA)
 class TestMedium:
-    def said(self, medium: Any, data: str) -> str:
+    def text_with(self, medium: Any, data: str) -> str:
         return prompt_text({"messages": [user([medium(data), text("what is it?")])]}, LIMIT).text
 
     def test_any_difference_in_its_data_changes_the_text(self, medium: Any) -> None:
         datas = (LONG, LONG + "A", "A" + LONG, LONG[:5000] + "B" + LONG[5001:])
-        assert self.said(medium, LONG) == self.said(medium, LONG)
-        assert len({self.said(medium, data) for data in datas}) == 4
+        assert self.text_with(medium, LONG) == self.text_with(medium, LONG)
+        assert len({self.text_with(medium, data) for data in datas}) == 4
 
     @pytest.mark.parametrize("data", ["QUJD", LONG])
     def test_has_a_fixed_length(self, medium: Any, data: str) -> None:
-        length = len(self.said(medium, data))
+        length = len(self.text_with(medium, data))
         assert MEDIUM_BYTES < length < MEDIUM_BYTES + 100
 
     def test_is_left_out_if_it_may_be_cut(self, medium: Any) -> None:
@@ -388,7 +388,7 @@ class TestTextSimilarToMedium:
 
 
 class TestCacheControl:
-    """Clients move `cache_control` from turn to turn; no engine shows it to a model."""
+    """Clients move `cache_control` from turn to turn. Engines do not put it in the prompt."""
 
     def test_is_not_part_of_the_prompt(self) -> None:
         marked = {**text("hi"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -419,7 +419,7 @@ class TestClaudeCodeBillingBlock:
         assert prompt_text(document, LIMIT) == prompt_text({"messages": [user("hi")]}, LIMIT)
 
     def test_is_kept_where_engines_keep_it(self) -> None:
-        """VLLM drops blocks of a list, and no string; and only from the field `system`."""
+        """The engine removes blocks only from lists, and only from the field `system`."""
         line = billing(1)["text"]
         for document in (
             {"system": line, "messages": []},

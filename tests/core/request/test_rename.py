@@ -13,7 +13,7 @@ from tests.core.bodies import bodies, cuts, text
 from tests.core.builders import brief, thorough
 from tests.core.request.test_form_body import CONTENT_TYPE, FILE, MODEL, TRAP, form
 
-# What could be taken for the key, for its end, or for a bracket.
+# Text that looks like the key, its end, or a bracket.
 TRICKS = ["model", '"model":', '"model": "x"', '\\"', "\\", 'x"model"', "{", "]", ":", "\\u006d"]
 tricky = st.sampled_from(TRICKS) | st.text(st.sampled_from('model"\\{}[]: u0é😀'), max_size=8)
 values = st.recursive(
@@ -27,7 +27,7 @@ names = tricky | text
 
 @st.composite
 def spelled(draw: st.DrawFn, key: str) -> str:
-    """A key as it may be written: each letter may be an escape."""
+    """Write a key with any of its letters as escapes."""
     forms = st.sampled_from(["{}", "{}", "\\u{:04x}", "\\u{:04X}"])
     written = (draw(forms) for _ in key)
     letters = zip(key, written, strict=True)
@@ -36,7 +36,7 @@ def spelled(draw: st.DrawFn, key: str) -> str:
 
 @st.composite
 def objects(draw: st.DrawFn) -> bytes:
-    """A JSON object with one `model` or several, the last of them a text; blanks anywhere."""
+    """Write a JSON object with one or more `model` keys, the last one a string, and any blanks."""
     others = tricky.filter(lambda key: key != "model").map(json.dumps)
     members = draw(st.lists(st.tuples(others, values), max_size=4))
     models = [*draw(st.lists(values, max_size=2)), draw(names)]
@@ -89,7 +89,7 @@ class TestCompleteObject:
         assert renamed.decode() == body % "qwen"
 
     def test_both_of_two_models_are_replaced(self) -> None:
-        # The last one wins for us and for vLLM, the first for other readers.
+        # The sidecar and vLLM use the last one, other servers the first.
         body = b'{"model": "a", "x": 1, "mod\\u0065l": "b"}'
         assert renamed_json(body, "c") == b'{"model": "c", "x": 1, "mod\\u0065l": "c"}'
 
@@ -197,9 +197,9 @@ class TestForm:
         self, parts: tuple[bytes, ...]
     ) -> None:
         body = form(*parts)
-        shown = body.index(b"--XX", body.index(b"whisper")) + len(b"--XX")
+        complete_at = body.index(b"--XX", body.index(b"whisper")) + len(b"--XX")
         for head in cuts(body):
-            expected = head.replace(b"whisper", b"tiny") if len(head) >= shown else head
+            expected = head.replace(b"whisper", b"tiny") if len(head) >= complete_at else head
             assert renamed_form(head, CONTENT_TYPE, "tiny") == expected
 
     def test_form_without_the_field_is_unchanged(self) -> None:

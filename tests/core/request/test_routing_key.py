@@ -86,7 +86,7 @@ class TestRingKey:
 
 
 class TestPrefixOfCutBody:
-    """What the router reads of a body's head is where the whole body would begin."""
+    """The prefix of a cut body is the beginning of the whole body's prefix."""
 
     @pytest.mark.parametrize("prefix_source", ["FirstUserMessage", "PromptHead"])
     @thorough
@@ -136,7 +136,7 @@ class TestPrefixOfCutBody:
 
 
 class TestFinalPrefix:
-    """One that a cut body cannot change any more, however it goes on."""
+    """A prefix that the rest of a cut body cannot change."""
 
     @pytest.mark.parametrize("prefix_source", ["FirstUserMessage", "PromptHead"])
     @thorough
@@ -212,7 +212,7 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 
 def _document(head: bytes) -> dict[str, Any]:
-    # Whitespace alone is refused; nothing else that begins an object is.
+    # Whitespace alone is refused. Every other beginning of an object is accepted.
     return parse_document(head, complete=False)
 
 

@@ -1,4 +1,4 @@
-"""A session's id, read from headers and bodies as today's agents send it."""
+"""Session ids in headers and bodies, as current agents send them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METADATA = {"user_id": '{"device_id": "d", "session_id": "s-1"}'}
 
 
 def sessions(*sources: str, length: int = 100) -> PrefixHashSpec:
-    """How a key is read; by the default order where no sources are given."""
+    """Return the settings of a key, with the default sources if none are given."""
     listed: Json = {"sessionSources": list(sources)} if sources else {}
     spec = model_spec(prefixSource="Session", prefixCharLength=length, **listed)
     return spec.load_balancing.prefix_hash
@@ -121,8 +121,8 @@ class TestSplit:
             model_spec("a"), model_spec("b"), split_spec("canary", sticky_by="Session", a=1, b=1)
         )
 
-        def went(number: int, said: str) -> str:
-            document = {"messages": [{"role": "user", "content": said}]}
+        def went(number: int, content: str) -> str:
+            document = {"messages": [{"role": "user", "content": content}]}
             headers = {"x-session-id": f"session {number}"}
             return serving.resolve("canary", document, headers).model.spec.name
 
@@ -200,7 +200,7 @@ class TestResolvedRequest:
         assert resolved({"prefixSource": source}, headers).session == session
 
     def test_key_of_a_session_does_not_depend_on_the_salt(self) -> None:
-        """Its id alone keeps a session apart from others."""
+        """The id alone separates a session from others."""
         for document in (CHAT, {**CHAT, "cache_salt": "a"}):
             found = resolved({"prefixSource": "Session"}, {"session-id": "s"}, document)
             assert found.key == ring_key("", "s")

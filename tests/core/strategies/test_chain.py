@@ -42,7 +42,7 @@ def best(strategy: Strategy, query: Query = Query(), **loads: int) -> tuple[str,
 
 
 def say(known: Signals, **figures: tuple[float, float, float]) -> None:
-    """What endpoints say of waiting, running and KV use; all requests are those of others."""
+    """Return signals with waiting and running requests and KV use, all from other sidecars."""
     for name, (waiting, running, kv_usage) in figures.items():
         known.record_scrape(name, report(waiting, running, kv_usage), inflight=0)
 
@@ -135,7 +135,7 @@ class TestBetweenScrapes:
         traffic = Traffic(preset("LeastQueue", known), *FLEET)
         say(known, a=(0, 5, 0.5), b=(3, 5, 0.5), c=(6, 5, 0.5))
         went = traffic.send(30)
-        # 39 waiting then, 13 on each; the slack lets them differ by a little.
+        # There are 39 waiting requests, 13 on each. The slack allows small differences.
         assert went["a"] == pytest.approx(13, abs=2)
         assert went["b"] == pytest.approx(10, abs=2)
         assert went["c"] == pytest.approx(7, abs=2)
@@ -143,7 +143,7 @@ class TestBetweenScrapes:
     def test_endpoint_with_an_empty_cache_is_not_overloaded(self, known: Signals) -> None:
         traffic = Traffic(preset("LeastKVCache", known), *FLEET)
         say(known, a=(0, 10, 0.5), b=(0, 10, 0.5), c=(0, 0, 0.0))
-        # Each request is reckoned as 1/20 of a cache: ten of them, and all are alike.
+        # Each request counts as 1/20 of a cache. After ten requests all endpoints are equal.
         assert traffic.send(10) == {"c": 10}
         assert sorted(traffic.send(12).values()) == [4, 4, 4]
 
@@ -181,13 +181,13 @@ class TestAdapters:
     def test_leave_an_engine_that_hangs(self, slots: Signals) -> None:
         traffic = Traffic(preset("LoraQueue", slots), *FLEET)
         home = next(iter(traffic.send(1, Query("sql"))))
-        # It goes on saying that nothing runs, and nothing that is sent there ends.
+        # Its metrics still report no running request, and no request that is sent there ends.
         went = traffic.send(99, Query("sql"))
         assert went[home] <= 51
 
 
 def ranking_best(ranking: Strategy, adapter: str, key: int) -> str:
-    """Sends one request."""
+    """Send one request."""
     query = Query(adapter, key)
     candidate = next(ranking.rank(query, Snapshot.of(FLEET), {}))
     ranking.record_choice(query, candidate.endpoint)

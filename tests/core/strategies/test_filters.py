@@ -37,7 +37,7 @@ def estimates(
 
 
 def kept(one: Filter, endpoints: Sequence[Estimate], query: Query = Query()) -> str:  # noqa: B008
-    """The names of those that are left."""
+    """Return the names of the endpoints that the filter keeps."""
     return "".join(e.endpoint.name for e in one.keep(query, SNAPSHOT, endpoints).endpoints)
 
 
@@ -76,7 +76,7 @@ class TestLowLatency:
 class TestLoraAffinity:
     @pytest.fixture
     def residency(self) -> Residency:
-        """`a` has two adapters and is full, `b` one of two, `c` none of two; `d` said nothing."""
+        """`a` has two adapters and is full, `b` has one of two, `c` none. `d` reported nothing."""
         residency = Residency()
         residency.observed("a", frozenset({"sql", "law"}), 2)
         residency.observed("b", frozenset({"med"}), 2)

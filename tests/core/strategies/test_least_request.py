@@ -22,7 +22,7 @@ def test_less_loaded_of_two_drawn_endpoints_is_chosen() -> None:
     a, b = endpoints(2)
     traffic = Traffic(least_request(), a, b)
     traffic.load({a.name: 5})
-    # Both draws hit the busy one in a quarter of all cases, for they are with replacement.
+    # With replacement, both draws hit the busy endpoint in a quarter of all cases.
     assert firsts(traffic, 4000)[b.name] == pytest.approx(3000, rel=0.05)
 
 
@@ -41,7 +41,7 @@ def test_equal_endpoints_are_chosen_equally_often() -> None:
 
 def test_loads_are_closer_than_with_random_choice() -> None:
     went = Traffic(least_request(), *endpoints(8)).send(800)
-    # By chance alone, the spread of 800 over 8 is some 30.
+    # With random choice, the spread of 800 requests over 8 endpoints is about 30.
     assert max(went.values()) - min(went.values()) <= 6
 
 

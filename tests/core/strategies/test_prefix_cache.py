@@ -1,4 +1,4 @@
-"""PrefixCache by examples whose outcome is plain, with margins: its weights may be tuned."""
+"""Examples of PrefixCache with clear outcomes, so that the weights can be tuned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from extproc.core.strategies.prefix_cache import PrefixCache
 from tests.core.builders import brief, endpoints, thorough
 from tests.core.clock import Clock, report
 
-TOKENS = BLOCK_BYTES // 4  # of a block
+TOKENS = BLOCK_BYTES // 4  # in a block
 
 
 def hashes(name: str, count: int) -> list[int]:
@@ -32,14 +32,14 @@ def hashes(name: str, count: int) -> list[int]:
 
 
 def prompt(name: str, tokens: int = 4000, *, after: Prompt | None = None) -> Prompt:
-    """A prompt that has nothing in common with those of other names but what it comes after."""
+    """Return a prompt that shares only the prompt before it (`after`) with those of other names."""
     before = after or Prompt((), 0)
     blocks = [*before.blocks, *hashes(name, tokens // TOKENS)]
     return Prompt(blocks, before.bytes + 4 * tokens, before.system_blocks)
 
 
 def rules(name: str, tokens: int) -> Prompt:
-    """A system prompt, for others to come after."""
+    """Return a system prompt, as the beginning of other prompts."""
     return prompt(name, tokens)._replace(system_blocks=tokens // TOKENS)
 
 
@@ -56,7 +56,7 @@ def query(name: str, tokens: int = 4000, *, after: Prompt | None = None) -> Quer
 
 
 class Fleet:
-    """Endpoints with a sidecar in front of them, whose requests are in flight until they end."""
+    """Endpoints with one sidecar. Its requests are in flight until `end`."""
 
     def __init__(self, count: int = 4, *, replication: int = 256, **options: Any) -> None:
         self.clock = Clock()
@@ -75,7 +75,7 @@ class Fleet:
         return next(self.strategy.rank(asked, self.snapshot, self.ledger.loads))
 
     def send(self, asked: Query) -> Candidate:
-        """A request that is not answered yet."""
+        """Send a request without a response yet."""
         best = self.first(asked)
         self.strategy.record_choice(asked, best.endpoint)
         new = 0.0
@@ -85,13 +85,13 @@ class Fleet:
         return best
 
     def serve(self, asked: Query) -> Candidate:
-        """A request, until it is over."""
+        """Send a request and end it."""
         best = self.send(asked)
         self.leases.pop().release()
         return best
 
     def load(self, endpoint: Endpoint, requests: int, backlog: float = 0.0) -> None:
-        """Requests there, the first of which have so much to be computed together."""
+        """Put requests on an endpoint, the first of which have this many tokens to compute."""
         for number in range(requests):
             lease = self.ledger.acquire("llama", endpoint)
             if not number and backlog:
@@ -99,10 +99,10 @@ class Fleet:
             self.leases.append(lease)
 
     def says(self, endpoint: Endpoint, running: float = 0, **load: float) -> None:
-        """Its metrics of this moment."""
-        said = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
+        """Record a scrape of the endpoint."""
+        report = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
         inflight = self.ledger.loads.get(endpoint.address, 0)
-        self.signals.record_scrape(endpoint.address, said, inflight)
+        self.signals.record_scrape(endpoint.address, report, inflight)
 
     def on_the_ring(self, place: int) -> list[Endpoint]:
         return list(self.snapshot.walk(place, ""))
@@ -138,11 +138,11 @@ class TestRepeatedPrompt:
 
     def test_next_turn_goes_to_the_same_endpoint(self) -> None:
         fleet = Fleet()
-        said = prompt("turn 0")
-        home = fleet.serve(Query(key=1, prompt=said))
+        conversation = prompt("turn 0")
+        home = fleet.serve(Query(key=1, prompt=conversation))
         for turn in range(1, 10):
-            said = prompt(f"turn {turn}", 300, after=said)
-            candidate = fleet.serve(Query(key=1, prompt=said))
+            conversation = prompt(f"turn {turn}", 300, after=conversation)
+            candidate = fleet.serve(Query(key=1, prompt=conversation))
             assert (candidate.endpoint, candidate.reason) == (home.endpoint, Reason.CACHED)
 
     def test_is_predicted_to_be_cached(self) -> None:
@@ -265,7 +265,7 @@ class TestColdPrompt:
         assert one == other
 
     def test_sidecars_with_similar_information_choose_the_same_endpoint(self) -> None:
-        # Each sees the others' requests late, or not at all.
+        # Each sidecar sees the others' requests late, or not at all.
         one, other = Fleet(8), Fleet(8)
         random = Random(7)
         for fleet in (one, other):
@@ -281,7 +281,7 @@ class TestSharedSystemPrompt:
     SHORT = rules("rules", 320)
 
     def homes(self, fleet: Fleet, after: Prompt, tokens: int = 1000) -> set[str]:
-        """Of sessions that come when nobody has anything of them."""
+        """Return the home endpoints of sessions that no endpoint has cached."""
         asked = [query(f"session {number}", tokens, after=after) for number in range(30)]
         return {fleet.first(one).endpoint.address for one in asked}
 
@@ -334,7 +334,7 @@ class TestSharedSystemPrompt:
     def test_spreads_if_its_home_endpoint_has_hundreds_of_requests(
         self, count: int, tokens: int
     ) -> None:
-        # All prompts are computed at once, so nothing but the requests in flight says so.
+        # The prompts are computed at once, so only the requests in flight show the load.
         fleet = Fleet(count)
         for number in range(50 * count):
             fleet.send(query(f"{number}", 200, after=rules("rules", tokens)))
@@ -344,10 +344,10 @@ class TestSharedSystemPrompt:
 
 
 class TestOtherSidecars:
-    """Whose requests only the engines tell of."""
+    """Only the engines' metrics show the requests of other sidecars."""
 
     def fleet(self, share: float, count: int = 8) -> Fleet:
-        """Engines with a few requests each, so many of which are others'."""
+        """Return engines with a few requests each, some of them from other sidecars."""
         fleet = Fleet(count)
         for endpoint in fleet.snapshot.endpoints:
             fleet.load(endpoint, round(4 * (1 - share)))
@@ -357,10 +357,10 @@ class TestOtherSidecars:
     def test_have_probably_sent_a_prompt_to_its_home_endpoint(self) -> None:
         fleet = self.fleet(0.75)
         home, *_ = fleet.on_the_ring(key("prompt"))
-        fleet.says(home, running=7)  # nearly twice as much to do as elsewhere
+        fleet.says(home, running=7)  # nearly twice the load of the others
         candidate = fleet.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (home, Reason.COLD)
-        assert candidate.prediction == (4000, 0)  # which is what is known
+        assert candidate.prediction == (4000, 0)  # only known cache hits are predicted
 
     def test_are_not_followed_to_an_overloaded_home_endpoint(self) -> None:
         fleet = self.fleet(0.75)
@@ -374,7 +374,7 @@ class TestOtherSidecars:
         fleet.clock.advance(10)
         for endpoint in others:
             fleet.says(endpoint, running=4)
-        fleet.load(home, 4)  # with one before: others have four, too
+        fleet.load(home, 4)  # five with the one before; the others have four too
         assert fleet.first(query("prompt")).endpoint != home
 
     def test_count_less_than_known_cache_hits(self) -> None:
@@ -442,7 +442,7 @@ class TestDifferentPrompts:
         assert max(to_do.values()) < 1.5 * min(to_do.values())
 
     def test_avoid_an_endpoint_that_computes_nothing(self) -> None:
-        # What is sent to an engine that hangs is never answered; the others answer at once.
+        # A request to an engine that hangs gets no response. The others respond at once.
         fleet = Fleet(4)
         hangs = fleet.addresses[0]
         went: Counter[str] = Counter()
@@ -487,7 +487,7 @@ class TestRequestWithoutPrompt:
 
 
 class TestRequestWithSeveralPrompts:
-    """Engines cache each by itself."""
+    """Engines cache each prompt separately."""
 
     def both(self, one: str, other: str) -> Query:
         first, second = prompt(one), prompt(other)
@@ -543,8 +543,8 @@ class TestRemovedEndpoint:
                 fleet.signals.set_endpoints(fleet.addresses)
             else:
                 for tokens in (4000, 100):
-                    said = Report(Load(0, 0), 0, prompt_tokens=tokens)
-                    fleet.signals.record_scrape(home.address, said, 0)
+                    report = Report(Load(0, 0), 0, prompt_tokens=tokens)
+                    fleet.signals.record_scrape(home.address, report, 0)
             assert {candidate.reason for candidate in fleet.order(query("prompt"))} == {Reason.COLD}
 
     def test_prompts_move_to_the_next_endpoint_on_the_ring(self) -> None:
@@ -632,7 +632,7 @@ class TestSubset:
         assert {candidate.reason for candidate in order} == {Reason.COLD}
 
     def test_does_not_change_an_iteration_that_has_started(self) -> None:
-        # Orders are found lazily: the second place may be asked for after another request's.
+        # Orders are lazy: the second candidate may be computed after another request's first.
         fleet = Fleet(6)
         begun = fleet.strategy.rank(query("prompt"), fleet.snapshot, fleet.ledger.loads)
         first = next(begun)
@@ -648,7 +648,7 @@ def subset(addresses: Sequence[str]) -> Subset:
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[Fleet, Query]:
-    """Any fleet with any load and any cached beginnings of a prompt, and a request for it."""
+    """Draw a fleet with any load and any cached beginnings of a prompt, and a request for it."""
     weights = WEIGHTS._replace(nearly=draw(st.sampled_from([1.0, WEIGHTS.nearly])))
     fleet = Fleet(draw(st.integers(1, 6)), replication=4, weights=weights)
     asked = query("prompt", draw(st.integers(0, 20)) * TOKENS)
@@ -678,7 +678,7 @@ class TestOrder:
         self, state: tuple[Fleet, Query]
     ) -> None:
         fleet, asked = state
-        # Where what is nearly the best does not pass for the best.
+        # Without the tolerance for nearly equal costs.
         fleet.strategy._weights = fleet.strategy._weights._replace(nearly=1.0)
         ranked = [self.merits(fleet, asked, c.endpoint) for c in fleet.order(asked)]
         for place, one in enumerate(ranked):
@@ -713,7 +713,7 @@ class TestOrder:
 
 
 class TestStaleEndpoint:
-    """It was read once, and is not any more; the others are."""
+    """It was scraped once, but its metrics are stale now. Those of the others are not."""
 
     @pytest.fixture
     def fleet(self) -> Fleet:
@@ -739,7 +739,7 @@ class TestStaleEndpoint:
         assert (again.endpoint, again.reason) == (home, Reason.CACHED)
 
     def test_counts_if_no_endpoint_reports(self, fleet: Fleet) -> None:
-        # Then it is not the endpoint that hangs, but we who cannot read them.
+        # Then the sidecar cannot scrape, and the endpoint does not hang.
         home = fleet.serve(query("prompt")).endpoint
         fleet.clock.advance(1000)
         assert fleet.first(query("prompt")).endpoint == home

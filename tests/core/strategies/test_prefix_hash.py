@@ -17,7 +17,7 @@ from tests.core.builders import Traffic, endpoint, endpoints, thorough
 
 A1 = endpoint("pod-a-1")
 A2 = endpoint("pod-a-2")
-# Prefixes that lie exactly on the only place of each, at replication 1.
+# Prefixes exactly at the only virtual node of each endpoint, with replication 1.
 AT_A1 = Query(key=xxhash.xxh64_intdigest(b"pod-a-10"))
 AT_A2 = Query(key=xxhash.xxh64_intdigest(b"pod-a-20"))
 
@@ -30,13 +30,13 @@ def prefix_hash(factor: int = 125, *, count_arrival: bool = False) -> PrefixHash
 
 
 def loaded(counts: list[int]) -> tuple[list[Endpoint], dict[str, int]]:
-    """Endpoints with these loads; those without any are absent, as in the ledger."""
+    """Return the loads of endpoints. As in the ledger, idle ones are absent."""
     fleet = endpoints(len(counts))
     return fleet, {e.address: n for e, n in zip(fleet, counts, strict=True) if n}
 
 
 class TestGoldenSequenceOfKubeAI:
-    """Replication 1, mean load factor 150, and the bound as its benchmarks ran it."""
+    """KubeAI's test: replication 1, mean load factor 150, and the bound of its benchmarks."""
 
     def traffic(self) -> Traffic:
         traffic = Traffic(prefix_hash(150, count_arrival=True), A1, A2, replication=1)
@@ -46,7 +46,7 @@ class TestGoldenSequenceOfKubeAI:
     def test_prefix_stays_on_its_endpoint_until_the_bound_and_then_spills(self) -> None:
         traffic = self.traffic()
         assert traffic.send(1, AT_A1) == {"pod-a-1": 1}
-        # 30 + 1 is above (40 + 1) / 2 * 1.5; with one more on the other it is not.
+        # 30 + 1 is above (40 + 1) / 2 * 1.5. With one more request on the other it is not.
         assert traffic.send(20, AT_A1) == {"pod-a-1": 19, "pod-a-2": 1}
         assert traffic.send(4, AT_A1) == {"pod-a-1": 3, "pod-a-2": 1}
         assert traffic.send(20, AT_A2) == {"pod-a-2": 20}
@@ -111,7 +111,7 @@ class TestBound:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[Endpoint], dict[str, int]]:
-    """Endpoints with any loads and any adapters."""
+    """Draw endpoints with any loads and any adapters."""
     fleet, loads = loaded(draw(loads_of_endpoints))
     adapters = st.frozensets(st.sampled_from(["sql", "law"]))
     return [Endpoint(e.address, e.name, draw(adapters)) for e in fleet], loads
@@ -184,14 +184,14 @@ class TestAdapters:
 
     def test_load_of_other_endpoints_does_not_raise_the_bound(self) -> None:
         traffic = Traffic(prefix_hash(), *self.with_adapter, self.without, replication=1)
-        # Over the two: (10 + 1) / 2 * 1.25 < 7. Over all three it would be over 400.
+        # For two endpoints: (10 + 1) / 2 * 1.25 < 7. For all three it would be more than 400.
         traffic.load({"pod-a-1": 10, "pod-a-3": 1000})
         assert traffic.rank(Query("sql", AT_A1.key))[0].endpoint.name == "pod-a-2"
 
     def test_other_idle_endpoints_do_not_lower_the_bound(self) -> None:
         idle = [endpoint(f"pod-b-{i}") for i in range(20)]
         traffic = Traffic(prefix_hash(), *self.with_adapter, *idle, replication=1)
-        # Over the two: (2 + 1) / 2 * 1.25 < 2; over all it would be below 1.
+        # For two endpoints: (2 + 1) / 2 * 1.25 < 2. For all it would be less than 1.
         traffic.load({"pod-a-1": 1, "pod-a-2": 1})
         assert traffic.rank(Query("sql", AT_A1.key))[0] == Candidate(
             self.with_adapter[0], 0, Reason.PREFIX

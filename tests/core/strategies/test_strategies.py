@@ -37,7 +37,7 @@ def test_prefix_hash_is_the_default() -> None:
 def test_prefix_cache_prefers_the_header_for_the_home_endpoint(source: str, homes: int) -> None:
     spec = model_spec(strategy="PrefixCache", prefixSource=source).load_balancing
     traffic = Traffic(strategy_of(spec), *endpoints(8))
-    # Prompts of a system prompt alone, each with a key of its own.
+    # Each prompt is only a system prompt, with another key.
     asked = (Query(key=key, prompt=Prompt(range(8), 2048, 8)) for key in range(0, 2**64, 2**58))
     assert len({traffic.rank(one)[0].endpoint for one in asked}) == homes
 
@@ -48,6 +48,6 @@ def test_prefix_hash_uses_the_configured_load_bound(factor: int, at_home: int) -
     traffic = Traffic(strategy_of(spec), *endpoints(2))
     home, other = (c.endpoint.name for c in traffic.rank(Query(key=7)))
     traffic.load({home: 5, other: 5})
-    # The request after n others stays where 5 + n <= (10 + n + 1) / 2 * factor / 100.
+    # The request after n others stays if 5 + n <= (10 + n + 1) / 2 * factor / 100.
     firsts = [next(iter(traffic.send(1, Query(key=7)))) for _ in range(100)]
     assert [*firsts, other].index(other) == at_home

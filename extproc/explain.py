@@ -1,4 +1,4 @@
-"""What would happen to a request, and why: the data path's own steps, shown."""
+"""The explanation of a decision, from the same steps that `serve` runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from extproc.core.strategies import Candidate, Query, build
 from extproc.core.strategies.prefix_hash import PrefixHash
 
 WHOLE_BYTES = 8 * 1024 * 1024
-"""The longest body that the recommended Envoy configuration shows whole. Of a longer one the
-sidecar reads the head (HEAD_LIMIT)."""
+"""The longest body that the recommended Envoy configuration shows whole. The sidecar reads the head
+(HEAD_LIMIT) of a longer one."""
 
 
 @dataclass(frozen=True)
 class ExplainedCandidate:
-    """An endpoint in the order of preference."""
+    """A candidate in the order of preference."""
 
     address: str
     inflight: int
@@ -38,29 +38,29 @@ class ExplainedCandidate:
 
 @dataclass(frozen=True)
 class ExplainedPrompt:
-    """What a strategy that compares prompts reads of one."""
+    """The prompt as a strategy that compares prompts reads it."""
 
     bytes: int
     blocks: int
     system_blocks: int
-    """How many of those are tools and system prompt."""
+    """Blocks of tools and system prompt."""
     home_by: str
-    """What says where on the ring it is at home, until some cache has a part of it."""
+    """The source of the ring key, which decides until a cache has a part of the prompt."""
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines for people."""
         of_system = f", {self.system_blocks} of them tools and system prompt"
         yield (
             f"prompt      {self.bytes:,} bytes; read {self.blocks:,} blocks of {BLOCK_BYTES}"
             f"{of_system if self.system_blocks else ''}"
         )
-        yield "index       empty here: no cache is known to have any of it"
+        yield "index       empty here: no cached blocks are known"
         yield f"home        on the ring by {self.home_by}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The steps from request to endpoint; `error` where the request would be refused."""
+    """The steps from request to endpoint; `error` if the request would be refused."""
 
     model: str | None = None
     adapter: str | None = None
@@ -72,42 +72,46 @@ class Explanation:
     prefix: str | None = None
     prefix_hash: str | None = None
     session: str | None = None
-    """The source of the session's id that is the prefix."""
+    """The source of the session id that serves as prefix."""
     prompt: ExplainedPrompt | None = None
     bound: float | None = None
     shown_bytes: int = 0
-    """How much of the body Envoy shows to the sidecar."""
+    """Bytes of the body that Envoy shows."""
     body_bytes: int = 0
     candidates: list[ExplainedCandidate] = field(default_factory=list)
     error: dict[str, object] | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """For machines."""
+        """Return the explanation for machines."""
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        """For people."""
-        cut = self.shown_bytes < self.body_bytes
+        """Yield the lines for people."""
         if self.error is not None:
             yield f"refused     {self.error['status']} {self.error['code']}"
             yield f"            {self.error['message']}"
-        if cut:
+        if self.shown_bytes < self.body_bytes:
             yield f"shown       {self.shown_bytes:,} of {self.body_bytes:,} bytes of the body"
-        if self.error is not None:
-            return
+        if self.error is None:
+            yield from self._request_lines()
+            yield from self._candidate_lines()
+
+    def _request_lines(self) -> Iterator[str]:
         yield f"model       {self.model}"
         yield f"adapter     {self.adapter or '-'}"
         if self.rename is not None:
             yield f"renamed     the body's model becomes {self.rename!r}"
         yield f"strategy    {self.strategy}"
         if self.reads_signals:
-            yield "signals     none here: judged by requests in flight alone"
-        yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none to follow)"
+            yield "signals     none here: only in-flight requests count"
+        yield f"prefix      {self.prefix!r}" if self.prefix else "prefix      - (none)"
         if self.session:
             yield f"session     from {self.session}"
         yield f"hash        {self.prefix_hash or '-'}"
         if self.prompt is not None:
             yield from self.prompt.lines()
+
+    def _candidate_lines(self) -> Iterator[str]:
         if self.bound is not None:
             yield f"bound       {self.bound:g} requests in flight"
         yield "candidates  in the order of preference"
@@ -119,8 +123,8 @@ class Explanation:
         yield f"endpoint    {self.endpoint} ({self.reason})"
 
 
-class _WatchedRouter(Router):
-    """Remembers the one decision it makes, with everything that was considered."""
+class _RecordingRouter(Router):
+    """A router that records its last decision, with all candidates."""
 
     resolved: ResolvedRequest
     ranking: list[Candidate]
@@ -145,16 +149,16 @@ def explain(
     headers: Mapping[str, str],
     inflight: Mapping[str, int],
 ) -> Explanation:
-    """Run one request through the conversation that `serve` runs.
+    """Run one request through the conversation that `serve` runs, and explain the decision.
 
-    `head` is what Envoy shows of a body of `length` bytes; `inflight` are the loads to assume, by
-    address.
+    `head` is the part that Envoy shows of a body of `length` bytes. `inflight` has the assumed
+    loads by address.
     """
     fleet = _fleet(inflight)
-    router = _WatchedRouter(fleet)
+    router = _RecordingRouter(fleet)
     router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), fleet.signals)))
     conversation = Conversation(router, Random())
-    # Clients give the body's length, though Envoy may not show all of it.
+    # Clients send the body's length, also if Envoy does not show all of it.
     pseudo = {":method": "POST", ":path": path, "content-length": str(length), **headers}
     raw = {name.lower(): value.encode() for name, value in pseudo.items()}
     conversation.receive(Event(Kind.REQUEST_HEADERS, headers=raw))
@@ -188,7 +192,7 @@ def _prompt(resolved: ResolvedRequest) -> ExplainedPrompt | None:
 
 
 def _explanation(
-    router: _WatchedRouter, decision: Decision, inflight: Mapping[str, int]
+    router: _RecordingRouter, decision: Decision, inflight: Mapping[str, int]
 ) -> Explanation:
     resolved = router.resolved
     strategy = resolved.model.strategy

@@ -129,7 +129,7 @@ def test_a_request_without_a_prefix_is_told_as_such() -> None:
     explanation = explained(body={"model": "llama", "input": "hello"}, path="/v1/embeddings")
     assert (explanation.prefix, explanation.prefix_hash) == ("", None)
     assert explanation.reason == "no_prefix"
-    assert "prefix      - (none to follow)" in list(explanation.lines())
+    assert "prefix      - (none)" in list(explanation.lines())
 
 
 def test_a_header_is_read_whatever_its_case() -> None:
@@ -264,7 +264,7 @@ class TestAStrategyThatComparesPrompts:
             "prompt      3,614 bytes; read 14 blocks of 256, 11 of them tools and system prompt"
             in (lines)
         )
-        assert "index       empty here: no cache is known to have any of it" in lines
+        assert "index       empty here: no cached blocks are known" in lines
         assert "home        on the ring by the system prompt" in lines
 
     @pytest.mark.parametrize(

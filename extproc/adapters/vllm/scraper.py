@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 
 from extproc.adapters.observability.logs import fields
@@ -16,7 +16,6 @@ from extproc.adapters.vllm.readings import ScrapeListener
 from extproc.adapters.vllm.schedule import Pacer, Plan, plans
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Adapters, Catalog
-from extproc.core.routing.router import Router
 
 log = logging.getLogger("extproc.signals")
 
@@ -40,9 +39,17 @@ _SETTLE_POLL_SECONDS = 0.02
 class Scraper:
     """Runs a task for each endpoint from which the catalog needs readings."""
 
-    def __init__(self, router: Router, fleet: Fleet, listener: ScrapeListener, rng: Random) -> None:
-        self._router = router
+    def __init__(
+        self,
+        fleet: Fleet,
+        publish: Callable[[Catalog], None],
+        listener: ScrapeListener,
+        rng: Random,
+    ) -> None:
+        """`publish` puts a catalog with found adapters in force, and then calls `set_models`."""
         self._fleet = fleet
+        self._publish_catalog = publish
+        self._catalog = Catalog()
         self._found = FoundAdapters(self._publish)
         self._shared = ScrapeContext(
             Client(),
@@ -65,6 +72,7 @@ class Scraper:
 
     def set_models(self, catalog: Catalog) -> None:
         """Read the endpoints of this catalog, and no others."""
+        self._catalog = catalog
         wanted = plans(catalog)
         names = _names(catalog)
         self._keep_only([a for a in wanted if self._names.get(a) == names[a]], wanted)
@@ -131,10 +139,10 @@ class Scraper:
 
     def _publish(self, found: Adapters) -> None:
         """Publish a catalog with these adapters, upon which the router calls `set_models`."""
-        catalog = self._router.catalog
+        catalog = self._catalog
         if found != catalog.found:
             _log(catalog.found, found)
-            self._router.publish(catalog.with_adapters(found))
+            self._publish_catalog(catalog.with_adapters(found))
 
 
 def _names(catalog: Catalog) -> Mapping[str, str]:

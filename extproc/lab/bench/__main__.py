@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from extproc.app import spare_the_collector
+from extproc.app import tune_garbage_collector
 from extproc.lab.bench import (
     choosing,
     compiled,
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.docs and not docs.is_dir():
         print("extproc.lab.bench: there is no directory docs here", file=sys.stderr)
         return 2
-    spare_the_collector()  # as the sidecar does, for what is measured in this process
+    tune_garbage_collector()  # as the sidecar does, for what is measured in this process
     results = _measure(ways(asked.peers), asked.quick, Console(stderr=True))
     console = Console(width=max(Console().width, _WIDTH))
     for grid in _shown(results):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from extproc.app import spare_the_collector
+from extproc.app import tune_garbage_collector
 from extproc.compiled import COMPILED
 from extproc.lab.bench import decision, prefix_cache
 from extproc.lab.bench.grid import Grid
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run the command line of the process with the compiled package."""
     assert COMPILED, "$EXTPROC_COMPILED holds no compiled package"
     rounds, times = map(int, arguments)
-    spare_the_collector()
+    tune_garbage_collector()
     sys.stdout.buffer.write(_ADAPTER.dump_json(_grids(rounds, times)))
 
 

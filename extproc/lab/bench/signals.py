@@ -68,7 +68,7 @@ async def _run(
 ) -> None:
     rng, fleet = Random(1), Fleet(monotonic)
     router = Router(fleet, rng=rng)
-    scraper = Scraper(router, fleet, way, rng)
+    scraper = Scraper(fleet, router.publish, way, rng)
     router.subscribe(scraper.set_models)
     served_by = [f"10.0.0.{i + 1}:8000" for i in range(8)]
     spec = ModelsSpec.model_validate(way.document(addresses, served_by))

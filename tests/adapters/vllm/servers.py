@@ -111,7 +111,7 @@ class Scene:
         fleet = Fleet(monotonic)
         self.router = Router(fleet)
         self.results: Counter[tuple[str, str]] = Counter()
-        self.scraper = Scraper(self.router, fleet, self, Random(0))
+        self.scraper = Scraper(fleet, self.router.publish, self, Random(0))
         self.router.subscribe(self.scraper.set_models)
 
     def signal_read(self, path: str, result: str) -> None:

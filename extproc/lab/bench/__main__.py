@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     docs = Path("docs")
     if asked.docs and not docs.is_dir():
-        print("extproc.lab.bench: there is no directory docs here", file=sys.stderr)
+        print("extproc.lab.bench: the current directory has no directory docs", file=sys.stderr)
         return 2
     tune_garbage_collector()  # as the sidecar does, for what is measured in this process
     results = _measure(ways(asked.peers), asked.quick, Console(stderr=True))
@@ -60,10 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="all of it for a moment: the figures say nothing"
+        "--quick", action="store_true", help="run everything briefly; the figures mean nothing"
     )
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="no other routers")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
+    parser.add_argument(
+        "--no-peers", dest="peers", action="store_false", help="leave out other routers"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument(
         "--docs", action="store_true", help=f"write docs/{page.PAGE} and docs/{page.FIGURES}"
     )

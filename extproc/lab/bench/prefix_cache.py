@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line of the process whose memory is measured."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.prefix_cache")
     parser.add_argument("--blocks", type=int, required=True)
-    parser.add_argument("--added", type=int, required=True, help="by each prompt")
+    parser.add_argument("--added", type=int, required=True, help="new blocks per prompt")
     parsed = parser.parse_args(arguments)
     print(json.dumps(measure_memory(parsed.blocks, parsed.added)))
 

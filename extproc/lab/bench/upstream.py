@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m extproc.lab.bench.upstream")
     parser.add_argument("--ports", type=int, default=UPSTREAMS)
-    parser.add_argument("--chunks", type=int, default=0, help="of each answer; 0: none is streamed")
+    parser.add_argument(
+        "--chunks", type=int, default=0, help="chunks of each response; 0: do not stream"
+    )
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between two chunks")
     parser.add_argument("--together", type=int, default=1, help="streams that wait for each other")
     parsed = parser.parse_args(arguments)

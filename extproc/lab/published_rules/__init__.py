@@ -42,4 +42,4 @@ def build(
             return LMetric(signals, rng)
         case "Sticky":
             return Sticky(signals, rng, peak)
-    raise ValueError(f"there is no rule {name!r}; there are {', '.join(_NAMES)}")
+    raise ValueError(f"unknown rule {name!r}: known rules are {', '.join(_NAMES)}")

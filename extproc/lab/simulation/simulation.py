@@ -2,226 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from random import Random
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
-import numpy as np
-
-from extproc.core.fleet.ledger import Lease
-from extproc.core.request.refusals import NoEndpoints
-from extproc.lab.engine.replica import SimRequest, StepTokens
-from extproc.lab.measures.run import Floats, Ints, Run
-from extproc.lab.simulation.block_ids import BlockIds
-from extproc.lab.simulation.client import Ask, Client
-from extproc.lab.simulation.engines import Engines
-from extproc.lab.simulation.events import Event, Leave, absent
-from extproc.lab.simulation.prompts import Prompts
+from extproc.lab.measures.run import Run
+from extproc.lab.simulation.fleet import SimulatedFleet
+from extproc.lab.simulation.phase import Phase
 from extproc.lab.simulation.scenario import Scenario
-from extproc.lab.simulation.sidecars import Sidecar
-from extproc.lab.simulation.timeline import Timeline
-from extproc.lab.workloads.workload import Turn, Workload
 
 __all__ = ["Scenario", "simulate"]
-
-
-class _Refused(Exception):
-    """The engine or the sidecar refuses a request."""
-
-
-class _Flight(NamedTuple):
-    """A request on an engine."""
-
-    ask: Ask
-    lease: Lease
-
-
-class _Fleet:
-    """Sidecars, engines and the requests on them."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.timeline = Timeline()
-        self.engines = Engines(self.timeline, scenario.profile, scenario.replicas, scenario.slow)
-        self.engines.warm_adapters(list(scenario.routing.adapters))
-        seed, yet_to_come = scenario.seed, absent(scenario.events)
-        self._present = set(range(scenario.replicas)) - yet_to_come
-        prompts = Prompts(scenario.routing.shown)
-        self._sidecars = [
-            Sidecar(
-                self.timeline,
-                self.engines.replicas,
-                scenario.routing,
-                f"{seed} {number}",
-                yet_to_come,
-                prompts,
-            )
-            for number in range(scenario.sidecars)
-        ]
-        self._api = scenario.workload.api
-        endpoints = scenario.routing.endpoints(scenario.replicas)
-        self._numbers = {address: number for number, address in enumerate(endpoints)}
-        self._chance = Random(f"sidecar {seed}")
-        self._ids = BlockIds(scenario.profile.block_size)
-
-    def happen(self, event: Event) -> None:
-        """Let an engine join or leave, and report it to all sidecars."""
-        if isinstance(event, Leave):
-            self._present.discard(event.number)
-            self.engines.replace(event.number)
-        else:
-            self._present.add(event.number)
-        for sidecar in self._sidecars:
-            sidecar.follow(self._present)
-
-    def send(self, number: int, turn: Turn, session: str) -> tuple[int, Lease]:
-        """Send a request. Return its engine and lease. Raises _Refused if no engine can ever serve
-        it.
-        """
-        sidecar = self._chance.choice(self._sidecars)
-        try:
-            lease = sidecar.decide(self._api, turn, session).lease
-        except NoEndpoints as error:
-            raise _Refused(error.message) from None
-        engine = self._numbers[lease.endpoint.address]
-        request = SimRequest(
-            number, turn.prompt_tokens, turn.output.tokens, self._ids.of(turn), turn.adapter
-        )
-        try:
-            self.engines.submit(engine, request)
-        except ValueError as error:
-            lease.release()
-            raise _Refused(str(error)) from None
-        return engine, lease
-
-
-class _Phase:
-    """A part of the workload on the fleet, from its first request to its last token."""
-
-    def __init__(self, fleet: _Fleet, workload: Workload, scenario: Scenario, offset: int) -> None:
-        turns = [turn for session in workload.sessions for turn in session.turns]
-        self._fleet = fleet
-        self._scenario = scenario
-        self._offset = offset  # of request ids, which the fleet numbers
-        self._flights: dict[int, _Flight] = {}
-        self._retried: set[int] = set()
-        self._broken: list[int] = []
-        self._prompt: Ints = np.array([turn.prompt_tokens for turn in turns], dtype=np.int64)
-        self._output: Ints = np.array([turn.output.tokens for turn in turns], dtype=np.int64)
-        self._cached: Ints = np.full(len(turns), -1, dtype=np.int64)
-        self._endpoint: Ints = np.full(len(turns), -1, dtype=np.int64)
-        self._refusals: dict[int, str] = {}
-        self._sessions = [len(session.turns) for session in workload.sessions]
-        firsts = np.cumsum([0, *self._sessions])[:-1]
-        self._session_of: Ints = np.repeat(firsts, self._sessions)
-        rng = Random(f"client {scenario.seed}")
-        self._client = Client(fleet.timeline, workload, scenario.client, self._send, rng)
-
-    def run(self, progress: Callable[[int], None], events: Sequence[Event] = ()) -> None:
-        fleet = self._fleet
-        fleet.engines.on_tokens = self._on_tokens
-        self._progress = progress
-        self._preempted = fleet.engines.preemptions
-        fleet.engines.kv_usage()
-        self._began = fleet.timeline.now
-        for event in events:
-            fleet.timeline.at(self._began + event.at, partial(self._happen, event))
-        self._client.start()
-        fleet.timeline.run(lambda: self._client.over)
-        # The client may have read tokens at the moment of the break.
-        self._client.first[self._broken] = np.nan
-        self._client.last[self._broken] = np.nan
-
-    def result(self) -> Run:
-        client, scenario = self._client, self._scenario
-        seconds = self._fleet.timeline.now - self._began
-        return Run(
-            workload=scenario.workload.name,
-            strategy=scenario.routing.strategy,
-            seconds=seconds,
-            wanted=client.wanted - self._began,
-            sent=client.sent - self._began,
-            first=client.first - self._began,
-            last=client.last - self._began,
-            prompt_tokens=self._prompt,
-            output_tokens=self._output,
-            cached_tokens=self._cached,
-            endpoint=self._endpoint,
-            gaps=np.concatenate(client.gaps) if client.gaps else np.array([]),
-            client_busy=client.busy_seconds / seconds if seconds else 0.0,
-            notes=self._notes(),
-        )
-
-    def _notes(self) -> dict[str, Any]:
-        client = self._client
-        ends = np.cumsum(self._sessions) - 1
-        begins = ends - np.array(self._sessions) + 1
-        notes: dict[str, Any] = {
-            "endpoints": self._scenario.replicas,
-            "preemptions": self._fleet.engines.preemptions - self._preempted,
-            "kv_cache_usage": self._fleet.engines.kv_usage(),
-            **_times(client.last[ends] - client.sent[begins]),
-        }
-        if self._refusals:
-            notes["refused"] = next(iter(self._refusals.values()))
-        if self._scenario.events:
-            notes |= {"retried": len(self._retried), "broken": len(self._broken)}
-        return notes
-
-    def _send(self, ask: Ask) -> None:
-        number = ask.number
-        session = str(self._offset + int(self._session_of[number]))
-        try:
-            engine, lease = self._fleet.send(self._offset + number, ask.turn, session)
-        except _Refused as refusal:
-            self._refusals[number] = str(refusal)
-            self._fail(number)
-            return
-        self._flights[number] = _Flight(ask, lease)
-        self._endpoint[number] = engine
-
-    def _fail(self, number: int) -> None:
-        self._progress(1)
-        self._client.fail(number)
-
-    def _happen(self, event: Event) -> None:
-        self._fleet.happen(event)
-        if isinstance(event, Leave):
-            for number in [n for n in self._flights if self._endpoint[n] == event.number]:
-                self._lose(number)
-
-    def _lose(self, number: int) -> None:
-        """Handle a request on a dead engine: retry it once if no response has begun, as Envoy does.
-
-        A response that the client has partly received cannot be retried.
-        """
-        flight = self._flights.pop(number)
-        flight.lease.release()
-        if self._cached[number] < 0 and number not in self._retried:
-            self._retried.add(number)
-            self._send(flight.ask)
-        else:
-            self._broken.append(number)
-            self._fail(number)
-
-    def _on_tokens(self, _: int, tokens: StepTokens) -> None:
-        if self._offset:
-            tokens = _shifted(tokens, self._offset)
-        for number, cached in tokens.first.items():
-            self._cached[number] = cached
-            if self._scenario.answers_shown:
-                self._flights[number].lease.finish_prefill()
-        for number in tokens.finished:
-            self._flights.pop(number).lease.release()
-        if tokens.finished:
-            self._progress(len(tokens.finished))
-        self._client.receive(tokens)
-
-
-def _times(sessions: Floats) -> dict[str, float]:
-    """Return the mean time of the sessions that ended well."""
-    well = sessions[~np.isnan(sessions)]
-    return {"mean_session_ms": 1000 * float(well.mean())} if well.size else {}
 
 
 def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: None) -> Run:
@@ -229,18 +17,10 @@ def simulate(scenario: Scenario, progress: Callable[[int], None] = lambda more: 
 
     `progress` is called with the number of newly answered requests.
     """
-    fleet = _Fleet(scenario)
+    fleet = SimulatedFleet(scenario)
     before = scenario.workload.before
     if before.sessions:
-        _Phase(fleet, before, scenario, 0).run(progress)
-    phase = _Phase(fleet, scenario.workload.measured, scenario, before.requests)
+        Phase(fleet, before, scenario, 0).run(progress)
+    phase = Phase(fleet, scenario.workload.measured, scenario, before.requests)
     phase.run(progress, scenario.events)
     return phase.result()
-
-
-def _shifted(tokens: StepTokens, offset: int) -> StepTokens:
-    return StepTokens(
-        [number - offset for number in tokens.request_ids],
-        {number - offset: cached for number, cached in tokens.first.items()},
-        [number - offset for number in tokens.finished],
-    )

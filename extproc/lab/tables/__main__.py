@@ -39,19 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="extproc.lab.tables")
-    parser.add_argument("page", nargs="*", help=f"of {', '.join(PAGES)} (default: all)")
+    parser.add_argument("page", nargs="*", help=f"one of {', '.join(PAGES)} (default: all)")
     parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
-        help="Mooncake's conversation trace; without it the rows on it stay as they are",
+        help="Mooncake's conversation trace; without it, the trace's rows keep their figures",
     )
     parser.add_argument(
         "--only",
         nargs="*",
         metavar="WORD",
-        help="prefix-caches: of its trials only those with a word in their key, such as 'saas |', "
-        "'| PrefixCache' or 'seed 0', without a word none; the others stay as they are",
+        help="prefix-caches: run only trials with a WORD in their key, such as 'saas |', "
+        "'| PrefixCache' or 'seed 0'; without a WORD run none. Others keep their figures",
     )
     return parser
 
@@ -59,13 +59,13 @@ def _parser() -> argparse.ArgumentParser:
 def _check(asked: argparse.Namespace, docs: Path) -> None:
     for page in asked.page:
         if page not in PAGES:
-            raise InputError(f"there is no page {page!r}; there are {', '.join(PAGES)}")
+            raise InputError(f"unknown page {page!r}: known pages are {', '.join(PAGES)}")
     if not docs.is_dir():
-        raise InputError("there is no directory docs here")
+        raise InputError("the current directory has no directory docs")
     if asked.trace is not None and not asked.trace.is_file():
-        raise InputError(f"{asked.trace}: there is no such file")
+        raise InputError(f"{asked.trace}: no such file")
     if asked.only is not None and asked.page != ["prefix-caches"]:
-        raise InputError("--only is for the page prefix-caches alone")
+        raise InputError("--only works with the page prefix-caches only")
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def named(name: str, options: Options | None = None) -> Workload:
     asked = options or Options()
     known = _WORKLOADS.get(_SHORT.get(name, name))
     if known is None:
-        raise WorkloadError(f"there is no workload {name!r}; known are {', '.join(names())}")
+        raise WorkloadError(f"unknown workload {name!r}: known workloads are {', '.join(names())}")
     _check(name, known, asked)
     workload = known.build(asked)
     if asked.sessions is not None:
@@ -158,7 +158,7 @@ _WORKLOADS = {
         for concurrency in kubeai_threads.CONCURRENCIES
     },
     "blog-2xL4": _Known(
-        "KubeAI's post: 80 users on two L4s, long questions, answers of 10 tokens",
+        "KubeAI's post: 80 users on two L4s, long questions, responses of 10 tokens",
         lambda asked: blog.blog_2xl4(asked.seed),
     ),
     "blog-8xH100": _Known(
@@ -180,22 +180,22 @@ _WORKLOADS = {
         frozenset({"pace"}),
     ),
     "one-prefix": _Known(
-        "made up: one system prompt for all, short questions that differ",
+        "adversary: one system prompt for all, different short questions",
         lambda asked: adversaries.one_prefix(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "all-distinct": _Known(
-        "made up: prompts that have nothing in common",
+        "adversary: prompts without common prefixes",
         lambda asked: adversaries.all_distinct(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "hot-prefix": _Known(
-        "made up: half of all requests begin alike, the others in 100 ways",
+        "adversary: half of all requests share a prefix, the others have 100 prefixes",
         lambda asked: adversaries.hot_prefix(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "heavy-tail": _Known(
-        "made up: conversations with a few very long messages",
+        "adversary: conversations with a few very long messages",
         lambda asked: adversaries.heavy_tail(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),

@@ -39,12 +39,12 @@ def access_log(path: Path, pace: float = 1.0, assumptions: Assumptions | None = 
     lines = read(path, partial(_recorded, assumptions or Assumptions()))
     asked = [request for request in lines if request is not None]
     if not asked:
-        raise WorkloadError(f"{path}: none of its requests was routed to an endpoint and answered")
+        raise WorkloadError(f"{path}: no request has both an endpoint and a successful response")
     _check_models(path, {request.model for request in asked})
     asked.sort(key=lambda request: request.time)
     if asked[-1].time - asked[0].time > _LONGEST_SECONDS:
         raise WorkloadError(
-            f"{path}: reaches over more than a year: are some of its times dates and some seconds?"
+            f"{path}: covers more than a year: write all times as dates, or all as seconds"
         )
     return Workload(
         name="access-log",
@@ -65,5 +65,5 @@ def _check_models(path: Path, models: set[str]) -> None:
     if len(models) > 1:
         raise WorkloadError(
             f"{path}: has requests for {len(models)} models ({', '.join(sorted(models))}); "
-            "a fleet serves one: keep the lines of one"
+            "a fleet serves one: keep the lines of one model"
         )

@@ -15,31 +15,31 @@ _MOST = 1_000_000
 
 def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add the arguments to a parser."""
-    group = parser.add_argument_group("what is asked")
+    group = parser.add_argument_group("the workload")
     add = group.add_argument
-    add("--workload", required=required, metavar="NAME", help="see below")
-    add("--trace", type=Path, metavar="FILE", help="for the workloads that replay a file")
+    add("--workload", required=required, metavar="NAME", help="one of the list below")
+    add("--trace", type=Path, metavar="FILE", help="file to replay, for mooncake and access-log")
     add(
         "--pace",
         type=positive(float),
         default=Options.pace,
         metavar="X",
-        help="requests come X times as fast (default: %(default)g)",
+        help="send requests X times as fast (default: %(default)g)",
     )
-    add("--concurrency", type=positive(int), metavar="N", help="sessions at a time")
+    add("--concurrency", type=positive(int), metavar="N", help="concurrent sessions")
     add("--sessions", type=positive(int), metavar="N", help="only the first N")
-    add("--seed", type=int, default=Options.seed, metavar="N", help="of all that is drawn")
+    add("--seed", type=int, default=Options.seed, metavar="N", help="seed of all random choices")
     add(
         "--agreement",
         type=float,
         default=Options.agreement,
         metavar="SHARE",
-        help="access-log: how far prompts of one prefix hash agree, 0 to 1 (default: %(default)g)",
+        help="access-log: agreement of prompts with one prefix hash, 0 to 1 (default: %(default)g)",
     )
     add(
         "--real-conversations",
         action="store_true",
-        help="kubeai-chat: as documented, each prompt once, not as coded",
+        help="kubeai-chat: as documented (each prompt once), not as coded",
     )
 
 
@@ -74,7 +74,9 @@ def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
             value = 0
         # NaN and infinity are not valid either.
         if not 0 < value <= (_MOST if kind is int else 1e9):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number above 0, or too large")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a number above 0, or it is too large"
+            )
         return value
 
     return parse

@@ -42,7 +42,7 @@ def read(path: Path, row: Callable[[int, dict[str, object]], Row]) -> list[Row]:
         more = [f"{path}: and {hidden} bad lines more"] if hidden > 0 else []
         raise WorkloadError("\n".join([*problems[:_SHOWN_PROBLEMS], *more]))
     if not rows:
-        raise WorkloadError(f"{path}: there is no request in it")
+        raise WorkloadError(f"{path}: the file has no requests")
     return rows
 
 
@@ -58,7 +58,7 @@ def _object(line: bytes) -> dict[str, object]:
         value = from_json(line)
     except ValueError as error:
         # The parser counts lines too, but it got only one.
-        raise ValueError(f"no JSON: {str(error).replace(' line 1', '')}") from None
+        raise ValueError(f"not JSON: {str(error).replace(' line 1', '')}") from None
     if not isinstance(value, dict):
         raise ValueError("must be a JSON object")
     return value

@@ -64,7 +64,7 @@ def fit(
     ceiling = total if most is None else most
     lowest, highest = int(weights.sum()) * least, int(weights.sum()) * ceiling
     if not lowest <= total <= highest:
-        raise ValueError(f"lengths that come to {lowest} to {highest} in all cannot make {total}")
+        raise ValueError(f"lengths with totals from {lowest} to {highest} cannot make {total}")
     fitted = _scaled(sizes, weights, total, least, ceiling)
     missing = _raise(fitted, weights, total - int(weights @ fitted), ceiling)
     _exchange(fitted, weights, missing, least, ceiling)

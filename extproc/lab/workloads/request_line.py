@@ -35,7 +35,7 @@ class RequestLine(BaseModel):
             raise ValueError("needs prompt or prefix_hashes, and not both")
         sizes = {"block_tokens", "prompt_tokens"} & self.model_fields_set
         if self.prefix_hashes is None and sizes:
-            raise ValueError(f"{' and '.join(sorted(sizes))} go with prefix_hashes only")
+            raise ValueError(f"{' and '.join(sorted(sizes))} need prefix_hashes")
         if self.prompt_tokens is not None and self.prefix_hashes is not None:
             whole = (len(self.prefix_hashes) - 1) * self.block_tokens
             if self.prompt_tokens <= whole:

@@ -1,4 +1,4 @@
-"""Results that nobody measured."""
+"""Made-up results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITH_ALL = {
 
 
 def made_up(*without: str) -> Results:
-    """A run of all ways but those."""
+    """Return a run of all setups except some."""
     ways = {name: one for name, one in WITH_ALL.items() if name not in without}
     loads = [("1 kB", 1), ("1 kB", 32), ("32 kB", 32), ("2 MB", 32)]
     memory = Memory(50.0, 90.0, 70.0)

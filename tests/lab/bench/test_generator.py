@@ -1,4 +1,4 @@
-"""The generator and the upstreams, without anything between them."""
+"""The generator and the upstreams, connected directly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from extproc.lab.bench.ways import Running, Way, start_upstreams
 from extproc.lab.stack.processes import Process
 
 
-async def test_every_connection_is_answered(tmp_path: Path) -> None:
+async def test_every_connection_gets_responses(tmp_path: Path) -> None:
     async with AsyncExitStack() as cleanup:
         _, upstreams = await start_upstreams(tmp_path, cleanup)
         port = int(upstreams[0].rpartition(":")[2])
@@ -23,7 +23,7 @@ async def test_every_connection_is_answered(tmp_path: Path) -> None:
         assert 0 < load.percentile_ms(50) <= load.percentile_ms(99)
 
 
-async def test_figures_longer_than_a_pipe_holds_arrive_whole(tmp_path: Path) -> None:
+async def test_figures_beyond_a_pipes_capacity_arrive_whole(tmp_path: Path) -> None:
     async with AsyncExitStack() as cleanup:
         _, upstreams = await start_upstreams(tmp_path, cleanup)
         load = await drive(int(upstreams[0].rpartition(":")[2]), 100, 16, 2.0)
@@ -31,7 +31,7 @@ async def test_figures_longer_than_a_pipe_holds_arrive_whole(tmp_path: Path) -> 
     assert not load.failed
 
 
-async def test_a_server_that_answers_something_else_fails(tmp_path: Path) -> None:
+async def test_unexpected_responses_count_as_failures(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
@@ -41,7 +41,7 @@ async def test_a_server_that_answers_something_else_fails(tmp_path: Path) -> Non
     assert (len(load.latencies), load.failed) == (1, 1)
 
 
-async def test_a_server_that_hangs_up_fails() -> None:
+async def test_closed_connections_count_as_failures() -> None:
     async with await asyncio.start_server(
         lambda reader, writer: writer.close(), "127.0.0.1", 0
     ) as server:

@@ -1,4 +1,4 @@
-"""The page that is made from a run."""
+"""The page of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extproc.lab.bench.targets import FAST
 from tests.lab.bench.results_made_up import figures, made_up
 
 
-def test_figures_are_the_same_after_a_file(tmp_path: Path) -> None:
+def test_a_file_preserves_the_figures(tmp_path: Path) -> None:
     results = made_up(FAST)
     results.write(tmp_path / "figures.json")
     again = read(tmp_path / "figures.json")
@@ -21,7 +21,7 @@ def test_figures_are_the_same_after_a_file(tmp_path: Path) -> None:
     assert page.text(again) == page.text(results)
 
 
-def test_the_page_is_written_beside_its_figures(tmp_path: Path) -> None:
+def test_the_page_is_written_next_to_its_figures(tmp_path: Path) -> None:
     made_up().write(tmp_path / page.FIGURES)
     page.write(tmp_path)
     written = (tmp_path / page.PAGE).read_text()
@@ -31,7 +31,7 @@ def test_the_page_is_written_beside_its_figures(tmp_path: Path) -> None:
     assert "not measured" not in written
 
 
-def test_of_rounds_the_medians_count_and_all_failures() -> None:
+def test_rounds_give_medians_and_the_sum_of_failures() -> None:
     rounds = [figures(1, 10, None), figures(3, 20, None), figures(2, 90, None)]
     found = medians(rounds)
     assert (found.per_second, found.proxy_us, found.sidecar_us) == (2, 20, None)

@@ -1,4 +1,4 @@
-"""What is held against the targets."""
+"""Verdicts on the targets."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def measured(*without: str) -> list[list[str]]:
     return [list(row) for row in grid(made_up(*without)).rows]
 
 
-def test_figures_are_those_of_the_rows() -> None:
+def test_figures_come_from_the_rows() -> None:
     assert [row[1] for row in measured()] == [
         *("60.0", "0.10", "0.75", "0.80", "0.40", "1.00", "0.00", "90.0", "20.0", "101"),
     ]
 
 
-def test_a_figure_on_the_bound_is_good_enough() -> None:
+def test_a_figure_at_the_limit_meets_the_target() -> None:
     assert [row[3] for row in measured()] == ["yes"] * 9 + ["**no**"]
 
 
-def test_what_was_not_measured_is_not_there() -> None:
+def test_missing_figures_are_not_measured() -> None:
     assert [row[1] for row in measured(FAST)][:8] == ["not measured"] * 8
     assert [row[1] for row in measured(SGLANG)].count("not measured") == 1
 
 
-def test_fewer_streams_at_once_do_not_count() -> None:
+def test_fewer_concurrent_streams_do_not_count() -> None:
     results = made_up()
     held = [replace(one, at_once=7_999) for one in results.held]
     (target,) = (one for one in TARGETS if "8,000 streams" in one.what)
@@ -39,5 +39,5 @@ def test_fewer_streams_at_once_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("value", "at_most", "holds"), [(2, True, False), (2, False, True)])
-def test_a_bound_is_from_above_or_below(value: float, at_most: bool, holds: bool) -> None:
+def test_a_limit_is_a_maximum_or_a_minimum(value: float, at_most: bool, holds: bool) -> None:
     assert Target("", 1, lambda results: None, at_most).holds(value) is holds

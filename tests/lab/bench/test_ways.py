@@ -1,4 +1,4 @@
-"""What is compared does what it is compared for."""
+"""The compared setups: each routes as its name says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(name: str) -> Way:
 
 
 async def served(name: str, directory: Path, size: int) -> dict[int, set[str]]:
-    """The upstreams that requests with each prefix got, one request after another."""
+    """Return the upstreams that served requests with each prefix, one request after another."""
     async with AsyncExitStack() as cleanup:
         _, upstreams = await start_upstreams(directory, cleanup)
         running = await named(name).start(upstreams, directory, cleanup)
@@ -61,13 +61,13 @@ async def test_a_prefix_stays_on_its_upstream(name: str, size: int, tmp_path: Pa
     assert len(set.union(*found.values())) > 2
 
 
-async def test_envoy_alone_goes_round(tmp_path: Path) -> None:
+async def test_envoy_alone_uses_round_robin(tmp_path: Path) -> None:
     found = await served(ALONE, tmp_path, 1_000)
     assert len(set.union(*found.values())) == 8
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
-async def test_another_router_answers(name: str, tmp_path: Path) -> None:
+async def test_another_router_responds(name: str, tmp_path: Path) -> None:
     if name not in peers.installed():
         pytest.skip(f"{name} is not installed: make .routers/.installed")
     async with AsyncExitStack() as cleanup:
@@ -80,5 +80,5 @@ async def test_another_router_answers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), peers.PEERS.items())
-def test_the_versions_in_the_tables_are_those_installed(name: str, version: str) -> None:
+def test_the_tables_name_the_installed_versions(name: str, version: str) -> None:
     assert f"{name}=={version}" in (peers.ENVIRONMENT.parent / "Makefile").read_text()

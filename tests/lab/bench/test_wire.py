@@ -1,4 +1,4 @@
-"""The little HTTP that the benchmark speaks."""
+"""The benchmark's subset of HTTP."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ EMPTY_CHUNKS = HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize("message", [WITH_LENGTH, IN_CHUNKS, WITHOUT_BODY, EMPTY_CHUNKS])
-class TestAReader:
-    def test_finds_the_end_of_what_comes_at_once(self, message: bytes) -> None:
+class TestReader:
+    def test_finds_the_end_of_a_whole_message(self, message: bytes) -> None:
         reader = Reader()
         assert reader.feed(message)
         assert message.startswith(reader.head)
 
-    def test_finds_it_wherever_the_bytes_are_cut(self, message: bytes) -> None:
+    def test_finds_the_end_at_any_split_of_the_bytes(self, message: bytes) -> None:
         for cut in range(1, len(message)):
             reader = Reader()
             assert not reader.feed(message[:cut]), cut
             assert reader.feed(message[cut:]), cut
 
-    def test_finds_it_byte_by_byte_and_then_that_of_the_next(self, message: bytes) -> None:
+    def test_finds_ends_byte_by_byte(self, message: bytes) -> None:
         reader = Reader()
         for _ in range(2):
             ends = [reader.feed(message[i : i + 1]) for i in range(len(message))]
@@ -36,7 +36,7 @@ class TestAReader:
 
 
 @pytest.mark.parametrize("size", [1_000, 32_000, 2_000_000])
-def test_a_body_has_its_size_and_its_key_in_front(size: int) -> None:
+def test_a_body_has_its_size_and_starts_with_its_key(size: int) -> None:
     content = body(size, 7)
     assert len(content) == size
     asked = json.loads(content)
@@ -44,7 +44,7 @@ def test_a_body_has_its_size_and_its_key_in_front(size: int) -> None:
     assert asked["messages"][0]["content"].startswith("user 007 asks")
 
 
-def test_a_request_says_how_long_its_body_is() -> None:
+def test_a_request_has_a_content_length() -> None:
     reader = Reader()
     asked = request(body(1_000, 1))
     assert not reader.feed(asked[:-1])

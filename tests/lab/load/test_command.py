@@ -153,7 +153,7 @@ def test_interrupt_before_the_run(
     [
         (["--url", "nonsense", "--workload", "saas"], "'nonsense' is not a URL"),
         (["--url", "http://127.0.0.1:{free}", "--workload", "saas"], "cannot connect to http"),
-        (["--url", "http://127.0.0.1:1", "--workload", "nope"], "there is no workload 'nope'"),
+        (["--url", "http://127.0.0.1:1", "--workload", "nope"], "unknown workload 'nope'"),
         (["--url", "http://h", "--workload", "saas", "-H", "a: \x07"], "header 'a'"),
         (["--url", "http://h", "--workload", "saas", "--json", "/no/dir/x"], "no such directory"),
     ],

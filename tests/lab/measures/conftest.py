@@ -1,4 +1,4 @@
-"""Runs made by hand."""
+"""Runs with chosen figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MakeRun = Callable[..., Run]
 
 @pytest.fixture
 def make_run() -> MakeRun:
-    """Four requests, the last of which failed, in ten seconds; anything can be replaced.
+    """Return four requests in ten seconds, of which the last failed; any field can be replaced.
 
-    The first waited for nothing, the second a second for the client and answers with one token.
+    The first did not wait. The second waited a second for the client and has one token.
     """
 
     def make(**other: Any) -> Run:
@@ -48,6 +48,6 @@ def make_run() -> MakeRun:
 
 @pytest.fixture
 def failed_run(make_run: MakeRun) -> Run:
-    """No request got an answer, and there was no time either."""
+    """Return a run without responses and without a duration."""
     nothing = [NEVER] * 4
     return make_run(first=nothing, last=nothing, gaps=[], endpoint=[-1] * 4, seconds=0.0)

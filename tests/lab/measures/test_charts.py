@@ -1,4 +1,4 @@
-"""Charts: PNG files of a sensible size, the same every time."""
+"""Charts: PNG files of a sensible size, always with the same bytes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,12 @@ def check(path: Path) -> None:
     assert 5_000 < path.stat().st_size <= 60_000
 
 
-def test_compares_runs(runs: list[Run], tmp_path: Path) -> None:
+def test_compare_draws_runs(runs: list[Run], tmp_path: Path) -> None:
     compare(runs, tmp_path / "a.png")
     check(tmp_path / "a.png")
 
 
-def test_compares_whatever_is_left_of_runs(
-    make_run: MakeRun, failed_run: Run, tmp_path: Path
-) -> None:
+def test_draws_incomplete_runs(make_run: MakeRun, failed_run: Run, tmp_path: Path) -> None:
     nobody_knows = make_run(cached_tokens=[-1] * 4)
     at_once = make_run(first=[0.0, 1.0, 1.0, np.nan], cached_tokens=[-1] * 4)
     compare([failed_run, nobody_knows, at_once], tmp_path / "a.png")
@@ -79,8 +77,8 @@ def test_the_same_figures_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_nothing_global_is_touched() -> None:
-    """Neither pyplot is loaded, which picks a backend, nor does anybody else load matplotlib."""
+def test_global_state_does_not_change() -> None:
+    """Pyplot, which picks a backend, is not loaded, and no other module loads matplotlib."""
     code = (
         "import sys\n"
         "import extproc.lab.measures.comparison, extproc.lab.measures.published\n"

@@ -1,4 +1,4 @@
-"""Strategies side by side, for people and for programs."""
+"""Comparisons of strategies, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(shown: Table) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_ratios_are_to_the_first_row(make_run: MakeRun) -> None:
+def test_ratios_compare_with_the_first_row(make_run: MakeRun) -> None:
     slow = summarize(make_run(strategy="Random", seconds=20.0, sent=[-1.0, 0.0, 0.0, 0.0]))
     fast = summarize(make_run())
     text = lines(table([slow, fast]))
@@ -36,7 +36,7 @@ def test_ratios_are_to_the_first_row(make_run: MakeRun) -> None:
                            "2.00", "0.368"]  # fmt: skip
 
 
-def test_fits_100_columns_whatever_the_figures(make_run: MakeRun) -> None:
+def test_fits_100_columns_with_any_figures(make_run: MakeRun) -> None:
     late = np.array([900.0, 950.0, 999.0, np.nan])
     many = summarize(
         make_run(strategy="QueueKVCache", first=late, last=late, output_tokens=[10**6] * 4)
@@ -46,11 +46,11 @@ def test_fits_100_columns_whatever_the_figures(make_run: MakeRun) -> None:
     assert max(len(line.rstrip()) for line in text) <= 100
 
 
-def test_tells_of_failures_and_shows_what_is_not_known(make_run: MakeRun, failed_run: Run) -> None:
+def test_counts_failures_and_marks_unknown_figures(make_run: MakeRun, failed_run: Run) -> None:
     text = lines(table([summarize(failed_run), summarize(make_run())]))
     assert "failed requests: PrefixHash 4, PrefixHash 1" in "\n".join(text)
     row = next(line.split() for line in text if line.strip().startswith("PrefixHash"))
-    # Cached tokens are known of two requests, answered or not.
+    # The cached tokens of two requests are known, answered or not.
     assert row == ["PrefixHash", "-", "-", "-", "-", "-", "-", "50%", "-", "-", "-"]
 
 

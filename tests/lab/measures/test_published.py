@@ -1,4 +1,4 @@
-"""The published tables: they load, and the claims that were made of them follow from them."""
+"""The published tables: they load, and the claims based on them follow from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text(table: Table | None) -> str:
     return console.file.getvalue()
 
 
-def test_all_tables_are_there() -> None:
+def test_all_tables_load() -> None:
     rows = {table.workload: len(table.rows) for table in tables()}
     assert rows == {
         **{f"kubeai-chat-{load}": 3 for load in (800, 1600, 3200, 8000)},
@@ -60,7 +60,7 @@ def test_all_tables_are_there() -> None:
     }
 
 
-def test_rows_are_unambiguous_and_tables_say_whether_they_were_fitted_to() -> None:
+def test_rows_are_unambiguous_and_tables_are_marked_as_fitted_or_not() -> None:
     for table in tables():
         keys = [(row.strategy, row.second_run) for row in table.rows]
         assert len(set(keys)) == len(keys)
@@ -73,7 +73,7 @@ def test_rows_are_unambiguous_and_tables_say_whether_they_were_fitted_to() -> No
     [("mean_ttft_ms", 164), ("mean_itl_ms", 1.43)],
 )
 def test_8000_requests_least_load_takes_longer_by(metric: str, improvement: float) -> None:
-    # "164x" and "143 %" are how much more it takes, not how many times as much.
+    # "164x" and "143 %" are increases, not ratios.
     times = ratio("kubeai-chat-8000", metric, "LeastLoad", "PrefixHash")
     assert times - 1 == pytest.approx(improvement, rel=5e-3)
 
@@ -90,7 +90,7 @@ def test_1200_threads_95_percent_less_ttft_and_127_percent_more_throughput() -> 
     assert round(100 * (throughput - 1)) == 127
 
 
-def test_1200_threads_done_again_show_the_noise() -> None:
+def test_1200_threads_repeated_show_the_noise() -> None:
     for strategy, less in (("PrefixHash", 0.33), ("LeastLoad", 0.20), ("Random", -0.47)):
         first = value("kubeai-threads-1200", strategy, "mean_ttft_ms")
         again = value("kubeai-threads-1200", strategy, "mean_ttft_ms", second_run=True)
@@ -109,7 +109,7 @@ def test_eight_h100_12_percent_is_what_least_load_takes_more() -> None:
 
 
 def test_throughputs_are_tokens_over_seconds() -> None:
-    """A figure typed in wrongly would not fit the others of its row."""
+    """A wrongly copied figure would not fit the others of its row."""
     checked = 0
     for row in (row for table in tables() for row in table.rows):
         given, made = row.value("total_input_tokens"), row.value("total_output_tokens")
@@ -129,7 +129,7 @@ def test_throughputs_are_tokens_over_seconds() -> None:
     assert checked == 12 * 3 + 12 * 2 + 5 * 4
 
 
-def test_what_the_lora_tables_say() -> None:
+def test_claims_of_the_lora_tables() -> None:
     best = {
         workload: min(
             (table.rows if (table := table_of(workload)) else ()),
@@ -144,7 +144,7 @@ def test_what_the_lora_tables_say() -> None:
     assert row.value("mean_ttft_ms") == pytest.approx(584)
 
 
-def test_nothing_published() -> None:
+def test_unpublished_workloads_have_no_row() -> None:
     assert row_of("kubeai-chat-800", "LowLatency") is None
     assert row_of("kubeai-chat-800", "PrefixHash", second_run=True) is None
     assert row_of("nowhere", "PrefixHash") is None
@@ -160,7 +160,9 @@ def test_nothing_published() -> None:
         ({"mean_ttft_ms": []}, "at least 1 item"),
     ],
 )
-def test_refuses_what_would_not_be_noticed(metrics: dict[str, object], complaint: str) -> None:
+def test_refuses_misspelled_metrics_and_strategies(
+    metrics: dict[str, object], complaint: str
+) -> None:
     with pytest.raises(ValidationError, match=complaint):
         PublishedRow.model_validate({"strategy": "Random", "label": "x", "metrics": metrics})
 
@@ -171,7 +173,7 @@ def test_refuses_unknown_keys() -> None:
         PublishedTable.model_validate(document)
 
 
-def test_beside_pairs_by_name(make_run: MakeRun) -> None:
+def test_comparison_pairs_by_name(make_run: MakeRun) -> None:
     summary = summarize(make_run(workload="kubeai-chat-800"))
     lines = text(beside(replace(summary, mean_ttft_ms=560.40))).splitlines()
     ttft = next(line for line in lines if "Mean TTFT" in line)
@@ -182,7 +184,7 @@ def test_beside_pairs_by_name(make_run: MakeRun) -> None:
     assert caption.endswith("800 concurrent requests; used to fit the replica's model")
 
 
-def test_beside_shows_several_runs_and_what_only_one_side_knows(make_run: MakeRun) -> None:
+def test_comparison_shows_several_runs_and_missing_figures(make_run: MakeRun) -> None:
     summary = summarize(
         make_run(workload="lora-10", strategy="LeastRequest", notes={"mean_queue_ms": 1095})
     )
@@ -195,13 +197,13 @@ def test_beside_shows_several_runs_and_what_only_one_side_knows(make_run: MakeRu
     assert " used to fit" in " ".join(shown.split())
 
 
-def test_beside_shows_a_second_run(make_run: MakeRun) -> None:
+def test_comparison_shows_a_second_run(make_run: MakeRun) -> None:
     shown = text(beside(summarize(make_run(workload="kubeai-threads-1200", strategy="Random"))))
     assert "not used to fit" in " ".join(shown.split())
     assert "second run" in shown
     assert "31,625       36,866" in shown
 
 
-def test_beside_nothing(make_run: MakeRun) -> None:
+def test_no_comparison_without_a_publication(make_run: MakeRun) -> None:
     assert beside(summarize(make_run())) is None
     assert beside(summarize(make_run(workload="lora-4", strategy="PrefixHash"))) is None

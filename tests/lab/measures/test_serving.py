@@ -1,4 +1,4 @@
-"""The definitions, on runs whose figures one can work out by hand; and the printed block."""
+"""The definitions, on runs that can be calculated by hand, and the printed block."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ PUBLISHED_BLOCK = [
         ("mean_wanted_ttft_ms", 2750 / 3),
         # 1 s over 10 tokens and 2 s over 4; the request of one token has none.
         ("mean_tpot_ms", 300),
-        # All 14 gaps, so the longer answer weighs more.
+        # All 14 gaps, so the longer response weighs more.
         ("mean_itl_ms", 3000 / 14),
         ("median_itl_ms", 100),
         ("p99_itl_ms", 500),
         ("mean_e2el_ms", (1500 + 1000 + 2250) / 3),
         ("mean_time_per_token_ms", (1500 / 11 + 1000 / 1 + 2250 / 5) / 3),
         ("mean_token_rate", (11 / 1.5 + 1 / 1 + 5 / 2.25) / 3),
-        # Only the requests of which it is known.
+        # Only the requests with known cached tokens.
         ("hit_rate", 200 / 400),
         ("load_spread", 2 / 1.5),
         ("client_busy", 0.25),
@@ -82,21 +82,21 @@ def test_definitions(make_run: MakeRun, metric: str, value: float) -> None:
     assert summarize(make_run(client_busy=0.25)).metric(metric) == pytest.approx(value)
 
 
-def test_what_nobody_said_is_none(make_run: MakeRun) -> None:
+def test_unknown_figures_are_none(make_run: MakeRun) -> None:
     summary = summarize(make_run(cached_tokens=[-1] * 4, endpoint=[-1] * 4))
     assert summary.hit_rate is None
     assert summary.load_spread is None
 
 
-def test_nothing_cached_is_no_hit_but_known(make_run: MakeRun) -> None:
+def test_no_cached_tokens_is_a_hit_rate_of_zero(make_run: MakeRun) -> None:
     assert summarize(make_run(cached_tokens=[0, 0, 0, -1])).hit_rate == 0
 
 
-def test_endpoints_that_got_nothing_count_if_the_run_tells_of_them(make_run: MakeRun) -> None:
+def test_endpoints_without_requests_count_if_the_run_notes_them(make_run: MakeRun) -> None:
     assert summarize(make_run(notes={"endpoints": 3})).load_spread == pytest.approx(2)
 
 
-def test_when_all_fail_the_script_prints_zeroes_and_so_does_the_block(failed_run: Run) -> None:
+def test_the_block_has_zeroes_if_all_requests_fail(failed_run: Run) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         summary = summarize(failed_run)
@@ -119,14 +119,14 @@ def test_one_request_of_one_token(make_run: MakeRun) -> None:
     assert summary.load_spread == 1
 
 
-def test_answers_without_tokens_or_time_have_no_rate(make_run: MakeRun) -> None:
+def test_responses_without_tokens_or_time_have_no_rate(make_run: MakeRun) -> None:
     now = [0.0, 1.0, 1.0, 2.0]
     summary = summarize(make_run(first=now, last=now, output_tokens=[0] * 4))
     assert math.isnan(summary.mean_token_rate)
     assert math.isnan(summary.mean_time_per_token_ms)
 
 
-def test_a_metric_may_be_in_the_notes(make_run: MakeRun) -> None:
+def test_a_metric_can_be_in_the_notes(make_run: MakeRun) -> None:
     summary = summarize(make_run(notes={"preemptions": 7, "engine": "v1", "hit_rate": 0.9}))
     assert summary.metric("preemptions") == 7
     assert summary.metric("hit_rate") == 0.5  # ours goes first
@@ -135,7 +135,7 @@ def test_a_metric_may_be_in_the_notes(make_run: MakeRun) -> None:
     assert summary.metric("no_such") is None
 
 
-def test_the_block_is_the_scripts(make_run: MakeRun) -> None:
+def test_the_block_matches_the_script(make_run: MakeRun) -> None:
     row = row_of("kubeai-chat-800", "PrefixHash")
     assert row is not None
     integers = {one.name for one in fields(Summary) if one.type == "int"}
@@ -146,7 +146,7 @@ def test_the_block_is_the_scripts(make_run: MakeRun) -> None:
     assert block(summary) == "\n".join(PUBLISHED_BLOCK)
 
 
-def test_what_the_script_leaves_out_follows_in_its_manner(make_run: MakeRun) -> None:
+def test_other_figures_follow_in_the_scripts_format(make_run: MakeRun) -> None:
     notes = {"preemptions": 7, "engine": "v1"}
     summary = summarize(make_run(notes=notes, endpoint=[-1] * 4, client_busy=0.5))
     lines = more(summary).splitlines()

@@ -25,7 +25,7 @@ def test_the_committed_page_matches_the_code() -> None:
 
 
 class Example(BaseModel):
-    """For the tests below."""
+    """Model for the tests below."""
 
     documented: int = 1
     """What it means,

@@ -8,7 +8,7 @@ KILLED = Outcome("killed", "nothing", "3 kills", "0 failed", "held", 12.3)
 FROZEN = Outcome("frozen", "nothing", "a | b", "2\nfailed", "not held", 4)
 
 
-def test_an_outcome_takes_the_place_of_what_was_known_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_new_outcome_replaces_only_the_old_one_of_its_fault(tmp_path: Path) -> None:
     update(tmp_path, [KILLED, FROZEN])
     again = Outcome("killed", "nothing", "12 kills", "0 failed", "held", 60)
     update(tmp_path, [again])
@@ -18,7 +18,7 @@ def test_an_outcome_takes_the_place_of_what_was_known_and_the_others_stay(tmp_pa
     assert "3 kills" not in board.text()
 
 
-def test_what_did_not_hold_stands_out_and_no_text_ends_a_cell() -> None:
+def test_missed_promises_are_bold_and_pipes_are_escaped() -> None:
     text = Scoreboard([KILLED, FROZEN]).text()
     assert "| `killed` | nothing | 3 kills | 0 failed | held | 12 |" in text
     assert "| `frozen` | nothing | a \\| b | 2 failed | **not held** | 4 |" in text

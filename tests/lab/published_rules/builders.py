@@ -12,5 +12,5 @@ AnyRule = TypeVar("AnyRule", bound=Rule)
 
 
 def made(kind: type[AnyRule], **other: Any) -> AnyRule:
-    """A rule that knows of nothing yet."""
+    """Return a rule that has not recorded any prompts."""
     return kind(Signals(lambda: 0.0), Random(0), **other)

@@ -1,4 +1,4 @@
-"""What the published rules have in common: what they see, remember and order by."""
+"""The base of the published rules: inputs, records and order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUERY = Query(prompt=Prompt(list(range(10)), 2_600))  # 650 tokens, of which 640
 
 
 class Recording(Rule):
-    """Whose costs are given, and who notes what it sees."""
+    """Rule with given costs that records what it sees."""
 
     given: Sequence[Cost] = ((0.0,),) * 3
 
@@ -49,7 +49,7 @@ def ranked(rule: Rule, query: Query = QUERY, **loads: int) -> Iterator[Candidate
     return rule.rank(query, SNAPSHOT, {f"10.0.0.{n[1:]}:80": load for n, load in loads.items()})
 
 
-def test_it_sees_requests_backlog_match_and_tree_of_each_endpoint(
+def test_a_rule_sees_requests_backlog_match_and_tree_of_each_endpoint(
     rule: Recording, signals: Signals
 ) -> None:
     signals.prefixes.sent(A, range(4))
@@ -64,23 +64,21 @@ def test_it_sees_requests_backlog_match_and_tree_of_each_endpoint(
     ]
 
 
-def test_the_order_is_that_of_the_costs_and_each_comes_once(rule: Recording) -> None:
+def test_candidates_are_sorted_by_cost_and_listed_once(rule: Recording) -> None:
     rule.given = ((3.0, 0.0), (1.0, 9.0), (1.0, 2.0))
     found = list(ranked(rule))
     assert [one.endpoint.address for one in found] == [C, B, A]
     assert [one.hops for one in found] == [0, 1, 2]
 
 
-def test_chance_decides_between_equals(rule: Recording) -> None:
+def test_ties_are_broken_at_random(rule: Recording) -> None:
     rule.given = ((1.0,), (2.0,), (1.0,))
     chosen = Counter(next(ranked(rule)).endpoint.address for _ in range(60))
     assert set(chosen) == {A, C}
     assert min(chosen.values()) > 15
 
 
-def test_candidates_say_what_is_cached_so_that_the_router_can_book_the_rest(
-    rule: Recording, signals: Signals
-) -> None:
+def test_candidates_predict_the_cached_tokens(rule: Recording, signals: Signals) -> None:
     signals.prefixes.sent(B, range(5))
     found = {one.endpoint.address: one for one in ranked(rule)}
     assert found[B].prediction == (650, 5 * 64)
@@ -88,7 +86,7 @@ def test_candidates_say_what_is_cached_so_that_the_router_can_book_the_rest(
     assert (found[B].reason, found[A].reason) == (Reason.CACHED, Reason.LEAST_LOAD)
 
 
-def test_what_was_sent_is_remembered(signals: Signals) -> None:
+def test_sent_prompts_are_recorded(signals: Signals) -> None:
     rule = LMetric(signals, Random(0))
     first = next(ranked(rule)).endpoint
     rule.record_choice(QUERY, first)
@@ -96,13 +94,13 @@ def test_what_was_sent_is_remembered(signals: Signals) -> None:
     assert set(again) == {first}
 
 
-def test_only_endpoints_that_have_the_adapter_are_ranked(rule: Recording) -> None:
+def test_only_endpoints_with_the_adapter_are_ranked(rule: Recording) -> None:
     found = ranked(rule, QUERY._replace(adapter="sql"))
     assert {one.endpoint.address for one in found} == {B, C}
     assert list(ranked(rule, QUERY._replace(adapter="other"))) == []
 
 
-def test_a_request_without_a_prompt_is_ranked_too(rule: Recording) -> None:
+def test_requests_without_a_prompt_are_ranked(rule: Recording) -> None:
     query = Query()
     found = list(ranked(rule, query))
     rule.record_choice(query, found[0].endpoint)

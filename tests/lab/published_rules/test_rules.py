@@ -1,4 +1,4 @@
-"""What each published rule decides, at its own thresholds."""
+"""Decisions of each published rule at its own thresholds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seen(requests: int = 0, backlog: float = 0.0, cached: float = 0.0, tree: int
 
 
 def best(rule: Rule, *endpoints: Seen) -> set[int]:
-    """The places among which chance decides."""
+    """Return the positions among which the choice is random."""
     costs = rule.costs(PROMPT, endpoints)
     return {place for place, cost in enumerate(costs) if cost == min(costs)}
 
@@ -36,40 +36,40 @@ class TestCacheAware:
     def test_a_match_above_three_tenths_counts(self) -> None:
         assert best(self.RULE, seen(cached=301, tree=9), seen(tree=1)) == {0}
 
-    def test_one_below_does_not_and_the_smallest_tree_has_it(self) -> None:
+    def test_a_match_below_goes_to_the_smallest_tree(self) -> None:
         assert best(self.RULE, seen(cached=300, tree=9), seen(tree=1)) == {1}
 
-    def test_the_longest_match_counts_however_loaded_it_is(self) -> None:
+    def test_the_longest_match_wins_despite_its_load(self) -> None:
         assert best(self.RULE, seen(64, cached=900), seen(0, cached=899)) == {0}
 
-    def test_out_of_balance_the_least_loaded_has_it(self) -> None:
+    def test_if_unbalanced_the_least_loaded_wins(self) -> None:
         assert best(self.RULE, seen(65, cached=900), seen(0)) == {1}
 
-    def test_out_of_balance_is_also_a_matter_of_proportion(self) -> None:
+    def test_imbalance_needs_a_large_ratio_too(self) -> None:
         assert best(self.RULE, seen(195, cached=900), seen(130)) == {0}
         assert best(self.RULE, seen(196, cached=900), seen(130)) == {1}
 
-    def test_equal_trees_are_alike(self) -> None:
+    def test_equal_trees_tie(self) -> None:
         assert best(self.RULE, seen(5, tree=7), seen(tree=7), seen(tree=8)) == {0, 1}
 
 
 class TestAIBrix:
     RULE = made(AIBrix)
 
-    def test_the_longest_match_has_it(self) -> None:
+    def test_the_longest_match_wins(self) -> None:
         assert best(self.RULE, seen(3, cached=10), seen(3, cached=20), seen(3)) == {1}
 
-    def test_of_equal_matches_the_one_with_fewer_requests(self) -> None:
+    def test_fewer_requests_break_a_tie_of_matches(self) -> None:
         assert best(self.RULE, seen(3, cached=20), seen(2, cached=20), seen(2)) == {1}
 
-    def test_a_match_does_not_count_more_than_a_deviation_above_the_mean(self) -> None:
+    def test_a_match_does_not_count_above_mean_plus_deviation(self) -> None:
         # 0, 0, 0, 8: the mean is 2, the deviation 3.5.
         assert best(self.RULE, seen(8, cached=900), seen(), seen(), seen(cached=1)) == {3}
 
-    def test_without_a_match_the_fewest_requests(self) -> None:
+    def test_without_a_match_the_fewest_requests_win(self) -> None:
         assert best(self.RULE, seen(2), seen(1), seen(1)) == {1, 2}
 
-    def test_more_than_eight_requests_apart_is_out_of_balance(self) -> None:
+    def test_a_difference_of_more_than_eight_requests_is_an_imbalance(self) -> None:
         even = [seen(9, cached=900), *[seen(9)] * 4]
         assert best(self.RULE, *even, seen(1)) == {0}
         assert best(self.RULE, *even, seen(0)) == {5}
@@ -78,35 +78,35 @@ class TestAIBrix:
 class TestLMetric:
     RULE = made(LMetric)
 
-    def test_is_the_product_of_tokens_to_compute_and_requests(self) -> None:
+    def test_cost_is_the_product_of_tokens_and_requests(self) -> None:
         # 2 x (500 + 100), 3 x 400, 1 x 1,201.
         assert best(self.RULE, seen(1, 500, 900), seen(2, 0, 600), seen(0, 201, 0)) == {0, 1}
 
-    def test_a_prompt_that_is_all_cached_costs_nothing(self) -> None:
+    def test_a_fully_cached_prompt_costs_nothing(self) -> None:
         assert best(self.RULE, seen(50, cached=1_010), seen(0, cached=999)) == {0}
 
 
 class TestSticky:
     RULE = made(Sticky, peak=100.0)
 
-    def test_keeps_to_what_is_warm(self) -> None:
+    def test_stays_with_a_warm_endpoint(self) -> None:
         assert best(self.RULE, seen(backlog=1_800, cached=800), seen()) == {0}
 
-    def test_four_fifths_are_warm(self) -> None:
+    def test_four_fifths_of_a_prompt_are_warm(self) -> None:
         assert best(self.RULE, seen(backlog=900, cached=799), seen()) == {1}
 
-    def test_until_it_has_18_seconds_more_to_compute(self) -> None:
+    def test_leaves_an_endpoint_with_18_seconds_more_to_compute(self) -> None:
         assert best(self.RULE, seen(backlog=1_801, cached=800), seen()) == {1}
 
-    def test_the_best_of_each_kind_are_compared(self) -> None:
+    def test_compares_the_best_warm_and_the_best_cold_endpoint(self) -> None:
         warm = (seen(backlog=9_000, cached=900), seen(backlog=2_000, cached=850))
         assert best(self.RULE, *warm, seen(backlog=200)) == {1}
 
-    def test_of_those_that_are_left_the_least_work_counts(self) -> None:
+    def test_chooses_the_least_work_among_the_eligible(self) -> None:
         assert best(self.RULE, seen(backlog=100, cached=850), seen(cached=800)) == {1}
         assert best(self.RULE, seen(backlog=300), seen(cached=600), seen(cached=500)) == {1}
 
-    def test_where_all_are_warm_so_it_is(self) -> None:
+    def test_chooses_the_least_work_if_all_are_warm(self) -> None:
         assert best(self.RULE, seen(backlog=50, cached=900), seen(cached=900)) == {1}
 
 
@@ -115,14 +115,16 @@ def build(name: str) -> Strategy:
     return published_rules.build(name, LoadBalancingSpec(), rng=Random(0), signals=signals)
 
 
-class TestByName:
+class TestBuild:
     @pytest.mark.parametrize("name", published_rules.names())
-    def test_each_is_of_its_name_and_reads_prompts_and_signals(self, name: str) -> None:
+    def test_returns_the_named_rule(self, name: str) -> None:
         rule = build(name)
         assert type(rule).__name__ == name
         assert rule.reads_prompts
         assert rule.reads_signals
 
-    def test_another_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"no rule 'Best'; there are CacheAware, AIBrix, LM"):
+    def test_refuses_unknown_names(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"unknown rule 'Best': known rules are CacheAware, AIBrix, LM"
+        ):
             build("Best")

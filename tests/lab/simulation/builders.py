@@ -1,4 +1,4 @@
-"""Small fleets, engines and workloads with figures that one can work out by hand."""
+"""Small fleets, engines and workloads with figures that can be calculated by hand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK = 16
 
 
 def engine(**other: Any) -> Profile:
-    """A second for each step, an eighth more for each request that it admits, and nothing else.
+    """Return an engine with a second for each step and an eighth more for each admitted request.
 
-    Such seconds add up exactly; but for a prompt, which takes next to nothing.
+    Such seconds add up exactly, except for prompts, which take almost nothing.
     """
     plain = Profile(
         name="by hand",
@@ -32,7 +32,7 @@ def engine(**other: Any) -> Profile:
 
 
 def fast(**other: Any) -> Profile:
-    """The replica of the published tables, with changes."""
+    """Return the engine of the published tables, with changes."""
     return replace(L4_LLAMA_3_1_8B_FP8, **other)
 
 
@@ -44,7 +44,7 @@ def turn(
     think: float = 0.0,
     opening: Sequence[Segment] = (),
 ) -> Turn:
-    """A request with a prompt of its own, after what it may share with others."""
+    """Return a request with its own prompt, after an optional shared part."""
     own = Segment(name, prompt)
     answer = Segment(f"{name}/answer", output, "assistant")
     return Turn((*opening, own), answer, adapter, think)
@@ -55,7 +55,7 @@ def session(*turns: Turn, start: float = 0.0) -> Session:
 
 
 def talk(name: str, messages: Sequence[int], answers: Sequence[int]) -> Session:
-    """A conversation: each turn begins with all that was said before."""
+    """Return a conversation: each turn begins with all earlier messages."""
     return Session(conversation(name, (), messages, answers))
 
 
@@ -64,14 +64,14 @@ def workload(*sessions: Session, **other: Any) -> Workload:
 
 
 def balancing(strategy: str, **other: Any) -> LoadBalancingSpec:
-    """As the models document has it."""
+    """Return a loadBalancing block of the models document."""
     return LoadBalancingSpec.model_validate({"strategy": strategy, **other})
 
 
 def scenario(
     asked: Workload, profile: Profile | None = None, strategy: str = "LeastLoad", **other: Any
 ) -> Scenario:
-    """One engine and one sidecar, if nothing else is said."""
+    """Return a scenario, by default with one engine and one sidecar."""
     routing = other.pop("routing", Routing(balancing(strategy), asked.adapters))
     values = {"replicas": 1, **other}
     return Scenario(asked, engine() if profile is None else profile, routing, **values)

@@ -1,6 +1,6 @@
-"""PrefixCache on what is bad for rules that follow prefixes, beside LeastLoad, which does not.
+"""PrefixCache on workloads that are bad for rules that follow prefixes, compared with LeastLoad.
 
-Shortened: the whole of it stands in docs/prefix-caches.md.
+These are short versions of the runs in docs/prefix-caches.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Outcome(NamedTuple):
 
     @property
     def requests(self) -> list[int]:
-        """Of each endpoint."""
+        """Return the requests of each endpoint."""
         count: int = self.run.notes["endpoints"]
         return [int(n) for n in np.bincount(self.run.endpoint, minlength=count)]
 
 
 Both = tuple[Outcome, Outcome]
-"""PrefixCache, and LeastLoad."""
+"""Outcomes of PrefixCache and of LeastLoad."""
 
 
 def both(workload: str, sessions: int, pace: float = 1.0, **fleet: Any) -> Both:
@@ -68,28 +68,28 @@ def one_dies() -> Both:
     return both("heavy-tail", 180, pace=0.8, events=events)
 
 
-class TestOnePrefixForAll:
-    def test_costs_nothing_against_least_load(self, one_prefix: Both) -> None:
+class TestOnePrefix:
+    def test_costs_nothing_compared_with_least_load(self, one_prefix: Both) -> None:
         ours, plain = one_prefix
         assert ours.summary.mean_ttft_ms <= 1.1 * plain.summary.mean_ttft_ms
 
-    def test_never_has_a_queue_that_grows(self, one_prefix: Both) -> None:
-        """As rules have that follow a prefix wherever it is; only the first requests wait."""
+    def test_has_no_growing_queue(self, one_prefix: Both) -> None:
+        """Rules that always follow a prefix have such a queue; here only first requests wait."""
         ours, plain = one_prefix
         assert ours.summary.p90_ttft_ms <= 1.1 * plain.summary.p90_ttft_ms
         assert ours.summary.p99_ttft_ms <= 3 * plain.summary.p99_ttft_ms
         assert min(ours.requests) > 0
 
 
-class TestPromptsThatShareNothing:
-    def test_go_where_there_is_the_least_to_compute(self) -> None:
+class TestDistinctPrompts:
+    def test_go_to_the_endpoint_with_the_least_work(self) -> None:
         ours, plain = both("all-distinct", 600)
         assert ours.summary.mean_ttft_ms <= 0.9 * plain.summary.mean_ttft_ms
         assert ours.summary.p99_ttft_ms <= plain.summary.p99_ttft_ms
 
 
-class TestOneHotPrefixAmongMany:
-    def test_leaves_the_others_their_caches(self, hot_prefix: Both) -> None:
+class TestHotPrefix:
+    def test_leaves_the_caches_of_other_prefixes(self, hot_prefix: Both) -> None:
         ours, plain = hot_prefix
         assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.1
         assert ours.summary.mean_ttft_ms <= 0.6 * plain.summary.mean_ttft_ms
@@ -101,7 +101,7 @@ class TestOneHotPrefixAmongMany:
 
 
 class TestTwoHundredEndpoints:
-    def test_a_prefix_is_followed(self, two_hundred: Both) -> None:
+    def test_requests_follow_their_prefix(self, two_hundred: Both) -> None:
         ours, plain = two_hundred
         assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.3
         assert ours.summary.p99_ttft_ms <= 1.25 * plain.summary.p99_ttft_ms
@@ -109,21 +109,21 @@ class TestTwoHundredEndpoints:
     @pytest.mark.xfail(
         reason="until caches are warm, a hot prefix stays on a few of them for seconds", strict=True
     )
-    def test_a_hot_one_costs_nothing(self, two_hundred: Both) -> None:
+    def test_a_hot_prefix_costs_nothing(self, two_hundred: Both) -> None:
         ours, plain = two_hundred
         assert ours.summary.mean_ttft_ms <= 1.05 * plain.summary.mean_ttft_ms
         assert ours.summary.output_throughput >= 0.98 * plain.summary.output_throughput
 
 
-class TestAFewVeryLongMessages:
-    def test_keep_others_waiting_less(self) -> None:
+class TestHeavyTail:
+    def test_long_messages_delay_others_less(self) -> None:
         ours, plain = both("heavy-tail", 180)
         assert ours.summary.mean_ttft_ms <= 0.6 * plain.summary.mean_ttft_ms
         assert ours.summary.p99_ttft_ms <= 0.7 * plain.summary.p99_ttft_ms
 
 
-class TestASlowEndpoint:
-    def test_gets_less_and_nobody_waits_longer_for_it(self) -> None:
+class TestSlowEndpoint:
+    def test_gets_fewer_requests_without_longer_waits(self) -> None:
         ours, plain = both("heavy-tail", 180, pace=0.8, slow={0: 3.0})
         slow, *others = ours.requests
         assert slow <= 0.7 * np.mean(others)
@@ -131,14 +131,14 @@ class TestASlowEndpoint:
         assert ours.summary.p99_ttft_ms <= plain.summary.p99_ttft_ms
 
 
-class TestAnEndpointThatDiesAndReturns:
-    def test_loses_what_it_was_answering_and_nothing_more(self, one_dies: Both) -> None:
+class TestReturningEndpoint:
+    def test_loses_only_its_own_responses(self, one_dies: Both) -> None:
         ours, _ = one_dies
         assert ours.run.notes["broken"] <= 10
         asked = ~np.isnan(ours.run.sent)
         assert np.count_nonzero(asked & ~ours.run.succeeded) == ours.run.notes["broken"]
 
-    def test_gets_its_share_when_it_is_back(self, one_dies: Both) -> None:
+    def test_gets_its_share_after_its_return(self, one_dies: Both) -> None:
         ours, plain = one_dies
         back = ours.run.endpoint[ours.run.sent > 25.0]
         share = np.count_nonzero(back == 0) / back.size
@@ -147,10 +147,10 @@ class TestAnEndpointThatDiesAndReturns:
         assert ours.summary.p99_ttft_ms <= plain.summary.p99_ttft_ms
 
 
-class TestAFleetThatGrowsUnderLoad:
+class TestGrowingFleet:
     EVENTS = tuple(Join(5.0 + n, 2 + n) for n in range(14))
 
-    def test_new_endpoints_get_traffic_and_none_is_flooded(self) -> None:
+    def test_new_endpoints_get_requests_but_not_too_many(self) -> None:
         ours, plain = both("heavy-tail", 180, replicas=16, events=self.EVENTS)
         late = ours.run.endpoint[ours.run.sent > 20.0]
         requests = np.bincount(late, minlength=16)

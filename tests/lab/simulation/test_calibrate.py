@@ -1,4 +1,4 @@
-"""`--calibrate`: from a measured table back to the engine that gave it."""
+"""Option `--calibrate`: from a measured table back to the engine that produced it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "table.yaml"
 
 
-class HereAndNow(ProcessPoolExecutor):
-    """Works in this process, which takes less time to begin."""
+class InThisProcess(ProcessPoolExecutor):
+    """Executor that works in this process, which starts faster."""
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -64,13 +64,13 @@ class HereAndNow(ProcessPoolExecutor):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what happens around the fit."""
-    monkeypatch.setattr(calibrate, "workers", lambda tasks: HereAndNow())
+    """Make the fit short, for tests of the steps around it."""
+    monkeypatch.setattr(calibrate, "workers", lambda tasks: InThisProcess())
     monkeypatch.setattr(calibrate, "_ROUNDS", 1)
 
 
 def off(engine: Profile, rows: list[dict[str, Any]]) -> float:
-    """How far an engine's figures are from the rows', by the largest factor."""
+    """Return the largest factor between an engine's figures and the rows'."""
     factors: list[float] = []
     for one in rows:
         summary = measured(one["strategy"], engine)
@@ -81,9 +81,7 @@ def off(engine: Profile, rows: list[dict[str, Any]]) -> float:
     return max(factors)
 
 
-def test_a_fit_finds_the_way_back_to_the_engine_that_was_measured(
-    place: Path, capsys: Capture
-) -> None:
+def test_a_fit_recovers_the_measured_engine(place: Path, capsys: Capture) -> None:
     rows = []
     for strategy in ("Random", "PrefixHash"):
         summary = measured(strategy, TRUTH)
@@ -94,19 +92,19 @@ def test_a_fit_finds_the_way_back_to_the_engine_that_was_measured(
     assert simulate.main(["--calibrate", str(place)]) == 0
     out, err = capsys.readouterr()
 
-    # It tells how far off each attempt was: the first is the start, and no end is worse.
+    # The report has the error of each attempt: the first is the start, and no end is worse.
     shares = [float(share) for share in re.findall(r"off by ([\d.]+)%", err)]
     assert len(shares) == len(err.splitlines()) > 2
     assert min(shares) < shares[0] / 4
 
-    # What is printed is a profile, with what has become of the figures in its head.
+    # The output is a profile with the final figures in its comment.
     place.with_name("fitted.yaml").write_text(out)
     fitted = profile.named(str(place.with_name("fitted.yaml")))
     head = [line for line in out.splitlines() if line.startswith("#")]
     assert [line.split()[2] for line in head[1:]] == ["Random:", "PrefixHash:"]
     assert off(fitted, rows) < 1.1 < off(START, rows)
 
-    # What the figures tell most of has come nearer, and what is no parameter has stayed.
+    # The parameters with the most evidence are closer now, and other fields have not changed.
     for name in ("step_base_seconds", "prefill_tokens_per_second"):
         truth, start, found = (getattr(one, name) for one in (TRUTH, START, fitted))
         assert abs(found / truth - 1) < abs(start / truth - 1) / 2
@@ -115,14 +113,14 @@ def test_a_fit_finds_the_way_back_to_the_engine_that_was_measured(
 
 
 @pytest.mark.usefixtures("quick")
-class TestTheStart:
+class TestStart:
     def test_is_the_workloads_own_profile(self, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row(), workload="lora-0")]))
         assert simulate.main(["--calibrate", str(place)]) == 0
         fitted = yaml.safe_load(capsys.readouterr().out)
         assert fitted["name"].startswith(profile.named("a10-llama-2-7b").name)
 
-    def test_or_another(self, place: Path, capsys: Capture) -> None:
+    def test_can_be_another_profile(self, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row())]))
         mine = place.with_name("mine.yaml")
         mine.write_text(yaml.safe_dump({**as_fields(START), "name": "mine"}))
@@ -130,7 +128,7 @@ class TestTheStart:
         assert yaml.safe_load(capsys.readouterr().out)["name"] == "mine, fitted to table.yaml"
 
     @pytest.mark.parametrize("name", ["L4: mine", "8", "yes", "an 'L4' # 2", "- x", "é"])
-    def test_may_be_called_anything(self, name: str, place: Path, capsys: Capture) -> None:
+    def test_can_have_any_name(self, name: str, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row())]))
         mine = place.with_name("mine.yaml")
         mine.write_text(yaml.safe_dump({**as_fields(START), "name": name}))
@@ -138,7 +136,7 @@ class TestTheStart:
         mine.write_text(capsys.readouterr().out)
         assert profile.named(str(mine)).name == f"{name}, fitted to {place.name}"
 
-    def test_may_take_no_time_for_something(self, place: Path, capsys: Capture) -> None:
+    def test_can_have_parameters_of_zero(self, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row())]))
         mine = place.with_name("mine.yaml")
         mine.write_text(yaml.safe_dump({**as_fields(START), "seconds_per_context_token": 0}))
@@ -147,10 +145,10 @@ class TestTheStart:
 
 
 @pytest.mark.usefixtures("quick")
-class TestATable:
+class TestTable:
     @pytest.fixture
     def fleets(self, monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
-        """What was simulated."""
+        """Collect the simulated scenarios."""
         asked: list[Scenario] = []
 
         def simulate(scenario: Scenario) -> Any:
@@ -160,7 +158,7 @@ class TestATable:
         monkeypatch.setattr(calibrate, "simulate", simulate)
         return asked
 
-    def test_may_be_of_several_workloads_and_other_fleets(
+    def test_can_contain_several_workloads_and_other_fleets(
         self, place: Path, fleets: list[Scenario]
     ) -> None:
         tables = [
@@ -181,24 +179,22 @@ class TestATable:
         assert fleets[0].workload.concurrency == 5
         assert (fleets[0].client, fleets[2].client) == (SINGLE_THREADED, IDEAL)
 
-    def test_may_have_rows_that_were_measured_twice(
-        self, place: Path, fleets: list[Scenario]
-    ) -> None:
+    def test_can_contain_repeated_rows(self, place: Path, fleets: list[Scenario]) -> None:
         place.write_text(yaml.safe_dump([table(row(), row(second_run=True))]))
         assert simulate.main(["--calibrate", str(place)]) == 0
-        # The start, a step of each parameter, and what is printed.
+        # The start, a step of each parameter, and the output.
         assert len(fleets) == 1 + len(PARAMETERS) + 1
 
-    def test_may_be_of_adapters(self, place: Path, fleets: list[Scenario]) -> None:
+    def test_can_contain_adapters(self, place: Path, fleets: list[Scenario]) -> None:
         place.write_text(yaml.safe_dump([table(row("LoraQueue"), workload="lora-4")]))
         assert simulate.main(["--calibrate", str(place)]) == 0
         assert fleets[0].routing.adapters == [f"adapter-{n}" for n in range(4)]
 
 
 @pytest.mark.usefixtures("quick")
-class TestMistakes:
+class TestErrors:
     def refused(self, place: Path, capsys: Capture) -> str:
-        """What is said of it: one line."""
+        """Return the error message, which is one line."""
         assert simulate.main(["--calibrate", str(place)]) == 2
         out, err = capsys.readouterr()
         assert out == ""
@@ -206,18 +202,18 @@ class TestMistakes:
         assert line.startswith("extproc simulate: ")
         return line.removeprefix("extproc simulate: ")
 
-    def test_no_file(self, place: Path, capsys: Capture) -> None:
+    def test_missing_file(self, place: Path, capsys: Capture) -> None:
         assert self.refused(place, capsys) == f"{place}: No such file or directory"
 
     @pytest.mark.parametrize("content", [b"", b"[", b"a: 1", b"[1]", b"\xff\xfe\xfd", b"[]"])
-    def test_no_table(self, content: bytes, place: Path, capsys: Capture) -> None:
+    def test_file_without_a_table(self, content: bytes, place: Path, capsys: Capture) -> None:
         place.write_bytes(content)
         assert self.refused(place, capsys).startswith(f"{place}: ")
 
     @pytest.mark.parametrize(
         ("changed", "says"),
         [
-            ({"workload": "kubeai"}, "there is no workload 'kubeai'"),
+            ({"workload": "kubeai"}, "unknown workload 'kubeai'"),
             ({"workload": "mooncake"}, "the workload mooncake needs the option trace"),
             ({"sessions": 0}, "sessions: Input should be greater than or equal to 1"),
             ({"concurrency": -1}, "concurrency: Input should be greater than or equal to 1"),
@@ -235,13 +231,13 @@ class TestMistakes:
             ({"rows": [row(metrics={"mean_itl_ms": float("inf")})]}, "mean_itl_ms"),
         ],
     )
-    def test_a_table_that_nobody_can_have_measured(
+    def test_impossible_table(
         self, changed: dict[str, Any], says: str, place: Path, capsys: Capture
     ) -> None:
         place.write_text(yaml.safe_dump([{**table(row()), **changed}]))
         assert says in self.refused(place, capsys)
 
-    def test_no_profile_to_start_from(self, place: Path, capsys: Capture) -> None:
+    def test_unknown_profile(self, place: Path, capsys: Capture) -> None:
         place.write_text(yaml.safe_dump([table(row())]))
         assert simulate.main(["--calibrate", str(place), "--profile", "l4"]) == 2
         assert "unknown profile 'l4'" in capsys.readouterr().err

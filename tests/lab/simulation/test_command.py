@@ -1,4 +1,4 @@
-"""`extproc simulate`: what it prints, what it takes, what it refuses, and how it is interrupted."""
+"""Command `extproc simulate`: its output, its options, its errors and its interruption."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from extproc.lab.measures import published
 from extproc.lab.measures.run import Run
 from extproc.lab.simulation import command
 from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED
+from extproc.lab.simulation.contenders import STRATEGIES
 from extproc.lab.simulation.prompts import EVERYTHING, SHIPPED
 from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads import Options, named
@@ -51,7 +52,7 @@ class Outcome(NamedTuple):
 
     @property
     def lines(self) -> list[list[str]]:
-        """The words of each line that was printed."""
+        """Return the words of each printed line."""
         return [line.split() for line in self.out.splitlines() if line.strip()]
 
 
@@ -60,7 +61,7 @@ Simulate = Callable[..., Outcome]
 
 @pytest.fixture
 def fleets(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
-    """What was simulated. It is done in this process, which takes less time."""
+    """Collect the simulated scenarios. They run in this process, which is faster."""
     asked: list[Scenario] = []
 
     def simulate_all(scenarios: Sequence[Scenario], progress: object = None) -> list[Run]:
@@ -88,7 +89,7 @@ def run(fleets: list[Scenario], capsys: Capture) -> Simulate:
 
 @pytest.fixture
 def refused(run: Simulate) -> Callable[..., str]:
-    """Runs a command that must not like its arguments; its one line on stderr."""
+    """Return a function that runs a command with bad arguments and returns its line on stderr."""
 
     def main(*arguments: object) -> str:
         code, out, err = run(*arguments)
@@ -112,7 +113,7 @@ def no_constant(name: str) -> NoReturn:
 
 
 def figures(text: str) -> list[dict[str, Any]]:
-    """The runs in an output for programs."""
+    """Return the runs in a JSON output."""
     found: list[dict[str, Any]] = json.loads(text, parse_constant=no_constant)["runs"]
     return found
 
@@ -121,8 +122,8 @@ def strategies(fleets: list[Scenario]) -> list[str]:
     return [one.routing.load_balancing.strategy for one in fleets]
 
 
-class TestTheTables:
-    def test_have_the_benchmarks_block_for_each_strategy(self, run: Simulate) -> None:
+class TestTables:
+    def test_show_the_benchmark_block_of_each_strategy(self, run: Simulate) -> None:
         code, out, err = run(*FEW, "--strategy", "Random", "LeastLoad")
         assert (code, err) == (0, "")
         assert out.count(" Serving Benchmark Result ") == 2
@@ -130,17 +131,17 @@ class TestTheTables:
         for strategy in ("Random", "LeastLoad"):
             assert f"{strategy} on 8 x {L4_LLAMA_3_1_8B_FP8.name}" in out
 
-    def test_call_the_engine_what_its_profile_does(self, run: Simulate, tmp_path: Path) -> None:
+    def test_name_the_engine_by_its_profile(self, run: Simulate, tmp_path: Path) -> None:
         mine = tmp_path / "mine.yaml"
         mine.write_text(yaml.safe_dump({**as_fields(L4_LLAMA_3_1_8B_FP8), "name": "L4 [fp8]"}))
         assert "Random on 8 x L4 [fp8]\n" in run(*ONE, "--profile", mine).out
 
-    def test_lay_published_figures_beside_where_there_are_any(self, run: Simulate) -> None:
+    def test_show_published_figures_if_there_are_any(self, run: Simulate) -> None:
         whole = run("--workload", "kubeai-chat-800", "--strategy", "PrefixHash").out
         assert "kubeai-chat-800, PrefixHash (published as KubeAI - Prefix Hash)" in whole
         assert "published" not in run(*FEW, "--strategy", "LowLatency").out
 
-    def test_do_not_where_something_else_was_simulated(self, run: Simulate) -> None:
+    def test_omit_published_figures_of_other_runs(self, run: Simulate) -> None:
         assert "published" not in run(*ONE).out
 
     def test_end_with_a_comparison(self, run: Simulate) -> None:
@@ -150,10 +151,10 @@ class TestTheTables:
         # The last two columns compare with the first row.
         assert rows[0][-2:] == ["1.00", "1.000"]
 
-    def test_are_whole_where_nobody_says_how_wide_the_paper_is(self, run: Simulate) -> None:
-        assert "…" not in run(*FEW, "--strategy", ",".join(command.STRATEGIES)).out
+    def test_are_complete_without_a_terminal_width(self, run: Simulate) -> None:
+        assert "…" not in run(*FEW, "--strategy", ",".join(STRATEGIES)).out
 
-    def test_say_how_many_requests_failed_and_why(self, run: Simulate, tmp_path: Path) -> None:
+    def test_count_failed_requests_with_a_reason(self, run: Simulate, tmp_path: Path) -> None:
         small = tmp_path / "small.yaml"
         small.write_text(yaml.safe_dump({**as_fields(L4_LLAMA_3_1_8B_FP8), "kv_tokens": 640}))
         outcome = run(*ONE, "--profile", small)
@@ -162,9 +163,7 @@ class TestTheTables:
         assert "the whole cache holds 640" in outcome.out
 
     @pytest.mark.filterwarnings("error")
-    def test_are_printed_where_every_request_failed_too(
-        self, run: Simulate, tmp_path: Path
-    ) -> None:
+    def test_are_printed_if_all_requests_fail(self, run: Simulate, tmp_path: Path) -> None:
         tiny = tmp_path / "tiny.yaml"
         tiny.write_text(yaml.safe_dump({**as_fields(L4_LLAMA_3_1_8B_FP8), "kv_tokens": 16}))
         outcome = run(*ONE, "--profile", tiny)
@@ -175,7 +174,7 @@ class TestTheTables:
 
 class TestJson:
     @pytest.mark.parametrize("flags", [("--json",), ("--json", "-")])
-    def test_alone_is_all_there_is(self, flags: tuple[str, ...], run: Simulate) -> None:
+    def test_replaces_the_tables_on_stdout(self, flags: tuple[str, ...], run: Simulate) -> None:
         code, out, err = run(*FEW, "--strategy", "Random,LeastLoad", *flags)
         assert (code, err) == (0, "")
         runs = figures(out)
@@ -183,7 +182,7 @@ class TestJson:
         assert all((one["completed"], one["failed"]) == (5, 0) for one in runs)
         assert all(one["mean_ttft_ms"] > 0 for one in runs)
 
-    def test_into_a_file_goes_beside_the_tables(self, run: Simulate, tmp_path: Path) -> None:
+    def test_in_a_file_leaves_the_tables(self, run: Simulate, tmp_path: Path) -> None:
         path = tmp_path / "figures.json"
         code, out, _ = run(*ONE, "--json", path)
         assert code == 0
@@ -191,7 +190,7 @@ class TestJson:
         (one,) = figures(path.read_text())
         assert one["workload"] == "kubeai-chat-800"
 
-    def test_has_no_figure_where_there_is_none(self, run: Simulate, tmp_path: Path) -> None:
+    def test_has_null_for_missing_figures(self, run: Simulate, tmp_path: Path) -> None:
         tiny = tmp_path / "tiny.yaml"
         tiny.write_text(yaml.safe_dump({**as_fields(L4_LLAMA_3_1_8B_FP8), "kv_tokens": 16}))
         (one,) = figures(run(*ONE, "--profile", tiny, "--json").out)
@@ -199,8 +198,8 @@ class TestJson:
         assert "mean_session_ms" not in one["notes"]
 
 
-class TestAPlot:
-    def test_is_a_picture(self, run: Simulate, tmp_path: Path) -> None:
+class TestPlot:
+    def test_is_a_png_file(self, run: Simulate, tmp_path: Path) -> None:
         path = tmp_path / f"{'long/' * 30}chart.png"
         path.parent.mkdir(parents=True)
         code, out, err = run(*ONE, "--plot", path)
@@ -208,7 +207,7 @@ class TestAPlot:
         assert path.read_bytes().startswith(b"\x89PNG\r\n")
         assert f"drawn: {path}" in out
 
-    def test_leaves_json_alone(self, run: Simulate, tmp_path: Path) -> None:
+    def test_does_not_change_the_json(self, run: Simulate, tmp_path: Path) -> None:
         code, out, err = run(*ONE, "--plot", tmp_path / "chart.png", "--json")
         assert code == 0
         assert figures(out)
@@ -216,7 +215,7 @@ class TestAPlot:
 
 
 class TestStrategies:
-    def test_without_a_word_are_those_of_the_published_tables(
+    def test_default_to_those_of_the_published_tables(
         self, run: Simulate, fleets: list[Scenario]
     ) -> None:
         run(*FEW)
@@ -231,22 +230,22 @@ class TestStrategies:
             ("--strategy", "LeastQueue", "--strategy", "Random"),
         ],
     )
-    def test_may_be_listed_in_any_way(
+    def test_can_be_separated_by_spaces_or_commas(
         self, flags: tuple[str, ...], run: Simulate, fleets: list[Scenario]
     ) -> None:
         assert run(*FEW, *flags).code == 0
         assert strategies(fleets) == ["LeastQueue", "Random"]
 
-    def test_may_be_any_that_needs_nothing_but_its_name(
+    def test_can_be_any_that_needs_no_parameters(
         self, run: Simulate, fleets: list[Scenario]
     ) -> None:
-        assert run(*FEW, "--strategy", *command.STRATEGIES).code == 0
-        assert strategies(fleets) == list(command.STRATEGIES)
+        assert run(*FEW, "--strategy", *STRATEGIES).code == 0
+        assert strategies(fleets) == list(STRATEGIES)
         assert "Chain" not in strategies(fleets)
 
 
 class TestPublishedRules:
-    def test_may_be_compared_with_strategies(self, run: Simulate, fleets: list[Scenario]) -> None:
+    def test_can_be_compared_with_strategies(self, run: Simulate, fleets: list[Scenario]) -> None:
         code, out, _ = run(*FEW, "--strategy", "LeastLoad", *published_rules.names())
         assert code == 0
         assert [one.routing.strategy for one in fleets] == ["LeastLoad", *published_rules.names()]
@@ -259,11 +258,11 @@ class TestPublishedRules:
         assert (ours.routing.shown, ours.answers_shown) == (SHIPPED, False)
         assert (theirs.routing.shown, theirs.answers_shown) == (EVERYTHING, True)
 
-    def test_are_listed_apart_from_the_strategies(self, run: Simulate) -> None:
+    def test_have_their_own_list_in_the_help(self, run: Simulate) -> None:
         out = " ".join(run("--help").out.split())
         assert f"published rules, for comparison: {', '.join(published_rules.names())}" in out
 
-    def test_are_no_strategies_of_a_models_document(
+    def test_are_unknown_to_a_models_document(
         self, document: Path, refused: Callable[..., str]
     ) -> None:
         document.write_text(DOCUMENT.replace("strategy: PrefixHash", "strategy: LMetric"))
@@ -272,18 +271,18 @@ class TestPublishedRules:
 
 
 class TestShownBytes:
-    def test_are_so_many_of_each_body_for_all(self, run: Simulate, fleets: list[Scenario]) -> None:
+    def test_limit_all_bodies(self, run: Simulate, fleets: list[Scenario]) -> None:
         flags = ("--strategy", "PrefixCache,LMetric,Random", "--shown-bytes", 4_096)
         assert run(*FEW, *flags).code == 0
         assert {one.routing.shown for one in fleets} == {(4_096, 4_096)}
 
-    def test_decide_how_much_of_a_prompt_is_followed(self, run: Simulate) -> None:
+    def test_limit_the_followed_prefix(self, run: Simulate) -> None:
         asked = ("--workload", "saas", "--sessions", 60, "--strategy", "PrefixCache", "--json")
         few, many = (figures(run(*asked, "--shown-bytes", n).out)[0] for n in (512, 65_536))
         assert few["hit_rate"] < many["hit_rate"]
 
     @pytest.mark.parametrize("flags", [(), ("--strategy", "Random,PrefixHash")])
-    def test_mean_nothing_to_strategies_that_read_no_prompts(
+    def test_are_refused_by_strategies_that_read_no_prompts(
         self, flags: tuple[str, ...], refused: Callable[..., str]
     ) -> None:
         said = refused(*FEW, *flags, "--shown-bytes", 9)
@@ -291,7 +290,7 @@ class TestShownBytes:
 
 
 class TestModels:
-    def test_give_strategy_parameters_and_engines(
+    def test_set_strategy_parameters_and_engines(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:
         assert run(*FEW, "--models", document).code == 0
@@ -302,7 +301,7 @@ class TestModels:
         assert fleet.replicas == 3
         assert list(fleet.routing.endpoints(3)) == [f"192.0.2.{n}:8000" for n in (1, 2, 3)]
 
-    def test_give_a_chain_that_the_flag_could_not_name(
+    def test_set_a_chain_that_the_flag_cannot_name(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:
         assert run(*FEW, "--models", document, "--model", "chained").code == 0
@@ -310,7 +309,7 @@ class TestModels:
         (one,) = fleet.routing.load_balancing.chain
         assert (one.filter, one.slack, fleet.replicas) == ("LeastQueue", 3, 8)
 
-    def test_give_their_parameters_to_other_strategies_too(
+    def test_set_parameters_of_other_strategies_too(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:
         flags = ("--models", document, "--model", "chained", "--strategy", "Chain,PrefixHash")
@@ -321,7 +320,7 @@ class TestModels:
         for fleet in fleets[2:]:
             assert fleet.routing.load_balancing.prefix_hash.mean_load_factor == 150
 
-    def test_may_read_the_header_that_requests_have(
+    def test_can_use_the_session_header(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:
         keys = "prefixHash: {prefixSource: 'Header:X-Session'}"
@@ -329,25 +328,28 @@ class TestModels:
         assert run(*FEW, "--models", document).code == 0
         assert fleets[0].routing.load_balancing.prefix_hash.header == "x-session"
 
-    def test_cannot_read_another(self, document: Path, refused: Callable[..., str]) -> None:
+    def test_cannot_use_other_headers(self, document: Path, refused: Callable[..., str]) -> None:
         keys = "prefixHash: {prefixSource: 'Header:x-user'"
         document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
         assert refused(*FEW, "--models", document) == (
-            f"{document}: requests are simulated with one header, x-session, so 'prefixSource' "
-            "cannot be Header:x-user"
+            f"{document}: 'prefixSource' Header:x-user does not read x-session, "
+            "the only header of simulated requests"
         )
 
-    def test_may_read_sessions_where_that_header_is_a_source(
+    def test_can_use_sessions_with_that_header_as_source(
         self, document: Path, run: Simulate, refused: Callable[..., str]
     ) -> None:
         keys = "prefixHash: {prefixSource: Session"
         document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
-        assert refused(*FEW, "--models", document).endswith("'prefixSource' cannot be Session")
+        assert refused(*FEW, "--models", document) == (
+            f"{document}: 'prefixSource' Session does not read x-session, "
+            "the only header of simulated requests"
+        )
         keys += ", sessionSources: ['Header:x-session']"
         document.write_text(DOCUMENT.replace("prefixHash: {meanLoadFactor: 150", keys))
         assert run(*FEW, "--models", document).code == 0
 
-    def test_need_not_be_as_many_engines_as_they_list(
+    def test_can_be_simulated_with_another_number_of_engines(
         self, document: Path, run: Simulate, fleets: list[Scenario]
     ) -> None:
         assert run(*FEW, "--models", document, "--replicas", 5).code == 0
@@ -355,7 +357,7 @@ class TestModels:
 
 
 class TestOptions:
-    def test_unsaid_are_the_workloads_own(self, run: Simulate, fleets: list[Scenario]) -> None:
+    def test_default_to_the_workloads_own(self, run: Simulate, fleets: list[Scenario]) -> None:
         run("--workload", "blog-2xL4", "--sessions", "2", "--strategy", "LeastLoad")
         (fleet,) = fleets
         assert fleet.workload == named("blog-2xL4", Options(sessions=2))
@@ -379,20 +381,18 @@ class TestOptions:
         assert (asked.concurrency, asked.requests_per_second) == (2, 400)
         assert (asked.name, asked.requests) == ("kubeai-chat-800-real", 5)
 
-    def test_adapters_are_those_of_the_workload(
-        self, run: Simulate, fleets: list[Scenario]
-    ) -> None:
+    def test_take_adapters_from_the_workload(self, run: Simulate, fleets: list[Scenario]) -> None:
         run("--workload", "lora-4", "--sessions", 30, "--strategy", "LoraQueue")
         assert fleets[0].routing.adapters == [f"adapter-{n}" for n in range(4)]
 
-    def test_the_published_client_is_simulated_or_left_out(
+    def test_include_or_leave_out_the_published_client(
         self, run: Simulate, fleets: list[Scenario]
     ) -> None:
         run(*ONE)
         run(*ONE, "--ideal-client")
         assert [one.client for one in fleets] == [SINGLE_THREADED, IDEAL]
 
-    def test_another_seed_gives_other_figures_and_the_same_the_same(self, run: Simulate) -> None:
+    def test_the_seed_determines_the_figures(self, run: Simulate) -> None:
         seeds = (1, 2, 1)
         outputs = [figures(run(*ONE, "--json", "-", "--seed", seed).out) for seed in seeds]
         assert outputs[0] == outputs[2] != outputs[1]
@@ -408,12 +408,15 @@ class TestOptions:
         assert [one.start for one in fleets[0].workload.sessions] == [0, 0.1, 0.2, 0.3]
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             ((), "give --workload NAME"),
-            (("--workload", "kubeai"), "there is no workload 'kubeai'; known are kubeai-chat-800"),
+            (
+                ("--workload", "kubeai"),
+                "unknown workload 'kubeai': known workloads are kubeai-chat-800",
+            ),
             (("--workload",), "argument --workload: expected one argument"),
             ((*FEW, "--fast"), "unrecognized arguments: --fast"),
             ((*FEW, "--strategy"), "argument --strategy: expected at least one argument"),
@@ -425,16 +428,22 @@ class TestMistakes:
             ((*FEW, "--strategy", "Chain"), "--strategy: 'Chain' is not one of"),
             ((*FEW, "--strategy", ","), "--strategy"),
             ((*FEW, "--strategy", ""), "--strategy"),
-            ((*ONE, "--replicas", "0"), "argument --replicas: '0' is no number above 0"),
-            ((*ONE, "--replicas", "many"), "argument --replicas: 'many' is no number above 0"),
+            ((*ONE, "--replicas", "0"), "argument --replicas: '0' is not a number above 0"),
+            ((*ONE, "--replicas", "many"), "argument --replicas: 'many' is not a number above 0"),
             ((*ONE, "--sidecars", "-1"), "argument --sidecars"),
-            ((*ONE, "--shown-bytes", "0"), "argument --shown-bytes: '0' is no number above 0"),
-            ((*ONE, "--shown-bytes", "64K"), "argument --shown-bytes: '64K' is no number above 0"),
-            ((*ONE, "--sessions", "0"), "argument --sessions: '0' is no number above 0"),
-            ((*ONE, "--concurrency", "1.5"), "argument --concurrency: '1.5' is no number above 0"),
+            ((*ONE, "--shown-bytes", "0"), "argument --shown-bytes: '0' is not a number above 0"),
+            (
+                (*ONE, "--shown-bytes", "64K"),
+                "argument --shown-bytes: '64K' is not a number above 0",
+            ),
+            ((*ONE, "--sessions", "0"), "argument --sessions: '0' is not a number above 0"),
+            (
+                (*ONE, "--concurrency", "1.5"),
+                "argument --concurrency: '1.5' is not a number above 0",
+            ),
             ((*ONE, "--seed", "x"), "argument --seed: "),
-            ((*ONE, "--pace", "0"), "argument --pace: '0' is no number above 0"),
-            ((*ONE, "--pace", "nan"), "argument --pace: 'nan' is no number above 0"),
+            ((*ONE, "--pace", "0"), "argument --pace: '0' is not a number above 0"),
+            ((*ONE, "--pace", "nan"), "argument --pace: 'nan' is not a number above 0"),
             ((*ONE, "--pace", "fast"), "argument --pace: "),
             ((*ONE, "--trace", "x.jsonl"), "the workload kubeai-chat-800 has no option trace"),
             ((*ONE, "--agreement", "0.5"), "the workload kubeai-chat-800 has no option agreement"),
@@ -446,19 +455,19 @@ class TestMistakes:
             ((*ONE, "--models", "/none.yaml"), "/none.yaml: No such file or directory"),
         ],
     )
-    def test_are_answered_in_one_line(
+    def test_are_one_line(
         self, arguments: tuple[str, ...], says: str, refused: Callable[..., str]
     ) -> None:
         assert says in refused(*arguments)
 
     @pytest.mark.parametrize("model", ["gpt", "canary"])
-    def test_a_model_that_has_no_servers_in_the_document(
+    def test_model_without_servers_in_the_document(
         self, model: str, document: Path, refused: Callable[..., str]
     ) -> None:
         said = refused(*FEW, "--models", document, "--model", model)
-        assert said == f"{document}: there is no model {model!r}; there are llama, chained"
+        assert said == f"{document}: unknown model {model!r}: known models are llama, chained"
 
-    def test_a_bad_document(self, document: Path, refused: Callable[..., str]) -> None:
+    def test_invalid_document(self, document: Path, refused: Callable[..., str]) -> None:
         document.write_text(DOCUMENT.replace("meanLoadFactor: 150", "meanLoadFactor: 5"))
         said = refused(*FEW, "--models", document)
         assert said.startswith(f"{document}: models[0].loadBalancing.prefixHash.meanLoadFactor: ")
@@ -467,7 +476,7 @@ class TestMistakes:
         "changed",
         [{"kv_tokens": 5}, {"max_loras": 4, "max_cpu_loras": 2}, {"max_num_batched_tokens": 1}],
     )
-    def test_a_profile_of_no_engine(
+    def test_invalid_profile(
         self, changed: dict[str, int], refused: Callable[..., str], tmp_path: Path
     ) -> None:
         path = tmp_path / "bad.yaml"
@@ -476,7 +485,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize("flag", ["--json", "--plot"])
     @pytest.mark.parametrize("place", ["none/out.png", "."])
-    def test_a_place_that_nobody_can_write_to(
+    def test_unwritable_output_file(
         self, flag: str, place: str, run: Simulate, tmp_path: Path
     ) -> None:
         code, _, err = run(*ONE, flag, tmp_path / place)
@@ -485,7 +494,7 @@ class TestMistakes:
         assert line.startswith(f"extproc simulate: {tmp_path / place}: ")
 
 
-def test_explains_itself(run: Simulate) -> None:
+def test_help_lists_workloads_and_profiles(run: Simulate) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert "kubeai-chat-8000" in out
@@ -493,7 +502,7 @@ def test_explains_itself(run: Simulate) -> None:
 
 
 def workers(of: int) -> list[int]:
-    """The processes that another has begun, as soon as they load what they need."""
+    """Return the processes that another one has started, once they have loaded numpy."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -505,16 +514,16 @@ def workers(of: int) -> list[int]:
             if "numpy" in entry.joinpath("maps").read_text():
                 found.append(int(entry.name))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
-def interrupt_it_alone(pid: int) -> None:
+def interrupt_only_the_parent(pid: int) -> None:
     os.kill(pid, signal.SIGINT)
 
 
 def interrupt_as_a_terminal_does(pid: int) -> None:
-    """All of its processes at once; it is the last to notice, for who knows what it is doing."""
+    """Interrupt all of its processes at once; it notices last, in any state."""
     os.kill(pid, signal.SIGSTOP)
     os.killpg(pid, signal.SIGINT)
     time.sleep(0.5)
@@ -525,12 +534,12 @@ def interrupt_as_a_terminal_does(pid: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "interrupt"),
     [
-        (("--workload", "saas"), interrupt_it_alone),
+        (("--workload", "saas"), interrupt_only_the_parent),
         (("--workload", "saas"), interrupt_as_a_terminal_does),
         (("--calibrate", PUBLISHED), interrupt_as_a_terminal_does),
     ],
 )
-def test_an_interruption_ends_it_quietly_with_all_its_processes(
+def test_an_interrupt_ends_all_its_processes_quietly(
     asked: tuple[str, ...], interrupt: Callable[[int], None]
 ) -> None:
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The engines of a fleet: their steps in time, and what goes into which."""
+"""The engines of a fleet: the times and contents of their steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.simulation.builders import BLOCK, engine
 
 
 class Scene:
-    """Engines, and what comes out of them: the time, the engine and the requests."""
+    """Engines and their output: the time, the engine and the requests."""
 
     def __init__(self, profile: Profile | None = None, number: int = 1) -> None:
         self.timeline = Timeline()
@@ -42,28 +42,28 @@ def test_idle_engines_do_nothing() -> None:
     assert scene.timeline.now == 0.0
 
 
-def test_a_step_takes_the_time_that_the_profile_says() -> None:
+def test_a_step_takes_the_time_of_the_profile() -> None:
     scene = Scene()
     scene.at(1.0, request(7, output=3))
-    # The first admits a request; that takes an eighth more.
+    # The first step admits a request, which takes an eighth more.
     assert scene.run() == [(2.125, 0, [7]), (3.125, 0, [7]), (4.125, 0, [7])]
 
 
-def test_requests_of_one_moment_share_a_step() -> None:
+def test_simultaneous_requests_share_a_step() -> None:
     scene = Scene()
     for number in range(3):
         scene.at(1.0, request(number))
     assert scene.run() == [(2.375, 0, [0, 1, 2])]
 
 
-def test_one_that_comes_during_a_step_is_in_the_next() -> None:
+def test_a_request_during_a_step_is_in_the_next_one() -> None:
     scene = Scene()
     scene.at(0.0, request(0, output=2))
     scene.at(0.5, request(1))
     assert scene.run() == [(1.125, 0, [0]), (2.25, 0, [0, 1])]
 
 
-def test_the_next_step_begins_before_the_answer_to_the_last() -> None:
+def test_the_next_step_begins_before_the_client_reacts() -> None:
     scene = Scene()
     note = scene.engines.on_tokens
 
@@ -74,11 +74,11 @@ def test_the_next_step_begins_before_the_answer_to_the_last() -> None:
 
     scene.engines.on_tokens = answer
     scene.at(0.0, request(0, output=2))
-    # Request 2 answers the token of 1.125. A step is under way by then, so it waits for the next.
+    # Request 2 follows the token of 1.125. A step has already begun, so it waits for the next one.
     assert scene.run() == [(1.125, 0, [0]), (2.125, 0, [0]), (3.25, 0, [2])]
 
 
-def test_an_engine_that_has_become_idle_begins_at_once_with_the_answer() -> None:
+def test_an_idle_engine_starts_the_next_request_at_once() -> None:
     scene = Scene()
     note = scene.engines.on_tokens
 
@@ -99,7 +99,7 @@ def test_each_engine_has_its_own_steps() -> None:
     assert scene.run() == [(1.125, 1, [0]), (1.625, 0, [1])]
 
 
-def test_one_that_it_can_never_serve_is_refused_and_changes_nothing() -> None:
+def test_an_impossible_request_is_refused_without_effect() -> None:
     scene = Scene(engine(kv_tokens=2 * BLOCK))
     with pytest.raises(ValueError, match="whole cache"):
         scene.engines.submit(0, request(0, prompt=100))
@@ -111,7 +111,7 @@ def test_one_that_it_can_never_serve_is_refused_and_changes_nothing() -> None:
 class TestWarmAdapters:
     LORA = engine(max_loras=1, max_cpu_loras=2, lora_load_seconds=4.0, lora_activate_seconds=0.5)
 
-    def test_are_there_before_time_begins(self) -> None:
+    def test_are_loaded_before_the_start(self) -> None:
         scene = Scene(self.LORA, number=2)
         scene.engines.warm_adapters(["a", "b"])
         assert scene.timeline.now == 0.0
@@ -129,7 +129,7 @@ class TestWarmAdapters:
         scene.at(0.0, request(0, adapter="c"))
         assert scene.run() == [(5.625, 0, [0])]
 
-    def test_are_none_where_lora_is_off(self) -> None:
+    def test_are_none_without_lora(self) -> None:
         scene = Scene()
         scene.engines.warm_adapters(["a"])
         assert scene.run() == []

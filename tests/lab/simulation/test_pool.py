@@ -1,4 +1,4 @@
-"""Several simulations at a time: the same runs as one after the other, from other processes."""
+"""Concurrent simulations: the same runs as one after another, from other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.lab.simulation.builders import balancing, fast, scenario, session, tu
 
 
 def fleets(strategies: Sequence[str], sessions: int = 40) -> list[Scenario]:
-    # With adapters there are sets, whose order is another in every process.
+    # With adapters there are sets, whose order differs between processes.
     asked = named("lora-4", Options(sessions=sessions))
     profile = fast(max_loras=2, kv_tokens=3_000)
     return [
@@ -35,7 +35,7 @@ def assert_equal(first: Run, second: Run) -> None:
         np.testing.assert_equal(getattr(first, one.name), getattr(second, one.name))
 
 
-def test_runs_are_the_same_in_every_process_and_in_the_order_of_the_scenarios() -> None:
+def test_runs_do_not_depend_on_processes_and_keep_their_order() -> None:
     asked = fleets(["LoraQueue", "PrefixHash"])
     told: list[tuple[int, int]] = []
     runs = simulate_all(asked, lambda *one: told.append(one))
@@ -46,14 +46,14 @@ def test_runs_are_the_same_in_every_process_and_in_the_order_of_the_scenarios() 
     assert sum(more for _, more in told) <= 80
 
 
-def test_what_goes_wrong_in_a_simulation_is_raised_as_it_is() -> None:
+def test_errors_in_a_simulation_are_raised_unchanged() -> None:
     routing = Routing(balancing("Random"), addresses=["192.0.2.1:8000"])
     wrong = scenario(workload(session(turn("a"))), routing=routing, replicas=2)
     with pytest.raises(ValueError, match="zip"):
         simulate_all([wrong])
 
 
-def test_an_interruption_ends_the_processes_at_work() -> None:
+def test_an_interrupt_ends_the_processes() -> None:
     at_work: list[BaseProcess] = []
 
     def interrupt(number: int, more: int) -> None:
@@ -67,7 +67,7 @@ def test_an_interruption_ends_the_processes_at_work() -> None:
 
 
 def _exit_code(process: BaseProcess) -> int | None:
-    # The pool's own thread may be the one that hears of the end, and says so a moment later.
+    # The pool's own thread may notice the end, and report it a moment later.
     process.join()
     deadline = monotonic() + 5
     while process.exitcode is None and monotonic() < deadline:

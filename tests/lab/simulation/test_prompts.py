@@ -1,4 +1,4 @@
-"""Prompts made of names: against what the product reads from the text that the names stand for."""
+"""Prompts made of names, compared with the product's reading of the text behind the names."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from tests.lab.simulation.builders import turn
 _BLOCK = BLOCK_BYTES // CHARACTERS_PER_TOKEN  # tokens
 
 _ROLE = len("\nassistant\n")
-"""Bytes that the product reads of a message beside its text, at most."""
+"""Most bytes that the product reads of a message in addition to its text."""
 
 _CHANCE = 3 * CHARACTERS_PER_TOKEN
-"""Bytes by which two texts may agree by chance where they part. Three words are one in millions."""
+"""Bytes by which two texts may agree at random after they part. Three words are one in millions."""
 
 
 def read(api: Api, asked: Turn) -> Prompt:
-    """What the product reads from the whole body."""
+    """Return the product's reading of the whole body."""
     return prompt_of(document(api, asked.prompt), asked.adapter or MODEL)
 
 
 def shared(first: Prompt, second: Prompt) -> int:
-    """Blocks from the beginning that both have."""
+    """Return the number of common blocks at the start."""
     pairs = zip(first.blocks, second.blocks, strict=False)
     fewer = min(len(first.blocks), len(second.blocks))
     return next((n for n, (a, b) in enumerate(pairs) if a != b), fewer)
 
 
 def is_near(made: int, real: int, messages: int) -> bool:
-    """Whether blocks may be as many, if roles come before so many messages in the real text.
+    """True if roles before so many messages in the real text can explain the difference in blocks.
 
-    They only ever shift it, by less than a block for 20 messages, so that ends of blocks that
-    are a little behind a message's end in the real text are not in the made one.
+    Roles shift the real text by less than a block for 20 messages. So the end of a block that is
+    just after a message's end in the real text is missing in the made one.
     """
     beside = messages * _ROLE + _CHANCE
     return made <= real <= made + 1 + beside // BLOCK_BYTES
 
 
-# Few names, so that prompts meet in all possible ways, and lengths around those of blocks.
-# One name is always of one role, as in all workloads.
+# Few names, so that prompts meet in all possible ways, and lengths close to those of blocks. One
+# name always has one role, as in all workloads.
 lengths = st.sampled_from([1, 20, *range(_BLOCK - 2, _BLOCK + 3), 2 * _BLOCK, 100, 300])
 segments = st.builds(Segment, st.sampled_from("ab"), lengths, st.just("user")) | st.builds(
     Segment, st.sampled_from("cd"), lengths, st.just("assistant")
@@ -70,7 +70,7 @@ turns = st.builds(
 
 @settings(max_examples=extent(50, 200))
 @given(st.lists(turns, min_size=2, max_size=5), st.sampled_from(get_args(Api)))
-def test_prompts_agree_as_far_as_their_texts_do(asked: list[Turn], api: Api) -> None:
+def test_prompts_agree_as_far_as_their_texts(asked: list[Turn], api: Api) -> None:
     names = Prompts()
     made, real = [names.of(one) for one in asked], [read(api, one) for one in asked]
     for one, other in product(range(len(asked)), repeat=2):
@@ -94,14 +94,14 @@ def test_the_system_prompt_has_the_blocks_of_its_text(asked: Turn) -> None:
     assert made.system_blocks <= len(made.blocks)
 
 
-def test_a_system_prompt_is_what_comes_first() -> None:
+def test_the_first_segment_is_the_system_prompt() -> None:
     rules, question = Segment("rules", 3 * _BLOCK, "system"), Segment("question", 10 * _BLOCK)
     for prompt, system in (((rules, question), 3), ((question, rules), 0), ((rules,), 3)):
         asked = Turn(prompt, Segment("answer", 1))
         assert Prompts().of(asked).system_blocks == system
 
 
-def test_those_who_share_a_long_system_prompt_share_its_home() -> None:
+def test_requests_with_one_long_system_prompt_share_its_home() -> None:
     names = Prompts()
     long, short = Segment("rules", 600, "system"), Segment("rules", 300, "system")
     asked = [names.of(turn(f"{n}", 100 * n, opening=[long])) for n in range(1, 6)]
@@ -109,28 +109,28 @@ def test_those_who_share_a_long_system_prompt_share_its_home() -> None:
     assert names.of(turn("one", 100, opening=[short])).system_hash is None
 
 
-def test_a_conversation_goes_on_where_it_was() -> None:
+def test_a_conversation_continues_its_blocks() -> None:
     names = Prompts()
     said = [names.of(one) for one in conversation("talk", (), [200] * 9, [100] * 9)]
     for before, now in pairwise(said):
         assert shared(before, now) == len(before.blocks)
 
 
-def test_asked_again_a_prompt_is_the_same() -> None:
+def test_prompts_are_stable() -> None:
     names = Prompts()
     first = names.of(turn("one", 500))
     names.of(turn("another", 500))
     assert names.of(turn("one", 500)) == first
 
 
-def test_an_adapters_prompts_are_its_own() -> None:
+def test_an_adapter_shares_no_prompts() -> None:
     names = Prompts()
     one, other = (names.of(turn("question", 500, adapter=adapter)) for adapter in ("", "sql"))
     assert set(one.blocks).isdisjoint(other.blocks)
 
 
 def test_blocks_are_spread_over_the_whole_ring() -> None:
-    # They are places on it, where a system prompt is at home.
+    # They are ring positions, which give a system prompt its home endpoint.
     names = Prompts()
     blocks = [block for n in range(50) for block in names.of(turn(f"{n}", 1000)).blocks]
     assert len(set(blocks)) == len(blocks)
@@ -138,7 +138,7 @@ def test_blocks_are_spread_over_the_whole_ring() -> None:
     assert min(quarters) > 0.8 * len(blocks) / 4
 
 
-class TestWhatIsShown:
+class TestShownPart:
     @pytest.mark.parametrize(
         ("tokens", "blocks"),
         [
@@ -154,24 +154,24 @@ class TestWhatIsShown:
         assert len(prompt.blocks) == blocks
         assert prompt.bytes == CHARACTERS_PER_TOKEN * tokens
 
-    def test_may_end_within_the_system_prompt(self) -> None:
+    def test_can_end_within_the_system_prompt(self) -> None:
         shown = Shown(whole=20 * BLOCK_BYTES, head=5 * BLOCK_BYTES)
         rules = Segment("rules", 30 * _BLOCK, "system")
         prompt = Prompts(shown).of(turn("question", 100, opening=[rules]))
         assert (len(prompt.blocks), prompt.system_blocks) == (5, 5)
 
-    def test_is_the_beginning_of_what_would_be_seen_of_all(self) -> None:
+    def test_is_a_prefix_of_the_whole(self) -> None:
         asked = turn("question", 100_000)
         names = [Prompts(shown).of(asked).blocks for shown in (Shown(131_072, 65_536), EVERYTHING)]
         assert [len(blocks) for blocks in names] == [65_536 // BLOCK_BYTES, 100_000 // _BLOCK]
         assert names[0] == names[1][: len(names[0])]
 
-    def test_is_never_more_than_the_product_looks_at(self) -> None:
+    def test_is_never_more_than_the_product_reads(self) -> None:
         asked = turn("question", (MAX_BLOCKS + 10) * _BLOCK)
         assert len(Prompts(EVERYTHING).of(asked).blocks) == MAX_BLOCKS
 
-    def test_of_a_real_body_is_nearly_as_much(self) -> None:
-        # Of real bytes a few say no text: keys, quotes, the name of the model.
+    def test_is_almost_as_much_as_that_of_a_real_body(self) -> None:
+        # Some real bytes are not text: keys, quotes, the name of the model.
         messages: Sequence[int] = [2000] * 12
         asked = conversation("talk", (), messages, [500] * 12)[-1]
         body = json.dumps({"model": MODEL, **document("chat", asked.prompt)}).encode()

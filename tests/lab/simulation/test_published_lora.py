@@ -1,11 +1,12 @@
-"""What the published LoRA tables claim, and the fleet shows too: order and rough size of effects.
+"""Claims of the published LoRA tables that hold in the simulation: order and rough size of effects.
 
-The engine was fitted to these tables by hand, so this is consistency. Four sidecars stand for
-the published picker: it did not count its own requests between two readings, so a burst spread
-over the pods. One of our sidecars knows at once where it has just sent an adapter, and
-sends all requests for it there.
+The engine was fitted to these tables by hand, so this shows consistency. Four sidecars represent
+the published picker. It did not count its own requests between two scrapes, so a burst spread over
+the pods. A single sidecar knows at once where it has sent an adapter, and sends all its requests
+there.
 
-The first 400 requests of one seed; docs/benchmarks.md has all, and what does not come out.
+These are the first 400 requests of one seed; docs/benchmarks.md has all of them, and the
+differences.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROWS = {
 }
 
 Mean = Callable[[str, str, str], float]
-"""Of a metric over the seeds, by workload and strategy."""
+"""The mean of a metric over the seeds, by workload and strategy."""
 
 
 def scenario(workload: str, strategy: str, seed: int) -> Scenario:
@@ -68,7 +69,7 @@ def test_ten_adapters_the_full_chain_wins(mean: Mean) -> None:
     assert over_baseline(mean, "lora-10", FULL_CHAIN, "requests_per_minute") > 1.06
 
 
-def test_ten_adapters_lora_then_queue_halves_the_wait(mean: Mean) -> None:
+def test_ten_adapters_lora_then_queue_halves_the_ttft(mean: Mean) -> None:
     assert 0.25 < over_baseline(mean, "lora-10", "LoraQueue", "mean_ttft_ms") < 0.6
 
 
@@ -86,6 +87,6 @@ def test_four_adapters_affinity_first_is_worse_than_none(mean: Mean, strategy: s
     assert over_baseline(mean, "lora-4", strategy, "requests_per_minute") < 1.05
 
 
-def test_connections_that_are_never_idle_gain_what_each_request_gains(mean: Mean) -> None:
+def test_busy_connections_gain_as_much_as_each_request(mean: Mean) -> None:
     assert over_baseline(mean, "lora-10", "LoraQueue", "mean_e2el_ms") < 0.8
     assert over_baseline(mean, "lora-10", "LoraQueue", "requests_per_minute") > 1.2

@@ -1,7 +1,7 @@
-"""The fleet against the published tables: what was fitted, what was held out, and what limited it.
+"""The simulation compared with the published tables: fitted rows, held-out rows, and the client.
 
-Fitted are the engine and the client, to the 12 rows of KubeAI's page (kubeai-chat); so to agree
-with them is consistency. The other benchmark (kubeai-threads) was left out of the fit.
+The engine and the client are fitted to the 12 rows of KubeAI's page (kubeai-chat), so agreement
+there shows consistency. The other benchmark (kubeai-threads) is held out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def over_published(summary: Summary, metric: str) -> float:
 @pytest.mark.parametrize(
     ("load", "strategy"), [(800, "Random"), (1_600, "LeastLoad"), (8_000, "PrefixHash")]
 )
-def test_the_fitted_rows_come_out_as_published(load: int, strategy: str) -> None:
+def test_the_fitted_rows_match_the_publication(load: int, strategy: str) -> None:
     summary = simulated(f"kubeai-chat-{load}", strategy)
     assert (summary.completed, summary.failed) == (8_000, 0)
     assert (summary.total_input_tokens, summary.total_output_tokens) == (6_656_338, 608_447)
@@ -47,16 +47,16 @@ def test_the_fitted_rows_come_out_as_published(load: int, strategy: str) -> None
     assert 1 / 1.5 < over_published(summary, "mean_ttft_ms") < 1.5
 
 
-def test_prefix_hash_was_limited_by_the_client_that_measured_it() -> None:
-    # A client without limits would have shown a throughput larger by a third and, as then the
-    # engines are full, tokens at half the pace and queues of many seconds.
+def test_the_published_client_limits_prefix_hash() -> None:
+    # A client without limits would show a third more throughput. The full engines would then show
+    # half the token rate and queues of many seconds.
     summary = simulated("kubeai-chat-8000", "PrefixHash", ideal=True)
     assert over_published(summary, "total_token_throughput") > 1.2
     assert over_published(summary, "mean_itl_ms") > 2
     assert over_published(summary, "mean_ttft_ms") > 50
 
 
-def test_a_cell_of_the_table_that_was_held_out() -> None:
+def test_a_held_out_cell_matches_the_publication() -> None:
     summary = simulated("kubeai-threads-600", "PrefixHash")
     assert (summary.completed, summary.failed) == (59_031, 0)
     assert over_published(summary, "total_token_throughput") == pytest.approx(1, abs=0.2)

@@ -1,4 +1,4 @@
-"""The sidecars of a fleet: the product's own decisions, on what each of them can know."""
+"""The sidecars of a fleet: the product's own decisions, from each one's own information."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def addresses(replicas: int) -> list[str]:
 
 
 class Scene:
-    """Sidecars in front of the same engines. Nothing here ends a request but `release`."""
+    """Sidecars in front of the same engines. Only `release` ends a request."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Scene:
         return self.sidecars[sidecar].decide(api, asked or turn("question"))
 
     def home(self, asked: Turn, api: Api = "chat") -> str:
-        """Where a request goes while nothing else is in flight."""
+        """Return the endpoint of a request while nothing else is in flight."""
         decision = self.decide(asked, api=api)
         decision.lease.release()
         return decision.address
@@ -77,13 +77,13 @@ class Scene:
 
 
 class Recorded:
-    """The ledgers and signals of all sidecars made meanwhile."""
+    """Ledgers and signals of all sidecars created during a test."""
 
     def __init__(self) -> None:
         self.ledgers: list[Ledger] = []
         self.signals: list[Signals] = []
         self.read: defaultdict[str, list[float]] = defaultdict(list)
-        """When each address was read."""
+        """Times of each address's scrapes."""
 
 
 @pytest.fixture
@@ -109,15 +109,15 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return found
 
 
-class TestDeciding:
+class TestDecisions:
     @pytest.mark.parametrize("strategy", STRATEGIES)
-    def test_every_strategy_does(self, strategy: str) -> None:
+    def test_every_strategy_decides(self, strategy: str) -> None:
         decision = Scene(balancing(strategy), replicas=3).decide()
         assert decision.strategy == strategy
         assert decision.address in addresses(3)
         assert (decision.model, decision.candidates, decision.fallback) == (MODEL, 3, None)
 
-    def test_a_chain_of_ones_own_does_too(self) -> None:
+    def test_a_custom_chain_decides(self) -> None:
         spec = balancing("Chain", chain=[{"filter": "LeastQueue"}, {"filter": "PrefixHash"}])
         scene = Scene(spec)
         assert len({scene.home(turn("question")) for _ in range(5)}) == 1
@@ -131,12 +131,12 @@ class TestDeciding:
             lease.release()
         assert dict(ledger.loads) == {}
 
-    def test_least_load_spreads_what_is_in_flight_evenly(self) -> None:
+    def test_least_load_spreads_requests_evenly(self) -> None:
         scene = Scene(balancing("LeastLoad"))
         chosen = Counter(scene.decide().address for _ in range(24))
         assert set(chosen.values()) == {3}
 
-    def test_prefix_hash_moves_on_at_the_bound_that_was_asked_for(self) -> None:
+    def test_prefix_hash_spills_at_the_configured_bound(self) -> None:
         tight, loose = (
             Scene(balancing("PrefixHash", prefixHash={"meanLoadFactor": factor}), replicas=4)
             for factor in (100, 400)
@@ -144,7 +144,7 @@ class TestDeciding:
         assert len({tight.decide().address for _ in range(8)}) == 4
         assert len({loose.decide().address for _ in range(8)}) == 1
 
-    def test_each_seed_has_its_own_chances(self) -> None:
+    def test_the_seed_determines_random_choices(self) -> None:
         def chosen(seed: str) -> list[str]:
             replicas = [Replica(engine()) for _ in range(8)]
             sidecar = Sidecar(Timeline(), replicas, Routing(balancing("Random")), seed)
@@ -158,7 +158,7 @@ class TestDeciding:
         scene = Scene(balancing("RoundRobin", prefixHash={"replication": 1}), replicas)
         assert len({scene.decide().address for _ in range(replicas)}) == replicas
 
-    def test_ones_own_addresses_give_the_places_on_the_ring(self) -> None:
+    def test_configured_addresses_give_the_ring_positions(self) -> None:
         def home(*given: str) -> str:
             replicas = [Replica(engine()) for _ in given]
             routing = Routing(balancing("PrefixHash"), addresses=given)
@@ -167,16 +167,16 @@ class TestDeciding:
         first, second = "192.0.2.1:8000", "192.0.2.2:8000"
         assert home(first, second) == home(second, first)
         pairs = [(f"192.0.2.{n}:8000", f"192.0.2.{n + 1}:8000") for n in range(1, 20, 2)]
-        # Whether it is the first or the second of the two is up to their places.
+        # Their ring positions decide if it is the first or the second of the two.
         assert {pair.index(home(*pair)) for pair in pairs} == {0, 1}
 
-    def test_there_must_be_as_many_of_them_as_engines(self) -> None:
+    def test_each_engine_needs_an_address(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             Sidecar(Timeline(), [Replica(engine())], Routing(SPEC, addresses=["a:1", "b:1"]), "")
 
 
 class TestPrefixCache:
-    def test_finds_a_prompt_again_and_predicts_it(self) -> None:
+    def test_finds_a_repeated_prompt_and_predicts_the_hit(self) -> None:
         scene = Scene(balancing("PrefixCache"))
         first = scene.decide(turn("question", 1000))
         first.lease.release()
@@ -197,12 +197,12 @@ class TestPrefixCache:
         timeline = Timeline()
         engines = [Replica(engine(kv_tokens=200_000))]
         sidecar = Sidecar(timeline, engines, Routing(balancing("PrefixCache"), shown=shown), "")
-        timeline.at(1.0, lambda: None)  # by then it knows how large caches are
+        timeline.at(1.0, lambda: None)  # by then it knows the size of the caches
         timeline.run(lambda: timeline.now >= 1.0)
         sidecar.decide("chat", turn("book", 100_000)).lease.release()
         assert sidecar.decide("chat", turn("book", 100_000)).prediction == (100_000, cached)
 
-    def test_takes_a_sessions_header_for_its_home(self) -> None:
+    def test_uses_the_session_header_for_the_home_endpoint(self) -> None:
         keys = {"prefixSource": "Header:x-session"}
         scene = Scene(balancing("PrefixCache", prefixHash=keys))
         (sidecar,) = scene.sidecars
@@ -215,7 +215,7 @@ class TestPrefixCache:
             homes[number % 4, decision.address] += 1
         assert len(homes) == 4
 
-    def test_makes_prompts_work_until_their_answers_begin(self, recorded: Recorded) -> None:
+    def test_counts_prompts_as_work_until_their_responses_begin(self, recorded: Recorded) -> None:
         scene = Scene(balancing("PrefixCache"), replicas=1)
         (signals,) = recorded.signals
         leases = [scene.decide(turn(f"{n}", 1000)).lease for n in range(3)]
@@ -225,21 +225,21 @@ class TestPrefixCache:
         assert dict(signals.backlog.tokens) == {addresses(1)[0]: 1000}
 
 
-class TestSeveral:
-    def test_each_knows_only_of_its_own_requests(self) -> None:
+class TestSeveralSidecars:
+    def test_each_counts_only_its_own_requests(self) -> None:
         scene = Scene(balancing("LeastLoad"), sidecars=2)
         first = {scene.decide(sidecar=0).address for _ in range(7)}
         # The second has sent none yet, so all engines are equal to it.
         second = {scene.decide(sidecar=1).address for _ in range(8)}
         assert (len(first), len(second)) == (7, 8)
 
-    def test_they_draw_different_chances(self) -> None:
+    def test_random_choices_differ(self) -> None:
         scene = Scene(balancing("LeastLoad"), sidecars=2)
         order = [[scene.decide(sidecar=n).address for _ in range(8)] for n in range(2)]
         assert order[0] != order[1]
 
-    def test_they_agree_where_a_system_prompt_is_at_home(self) -> None:
-        # Each has seen other prompts before, so the numbers that texts get must be common.
+    def test_agree_on_the_home_of_a_system_prompt(self) -> None:
+        # Each has seen other prompts before, so the numbers of texts must be shared.
         prompts = Prompts()
         engines = [Replica(engine()) for _ in range(8)]
         routing = Routing(balancing("PrefixCache"))
@@ -252,40 +252,40 @@ class TestSeveral:
             homes.add(sidecar.decide("chat", asked).address)
         assert len(homes) == 1
 
-    def test_they_have_one_ring(self) -> None:
+    def test_have_the_same_ring(self) -> None:
         scene = Scene(balancing("PrefixHash"), sidecars=3)
         homes = {scene.decide(turn("question", 50), sidecar=n).address for n in range(3)}
         assert len(homes) == 1
 
 
 def opened(system: int, user: int, more: str) -> Turn:
-    """A chat that begins as all others here; only `more` is its own."""
+    """Return a chat with a common first message; only `more` differs."""
     opening = [Segment("system", system, "system"), Segment("user", user)]
     return turn(more, 30, opening=opening)
 
 
-class TestPrefixes:
+class TestPrefixKeys:
     @pytest.mark.parametrize("api", get_args(Api))
     @pytest.mark.parametrize("source", BODY_SOURCES)
-    def test_requests_with_equal_beginnings_go_to_one_endpoint(self, source: str, api: Api) -> None:
+    def test_requests_with_one_prefix_go_to_one_endpoint(self, source: str, api: Api) -> None:
         scene = Scene(balancing("PrefixHash", prefixHash={"prefixSource": source}))
-        # 100 characters are 25 tokens; beyond them each of these is different.
+        # 100 characters are 25 tokens; beyond them each prompt is different.
         homes = {scene.home(opened(30, 30, f"{n}"), api) for n in range(20)}
         assert len(homes) == 1
 
     @pytest.mark.parametrize("api", get_args(Api))
     @pytest.mark.parametrize("source", BODY_SOURCES)
-    def test_requests_with_other_beginnings_do_not(self, source: str, api: Api) -> None:
+    def test_requests_with_other_prefixes_spread(self, source: str, api: Api) -> None:
         scene = Scene(balancing("PrefixHash", prefixHash={"prefixSource": source}))
         homes = {scene.home(turn(f"{n}", 30), api) for n in range(40)}
         assert len(homes) == 8
 
-    def test_the_first_message_of_the_user_may_be_long_or_short(self) -> None:
+    def test_the_first_user_message_can_be_long_or_short(self) -> None:
         scene = Scene(balancing("PrefixHash"))
         homes = {scene.home(turn("question", length)) for length in (25, 26, 100, 5_000)}
         assert len(homes) == 1
 
-    def test_a_shared_system_prompt_is_a_key_only_for_the_sources_that_read_it(self) -> None:
+    def test_a_shared_system_prompt_counts_only_for_sources_that_read_it(self) -> None:
         opening = [Segment("system", 30, "system")]
 
         def homes(source: str) -> int:
@@ -296,7 +296,7 @@ class TestPrefixes:
         assert homes("SystemAndFirstUserMessage") == 1
         assert homes("PromptHead") == 1
 
-    def test_a_longer_key_tells_more_requests_apart(self) -> None:
+    def test_a_longer_key_separates_more_requests(self) -> None:
         def homes(characters: int) -> int:
             keys = {"prefixCharLength": characters, "prefixSource": "PromptHead"}
             scene = Scene(balancing("PrefixHash", prefixHash=keys))
@@ -320,7 +320,7 @@ segments = st.builds(
     st.sampled_from(BODY_SOURCES),
     st.integers(1, 120),
 )
-def test_what_a_sidecar_is_shown_of_a_prompt_makes_the_key_of_the_whole(
+def test_the_shown_part_of_a_prompt_gives_the_key_of_the_whole(
     prompt: tuple[Segment, ...], api: Api, source: str, characters: int
 ) -> None:
     keys = {"prefixCharLength": characters, "prefixSource": source}
@@ -330,15 +330,15 @@ def test_what_a_sidecar_is_shown_of_a_prompt_makes_the_key_of_the_whole(
 
 
 class TestAdapters:
-    def test_a_request_for_one_is_of_the_one_model(self) -> None:
+    def test_a_request_for_one_belongs_to_the_model(self) -> None:
         scene = Scene(balancing("PrefixHash"), adapters=("sql", "poems"))
         decision = scene.decide(turn("question", adapter="poems"))
         assert (decision.model, decision.adapter, decision.rename) == (MODEL, "poems", None)
 
-    def test_a_request_without_one_is_of_the_base_model(self) -> None:
+    def test_a_request_without_one_uses_the_base_model(self) -> None:
         assert Scene(balancing("PrefixHash"), adapters=("sql",)).decide().adapter == ""
 
-    def test_one_that_nobody_configured_is_a_mistake_of_the_scenario(self) -> None:
+    def test_an_unconfigured_adapter_is_an_error(self) -> None:
         with pytest.raises(ModelNotFound):
             Scene(balancing("PrefixHash")).decide(turn("question", adapter="sql"))
 
@@ -348,9 +348,9 @@ class TestAdapters:
         assert len({scene.home(turn("question", 50, adapter=name)) for name in names}) == 8
 
 
-class TestReadings:
+class TestScrapes:
     @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - READING))
-    def test_a_strategy_that_reads_no_signals_has_none(
+    def test_a_strategy_without_metrics_scrapes_nothing(
         self, strategy: str, recorded: Recorded
     ) -> None:
         scene = Scene(balancing(strategy))
@@ -359,12 +359,12 @@ class TestReadings:
         assert not recorded.read
 
     @pytest.mark.parametrize("strategy", sorted(READING))
-    def test_others_read_every_engine_soon(self, strategy: str, recorded: Recorded) -> None:
+    def test_others_scrape_every_engine_soon(self, strategy: str, recorded: Recorded) -> None:
         scene = Scene(balancing(strategy))
         scene.wait(0.2)
         assert set(recorded.read) == set(addresses(8))
 
-    def test_idle_engines_are_read_at_the_interval_for_these(self, recorded: Recorded) -> None:
+    def test_idle_engines_have_the_idle_interval(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue", signals=SLOW))
         scene.wait(100.0)
         for times in recorded.read.values():
@@ -373,24 +373,24 @@ class TestReadings:
             assert 1.8 <= min(gaps) < 1.9 < 2.1 < max(gaps) <= 2.2
             assert len(times) == pytest.approx(50, abs=5)
 
-    def test_those_that_have_requests_are_read_more_often(self, recorded: Recorded) -> None:
+    def test_engines_with_requests_are_scraped_more_often(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue", signals=SLOW), replicas=2)
         busy = scene.decide()
         scene.wait(100.0)
         (idle,) = set(addresses(2)) - {busy.address}
         assert len(recorded.read[idle]) == pytest.approx(50, abs=5)
         assert len(recorded.read[busy.address]) == pytest.approx(200, abs=10)
-        # One of the idle kind was under way.
+        # One scrape with the idle interval had already been scheduled.
         rest = recorded.read[busy.address][1:]
         assert all(0.45 <= b - a <= 0.55 for a, b in pairwise(rest))
 
-    def test_sidecars_and_engines_do_not_march_in_step(self, recorded: Recorded) -> None:
+    def test_scrapes_are_not_synchronized(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue"), sidecars=3)
         scene.wait(20.0)
         times = [time for each in recorded.read.values() for time in each]
         assert len(set(times)) == len(times)
 
-    def test_a_reading_says_what_the_engines_metrics_would(self, recorded: Recorded) -> None:
+    def test_a_report_matches_the_engines_metrics(self, recorded: Recorded) -> None:
         profile = engine(max_num_seqs=1, max_loras=2, kv_tokens=10 * BLOCK)
         scene = Scene(balancing("LeastQueue"), replicas=1, adapters=("a", "b"), profile=profile)
         (replica,) = scene.replicas
@@ -415,7 +415,7 @@ class TestReadings:
             finished=0,
         )
 
-    def test_where_lora_is_off_a_reading_says_nothing_of_it(self, recorded: Recorded) -> None:
+    def test_a_report_omits_lora_if_it_is_off(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue"), replicas=1)
         scene.wait(1.0)
         reading = recorded.signals[0].latest(addresses(1)[0])
@@ -423,7 +423,7 @@ class TestReadings:
         assert reading.report is not None
         assert reading.report.max_loras is None
 
-    def test_so_a_sidecar_learns_of_queues_that_are_not_its_own(self) -> None:
+    def test_a_sidecar_learns_of_queues_from_other_sidecars(self) -> None:
         def chosen(strategy: str) -> set[str]:
             scene = Scene(balancing(strategy), replicas=2, profile=engine(max_num_seqs=1))
             for number in range(30):
@@ -436,7 +436,7 @@ class TestReadings:
         assert chosen("LeastQueue") == {second}
         assert chosen("LeastLoad") == {first, second}
 
-    def test_and_which_adapters_an_engine_has_in_its_batch(self) -> None:
+    def test_a_sidecar_learns_the_adapters_in_an_engines_batch(self) -> None:
         adapters = ("a", "b")
         scene = Scene(
             balancing("LoraQueue"), replicas=4, adapters=adapters, profile=engine(max_loras=1)

@@ -1,4 +1,4 @@
-"""A workload against a fleet: what goes in comes out, at times that one can work out."""
+"""A workload on a fleet: requests and times that can be calculated by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.lab.simulation.builders import (
 
 @pytest.fixture
 def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
-    """Those of all sidecars."""
+    """Return the ledgers of all sidecars."""
     made: list[Ledger] = []
 
     class Recorded(Ledger):
@@ -68,35 +68,35 @@ class TestOneEngine:
         prefill_tokens_per_second=1_000.0,
     )
 
-    def test_one_request_takes_the_time_of_its_steps(self) -> None:
+    def test_a_request_takes_the_time_of_its_steps(self) -> None:
         run = simulate(scenario(workload(session(turn("a", 100, 4))), self.PROFILE))
         assert run.first[0] - run.sent[0] == pytest.approx(0.04 + 100e-4 + 0.01 + 0.1)
-        # Each step reads the context with the token that came out of the one before.
+        # Each step reads the context with the token of the previous one.
         assert run.gaps.tolist() == pytest.approx([0.04 + 1e-4 * n for n in (101, 102, 103)])
         assert run.seconds == run.last[0] == pytest.approx(run.first[0] + run.gaps.sum())
 
-    def test_of_a_prompt_that_was_there_only_the_end_is_computed(self) -> None:
+    def test_only_the_end_of_a_cached_prompt_is_computed(self) -> None:
         one = session(turn("a", 100, 1))
         run = simulate(scenario(workload(one, one, concurrency=1), self.PROFILE))
-        # 99 tokens may be found, which are six whole blocks.
+        # At most 99 tokens can be cached: six whole blocks.
         assert run.cached_tokens.tolist() == [0, 6 * BLOCK]
         assert run.first - run.sent == pytest.approx(
             [0.04 + 100e-4 + 0.01 + 0.1, 0.04 + 100e-4 + 0.01 + 0.004]
         )
 
-    def test_the_next_turn_finds_the_last_one_and_its_answer(self) -> None:
+    def test_the_next_turn_finds_the_last_prompt_and_response(self) -> None:
         run = simulate(scenario(workload(talk("t", [40, 30], [41, 10])), self.PROFILE))
-        # Of 81 tokens the last was never computed; 80 are five blocks.
+        # The last of 81 tokens was never computed; 80 are five blocks.
         assert run.cached_tokens.tolist() == [0, 5 * BLOCK]
 
-    def test_two_at_once_share_each_step(self) -> None:
+    def test_two_concurrent_requests_share_each_step(self) -> None:
         asked = workload(session(turn("a", 100, 2)), session(turn("b", 200, 2)))
         run = simulate(scenario(asked, self.PROFILE))
         first = 0.04 + 300e-4 + 2 * 0.01 + 0.3
         assert run.first.tolist() == pytest.approx([first, first])
         assert run.gaps.tolist() == pytest.approx([0.04 + 1e-4 * (101 + 201)] * 2)
 
-    def test_a_client_with_costs_sees_it_later(self) -> None:
+    def test_a_client_with_costs_receives_later(self) -> None:
         costs = ClientCosts(per_chunk=0.001, per_request=0.02, turns_per_request=2)
         one = workload(session(turn("a", 100, 4)))
         ideal = simulate(scenario(one, self.PROFILE))
@@ -108,17 +108,17 @@ class TestOneEngine:
         assert ideal.client_busy == 0.0
 
 
-class TestTheRun:
-    def test_has_the_requests_in_the_order_of_the_workload(self) -> None:
+class TestRun:
+    def test_keeps_the_order_of_the_workload(self) -> None:
         sessions = [talk(f"{n}", [30 + n, 5], [3, 7]) for n in range(4)]
         run = simulate(scenario(workload(*sessions), replicas=2, strategy="RoundRobin"))
         asked = [one for each in sessions for one in each.turns]
         assert run.prompt_tokens.tolist() == [one.prompt_tokens for one in asked]
         assert run.output_tokens.tolist() == [3, 7] * 4
-        # The first turns came first, and were dealt out in turn.
+        # The first turns came first, and went to the endpoints in turn.
         assert run.endpoint[::2].tolist() == [0, 1, 0, 1]
 
-    def test_says_what_was_simulated(self) -> None:
+    def test_names_workload_and_strategy(self) -> None:
         run = simulate(scenario(workload(session(turn("a"))), strategy="Random", replicas=3))
         assert (run.workload, run.strategy, run.notes["endpoints"]) == ("by hand", "Random", 3)
 
@@ -130,18 +130,18 @@ class TestTheRun:
         assert run.succeeded.all()
         assert "preemptions" in simulate(scenario(asked)).notes
 
-    def test_the_mean_time_of_a_session_is_from_its_first_request_to_its_last_token(self) -> None:
+    def test_measures_sessions_from_first_request_to_last_token(self) -> None:
         thinker = session(turn("a", output=1), turn("b", output=1, think=10.0))
         run = simulate(scenario(workload(thinker, session(turn("c", output=1)))))
         # Two steps of 1.125 s, the first a little longer for two, and the pause.
         assert run.notes["mean_session_ms"] == pytest.approx(1000 * (12.375 + 1.25) / 2)
 
-    def test_adapters_are_warm(self) -> None:
+    def test_starts_with_warm_adapters(self) -> None:
         lora = engine(max_loras=2, lora_load_seconds=100.0, lora_activate_seconds=10.0)
         asked = workload(*(session(turn(n, adapter=n, output=1)) for n in "ab"))
         assert simulate(scenario(asked, lora)).seconds == 1.25
 
-    def test_tells_its_progress_request_by_request(self) -> None:
+    def test_reports_progress_by_request(self) -> None:
         told: list[int] = []
         asked = workload(session(turn("a"), turn("b")), session(turn("c")), warm_up=1)
         simulate(scenario(asked), told.append)
@@ -151,18 +151,18 @@ class TestTheRun:
 
 class TestSidecars:
     def spread(self, sidecars: int, seed: int) -> list[int]:
-        """Of eight requests at a time to eight engines."""
+        """Return the load spread of eight concurrent requests on eight engines."""
         asked = workload(*(session(turn(f"{n}", output=9)) for n in range(8)))
         run = simulate(scenario(asked, replicas=8, sidecars=sidecars, seed=seed))
         return sorted(np.bincount(run.endpoint, minlength=8).tolist())
 
-    def test_one_knows_where_all_requests_are(self) -> None:
+    def test_a_single_sidecar_counts_all_requests(self) -> None:
         assert all(self.spread(1, seed) == [1] * 8 for seed in range(5))
 
-    def test_several_know_only_of_their_own_and_spread_worse(self) -> None:
+    def test_several_sidecars_count_their_own_and_spread_worse(self) -> None:
         assert all(max(self.spread(4, seed)) > 1 for seed in range(5))
 
-    def test_requests_come_to_each_of_them(self, ledgers: list[Ledger]) -> None:
+    def test_each_gets_requests(self, ledgers: list[Ledger]) -> None:
         asked: list[int] = []
         acquire = Ledger.acquire
 
@@ -177,7 +177,7 @@ class TestSidecars:
         assert len(ledgers) == 4
         assert all(10 <= asked.count(number) <= 30 for number in range(4))
 
-    def test_the_spread_of_a_real_workload_gets_worse_with_more_of_them(self) -> None:
+    def test_more_sidecars_spread_a_real_workload_worse(self) -> None:
         threads = named("kubeai-threads-300", Options(sessions=200, concurrency=40))
 
         def busiest(sidecars: int) -> float:
@@ -188,7 +188,7 @@ class TestSidecars:
 
 
 def in_flight(run: Run, replicas: int) -> float:
-    """The most that any endpoint had at a time, averaged over all arrivals."""
+    """Return the largest number of requests on any endpoint, averaged over all arrivals."""
     most = []
     for now in run.sent:
         here = run.endpoint[(run.sent <= now) & (run.last > now)]
@@ -196,12 +196,12 @@ def in_flight(run: Run, replicas: int) -> float:
     return float(np.mean(most))
 
 
-class TestRefusals:
+class TestRefusal:
     """A request that can never fit into an engine's cache."""
 
     PROFILE = engine(kv_tokens=10 * BLOCK)
 
-    def test_is_noted_with_its_reason_and_the_run_goes_on(self, ledgers: list[Ledger]) -> None:
+    def test_is_noted_with_its_reason_and_the_run_continues(self, ledgers: list[Ledger]) -> None:
         asked = workload(session(turn("a")), session(turn("b", 200)), session(turn("c")))
         run = simulate(scenario(asked, self.PROFILE))
         assert run.succeeded.tolist() == [True, False, True]
@@ -211,7 +211,7 @@ class TestRefusals:
         assert (run.endpoint[1], run.cached_tokens[1]) == (-1, -1)
         assert [dict(one.loads) for one in ledgers] == [{}]
 
-    def test_ends_its_session_and_frees_its_place(self) -> None:
+    def test_ends_its_session_and_frees_its_slot(self) -> None:
         asked = workload(
             session(turn("a"), turn("b", 200), turn("c")), session(turn("d")), concurrency=1
         )
@@ -227,24 +227,24 @@ class TestRefusals:
         assert (summary.total_input_tokens, summary.total_output_tokens) == (20, 2)
 
     @pytest.mark.filterwarnings("error")
-    def test_may_be_all_there_are(self) -> None:
+    def test_can_be_the_result_of_all_requests(self) -> None:
         asked = workload(*(session(turn(f"{n}", 200)) for n in range(3)), warm_up=1)
         run = simulate(scenario(asked, self.PROFILE))
         assert not run.succeeded.any()
         assert (run.seconds, run.gaps.size) == (0.0, 0)
         assert summarize(run).failed == 2
 
-    def test_has_other_reasons_too(self) -> None:
+    def test_can_have_other_reasons(self) -> None:
         asked = workload(session(turn("a", adapter="sql")))
         run = simulate(scenario(asked, self.PROFILE))
         assert run.notes["refused"] == "the request names adapter sql, but LoRA is off"
 
-    def test_is_not_noted_where_there_was_none(self) -> None:
+    def test_note_is_absent_without_refusals(self) -> None:
         assert "refused" not in simulate(scenario(workload(session(turn("a"))))).notes
 
 
 class TestWarmUp:
-    def test_is_in_no_figure(self) -> None:
+    def test_is_not_in_the_figures(self) -> None:
         before = [session(turn(f"w{n}", 500, 50)) for n in range(5)]
         asked = workload(*before, session(turn("a", 100, 10)), warm_up=5)
         run = simulate(scenario(asked))
@@ -256,7 +256,7 @@ class TestWarmUp:
         run = simulate(scenario(workload(one, one, warm_up=1)))
         assert run.cached_tokens.tolist() == [96]
 
-    def test_its_preemptions_are_not_those_of_the_run(self) -> None:
+    def test_its_preemptions_do_not_count(self) -> None:
         tight = [session(turn(n, 40, 40)) for n in "ab"]
         asked = workload(*tight, session(turn("c")), warm_up=2)
         assert simulate(scenario(asked, engine(kv_tokens=8 * BLOCK))).notes["preemptions"] == 0
@@ -268,13 +268,13 @@ class TestWarmUp:
         assert (run.wanted[0], run.sent[0]) == (3.0, 3.0)
         assert run.seconds == run.last[0] == 3.0 + 2.125
 
-    def test_its_refusals_are_not_those_of_the_run(self) -> None:
+    def test_its_refusals_do_not_count(self) -> None:
         asked = workload(session(turn("w", 500)), session(turn("a")), warm_up=1)
         run = simulate(scenario(asked, engine(kv_tokens=10 * BLOCK)))
         assert "refused" not in run.notes
         assert run.succeeded.tolist() == [True]
 
-    def test_the_work_of_the_client_in_it_is_not_counted(self) -> None:
+    def test_the_clients_work_in_it_does_not_count(self) -> None:
         costs = ClientCosts(per_request=0.5)
         asked = workload(*(session(turn(f"{n}")) for n in range(9)), warm_up=8)
         run = simulate(scenario(asked, client=costs))
@@ -282,15 +282,15 @@ class TestWarmUp:
 
 
 def ceiling(asked: Workload) -> list[int]:
-    """Tokens of each prompt that were computed before, in whole blocks, if nothing is forgotten.
+    """Return the already computed tokens of each prompt, in whole blocks, if nothing is evicted.
 
-    The last token of a prompt is computed in any case, because the answer comes out of it.
+    The last token of a prompt is always computed, because the response starts from it.
     """
     seen: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
     found = []
     for one in (one for each in asked.sessions for one in each.turns):
         row = [(part.name, n) for part in (*one.prompt, one.output) for n in range(part.tokens)]
-        ends = range(BLOCK, len(row), BLOCK)  # the last token of the answer is never computed
+        ends = range(BLOCK, len(row), BLOCK)  # the last token of a response is never computed
         here = [(one.adapter, tuple(row[:end])) for end in ends]
         limit = (one.prompt_tokens - 1) // BLOCK
         hits = next((n for n, key in enumerate(here[:limit]) if key not in seen), limit)
@@ -299,11 +299,11 @@ def ceiling(asked: Workload) -> list[int]:
     return found
 
 
-class TestTheCache:
+class TestCache:
     ENDLESS = fast(kv_tokens=100_000_000)
 
     @pytest.mark.parametrize("name", ["kubeai-threads-300", "kubeai-chat-800", "lora-4"])
-    def test_one_replica_with_room_for_all_reaches_the_workloads_ceiling(self, name: str) -> None:
+    def test_one_unlimited_replica_reaches_the_ceiling(self, name: str) -> None:
         asked = named(name, Options(sessions=12, concurrency=1))
         profile = replace(self.ENDLESS, max_loras=4)
         run = simulate(scenario(replace(asked, requests_per_second=None), profile))
@@ -318,7 +318,7 @@ class TestTheCache:
         assert all(a < b for a, b in pairwise(hits))
 
 
-def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
+def test_the_seed_determines_the_run() -> None:
     asked = named("lora-4", Options(sessions=60))
     fleet = scenario(asked, fast(max_loras=2, kv_tokens=3_000), "LoraQueue", replicas=4, sidecars=3)
     assert_equal(simulate(fleet), simulate(fleet))
@@ -326,7 +326,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     assert other.endpoint.tolist() != simulate(fleet).endpoint.tolist()
 
 
-def test_the_seed_is_that_of_the_clients_pauses_too() -> None:
+def test_the_seed_determines_the_clients_pauses() -> None:
     asked = workload(*(session(turn(f"{n}")) for n in range(5)), requests_per_second=1.0)
     sent = [simulate(scenario(asked, seed=seed)).sent.tolist() for seed in (0, 1)]
     assert sent[0] != sent[1]
@@ -363,7 +363,7 @@ clients = st.sampled_from([IDEAL, ClientCosts(1e-3, 0.02, 3)])
 
 
 def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
-    """What is true of every run."""
+    """Check what is true of every run."""
     asked = [one for each in fleet.workload.measured.sessions for one in each.turns]
     good = run.succeeded
     assert run.prompt_tokens.tolist() == [one.prompt_tokens for one in asked]
@@ -373,7 +373,7 @@ def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
     assert len(ledgers) == fleet.sidecars
     assert all(not one.loads for one in ledgers)
 
-    # All of a session is answered, or up to one that was refused.
+    # A session is answered completely, or up to a refused request.
     assert ("refused" in run.notes) == (not good.all())
     place = 0
     for each in fleet.workload.measured.sessions:
@@ -386,7 +386,7 @@ def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
             assert one.prompt_tokens + one.output.tokens <= fits
             assert not one.adapter or fleet.profile.max_loras
 
-    # Who is answered was somewhere, and has its tokens.
+    # A request with a response has an endpoint and its tokens.
     assert ((run.endpoint >= 0) == good).all()
     assert ((run.cached_tokens >= 0) == good).all()
     assert (run.endpoint < fleet.replicas).all()
@@ -408,7 +408,7 @@ def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
 
 @settings(max_examples=extent(15, 60))
 @given(workloads, profiles, strategies, clients, st.integers(1, 3), st.integers(1, 3))
-def test_whatever_is_simulated(
+def test_invariants_of_any_run(
     asked: Workload,
     profile: Any,
     strategy: str,
@@ -429,7 +429,7 @@ def test_whatever_is_simulated(
         conserved(fleet, simulate(fleet), made)
 
 
-def test_a_large_run_is_conserved_as_well(ledgers: list[Ledger]) -> None:
+def test_invariants_of_a_large_run(ledgers: list[Ledger]) -> None:
     rng = Random(5)
     sessions = [
         talk(f"{n}", [rng.randint(20, 300) for _ in range(4)], [rng.randint(1, 60)] * 4)
@@ -443,7 +443,7 @@ def test_a_large_run_is_conserved_as_well(ledgers: list[Ledger]) -> None:
     assert run.notes["preemptions"] > 0
 
 
-def test_addresses_of_the_models_document_are_the_fleets() -> None:
+def test_the_fleet_uses_the_documents_addresses() -> None:
     given = [f"192.0.2.{n}:8000" for n in range(1, 4)]
     routing = Routing(balancing("RoundRobin"), addresses=given)
     asked = workload(*(session(turn(f"{n}")) for n in range(6)))

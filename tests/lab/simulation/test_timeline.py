@@ -1,4 +1,4 @@
-"""Simulated time: everything at its moment, and at one moment in the order of asking."""
+"""Simulated time: every action at its moment, and actions of one moment in their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def never() -> bool:
     return False
 
 
-def test_time_begins_at_zero_and_stands_still_while_nothing_happens() -> None:
+def test_time_starts_at_zero_and_stops_without_actions() -> None:
     timeline = Timeline()
     timeline.run(never)
     assert timeline.now == timeline.clock() == 0.0
@@ -22,7 +22,7 @@ def test_time_begins_at_zero_and_stands_still_while_nothing_happens() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0])))
-def test_what_happens_is_in_order_of_time_and_then_of_asking(times: list[float]) -> None:
+def test_actions_run_by_time_and_then_in_order_of_scheduling(times: list[float]) -> None:
     timeline = Timeline()
     done: list[tuple[float, int]] = []
     for number, time in enumerate(times):
@@ -31,7 +31,7 @@ def test_what_happens_is_in_order_of_time_and_then_of_asking(times: list[float])
     assert done == sorted((time, number) for number, time in enumerate(times))
 
 
-def test_what_is_asked_for_the_past_comes_at_once_but_after_what_is_due_now() -> None:
+def test_past_actions_run_now_after_those_already_due() -> None:
     timeline = Timeline()
     done: list[tuple[str, float]] = []
 
@@ -48,7 +48,7 @@ def test_what_is_asked_for_the_past_comes_at_once_but_after_what_is_due_now() ->
     assert done == [("first", 5.0), ("second", 5.0), ("late", 5.0)]
 
 
-def test_an_action_may_ask_for_more_without_end_until_it_is_over() -> None:
+def test_actions_can_schedule_more_until_the_run_is_over() -> None:
     timeline = Timeline()
 
     def again() -> None:
@@ -59,7 +59,7 @@ def test_an_action_may_ask_for_more_without_end_until_it_is_over() -> None:
     assert timeline.now == 3.0
 
 
-def test_a_run_goes_on_where_the_one_before_ended() -> None:
+def test_a_run_continues_at_the_end_of_the_previous_one() -> None:
     timeline = Timeline()
     done: list[float] = []
     for time in (1.0, 2.0, 3.0):
@@ -70,7 +70,7 @@ def test_a_run_goes_on_where_the_one_before_ended() -> None:
     assert done == [1.0, 2.0, 3.0]
 
 
-def test_its_clock_is_that_of_the_actions() -> None:
+def test_its_clock_returns_the_time_of_the_action() -> None:
     timeline = Timeline()
     seen: list[float] = []
     timeline.at(1.25, lambda: seen.append(timeline.clock()))

@@ -1,4 +1,4 @@
-"""Processes that simulate, and how they end."""
+"""Processes for simulations, and their ends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if __name__ == "__main__":
         time.sleep(1.0)
         raise KeyboardInterrupt
 """
-"""While its processes send results so large that one of them is always under way."""
+"""Interrupts the processes while they send large results, so that one is always in transit."""
 
 
-def test_those_that_break_off_in_the_middle_of_a_result_are_not_waited_for(tmp_path: Path) -> None:
+def test_workers_that_die_while_sending_are_not_awaited(tmp_path: Path) -> None:
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""The page on prefix caches: that it is of this code and its figures, and what it judges by."""
+"""The page on prefix caches: it matches this code and its figures; its verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USUAL: Figures = {
 
 
 def figures_of(task: Task) -> Figures:
-    """All alike, but for the yardstick."""
+    """Return the same figures for all tasks except those of the yardstick."""
     if isinstance(task, str):
         return {CEILING: 0.625}
     return {**USUAL, "mean_ttft_ms": 300.0} if task.strategy == YARDSTICK else USUAL
@@ -39,7 +39,7 @@ def figures_of(task: Task) -> Figures:
 
 @pytest.fixture
 def book() -> Book:
-    """In which everything was simulated."""
+    """Return a book with all results."""
     whole = Book()
     for task in TASKS:
         whole.note(task, figures_of(task))
@@ -51,31 +51,31 @@ def rows(page: str) -> list[str]:
 
 
 @pytest.mark.skipif(not (DOCS / PAGE).exists(), reason="make tables has not written it yet")
-class TestThePageInTheRepository:
-    def test_is_made_of_the_figures_beside_it(self) -> None:
+class TestCommittedPage:
+    def test_matches_the_committed_figures(self) -> None:
         same = (DOCS / PAGE).read_text() == text(BOOK)
         assert same, "run `python -m extproc.lab.tables prefix-caches --only`"
 
     @pytest.mark.parametrize("trial", CHEAP, ids=key)
-    def test_has_the_figures_that_this_code_gives(self, trial: Trial) -> None:
+    def test_matches_new_simulations(self, trial: Trial) -> None:
         written = BOOK.of(trial)
         assert written is None or outcome(trial) == pytest.approx(written, rel=1e-4), (
             "run `python -m extproc.lab.tables prefix-caches`"
         )
 
 
-class TestThePage:
+class TestPage:
     def test_has_every_contender_on_every_workload(self, book: Book) -> None:
         found = rows(text(book).split("## Several sidecars")[0])
         for scene in WORKLOADS:
             for name in CONTENDERS:
                 assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
 
-    def test_has_figures_beside_the_ceiling(self, book: Book) -> None:
+    def test_shows_figures_with_the_ceiling(self, book: Book) -> None:
         (row,) = (row for row in rows(text(book)) if row.startswith("| saas | Random |"))
         assert row == "| saas | Random | **100** | 100 | 100 | **100** | 100 | 50% | 62% | 1.25 |"
 
-    def test_has_ours_and_the_best_rival_against_each_adversary(self, book: Book) -> None:
+    def test_shows_ours_and_the_best_published_rule_for_each_adversary(self, book: Book) -> None:
         for trial in Trial("hot-prefix", "AIBrix").repeated:
             book.note(trial, {**USUAL, "mean_ttft_ms": 50.0})
         found = rows(text(book))
@@ -84,13 +84,13 @@ class TestThePage:
         assert any(row.startswith("| hot-prefix | AIBrix | **50.0** |") for row in found)
         assert not any(row.startswith("| hot-prefix | Sticky |") for row in found)
 
-    def test_has_every_rival_behind_four_sidecars(self, book: Book) -> None:
+    def test_shows_every_published_rule_behind_four_sidecars(self, book: Book) -> None:
         for trial in Trial("saas at 1.25", "LMetric", sidecars=4).repeated:
             book.note(trial, {**USUAL, "mean_ttft_ms": 77.0})
         (row,) = (row for row in rows(text(book)) if "| LMetric | **77.0** |" in row)
         assert row.startswith("| saas at 1.25 |")
 
-    def test_leaves_out_what_was_not_simulated_and_says_so(self, book: Book) -> None:
+    def test_leaves_out_missing_trials_with_a_note(self, book: Book) -> None:
         book.keep([task for task in TASKS if "mooncake" not in key(task)])
         page = text(book)
         assert not any(row.startswith("| mooncake") for row in rows(page))
@@ -104,7 +104,7 @@ class TestThePage:
             row.startswith("| saas |") for row in rows(prefix_tables.compared(book, SCENES))
         )
 
-    def test_says_nothing_of_that_where_all_was(self, book: Book) -> None:
+    def test_has_no_note_if_nothing_is_missing(self, book: Book) -> None:
         assert "missing" not in text(book)
 
     def test_shows_means_over_the_seeds(self, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,14 +132,14 @@ class TestTargets:
             ("output_throughput", 97.0, "**no (0.970, LMetric)**"),
         ],
     )
-    def test_are_against_the_best_of_the_row(self, metric: str, figure: float, said: str) -> None:
+    def test_compare_with_the_best_of_the_row(self, metric: str, figure: float, said: str) -> None:
         assert against_best(found({**USUAL, metric: figure}, USUAL), metric) == said
 
-    def test_ours_is_not_held_against_itself(self) -> None:
+    def test_ignore_variants_of_ours(self) -> None:
         row = {**found(USUAL, USUAL), f"{OURS}, as shipped": {**USUAL, "mean_ttft_ms": 50.0}}
         assert against_best(row, "mean_ttft_ms").startswith("yes (1.000")
 
-    def test_at_the_knee_so_much_is_wanted_against_the_yardstick(self) -> None:
+    def test_compare_with_the_yardstick_at_saturation(self) -> None:
         better = found(USUAL, USUAL)
         assert against_yardstick("saas at 1.25", better) == "yes (2.00 x shorter, target 2 x)"
         worse = found({**USUAL, "mean_ttft_ms": 101.0}, USUAL)
@@ -156,34 +156,34 @@ class TestTargets:
             (90.0, "yes (105%)"),
         ],
     )
-    def test_of_the_advantage_most_is_to_be_left(
+    def test_require_most_of_the_advantage_with_four_sidecars(
         self, with_four_sidecars: float, said: str, book: Book
     ) -> None:
-        # 300 ms against 100.
+        # 300 ms compared with 100.
         for trial in Trial("saas at 1.25", OURS, sidecars=4).repeated:
             book.note(trial, {**USUAL, "mean_ttft_ms": with_four_sidecars})
         assert with_four(book, "saas at 1.25") == said
 
-    def test_without_an_advantage_there_is_none_to_keep(self, book: Book) -> None:
+    def test_without_an_advantage_there_is_no_verdict(self, book: Book) -> None:
         for trial in sidecar_trials("saas at 1.25"):
             for one in trial.repeated:
                 book.note(one, USUAL)
         assert with_four(book, "saas at 1.25") == "no advantage"
 
-    def test_stand_in_one_row_for_each_workload(self, book: Book) -> None:
+    def test_have_one_row_for_each_workload(self, book: Book) -> None:
         lines = rows(verdicts(book, WORKLOADS))[2:]
         assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(WORKLOADS)
 
 
-class TestTheTrials:
-    def test_have_keys_of_their_own(self) -> None:
+class TestTrials:
+    def test_have_unique_keys(self) -> None:
         assert len({key(task) for task in TASKS}) == len(TASKS)
 
-    def test_that_stand_in_several_tables_are_done_once(self) -> None:
+    def test_in_several_tables_run_once(self) -> None:
         both = set(scene_trials("saas at 1.25")) & set(sidecar_trials("saas at 1.25"))
         assert both == {Trial("saas at 1.25", YARDSTICK), Trial("saas at 1.25", OURS)}
 
-    def test_are_what_their_tables_say(self) -> None:
+    def test_have_the_scenarios_of_their_tables(self) -> None:
         cut = scenario(Trial("codegen at 2", OURS, sidecars=4, shown="16 KiB"))
         assert (cut.sidecars, cut.routing.shown, cut.workload.name) == (
             4,
@@ -203,17 +203,17 @@ class TestTheTrials:
         assert scenario(Trial("from 2 to 16", OURS)).events
 
 
-class TestTheCommand:
+class TestCommand:
     @pytest.fixture
     def tried(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Task]:
-        """What would have been simulated."""
+        """Collect the tasks instead of simulating them."""
         found: list[Task] = []
 
         def try_all(
             tasks: list[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
         ) -> None:
             found.extend(tasks)
-            # Each is written at once, which would take seconds for all.
+            # Each result is written at once, which would take seconds for all.
             for task in tasks[:50]:
                 tell(task, figures_of(task))
 
@@ -228,24 +228,22 @@ class TestTheCommand:
         assert page == text(Book.read(tmp_path / "docs" / FIGURES))
         assert any(row.startswith("| saas | Random |") for row in rows(page))
 
-    def test_writes_the_page_anew_without_simulating(
-        self, tried: list[Task], tmp_path: Path
-    ) -> None:
+    def test_can_write_the_page_without_simulating(self, tried: list[Task], tmp_path: Path) -> None:
         assert command.main(["prefix-caches", "--only"]) == 0
         assert not tried
         assert (tmp_path / "docs" / PAGE).read_text() == text(Book())
 
-    def test_without_a_trace_leaves_out_what_needs_one(self, tried: list[Task]) -> None:
+    def test_without_a_trace_leaves_out_its_trials(self, tried: list[Task]) -> None:
         command.main(["prefix-caches"])
         assert tried
         assert not any("mooncake" in key(task) for task in tried)
 
-    def test_with_one_does_all(self, tried: list[Task], tmp_path: Path) -> None:
+    def test_with_a_trace_runs_all_trials(self, tried: list[Task], tmp_path: Path) -> None:
         (tmp_path / "trace.jsonl").touch()
         command.main(["prefix-caches", "--trace", "trace.jsonl"])
         assert tried == list(TASKS)
 
-    def test_keeps_what_it_does_not_simulate_anew(self, tried: list[Task], tmp_path: Path) -> None:
+    def test_keeps_other_results(self, tried: list[Task], tmp_path: Path) -> None:
         path = tmp_path / "docs" / FIGURES
         known, gone = Trial("mooncake at 2", OURS), Trial("saas", "Best")
         before = Book()
@@ -260,12 +258,12 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["benchmark"], "there is no page 'benchmark'; there are benchmarks, prefix-caches"),
-            (["--trace", "none.jsonl"], "none.jsonl: there is no such file"),
-            (["--only", "saas"], "--only is for the page prefix-caches alone"),
+            (["benchmark"], "unknown page 'benchmark': known pages are benchmarks, prefix-caches"),
+            (["--trace", "none.jsonl"], "none.jsonl: no such file"),
+            (["--only", "saas"], "--only works with the page prefix-caches only"),
         ],
     )
-    def test_answers_mistakes_in_one_line(
+    def test_reports_errors_in_one_line(
         self, arguments: list[str], says: str, tried: list[Task], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(arguments) == 2

@@ -1,4 +1,4 @@
-"""The page of published and simulated tables: that it is of this code, and what it judges by."""
+"""The page of published and simulated tables: it matches this code; its verdicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = summarize(
 
 
 def published(cell: Cell) -> Summary:
-    """A simulation that gives exactly what was published."""
+    """Return a simulation with exactly the published figures."""
     metrics: dict[str, Any] = {
         name: cell.published(name)
         for name in cell.row.metrics
@@ -41,9 +41,9 @@ def rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("| ")]
 
 
-class TestThePageInTheRepository:
-    def test_has_the_figures_that_this_code_gives(self) -> None:
-        """Two of its rows; `make tables` writes them all."""
+class TestCommittedPage:
+    def test_matches_new_simulations(self) -> None:
+        """Check two of its rows; `make tables` writes them all."""
         cells = [Cell("kubeai-chat-8000", name) for name in ("LeastLoad", "PrefixHash")]
         figures = simulate_cells(cells)
         for row in rows(chat.table_of(cells, figures))[2:]:
@@ -62,7 +62,7 @@ class TestThePageInTheRepository:
         for chart in charts:
             assert (DOCS / chart).stat().st_size > 5_000
 
-    def test_was_written_from_its_text_as_it_is_now(self) -> None:
+    def test_matches_the_template(self) -> None:
         text = (Path(page.__file__).with_name("page.md")).read_text()
         for paragraph in text.split("\n\n"):
             if "$" not in paragraph:
@@ -81,31 +81,31 @@ class TestTargets:
             ("mean_ttft_ms", 0.66, False),
         ],
     )
-    def test_of_the_fitted_rows(self, metric: str, factor: float, met: bool) -> None:
+    def test_for_the_fitted_rows(self, metric: str, factor: float, met: bool) -> None:
         cell = Cell("kubeai-chat-800", "Random")
         changed: dict[str, Any] = {metric: factor * cell.published(metric)}
         ours = replace(published(cell), **changed)
         assert chat.within_targets(cell, {cell: ours}) is met
 
     @pytest.mark.parametrize(("factor", "met"), [(1.19, True), (0.81, True), (1.21, False)])
-    def test_of_the_rows_held_out(self, factor: float, met: bool) -> None:
+    def test_for_the_held_out_rows(self, factor: float, met: bool) -> None:
         cell = Cell("kubeai-threads-300", "LeastLoad")
         tokens = factor * cell.published("total_token_throughput")
         ours = replace(published(cell), total_token_throughput=tokens)
         assert threads.within_20_percent(cell, {cell: ours}) is met
 
-    def test_the_order_is_right_if_it_is_the_published_one(self) -> None:
+    def test_the_published_order_is_right(self) -> None:
         figures = {cell: published(cell) for cell in threads.CELLS}
         for metric in ("mean_ttft_ms", "total_token_throughput"):
             assert threads.order_is_right(metric, 1_200, figures)
 
-    def test_and_wrong_if_two_change_places(self) -> None:
+    def test_another_order_is_wrong(self) -> None:
         figures = {cell: published(cell) for cell in threads.CELLS}
         one, other = (Cell("kubeai-threads-1200", name) for name in ("PrefixHash", "LeastLoad"))
         figures[one], figures[other] = figures[other], figures[one]
         assert not threads.order_is_right("total_token_throughput", 1_200, figures)
 
-    def test_published_figures_that_hardly_differ_are_in_no_order(self) -> None:
+    def test_similar_published_figures_have_no_order(self) -> None:
         figures = {cell: published(cell) for cell in threads.CELLS}
         # 128.5 and 126.9 ms.
         one, other = (Cell("kubeai-threads-300", name) for name in ("PrefixHash", "Random"))
@@ -115,7 +115,7 @@ class TestTargets:
 
 class TestClaims:
     @pytest.mark.parametrize("workload", lora.WORKLOADS)
-    def test_of_the_published_figures_themselves_all_hold(self, workload: str) -> None:
+    def test_hold_for_the_published_figures(self, workload: str) -> None:
         for claim in LORA[workload]:
             assert claim.holds(lambda name, metric: Cell(workload, name).published(metric)), claim
 
@@ -125,5 +125,5 @@ class TestClaims:
         assert lora.ours("lora-4", "LowLatency", "mean_ttft_ms", figures) == 200
 
 
-def test_a_figure_that_nobody_has_is_not_a_number() -> None:
+def test_a_missing_figure_is_nan() -> None:
     assert np.isnan(simulated("kv_cache_usage", NOTHING))

@@ -19,7 +19,7 @@ BACKGROUNDS = ((LIGHT, "#ffffff"), (DARK, "#0d1117"))
 
 
 def texts(path: Path) -> list[str]:
-    """Return the texts in the order of drawing: the layout may differ between Matplotlibs."""
+    """Return the texts in drawing order. The layout may depend on the version of Matplotlib."""
     return [
         text
         for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")

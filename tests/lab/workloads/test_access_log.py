@@ -1,4 +1,4 @@
-"""The user's own traffic: what is taken from a log, what is assumed, and what is refused."""
+"""The user's own traffic: values from a log, assumptions and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENVOY: dict[str, Any] = {
     "candidates": 8,
     "hops": 0,
 }
-"""What envoy/envoy.yaml makes Envoy write."""
+"""A line that envoy/envoy.yaml makes Envoy write."""
 
 OWN: dict[str, Any] = {"time": 10.0, "model": "llama", "prompt": "Hello.", "output_tokens": 7}
 
@@ -61,7 +61,7 @@ def refusal(path: Path) -> str:
 
 
 def shared(one: tuple[Segment, ...], other: tuple[Segment, ...]) -> int:
-    """Tokens that two prompts begin with in common."""
+    """Return the number of common tokens at the start of two prompts."""
     tokens = 0
     for a, b in zip(one, other, strict=False):
         if a.name == b.name:
@@ -71,23 +71,23 @@ def shared(one: tuple[Segment, ...], other: tuple[Segment, ...]) -> int:
     return tokens
 
 
-class TestEnvoy:
+class TestEnvoyLog:
     def test_prompt_tokens_are_estimated_at_four_bytes(self, tmp_path: Path) -> None:
         assert turns(write(tmp_path, ENVOY))[0].prompt_tokens == 1_000
 
-    def test_a_streamed_answer_is_counted_by_its_events(self, tmp_path: Path) -> None:
+    def test_a_streamed_response_is_measured_by_its_events(self, tmp_path: Path) -> None:
         assert turns(write(tmp_path, ENVOY))[0].output.tokens == 100
 
-    def test_an_answer_in_one_piece_is_counted_by_its_text(self, tmp_path: Path) -> None:
+    def test_an_unstreamed_response_is_measured_by_its_text(self, tmp_path: Path) -> None:
         whole = {**ENVOY, "first_byte_ms": 5_990, "bytes_sent": 450 + 400}
         assert turns(write(tmp_path, whole))[0].output.tokens == 100
 
-    def test_nothing_is_shorter_than_a_token(self, tmp_path: Path) -> None:
+    def test_every_length_is_at_least_a_token(self, tmp_path: Path) -> None:
         empty = {**ENVOY, "bytes_received": 0, "bytes_sent": 0}
         (turn,) = turns(write(tmp_path, empty))
         assert (turn.prompt_tokens, turn.output.tokens) == (1, 1)
 
-    def test_an_adapter_is_asked_for(self, tmp_path: Path) -> None:
+    def test_adapters_are_kept(self, tmp_path: Path) -> None:
         workload = access_log(write(tmp_path, ENVOY, {**ENVOY, "adapter": "sql-lora"}))
         assert workload.adapters == ["sql-lora"]
 
@@ -95,13 +95,13 @@ class TestEnvoy:
         one, other = turns(write(tmp_path, ENVOY, {**ENVOY, "prefix_hash": "0" * 16}))
         assert shared(one.prompt, other.prompt) == 0
 
-    def test_nor_do_those_without_a_hash(self, tmp_path: Path) -> None:
+    def test_prompts_without_a_hash_share_nothing(self, tmp_path: Path) -> None:
         line = {**ENVOY, "prefix_hash": None}
         one, other = turns(write(tmp_path, line, line))
         assert shared(one.prompt, other.prompt) == 0
 
     @pytest.mark.parametrize(("agreement", "tokens"), [(1.0, 500), (0.0, 25), (0.4, 215)])
-    def test_how_far_prompts_of_one_hash_agree_is_an_assumption(
+    def test_the_agreement_of_prompts_with_one_hash_is_an_assumption(
         self, tmp_path: Path, agreement: float, tokens: int
     ) -> None:
         shorter = {**ENVOY, "bytes_received": 2_000}
@@ -109,7 +109,7 @@ class TestEnvoy:
         assert (one.prompt_tokens, other.prompt_tokens) == (1_000, 500)
         assert shared(one.prompt, other.prompt) == tokens
 
-    def test_so_is_how_much_was_hashed(self, tmp_path: Path) -> None:
+    def test_the_hashed_length_is_an_assumption(self, tmp_path: Path) -> None:
         one, other = turns(write(tmp_path, ENVOY, ENVOY), agreement=0.0, prefix_characters=402)
         assert shared(one.prompt, other.prompt) == 101
 
@@ -123,37 +123,39 @@ class TestEnvoy:
             {"endpoint": None},
         ],
     )
-    def test_what_no_replica_generated_is_left_out(
+    def test_requests_without_generation_are_left_out(
         self, tmp_path: Path, odd: dict[str, Any]
     ) -> None:
         assert len(turns(write(tmp_path, {**ENVOY, **odd}, ENVOY))) == 1
 
-    def test_a_client_that_left_had_work_done_for_it(self, tmp_path: Path) -> None:
+    def test_requests_of_clients_that_left_count(self, tmp_path: Path) -> None:
         assert len(turns(write(tmp_path, {**ENVOY, "status": 0, "first_byte_ms": None}))) == 1
 
-    def test_a_log_of_nothing_else_is_refused(self, tmp_path: Path) -> None:
-        assert "none of its requests" in refusal(write(tmp_path, {**ENVOY, "status": 503}))
+    def test_a_log_without_usable_requests_is_refused(self, tmp_path: Path) -> None:
+        assert "no request has both an endpoint" in refusal(
+            write(tmp_path, {**ENVOY, "status": 503})
+        )
 
-    def test_fields_that_someone_added_do_not_matter(self, tmp_path: Path) -> None:
+    def test_unknown_fields_are_ignored(self, tmp_path: Path) -> None:
         assert len(turns(write(tmp_path, {**ENVOY, "tenant": "a"}))) == 1
 
 
-class TestOwn:
-    def test_text_is_shared_as_far_as_whole_blocks_of_16_tokens_agree(self, tmp_path: Path) -> None:
+class TestOwnFile:
+    def test_texts_share_their_equal_blocks_of_16_tokens(self, tmp_path: Path) -> None:
         beginning = "You are a patient teacher of Latin. " * 8  # 288 characters
         lines = [{**OWN, "prompt": beginning + end} for end in ("Translate: amo.", "Decline: rex.")]
         one, other = turns(write(tmp_path, *lines))
         assert one.prompt_tokens == 76
         assert shared(one.prompt, other.prompt) == 288 // 64 * 16
 
-    def test_the_same_block_after_another_beginning_is_another(self, tmp_path: Path) -> None:
+    def test_a_block_after_another_prefix_differs(self, tmp_path: Path) -> None:
         same = "b" * 64
         lines = [{**OWN, "prompt": first * 64 + same} for first in ("a", "c")]
         one, other = turns(write(tmp_path, *lines))
         assert shared(one.prompt, other.prompt) == 0
         assert one.prompt[1].name != other.prompt[1].name
 
-    def test_hashes_stand_for_blocks(self, tmp_path: Path) -> None:
+    def test_hashes_identify_blocks(self, tmp_path: Path) -> None:
         plain = {key: value for key, value in OWN.items() if key != "prompt"}
         one, other = turns(
             write(
@@ -168,7 +170,7 @@ class TestOwn:
         ("prompt_tokens", "segments"),
         [(1_024, [512, 512]), (600, [512, 88]), (1_100, [512, 512, 76])],
     )
-    def test_a_prompt_may_end_within_its_last_block_or_after_it(
+    def test_a_prompt_can_end_within_its_last_block_or_after_it(
         self, tmp_path: Path, prompt_tokens: int, segments: list[int]
     ) -> None:
         line = {
@@ -182,10 +184,10 @@ class TestOwn:
         (turn,) = turns(write(tmp_path, line))
         assert [segment.tokens for segment in turn.prompt] == segments
 
-    def test_answers_are_as_long_as_said(self, tmp_path: Path) -> None:
+    def test_responses_have_the_given_length(self, tmp_path: Path) -> None:
         assert turns(write(tmp_path, OWN))[0].output.tokens == 7
 
-    def test_texts_are_sent_as_texts_and_chats_as_chats(self, tmp_path: Path) -> None:
+    def test_the_api_follows_the_prompts(self, tmp_path: Path) -> None:
         assert access_log(write(tmp_path, OWN)).api == "completions"
         assert access_log(write(tmp_path, ENVOY)).api == "chat"
         assert (
@@ -194,12 +196,12 @@ class TestOwn:
 
 
 class TestTimes:
-    def test_the_first_request_begins_the_run_whatever_its_line(self, tmp_path: Path) -> None:
-        # Envoy writes a line when a request is over.
+    def test_the_earliest_request_starts_the_run(self, tmp_path: Path) -> None:
+        # Envoy writes a line at the end of a request.
         lines = [{**OWN, "time": time} for time in (12.5, 10.0, 11.0)]
         assert [s.start for s in access_log(write(tmp_path, *lines)).sessions] == [0, 1, 2.5]
 
-    def test_times_may_be_of_any_offset(self, tmp_path: Path) -> None:
+    def test_times_can_have_any_offset(self, tmp_path: Path) -> None:
         lines = [
             {**OWN, "time": "2025-03-01T13:00:00+01:00"},
             {**OWN, "time": "2025-03-01T12:00:04.250Z"},
@@ -226,7 +228,7 @@ class TestBadLines:
             ({"prompt": None}, "needs prompt or prefix_hashes, and not both"),
             ({"prefix_hashes": ["a"]}, "needs prompt or prefix_hashes, and not both"),
             ({"prompt": None, "prefix_hashes": []}, "prefix_hashes: List should have at least 1"),
-            ({"prompt_tokens": 9}, "prompt_tokens go with prefix_hashes only"),
+            ({"prompt_tokens": 9}, "prompt_tokens need prefix_hashes"),
             ({"adpater": "a"}, "adpater: unknown key"),
             (
                 {"prompt": None, "prefix_hashes": ["a", "b"], "prompt_tokens": 16},
@@ -234,7 +236,7 @@ class TestBadLines:
             ),
         ],
     )
-    def test_each_is_named_with_what_is_wrong(
+    def test_each_is_reported_with_its_problem(
         self, tmp_path: Path, change: dict[str, Any], what: str
     ) -> None:
         path = write(tmp_path, OWN, {**OWN, **change})
@@ -249,14 +251,16 @@ class TestBadLines:
             ({"time": None}, "time: must be seconds"),
         ],
     )
-    def test_envoys_too(self, tmp_path: Path, change: dict[str, Any], what: str) -> None:
+    def test_lines_of_envoy_are_reported_too(
+        self, tmp_path: Path, change: dict[str, Any], what: str
+    ) -> None:
         path = write(tmp_path, ENVOY, {**ENVOY, **change})
         assert refusal(path).startswith(f"{path}:2: ")
         assert what in refusal(path)
 
-    def test_several_models_are_no_one_fleets(self, tmp_path: Path) -> None:
+    def test_several_models_are_refused(self, tmp_path: Path) -> None:
         path = write(tmp_path, OWN, {**OWN, "model": "qwen"})
         assert refusal(path).startswith(f"{path}: has requests for 2 models (llama, qwen)")
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_file(self, tmp_path: Path) -> None:
         assert "No such file" in refusal(tmp_path / "absent")

@@ -1,4 +1,4 @@
-"""The made-up workloads: that each has the property for which it was made."""
+"""Adversarial workloads: each has the property that makes it bad for some rule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("make", ALL)
 
 
 @each
-def test_requests_are_some_thousands_at_a_rate_of_their_own(make: Make) -> None:
+def test_have_thousands_of_requests_at_a_rate(make: Make) -> None:
     workload = make()
     assert REQUESTS <= workload.requests < REQUESTS + 10
     assert workload.requests_per_second is not None
@@ -34,14 +34,14 @@ def test_requests_are_some_thousands_at_a_rate_of_their_own(make: Make) -> None:
 
 
 @each
-def test_the_pace_is_that_of_arrivals(make: Make) -> None:
+def test_the_pace_changes_the_arrivals(make: Make) -> None:
     usual, fast = make().requests_per_second, make(pace=3.0).requests_per_second
     assert usual is not None
     assert fast == 3 * usual
 
 
 @each
-def test_the_seed_decides(make: Make) -> None:
+def test_the_seed_determines_the_workload(make: Make) -> None:
     assert make(seed=1).sessions == make(seed=1).sessions != make(seed=2).sessions
 
 
@@ -56,11 +56,11 @@ def test_an_l4_can_serve_every_request(make: Make) -> None:
 
 
 def openings(workload: Workload) -> Counter[str]:
-    """How often each text comes first."""
+    """Return how often each text comes first."""
     return Counter(session.turns[0].prompt[0].name for session in workload.sessions)
 
 
-def test_one_prefix_is_all_that_they_have_in_common() -> None:
+def test_one_prefix_prompts_share_only_the_prefix() -> None:
     workload = one_prefix()
     prompts = [session.turns[0].prompt for session in workload.sessions]
     assert {prompt[0] for prompt in prompts} == {("system", 2_000, "system")}
@@ -68,11 +68,11 @@ def test_one_prefix_is_all_that_they_have_in_common() -> None:
     assert np.mean([prompt[1].tokens for prompt in prompts]) == pytest.approx(60, rel=0.1)
 
 
-def test_distinct_prompts_have_nothing_in_common() -> None:
+def test_distinct_prompts_share_nothing() -> None:
     assert set(openings(all_distinct()).values()) == {1}
 
 
-def test_half_of_all_requests_are_hot_and_the_rest_has_many_prefixes() -> None:
+def test_half_of_hot_prefix_requests_share_one_prefix() -> None:
     workload = hot_prefix()
     counts = openings(workload)
     (name, hot), (_, next_hottest) = counts.most_common(2)
@@ -82,7 +82,7 @@ def test_half_of_all_requests_are_hot_and_the_rest_has_many_prefixes() -> None:
     assert next_hottest < REQUESTS / 50
 
 
-def test_a_few_long_prompts_have_much_of_all_that_is_to_be_computed() -> None:
+def test_few_heavy_tail_prompts_hold_much_of_the_work() -> None:
     workload = heavy_tail()
     messages = [turn.prompt[-1].tokens for session in workload.sessions for turn in session.turns]
     longest = sorted(messages)[-len(messages) // 20 :]
@@ -90,7 +90,7 @@ def test_a_few_long_prompts_have_much_of_all_that_is_to_be_computed() -> None:
     assert np.median(messages) < 0.3 * np.mean(messages)
 
 
-def test_conversations_have_turns_that_follow_one_another() -> None:
+def test_heavy_tail_conversations_have_several_turns() -> None:
     sessions = heavy_tail().sessions
     assert max(len(session.turns) for session in sessions) == 8
     assert np.mean([len(session.turns) for session in sessions]) > 2.5

@@ -1,4 +1,4 @@
-"""KubeAI's chat benchmark: the published totals, and what the script's quirks make of the data."""
+"""KubeAI's chat benchmark: the published totals, and effects of the script's details."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def turns(workload: Workload) -> list[Turn]:
 
 
 def hit_rate(workload: Workload, replicas: int) -> float:
-    """Of prompt tokens, with caches that lose nothing and a replica drawn for each request."""
+    """Return the hit rate with unlimited caches and a random replica for each request."""
     rng = Random(1)
     seen: list[set[str]] = [set() for _ in range(replicas)]
     found = 0
     for turn in turns(workload):
         cache = rng.choice(seen)
-        # Every message belongs to one conversation, so what is there is a prefix.
+        # Every message belongs to one conversation, so the cached messages are a prefix.
         found += sum(message.tokens for message in turn.prompt if message.name in cache)
         cache.update(message.name for message in turn.prompt)
     return 100 * found / workload.prompt_tokens
@@ -39,7 +39,7 @@ def coded() -> Workload:
 class TestTotals:
     @pytest.mark.parametrize("real", [False, True])
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_they_are_the_published_ones_to_the_token(self, seed: int, real: bool) -> None:
+    def test_match_the_published_ones_exactly(self, seed: int, real: bool) -> None:
         workload = kubeai_chat(800, seed, real_conversations=real).measured
         assert workload.requests == 8_000
         assert workload.prompt_tokens == 6_656_338
@@ -47,26 +47,26 @@ class TestTotals:
 
 
 class TestPrompts:
-    def test_each_adds_a_question_and_the_answer_before_it(self, coded: Workload) -> None:
+    def test_each_adds_a_response_and_a_question(self, coded: Workload) -> None:
         for turn in set(turns(coded)):
             roles = [message.role for message in turn.prompt]
             assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
 
-    def test_those_of_a_conversation_begin_alike(self, coded: Workload) -> None:
+    def test_those_of_a_conversation_share_prefixes(self, coded: Workload) -> None:
         by_length = sorted(set(turns(coded)), key=lambda turn: len(turn.prompt))
         longest = {turn.prompt[0].name: turn.prompt for turn in by_length}
         for turn in by_length:
             assert turn.prompt == longest[turn.prompt[0].name][: len(turn.prompt)]
 
-    def test_a_conversation_has_16_messages_at_least_so_some_70_make_800_prompts(
+    def test_800_come_from_some_70_conversations_of_at_least_16_messages(
         self, coded: Workload
     ) -> None:
         asked = Counter(turn.prompt[0].name for turn in set(turns(coded)))
         assert 60 <= len(asked) <= 80
-        # The last is cut, and a prompt here and there has no answer.
+        # The last conversation is cut, and a few prompts have no response.
         assert sorted(asked.values())[1] >= 7
 
-    def test_an_answer_is_as_long_as_the_next_message_but_is_not_that_message(
+    def test_responses_have_the_next_messages_length_but_not_its_text(
         self, coded: Workload
     ) -> None:
         messages = {message.name: message for turn in turns(coded) for message in turn.prompt}
@@ -75,53 +75,51 @@ class TestPrompts:
             follows = messages.get(f"{conversation}/{int(place) + 1}")
             assert turn.output.name not in messages
             if follows is not None:
-                # Around a message in a prompt are the words that say whose it is.
+                # Words around a message in a prompt name its author.
                 assert turn.output.tokens == follows.tokens - 3
 
-    def test_none_is_sent_that_the_script_leaves_out(self, coded: Workload) -> None:
+    def test_prompts_that_the_script_leaves_out_are_not_sent(self, coded: Workload) -> None:
         assert all(4 <= turn.prompt_tokens <= 8_192 for turn in turns(coded))
         assert all(turn.output.tokens >= 4 for turn in turns(coded))
 
 
 class TestOrder:
-    def test_fewer_than_800_are_shuffled_once_and_gone_through_again_and_again(
-        self, coded: Workload
-    ) -> None:
+    def test_prompts_are_shuffled_once_and_repeated(self, coded: Workload) -> None:
         asked = turns(coded)
         distinct = len(set(asked))
         assert 760 <= distinct < 800
         assert len(set(asked[:distinct])) == distinct
         assert all(asked[n] == asked[n % distinct] for n in range(len(asked)))
 
-    def test_the_shuffle_parts_the_prompts_of_a_conversation(self, coded: Workload) -> None:
+    def test_the_shuffle_separates_the_prompts_of_a_conversation(self, coded: Workload) -> None:
         names = [turn.prompt[0].name for turn in turns(coded)[:700]]
         assert sum(a == b for a, b in pairwise(names)) < 35
 
-    def test_the_same_seed_makes_the_same_and_another_another(self, coded: Workload) -> None:
+    def test_the_seed_determines_the_order(self, coded: Workload) -> None:
         assert kubeai_chat(8_000).measured.sessions == coded.sessions
         assert kubeai_chat(8_000, seed=1).measured.sessions != coded.sessions
 
 
-class TestTheRunBefore:
+class TestWarmUp:
     """The runs of the published page follow one another on the same engines."""
 
-    def test_each_prompt_was_sent_once_before(self, coded: Workload) -> None:
+    def test_sends_each_prompt_once(self, coded: Workload) -> None:
         before = kubeai_chat(8_000).before
         assert Counter(turns(before)) == dict.fromkeys(turns(coded), 1)
 
-    def test_not_where_each_comes_only_once(self) -> None:
+    def test_is_empty_if_prompts_do_not_repeat(self) -> None:
         assert not kubeai_chat(8_000, real_conversations=True).before.sessions
 
 
 class TestAsDocumented:
-    def test_every_prompt_comes_once_of_some_730_conversations(self) -> None:
+    def test_some_730_conversations_send_each_prompt_once(self) -> None:
         asked = turns(kubeai_chat(800, real_conversations=True))
         assert len(set(asked)) == 8_000
         assert 690 <= len({turn.prompt[0].name for turn in asked}) <= 770
 
 
 class TestHitRates:
-    """Of caches without end, as worked out from the published script."""
+    """Hit rates of unlimited caches, calculated from the published script."""
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_as_coded(self, seed: int) -> None:
@@ -144,7 +142,7 @@ class TestClient:
         workload = kubeai_chat(concurrency)
         assert (workload.concurrency, workload.requests_per_second) == (concurrency, rate)
 
-    def test_it_is_the_python_script_that_could_not_keep_up(self, coded: Workload) -> None:
+    def test_is_the_python_script_that_could_not_keep_up(self, coded: Workload) -> None:
         assert coded.single_threaded_client
         assert (coded.api, coded.replicas) == ("completions", 8)
         assert all(len(session.turns) == 1 for session in coded.sessions)

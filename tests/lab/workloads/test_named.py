@@ -1,4 +1,4 @@
-"""The list of workloads: every name builds, options do what they say or are refused."""
+"""The list of workloads: every name builds, and options take effect or are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_name_builds_the_workload_of_that_name(name: str) -> None:
     assert workload.requests > 0
 
 
-def test_every_name_has_a_line_that_says_what_it_is() -> None:
+def test_every_name_has_a_description() -> None:
     assert list(described()) == names()
     assert all(0 < len(line) < 80 and "\n" not in line for line in described().values())
 
@@ -48,12 +48,14 @@ def test_every_name_has_a_line_that_says_what_it_is() -> None:
     ("short", "name"),
     [("kubeai-chat", "kubeai-chat-8000"), ("kubeai-threads", "kubeai-threads-1200")],
 )
-def test_short_names_stand_for_the_heaviest_run(short: str, name: str) -> None:
+def test_short_names_mean_the_heaviest_run(short: str, name: str) -> None:
     assert named(short).name == name
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(WorkloadError, match="no workload 'kubeai'; known are kubeai-chat-800, "):
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(
+        WorkloadError, match="unknown workload 'kubeai': known workloads are kubeai-chat-800, "
+    ):
         named("kubeai")
 
 
@@ -69,14 +71,14 @@ def test_workloads_are_the_same_in_every_process() -> None:
 
 
 class TestOptions:
-    def test_the_seed_is_handed_on(self) -> None:
+    def test_the_seed_is_passed_on(self) -> None:
         assert named("saas", Options(seed=4)) != named("saas", Options(seed=5))
 
-    def test_sessions_are_the_first_so_many(self) -> None:
+    def test_sessions_limits_the_sessions(self) -> None:
         few = named("lora-4", Options(sessions=7))
         assert few.sessions == named("lora-4").sessions[:7]
 
-    def test_of_those_that_warm_up_there_are_as_many(self) -> None:
+    def test_sessions_limits_the_warm_up_too(self) -> None:
         few = named("blog-2xL4", Options(sessions=7))
         assert (few.warm_up, len(few.sessions)) == (7, 14)
         assert few.sessions[:7] == few.sessions[7:]
@@ -87,7 +89,7 @@ class TestOptions:
     def test_pace_scales_a_rate(self) -> None:
         assert named("kubeai-chat-1600", Options(pace=0.5)).requests_per_second == 100
 
-    def test_real_conversations_are_said_in_the_name(self) -> None:
+    def test_real_conversations_are_part_of_the_name(self) -> None:
         real = named("kubeai-chat-800", Options(real_conversations=True))
         assert real.name == "kubeai-chat-800-real"
 
@@ -96,7 +98,7 @@ class TestOptions:
         with pytest.raises(WorkloadError, match=f"{name} needs the option trace"):
             named(name)
 
-    def test_a_replay_may_be_faster_and_shorter(self, trace: Path) -> None:
+    def test_a_replay_can_be_faster_and_shorter(self, trace: Path) -> None:
         workload = named("mooncake", Options(trace=trace, pace=4.0, sessions=3))
         assert [session.start for session in workload.sessions] == [0, 0.25, 0.5]
 
@@ -106,7 +108,7 @@ class TestOptions:
         )
         assert [one.start for one in half.sessions] == [2 * one.start for one in whole.sessions]
 
-    def test_how_far_logged_prompts_agree_is_handed_on(self, tmp_path: Path) -> None:
+    def test_agreement_is_passed_on(self, tmp_path: Path) -> None:
         path = tmp_path / "log.jsonl"
         line = {"time": 0, "bytes_received": 4_000, "bytes_sent": 9, "status": 200, "model": "m"}
         line |= {"path": "/v1/messages", "endpoint": "10.0.0.1:80", "prefix_hash": "f"}
@@ -124,7 +126,7 @@ class TestOptions:
             ("mooncake", {"agreement": 0.5}),
         ],
     )
-    def test_one_that_would_do_nothing_is_refused(self, name: str, options: dict[str, Any]) -> None:
+    def test_an_option_without_effect_is_refused(self, name: str, options: dict[str, Any]) -> None:
         with pytest.raises(WorkloadError, match=f"{name} has no option {next(iter(options))}"):
             named(name, Options(**options))
 
@@ -136,6 +138,6 @@ class TestOptions:
         with pytest.raises(WorkloadError, match=f"{next(iter(options))} must be more than 0"):
             named("kubeai-chat", Options(**options))
 
-    def test_nothing_agrees_more_than_wholly(self, trace: Path) -> None:
+    def test_agreement_beyond_one_is_refused(self, trace: Path) -> None:
         with pytest.raises(WorkloadError, match="agreement must be from 0 to 1, not 2"):
             named("access-log", Options(trace=trace, agreement=2.0))

@@ -1,4 +1,4 @@
-"""Shared system prompts: 150 of them, five questions to each."""
+"""Shared system prompts: 150 of them, with five questions each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from extproc.lab.workloads.saas import saas
 
 
-def test_750_requests_of_7200_tokens_are_answered_with_1000() -> None:
+def test_has_750_requests_of_7200_tokens_with_1000_output_tokens() -> None:
     workload = saas()
     assert workload.requests == 750
     assert workload.prompt_tokens == 750 * 7_200
     assert workload.output_tokens == 750 * 1_000
 
 
-def test_each_system_prompt_comes_first_in_five_prompts() -> None:
+def test_each_system_prompt_starts_five_prompts() -> None:
     prompts = [session.turns[0].prompt for session in saas().sessions]
     systems = Counter(system for system, _ in prompts)
     assert set(systems.values()) == {5}
@@ -26,7 +26,7 @@ def test_questions_are_all_different() -> None:
     assert len(questions) == 750
 
 
-def test_they_come_at_random_times_in_an_order_that_the_seed_decides() -> None:
+def test_the_seed_determines_times_and_order() -> None:
     assert saas(seed=1).sessions == saas(seed=1).sessions
     assert saas(seed=1).sessions != saas(seed=2).sessions
     assert saas().concurrency is None

@@ -1,4 +1,4 @@
-"""KubeAI's two benchmarks with threads: published totals, and conversations that grow."""
+"""KubeAI's two benchmarks with threads: published totals, and growing conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blog() -> Workload:
 
 
 def grows(session: Session) -> bool:
-    """Whether each turn is the one before, its answer, and one message more."""
+    """True if each turn is the previous one, its response, and one more message."""
     return all(
         after.prompt[:-1] == (*before.prompt, before.output)
         for before, after in pairwise(session.turns)
@@ -41,7 +41,7 @@ class TestMultiTurn:
         assert threads.prompt_tokens == 22_793_327
         assert threads.output_tokens == 2_294_703
 
-    def test_each_turn_sends_all_that_was_said(self, threads: Workload) -> None:
+    def test_each_turn_sends_the_whole_conversation(self, threads: Workload) -> None:
         assert all(grows(session) for session in threads.sessions)
 
     def test_threads_have_5_to_30_messages(self, threads: Workload) -> None:
@@ -53,9 +53,7 @@ class TestMultiTurn:
         assert min(texts) >= 0.9 * 500
         assert max(texts) <= 1.1 * 3_000
 
-    def test_nearly_all_answers_have_the_40_tokens_that_are_allowed(
-        self, threads: Workload
-    ) -> None:
+    def test_nearly_all_responses_have_the_allowed_40_tokens(self, threads: Workload) -> None:
         answers = [turn.output.tokens for session in threads.sessions for turn in session.turns]
         assert max(answers) == 40
         assert answers.count(40) / len(answers) == pytest.approx(0.94, abs=0.01)
@@ -64,12 +62,12 @@ class TestMultiTurn:
         first = {session.turns[0].prompt[0].name for session in threads.sessions}
         assert len(first) == 8_000
 
-    def test_it_is_a_closed_loop_of_chats(self, threads: Workload) -> None:
+    def test_is_a_closed_loop_of_chats(self, threads: Workload) -> None:
         assert (threads.concurrency, threads.requests_per_second) == (1_200, None)
         assert (threads.api, threads.replicas) == ("chat", 8)
         assert not threads.single_threaded_client
 
-    def test_the_same_seed_makes_the_same(self, threads: Workload) -> None:
+    def test_the_same_seed_gives_the_same_threads(self, threads: Workload) -> None:
         assert kubeai_threads(300).sessions == threads.sessions
 
     def test_another_seed_has_the_same_totals(self, threads: Workload) -> None:
@@ -97,17 +95,17 @@ class TestPost:
         assert blog.warm_up == 1_000
         assert blog.sessions[:1_000] == blog.sessions[1_000:]
 
-    def test_each_turn_sends_all_that_was_said(self, blog: Workload) -> None:
+    def test_each_turn_sends_the_whole_conversation(self, blog: Workload) -> None:
         assert all(grows(session) for session in blog.sessions)
 
-    def test_threads_have_5_messages_and_2500_characters_at_least(self, blog: Workload) -> None:
+    def test_threads_have_at_least_5_messages_and_2500_characters(self, blog: Workload) -> None:
         assert min(len(session.turns) for session in blog.sessions) == 5
         assert min(4 * user_tokens(session) for session in blog.sessions) >= 0.95 * 2_500
 
-    def test_answers_have_10_tokens_at_most(self, blog: Workload) -> None:
+    def test_responses_have_at_most_10_tokens(self, blog: Workload) -> None:
         assert max(turn.output.tokens for one in blog.sessions for turn in one.turns) == 10
 
-    def test_users_and_replicas_are_those_of_each_scenario(self, blog: Workload) -> None:
+    def test_each_scenario_has_its_users_and_replicas(self, blog: Workload) -> None:
         large = blog_8xh100()
         assert (blog.concurrency, blog.replicas) == (80, 2)
         assert (large.concurrency, large.replicas) == (320, 8)

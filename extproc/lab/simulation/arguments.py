@@ -1,0 +1,117 @@
+"""Command-line arguments of `extproc simulate`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from extproc.commands.console import Parser
+from extproc.lab import published_rules
+from extproc.lab.engine import profile
+from extproc.lab.input_error import InputError
+from extproc.lab.simulation.contenders import DEFAULT_STRATEGIES, STRATEGIES
+from extproc.lab.workloads.arguments import add_workload, listing, positive
+
+
+def parser() -> Parser:
+    """Return the parser of `extproc simulate`."""
+    found = Parser(
+        prog="extproc simulate",
+        description="Simulate a fleet of vLLM engines behind this product's own strategies and "
+        "ledger. Print one block of figures for each strategy, as vLLM's benchmark_serving.py "
+        "does, the published figures if there are any, and a comparison.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"{listing()}\n\nprofiles:\n  {', '.join(profile.names())}",
+    )
+    add_workload(found, required=False)
+    _add_fleet(found)
+    _add_output(found)
+    return found
+
+
+def _add_fleet(found: Parser) -> None:
+    add = found.add_argument_group("the fleet").add_argument
+    add(
+        "--strategy",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"one or more of {', '.join(STRATEGIES)} "
+        f"(default: {' '.join(DEFAULT_STRATEGIES)}, or that of --models); "
+        f"published rules, for comparison: {', '.join(published_rules.names())}",
+    )
+    add("--replicas", type=positive(int), metavar="N", help="engines (default: the workload's own)")
+    add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
+    add(
+        "--models",
+        type=Path,
+        metavar="FILE",
+        help="models document with the loadBalancing block and, if listed, the endpoints",
+    )
+    add("--model", metavar="NAME", help="model of that document (default: its first)")
+    add(
+        "--sidecars",
+        type=positive(int),
+        metavar="N",
+        help="sidecars, each of which sees only its own load (default: the workload's own)",
+    )
+    add(
+        "--shown-bytes",
+        type=positive(int),
+        metavar="N",
+        help="bytes of each body that strategies can read (default: as in envoy/envoy.yaml; "
+        "published rules read whole bodies)",
+    )
+    add(
+        "--ideal-client",
+        action="store_true",
+        help="simulate a client without the limits of the one that measured the published figures",
+    )
+
+
+def _add_output(found: Parser) -> None:
+    add = found.add_argument_group("the output").add_argument
+    add(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write the figures as JSON; without FILE print them instead of the tables",
+    )
+    add("--plot", type=Path, metavar="FILE.png", help="draw a comparison")
+    add(
+        "--calibrate",
+        type=Path,
+        metavar="TABLE.yaml",
+        help="fit a profile to a measured table, starting from --profile, and print it",
+    )
+
+
+def check_calibration(asked: argparse.Namespace) -> None:
+    """Reject options that the table of a calibration contains."""
+    options = ("workload", "strategy", "replicas", "models", "sidecars", "shown_bytes")
+    for option in (*options, "json", "plot"):
+        if getattr(asked, option) is not None:
+            name = option.replace("_", "-")
+            raise InputError(f"--calibrate does not take --{name}: set it in the table")
+
+
+def check_outputs(asked: argparse.Namespace) -> None:
+    """Check the output files before the simulation, not after it."""
+    for place in (asked.plot, asked.json and Path(asked.json)):
+        if place is None or (place == Path("-") and place != asked.plot):
+            continue
+        target = place if place.exists() else place.absolute().parent
+        if place.is_dir() or str(place) == "-":
+            raise InputError(f"{place}: is not a file name")
+        if not target.exists():
+            raise InputError(f"{place}: No such file or directory")
+        if not os.access(target, os.W_OK):
+            raise InputError(f"{place}: Permission denied")
+
+
+def is_as_published(asked: argparse.Namespace) -> bool:
+    """True if no option makes the published figures incomparable."""
+    changes = ("replicas", "profile", "models", "sidecars", "concurrency", "sessions")
+    return asked.pace == 1 and not any(getattr(asked, one) is not None for one in changes)

@@ -1,0 +1,80 @@
+"""A simulated fleet: sidecars in front of engines."""
+
+from __future__ import annotations
+
+from random import Random
+
+from extproc.core.fleet.ledger import Lease
+from extproc.core.request.refusals import NoEndpoints
+from extproc.lab.engine.replica import SimRequest
+from extproc.lab.simulation.block_ids import BlockIds
+from extproc.lab.simulation.engines import Engines
+from extproc.lab.simulation.events import Event, Leave, absent
+from extproc.lab.simulation.prompts import Prompts
+from extproc.lab.simulation.scenario import Scenario
+from extproc.lab.simulation.sidecars import Sidecar
+from extproc.lab.simulation.timeline import Timeline
+from extproc.lab.workloads.workload import Turn
+
+
+class RefusedError(Exception):
+    """The engine or the sidecar refuses a request."""
+
+
+class SimulatedFleet:
+    """Sidecars, engines and the requests on them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.timeline = Timeline()
+        self.engines = Engines(self.timeline, scenario.profile, scenario.replicas, scenario.slow)
+        self.engines.warm_adapters(list(scenario.routing.adapters))
+        seed, yet_to_come = scenario.seed, absent(scenario.events)
+        self._present = set(range(scenario.replicas)) - yet_to_come
+        prompts = Prompts(scenario.routing.shown)
+        self._sidecars = [
+            Sidecar(
+                self.timeline,
+                self.engines.replicas,
+                scenario.routing,
+                f"{seed} {number}",
+                yet_to_come,
+                prompts,
+            )
+            for number in range(scenario.sidecars)
+        ]
+        self._api = scenario.workload.api
+        endpoints = scenario.routing.endpoints(scenario.replicas)
+        self._numbers = {address: number for number, address in enumerate(endpoints)}
+        self._chance = Random(f"sidecar {seed}")
+        self._ids = BlockIds(scenario.profile.block_size)
+
+    def happen(self, event: Event) -> None:
+        """Let an engine join or leave, and report it to all sidecars."""
+        if isinstance(event, Leave):
+            self._present.discard(event.number)
+            self.engines.replace(event.number)
+        else:
+            self._present.add(event.number)
+        for sidecar in self._sidecars:
+            sidecar.follow(self._present)
+
+    def send(self, number: int, turn: Turn, session: str) -> tuple[int, Lease]:
+        """Send a request. Return its engine and its lease.
+
+        Raises RefusedError if no engine can ever serve it.
+        """
+        sidecar = self._chance.choice(self._sidecars)
+        try:
+            lease = sidecar.decide(self._api, turn, session).lease
+        except NoEndpoints as error:
+            raise RefusedError(error.message) from None
+        engine = self._numbers[lease.endpoint.address]
+        request = SimRequest(
+            number, turn.prompt_tokens, turn.output.tokens, self._ids.of(turn), turn.adapter
+        )
+        try:
+            self.engines.submit(engine, request)
+        except ValueError as error:
+            lease.release()
+            raise RefusedError(str(error)) from None
+        return engine, lease

@@ -747,6 +747,6 @@ for command in json.loads(sys.argv[1]):
         main(command)
     except SystemExit:
         pass
-beside = ("extproc.lab", "numpy", "scipy", "matplotlib", "PIL", "rich")
-print(json.dumps([name for name in sys.modules if name.startswith(beside)]))
+others = ("extproc.lab", "numpy", "scipy", "matplotlib", "PIL", "rich")
+print(json.dumps([name for name in sys.modules if name.startswith(others)]))
 """

@@ -176,7 +176,7 @@ class TestMistakes:
     def test_an_ambiguous_listener(self, capsys: Capture, yours: Path) -> None:
         yours.write_text(configuration([listener(name="a"), listener(APP, name="b")]))
         line = refused(capsys, "--into", yours, "--endpoint", "a:1")
-        assert "more than one virtual host may be meant: a/site, b/site" in line
+        assert "more than one virtual host is possible: a/site, b/site" in line
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),

@@ -19,12 +19,12 @@ def socket_address(address: str) -> str:
 
 
 def lb_endpoints(addresses: Sequence[str]) -> str:
-    """Return the items of `lb_endpoints`, a line each."""
+    """Return the items of `lb_endpoints`, one for each line."""
     return "".join(f"- endpoint: {{address: {socket_address(one)}}}\n" for one in addresses)
 
 
 def cluster_type(addresses: Sequence[str]) -> str:
-    """Return the type of a cluster with these addresses: names need a resolver."""
+    """Return the type of a cluster with these addresses. Host names need STRICT_DNS."""
     return "STATIC" if all(map(_is_literal, addresses)) else "STRICT_DNS"
 
 

@@ -1,4 +1,4 @@
-"""Reading a user's configuration, and replacing it in one step."""
+"""Reads a user's configuration, and replaces it in one step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extproc.envoy.problems import ConfigurationError
 
 
 def read(path: Path) -> str:
-    """Return the text of a file, line ends as they are. Raises ConfigurationError, OSError."""
+    """Return the text of a file with its line ends. Raises ConfigurationError, OSError."""
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -20,7 +20,7 @@ def read(path: Path) -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file, all of it or nothing; its mode stays. Raises OSError."""
+    """Replace a file completely or not at all. Its mode stays. Raises OSError."""
     path = path.resolve()
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -31,7 +31,7 @@ def replace(path: Path, text: str) -> None:
         status = path.stat()
         os.chmod(draft, status.st_mode & 0o7777)
         with suppress(OSError):
-            # Only root may keep another owner.
+            # Only root can keep a different owner.
             os.chown(draft, status.st_uid, status.st_gid)
         os.replace(draft, path)
     except BaseException:
@@ -41,7 +41,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def diff(path: Path, before: str, after: str) -> str:
-    """Return a unified diff; "" where nothing differs."""
+    """Return a unified diff, or "" if nothing differs."""
     name = str(path).lstrip("/")
     lines = unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"

@@ -26,7 +26,7 @@ class Manager:
     """One HTTP connection manager of a listener."""
 
     number: int
-    """Position among all of the file."""
+    """Position among all connection managers of the file."""
 
     listener: str
     node: Mapping
@@ -40,7 +40,7 @@ class Manager:
         return self.node.list("http_filters")
 
     def other_source(self) -> str:
-        """Return the key that takes the routes from elsewhere, such as `rds`; "" without one."""
+        """Return the key of another source of routes, such as `rds`, or ""."""
         return next((key for key in ("rds", "scoped_routes") if self.node.get(key)), "")
 
 
@@ -87,19 +87,19 @@ def of_kind(nodes: list[Node], kind: str) -> list[Node]:
 
 
 def is_ours(ext_proc: Node) -> bool:
-    """Return True if an ext_proc filter asks this sidecar: it receives the sidecar's metadata."""
+    """Return True if an ext_proc filter calls this sidecar: it accepts the sidecar's metadata."""
     untyped = ext_proc.at("typed_config.metadata_options.receiving_namespaces.untyped")
     names = untyped.data() if untyped is not None else []
     return isinstance(names, list) and "extproc" in names
 
 
 def sidecar_filter(manager: Manager) -> Node | None:
-    """Return the ext_proc filter that asks this sidecar."""
+    """Return the ext_proc filter that calls this sidecar."""
     return next((one for one in of_kind(manager.filters(), EXT_PROC) if is_ours(one)), None)
 
 
 def reads_target(route: Node) -> bool:
-    """Return True if a route is for requests that have a decision."""
+    """Return True if a route matches requests that have a decision."""
     return ROUTING_HEADERS[0] in _matched_headers(route)
 
 
@@ -115,5 +115,5 @@ def _matched_headers(route: Node) -> set[str]:
 
 
 def cluster_of(route: Node) -> str:
-    """Return the name of the single cluster that a route leads to; "" without one."""
+    """Return the name of a route's single cluster, or ""."""
     return route.text("route.cluster")

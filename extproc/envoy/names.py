@@ -19,12 +19,12 @@ from extproc.envoy.nodes import Node
 from extproc.envoy.problems import ConfigurationError
 
 PREFIX = "llm-"
-"""Prefix for a name that the user's configuration already has for something else."""
+"""Prefix of a name that the user's configuration uses for something else."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names as in the recommended configuration, unless the user's configuration has them."""
+    """Names as in the recommended configuration, if the user's configuration does not use them."""
 
     sidecar: str = "extproc"
     chosen: str = "chosen"
@@ -38,16 +38,16 @@ class Names:
         return (self.chosen, self.first, self.second, self.fallback, self.sidecar)
 
     def renamed(self) -> dict[str, str]:
-        """Return the names that differ from the recommended ones, by the recommended ones."""
+        """Map recommended names to the names that replace them."""
         mine = {one.name: str(one.default) for one in fields(self)}
         pairs = {default: str(getattr(self, key)) for key, default in mine.items()}
         return {default: name for default, name in pairs.items() if default != name}
 
 
 def names_in(root: Node) -> Names:
-    """Return the names in use in a configuration, and free ones for what it does not have yet.
+    """Return the names of existing pieces, and unused names for missing ones.
 
-    Raises ConfigurationError where every candidate belongs to something else.
+    Raises ConfigurationError if every candidate names something else.
     """
     found: dict[str, str] = {}
     for manager in managers(root):
@@ -64,7 +64,7 @@ def names_in(root: Node) -> Names:
 
 
 def _of_filters(manager: Manager) -> dict[str, str]:
-    """Return the names of our filters; the buffer is ours where it stands right before ext_proc."""
+    """Return the names of our filters. A buffer directly before ext_proc is ours."""
     ours = sidecar_filter(manager)
     if ours is None:
         return {}
@@ -87,7 +87,7 @@ def _of_routes(manager: Manager, ext_proc: str) -> dict[str, str]:
 
 
 def _of_candidates(root: Node, chosen: str) -> dict[str, str]:
-    """Return the clusters of candidates, recognized by the header that they read."""
+    """Return the clusters of the candidates. The header that they read identifies them."""
     found: dict[str, str] = {}
     composite = cluster(root, chosen)
     if composite is None:
@@ -124,6 +124,6 @@ def _free(name: str, taken: set[str]) -> str:
         candidate = PREFIX + name
     if candidate in taken:
         raise ConfigurationError(
-            f"{name!r} and {candidate!r} both name something else already: rename one of them"
+            f"{name!r} and {candidate!r} are both in use for something else: rename one of them"
         )
     return candidate

@@ -15,7 +15,7 @@ _RESOLVER: Any = yaml.resolver.Resolver()
 
 @dataclass(eq=False)
 class Node(ABC):
-    """A value in the text: offsets of its first character and after its last, line from 1."""
+    """A value, with the offsets of its first character and after its last, and its line from 1."""
 
     start: int
     end: int
@@ -24,11 +24,11 @@ class Node(ABC):
 
     @property
     def target(self) -> Node:
-        """The value that an alias refers to; any other value itself."""
+        """The value of an alias. Any other value is its own target."""
         return self
 
     def get(self, key: str) -> Node | None:
-        """Return the value of a mapping's key, also where the key is written in camel case."""
+        """Return the value of a mapping's key, which may be written in camel case."""
         return None
 
     def at(self, path: str) -> Node | None:
@@ -39,17 +39,17 @@ class Node(ABC):
         return found
 
     def list(self, path: str) -> list[Node]:
-        """Return the items of the sequence at a path; none where there is no sequence."""
+        """Return the items of the sequence at a path, or none if there is no sequence."""
         found = self.at(path)
         return [item.target for item in found.items] if isinstance(found, Sequence) else []
 
     def entries_at(self, path: str) -> dict[str, Node]:
-        """Return the entries of the mapping at a path; none where there is no mapping."""
+        """Return the entries of the mapping at a path, or none if there is no mapping."""
         found = self.at(path)
         return found.values() if isinstance(found, Mapping) else {}
 
     def text(self, path: str) -> str:
-        """Return the scalar at a path as it is written, without quotes; "" where there is none."""
+        """Return the scalar at a path as it is written, without quotes, or ""."""
         found = self.at(path)
         return found.value if isinstance(found, Scalar) else ""
 
@@ -93,14 +93,14 @@ class Mapping(Node):
         return values.get(key) or values.get(_camel(key))
 
     def key(self, key: str) -> Node | None:
-        """Return the key itself, where the mapping spells it out."""
+        """Return the node of a key that is in the mapping itself, not in a merged one."""
         names = (key, _camel(key))
         return next(
             (k for k, _ in self.entries if isinstance(k, Scalar) and k.value in names), None
         )
 
     def values(self) -> dict[str, Node]:
-        """Return the values by key, those of merge keys (`<<`) included."""
+        """Return the values by key, including those of merge keys (`<<`)."""
         found: dict[str, Node] = {}
         for key, value in self.entries:
             if isinstance(key, Scalar) and key.value == _MERGE:
@@ -130,7 +130,7 @@ class Alias(Node):
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield a value and all values in it; what an alias refers to, only where it stands."""
+    """Yield a value and all values in it. Aliases are not followed."""
     yield node
     below: list[Node] = []
     if isinstance(node, Sequence):

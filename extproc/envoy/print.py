@@ -1,4 +1,4 @@
-"""The recommended configuration for given addresses."""
+"""Prints the recommended configuration with other addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from extproc.envoy.tree import parse
 def recommended(endpoints: Sequence[str] = (), sidecar: str = "", listen: str = "") -> str:
     """Return the recommended configuration, comments included.
 
-    Addresses that are not given are those of the shipped file.
+    The shipped file has the default addresses.
     """
     text = envoy_configuration().read_text()
     if listen:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ConfigurationError(ValueError):
-    """The pieces cannot be written. The message is one line and says what to do."""
+    """The pieces cannot be written. The message is one line that says what to change."""

@@ -1,7 +1,7 @@
-"""Edits of a YAML text at the places that its tree names.
+"""Edits a YAML text at the positions of its nodes.
 
-What is written comes as block style at column 0, comments included: sequence items begin with `- `,
-entries with their key. Inside brackets the same values are written as JSON, without comments.
+Callers pass new text in block style at column 0, comments included: sequence items begin with `- `,
+entries with their key. Inside brackets, the same values are written as JSON without comments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPENING = {"]": "[", "}": "{"}
 
 
 def replace_value(text: str, node: Node, value: str) -> str:
-    """Replace a value by text that fits on its line. An anchor of the value stays."""
+    """Replace a value by text without a line break. An anchor of the value stays."""
     anchor = f"&{node.anchor} " if node.anchor else ""
     return text[: node.start] + anchor + value + text[node.end :]
 
@@ -40,8 +40,9 @@ def insert_items(text: str, sequence: Sequence, index: int, block: str) -> str:
 
 
 def replace_items(text: str, sequence: Sequence, indices: Iterable[int], block: str) -> str:
-    """Replace items, with the comments right above them, by those of `block`, which come where
-    the first of them was.
+    """Replace items and the comments directly above them by the items of `block`.
+
+    The new items come where the first old one was.
     """
     gone = sorted(indices)
     if sequence.flow:
@@ -63,7 +64,7 @@ def replace_items(text: str, sequence: Sequence, indices: Iterable[int], block: 
 
 
 def _with_anchors_kept(text: str, sequence: Sequence, gone: list[int]) -> tuple[str, Sequence]:
-    """Move anchors out of items that are about to go, to where they are used next."""
+    """Move anchors of items that will be removed to their next use."""
     going = [(sequence.items[i].start, sequence.items[i].end) for i in gone]
 
     def goes(at: int) -> bool:
@@ -81,9 +82,9 @@ def _with_anchors_kept(text: str, sequence: Sequence, gone: list[int]) -> tuple[
 
 
 def add_entries(text: str, mapping: Mapping, block: str, before: str = "") -> str:
-    """Add entries to a mapping: before the key named, where it has one, else at its end.
+    """Add entries to a mapping: before the key `before` if it exists, else at the end.
 
-    An entry that is there without a value gives way. Raises ConfigurationError where it has one.
+    An existing entry without a value is replaced. Raises ConfigurationError if it has a value.
     """
     text, mapping = _without_empty(text, mapping, list(parse(block).data()))
     if mapping.flow:
@@ -104,7 +105,9 @@ def _without_empty(text: str, mapping: Mapping, names: list[str]) -> tuple[str, 
         if key is None or value is None:
             continue
         if value.data() is not None or len(mapping.entries) < 2:
-            raise ConfigurationError(f"line {key.line}: {name} is not what Envoy expects there")
+            raise ConfigurationError(
+                f"line {key.line}: {name} has an unexpected value: Envoy would refuse it"
+            )
         if mapping.flow:
             after = re.match(r"\s*,?\s*", text[value.end :])
             text = text[: key.start] + text[value.end + (after.end() if after else 0) :]
@@ -118,13 +121,13 @@ def _without_empty(text: str, mapping: Mapping, names: list[str]) -> tuple[str, 
 
 
 def indented(block: str, column: int) -> str:
-    """Return the lines of `block`, each moved right; empty lines stay empty."""
+    """Return the lines of `block`, indented. Empty lines stay empty."""
     lines = block.strip("\n").split("\n")
     return "".join(f"{' ' * column}{line}".rstrip() + "\n" for line in lines)
 
 
 def with_fresh_anchors(block: str, text: str) -> str:
-    """Return `block` with anchors that `text` does not have: many readers refuse the same twice."""
+    """Return `block` with anchors that `text` lacks, because many parsers refuse duplicates."""
     taken = set(_ANCHOR.findall(text))
     for name in dict.fromkeys(_ANCHOR.findall(block)):
         fresh = next(one for one in _numbered(name) if one not in taken)
@@ -148,7 +151,7 @@ def _insert_lines(text: str, at: int, block: str, column: int) -> str:
 def _insert_in_brackets(
     text: str, node: Node, parts: list[tuple[int, int]], index: int, written: list[str]
 ) -> str:
-    """Insert `written` before the part at `index`; `parts` are offsets of what is there."""
+    """Insert `written` before the part at `index`. `parts` are offsets of the existing parts."""
     new = ", ".join(written)
     if not parts:
         close = node.end - 1
@@ -164,7 +167,7 @@ def _insert_in_brackets(
 def _first_dash(text: str, sequence: Sequence) -> int:
     at = sequence.start
     while text[at] != "-":
-        # An anchor, a tag or a comment may stand between the key and the first item.
+        # There may be an anchor, a tag or a comment between the key and the first item.
         at = text.index("\n", at) if text[at] in "&!#" else at
         at += 1
     return at
@@ -188,7 +191,7 @@ def _begins_its_line(text: str, at: int) -> bool:
 
 
 def _next_line(text: str, at: int) -> int:
-    """Return the offset of the line after the last character before `at` that is no space."""
+    """Return the offset of the line after the last character before `at` that is not a space."""
     at = len(text[:at].rstrip())
     end = text.find("\n", at)
     return len(text) if end < 0 else end + 1
@@ -206,14 +209,14 @@ def _above_comments(text: str, at: int, column: int) -> int:
 
 
 def lines_of_item(text: str, sequence: Sequence, index: int) -> str:
-    """Return the lines of an item in block style, with the comments right above it."""
+    """Return the lines of an item in block style, with the comments directly above it."""
     dash = _dash(text, sequence, index)
     start = _above_comments(text, dash, _column(text, dash))
     return text[start : _next_line(text, sequence.items[index].end)]
 
 
 def lines_of_entry(text: str, mapping: Mapping, key: str) -> str:
-    """Return the lines of an entry in block style, with the comments right above it."""
+    """Return the lines of an entry in block style, with the comments directly above it."""
     place, value = next((k, v) for k, v in mapping.entries if k is mapping.key(key))
     start = _above_comments(text, place.start, _column(text, place.start))
     return text[start : _next_line(text, value.end)]

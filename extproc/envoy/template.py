@@ -1,4 +1,4 @@
-"""The recommended configuration, cut into the pieces that a user's configuration takes.
+"""Cuts the recommended configuration into pieces for a user's configuration.
 
 A piece is the text of the shipped file, comments included, moved to column 0.
 """
@@ -18,7 +18,7 @@ from extproc.envoy.splice import lines_of_entry, lines_of_item, replace_value
 from extproc.envoy.tree import parse, scalar
 
 ANCHOR_PREFIX = "extproc_"
-"""Anchors in the pieces get this prefix, so that they never hide an anchor of the user."""
+"""Prefix of the anchors in the pieces, so that they never hide an anchor of the user."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def pieces(names: Names) -> Pieces:
 
 
 def renamed(block: str, names: dict[str, str]) -> str:
-    """Replace names of clusters and filters, where a piece gives or uses one."""
+    """Replace the names of clusters and filters that a piece defines or uses."""
     places = [
         (node, names[node.value])
         for node in _named(parse(block), "")
@@ -87,8 +87,9 @@ def items_of(block: str) -> dict[str, str]:
 
 
 def _named(node: Node, key: str) -> Iterable[Node]:
-    """Yield the scalars that hold the name of a cluster or filter: values of three keys, and the
-    keys of `typed_per_filter_config`. Names of routes are not among them.
+    """Yield the scalars that are names of clusters or filters, but not names of routes.
+
+    They are the values of three keys, and the keys of `typed_per_filter_config`.
     """
     if isinstance(node, Sequence):
         for item in node.items:
@@ -105,7 +106,7 @@ def _named(node: Node, key: str) -> Iterable[Node]:
 
 
 def _has_path(mapper: Node) -> bool:
-    """Keep mappers for paths of LLM servers: other paths of a shared listener are the user's."""
+    """Return True for mappers of LLM paths. Other paths of a shared listener are the user's."""
     return any(
         isinstance(node, Alias) or node.get("header") is not None
         for node in walk(mapper.get("filter") or mapper)

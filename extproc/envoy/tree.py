@@ -49,7 +49,7 @@ def inline(value: Any) -> str:
 
 
 def scalar(text: str) -> str:
-    """Return a text as a YAML value on one line, with quotes where it needs them."""
+    """Return a text as a YAML value on one line, with quotes if it needs them."""
     plain = re.fullmatch(r"[\w./][\w./-]*", text, re.ASCII) is not None
     return text if plain and parse(text).data() == text else inline(text)
 

@@ -1,8 +1,7 @@
-"""Our messages are Envoy's: held against the official descriptors.
+"""Compares our messages with Envoy's official descriptors.
 
-Both sets use the same names, which protobuf's default pool does not allow in one
-process: the official ones are written out by another process and live in a pool
-of their own here.
+Both sets use the same names, which protobuf's default pool does not allow in one process. Another
+process therefore writes the official ones, and they get a separate pool here.
 """
 
 from __future__ import annotations

@@ -66,14 +66,14 @@ class TestRoutes:
     def test_come_before_a_route_that_matched_llm_requests(self) -> None:
         result = merge(configuration([listener(LLM + APP)]), endpoints=ENDPOINTS)
         assert names(routes(result.text)) == [*NEW, "/v1/", "/app"]
-        assert any("LLM requests that it took" in note for note in result.notes)
+        assert any("its LLM requests now go to the new routes" in note for note in result.notes)
 
     def test_stay_after_conditional_routes_with_a_note(self) -> None:
         canary = "- match: {prefix: /, headers: [{name: x-canary, present_match: true}]}\n"
         text = configuration([listener(canary + "  route: {cluster: app}\n" + CATCH_ALL)])
         result = merge(text, endpoints=ENDPOINTS)
         assert names(routes(result.text)) == ["/", *NEW, "/"]
-        assert any("are not decided: it comes first" in note for note in result.notes)
+        assert any("get no decision, because it comes first" in note for note in result.notes)
 
     def test_do_not_match_paths_of_the_users_services(self) -> None:
         api = "- match: {prefix: /api/}\n  route: {cluster: app}\n"
@@ -331,7 +331,7 @@ class TestListeners:
 
     def test_that_differ_must_be_named(self) -> None:
         text = configuration([listener(name="a"), listener(APP, name="b")])
-        with pytest.raises(ConfigurationError, match="a/site, b/site; name it with --listener"):
+        with pytest.raises(ConfigurationError, match="a/site, b/site; choose one with --listener"):
             merged(text)
         after = merged(text, listeners=["b"])
         assert manager(after, 0) == manager(text, 0)
@@ -347,7 +347,7 @@ class TestListeners:
 
     def test_with_routes_from_rds_are_an_error(self) -> None:
         text = configuration([listener(more="rds: {route_config_name: r}\n")])
-        with pytest.raises(ConfigurationError, match="listener edge takes its routes over RDS"):
+        with pytest.raises(ConfigurationError, match="listener edge gets its routes from RDS"):
             merged(text)
 
     def test_from_lds_are_an_error(self) -> None:
@@ -387,5 +387,5 @@ class TestLayouts:
     @pytest.mark.parametrize("wrong", ["routes: x", "routes: {a: b}"])
     def test_value_that_is_not_a_list_is_refused(self, wrong: str) -> None:
         text = configuration([listener("")]).replace("routes:", wrong)
-        with pytest.raises(ConfigurationError, match="routes is not what Envoy expects"):
+        with pytest.raises(ConfigurationError, match="routes has an unexpected value"):
             merged(text)

@@ -1,4 +1,4 @@
-"""Carries the ext_proc service over grpc.aio, with gRPC health beside it."""
+"""The server of `--transport grpcio`: the ext_proc service and gRPC health over grpc.aio."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ How it works
 ------------
 `receive` takes the peer's bytes and returns events. `sender` sends responses, `windows` gives the
 peer credit to send more, and `take` returns the bytes to write. There is no socket, no clock and
-no task here. No call raises, whatever the peer sends: if the peer breaks a rule of the connection,
+no task here. No call ever raises. If the peer breaks a rule of the connection,
 it gets a GOAWAY, every open stream gets a Reset event, and `closed` becomes true.
 
     FrameBuffer       the connection preface, and the beginning of an incomplete frame
@@ -44,7 +44,7 @@ Malformed headers are a stream error. Lower idle streams become closed.
 
 The name of an error means a stream error: the stream is reset. A fault ends the connection.
 
-Some frames may not come now, in whatever state their stream is. The first frame must be SETTINGS,
+Some frames are forbidden at times, in any state of their stream. The first frame must be SETTINGS,
 and within a header block only CONTINUATION may come.
 
 Flow control

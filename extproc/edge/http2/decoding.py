@@ -119,7 +119,7 @@ class HeaderDecoder:
         return field
 
     def _timeless(self, block: bytes) -> bool:
-        """Return True if a block has the same meaning whatever came before it."""
+        """Return True if the meaning of a block does not depend on earlier blocks."""
         if self._decoder.max_allowed_table_size or len(block) > _KEPT_SIZE:
             return False
         return bool(block) and block[0] & 0xE0 != 0x20

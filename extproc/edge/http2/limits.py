@@ -1,4 +1,4 @@
-"""What one peer may ask of us, at once and over time."""
+"""Limits on one peer, at once and over time."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _DRAINING = b"draining"
 
 
 class Shutdown:
-    """Which GOAWAY frames were sent and received.
+    """The GOAWAY frames that were sent and received.
 
     We send two. The first one only announces the end, as the peer may have opened streams
     that are still on their way to us. The second one names the last stream that we serve.

@@ -1,7 +1,7 @@
-"""Writes the pieces of the recommended configuration into one that a user has.
+"""Writes the pieces of the recommended configuration into a user's configuration.
 
-Every step takes the text and returns it with one piece added or brought up to date. A piece that
-is there already changes nothing, so the tool can run any number of times.
+Each step takes the text and returns it with one piece added or updated. A piece that is up to date
+stays as it is, so the tool can run any number of times.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _STEPS = (add_early_removal, add_local_replies, add_filters, add_routes, add_log
 
 @dataclass(frozen=True)
 class Merged:
-    """A configuration with the pieces in it."""
+    """A configuration with the pieces."""
 
     text: str
     notes: tuple[str, ...]
-    """Remarks for the user: what stays to be done by hand, a line each."""
+    """Notes for the user about work to do by hand, a line each."""
 
 
 def merge(
@@ -48,7 +48,7 @@ def merge(
     virtual_host: str = "",
 ) -> Merged:
     """Return the configuration with all pieces. Raises ConfigurationError, YamlError."""
-    # Windows line ends are put back; the steps know one kind only.
+    # The steps know only Unix line ends, so restore Windows line ends afterwards.
     windows = "\r\n" in text
     text = text.replace("\r\n", "\n") if windows else text
     root = parse(text)

@@ -17,10 +17,10 @@ def add_log_fields(text: str, number: int, plan: Plan) -> str:
     formats = [found for log in logs if (found := _json_format(log)) is not None]
     if not formats:
         plan.note(
-            f"listener {manager.listener}: no access log in JSON, so none was changed. To see "
-            "decisions, add %DYNAMIC_METADATA(extproc)% to its format"
+            f"listener {manager.listener}: it has no access log in JSON, so none was changed. To "
+            "see decisions, add %DYNAMIC_METADATA(extproc)% to its format"
         )
-    # From the last to the first: an edit moves what comes after it.
+    # Edit from the last to the first, because an edit moves the text after it.
     for one in sorted(set(formats), key=lambda found: -found.start):
         text = _add_missing(text, one, plan)
     return text
@@ -42,7 +42,10 @@ def _add_missing(text: str, existing: Mapping, plan: Plan) -> str:
     missing = {k: v for k, v in wanted.items() if k not in values and v not in values.values()}
     for key in wanted:
         if key in values and "(extproc:" not in values[key]:
-            plan.note(f"access log field {key!r} (line {existing.line}) stays as it is")
+            plan.note(
+                f"access log field {key!r} (line {existing.line}) stays as it is, because it is "
+                "yours"
+            )
     if not missing:
         return text
     return add_entries(text, existing, "".join(f'{k}: "{v}"\n' for k, v in missing.items()))

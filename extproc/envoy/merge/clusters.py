@@ -21,7 +21,7 @@ _DNS = "dns_lookup_family"
 def add_clusters(text: str, plan: Plan) -> str:
     """Add the clusters that are missing and update the candidates'.
 
-    The fallback and the sidecar's cluster stay as the user has them, but for their addresses.
+    Only the addresses of the fallback and of the sidecar's cluster are updated.
     """
     root = parse(text)
     wanted = items_of(plan.pieces.clusters)
@@ -34,7 +34,7 @@ def add_clusters(text: str, plan: Plan) -> str:
     data = {one["name"]: one for one in parse(plan.pieces.clusters).data()}
     up_to_date = all(_up_to_date(existing.get(name), data[name]) for name in _candidates(plan))
     if not up_to_date:
-        # All three are written together: the first has an anchor that the others use.
+        # Write all three together: the first has an anchor that the others use.
         new = [*_candidates(plan), *(n for n in _others(plan) if n not in existing)]
     else:
         new = [name for name in _others(plan) if name not in existing]
@@ -72,7 +72,7 @@ def _write(text: str, plan: Plan, items: dict[str, str]) -> str:
 
 
 def _self_contained(items: dict[str, str], plan: Plan) -> list[str]:
-    """Return the items with the shared circuit breakers in the first of them."""
+    """Return the items, with the shared circuit breakers written out in the first one."""
     first = next(iter(items))
     if first == plan.names.chosen:
         return list(items.values())
@@ -89,7 +89,7 @@ def _self_contained(items: dict[str, str], plan: Plan) -> list[str]:
 
 
 def with_addresses(text: str, name: str, addresses: Seq[str]) -> str:
-    """Give a cluster these addresses; nothing changes where it has them in any order."""
+    """Give a cluster these addresses, unless it has them in any order."""
     found = cluster(parse(text), name)
     if found is None or not addresses or sorted(addresses_of(found)) == sorted(addresses):
         return text

@@ -1,4 +1,4 @@
-"""Piece 1: routing headers that a client sent are removed before the first route selection."""
+"""Piece 1: removes routing headers of clients before the first route selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEY = "early_header_mutation_extensions"
 
 
 def add_early_removal(text: str, number: int, plan: Plan) -> str:
-    """Add the removal to a connection manager; existing mutations stay and come first."""
+    """Add the removal to a connection manager after its existing mutations."""
     manager = manager_in(text, number).node
     extensions = manager.get(KEY)
     if not isinstance(extensions, Sequence):

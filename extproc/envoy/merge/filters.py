@@ -1,4 +1,4 @@
-"""Piece 3: the buffer and the ext_proc filter, right before the router."""
+"""Piece 3: the buffer filter and the ext_proc filter, directly before the router."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from extproc.envoy.tree import parse
 
 
 def add_filters(text: str, number: int, plan: Plan) -> str:
-    """Add both filters, or update those that are there in their place."""
+    """Add both filters, or update existing ones in place."""
     manager = manager_in(text, number)
     filters = manager.node.get("http_filters")
     if not isinstance(filters, Sequence) or not filters.items:
         raise ConfigurationError(
-            f"listener {manager.listener}: its http_filters are empty: add the router first"
+            f"listener {manager.listener}: its http_filters are empty: add the router filter first"
         )
     _refuse_second_ext_proc(manager)
     ours = _ours(manager)
@@ -35,7 +35,7 @@ def _ours(manager: Manager) -> list[int]:
 
 
 def _position(manager: Manager) -> int:
-    """Return the router's position: filters that authenticate or limit come before ours."""
+    """Return the router's position. Filters for authentication and limits come before ours."""
     filters = manager.filters()
     routers = [i for i, one in enumerate(filters) if is_a(one, ROUTER)]
     return routers[0] if routers else len(filters) - 1

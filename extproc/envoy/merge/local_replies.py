@@ -17,7 +17,7 @@ _CODES = frozenset(
 
 
 def add_local_replies(text: str, number: int, plan: Plan) -> str:
-    """Append the mappers to those that a connection manager has."""
+    """Append the mappers to those of a connection manager."""
     manager = manager_in(text, number).node
     block = _for_llm_paths(plan.pieces.local_replies, plan)
     config = manager.get("local_reply_config")
@@ -54,9 +54,9 @@ def _is_ours(mapper: Node) -> bool:
 
 
 def _for_llm_paths(block: str, plan: Plan) -> str:
-    """Narrow the mappers to LLM paths: `/v1/` may be in paths of the user's own services, too.
+    """Limit the mappers to LLM paths, because the user's other services may also use `/v1/`.
 
-    Envoy may have removed the prefix from the path by the time of the error.
+    Envoy may have removed the prefix from the path before the error.
     """
     anywhere = ".*" if any(plan.prefixes) else ""
     regex = f"{anywhere}{v1_regex(plan.pieces.routes)}([/?].*)?"

@@ -1,4 +1,4 @@
-"""The routes of pieces 4 and 5 for the paths where a user wants them."""
+"""The routes of pieces 4 and 5, below the path prefixes that the user chooses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ANYWHERE_REGEX = ".*"
 
 
 def mounted(routes: str, prefix: str) -> str:
-    """Return the routes for LLM paths right below a prefix, which the servers do not see.
+    """Return the routes for LLM paths directly below a prefix, which Envoy removes.
 
-    The recommended configuration takes LLM paths behind any prefix. Beside other services that
-    would be too much: `/api/v1/messages` may be a path of theirs. So the patterns begin at the
-    root, or the routes ask for the prefix and remove it.
+    The recommended configuration matches LLM paths behind any prefix. If the listener has other
+    services, that is too much: `/api/v1/messages` may be one of their paths. So the patterns begin
+    at the root, or the routes match the prefix and remove it.
     """
     if prefix == ANYWHERE:
         return routes
@@ -30,14 +30,14 @@ def mounted(routes: str, prefix: str) -> str:
         return _anchored(routes)
     routes = routes.replace(", behind any prefix", f", below {prefix}")
     for index in range(len(_items(routes))):
-        routes = _asks_for_prefix(routes, index, prefix)
+        routes = _match_prefix(routes, index, prefix)
     for index in range(len(_items(routes))):
-        routes = _removes_prefix(routes, index, prefix)
+        routes = _remove_prefix(routes, index, prefix)
     return routes
 
 
 def mounts_of(ours: Iterable[Node]) -> tuple[str, ...]:
-    """Return the prefixes of routes that are there; the root where there are none."""
+    """Return the prefixes of existing routes, or the root if there are none."""
     found: dict[str, None] = {}
     for route in ours:
         conditions = [one for one in route.list("match.headers") if one.text("name") == ":path"]
@@ -50,8 +50,9 @@ def mounts_of(ours: Iterable[Node]) -> tuple[str, ...]:
 
 
 def with_extras(routes: str, extras: Map[str, Any]) -> str:
-    """Add to every route what the user's route gave to the same requests: settings of filters
-    such as jwt_authn, headers, rate limits.
+    """Add to every route what the user's route has for the same requests.
+
+    That is: settings of filters such as jwt_authn, headers, and rate limits.
     """
     for key, value in extras.items():
         for index in range(len(_items(routes))):
@@ -68,7 +69,7 @@ def _anchored(routes: str) -> str:
     return routes
 
 
-def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
+def _match_prefix(routes: str, index: int, prefix: str) -> str:
     match = _items(routes)[index].get("match")
     assert isinstance(match, Mapping)
     condition = f'- {{name: ":path", string_match: {{prefix: {inline(prefix + "/")}}}}}\n'
@@ -77,10 +78,10 @@ def _asks_for_prefix(routes: str, index: int, prefix: str) -> str:
         return add_entries(routes, match, f"headers:\n{condition}")
     if isinstance(headers, Sequence):
         return insert_items(routes, headers, len(headers.items), condition)
-    return routes  # an alias of a list that has it
+    return routes  # an alias of a list that has the condition
 
 
-def _removes_prefix(routes: str, index: int, prefix: str) -> str:
+def _remove_prefix(routes: str, index: int, prefix: str) -> str:
     route = _items(routes)[index]
     assert isinstance(route, Mapping)
     action = _own(route, "route")
@@ -94,7 +95,7 @@ def _with_extra(routes: str, index: int, key: str, value: Any) -> str:
     assert isinstance(route, Mapping)
     place: Node | None = _own(route, "route") if key == "rate_limits" else route
     if not isinstance(place, Mapping):
-        return routes  # an alias of an action that has it
+        return routes  # an alias of an action that has them
     existing = _own(place, key)
     if existing is None:
         return add_entries(routes, place, _entry(key, value))
@@ -105,7 +106,7 @@ def _with_extra(routes: str, index: int, key: str, value: Any) -> str:
         there = existing.values()
         block = "".join(_entry(name, one) for name, one in value.items() if name not in there)
         return add_entries(routes, existing, block) if block else routes
-    return routes  # an alias of a value that has it
+    return routes  # an alias of a value that has them
 
 
 def _own(place: Mapping, key: str) -> Node | None:
@@ -115,7 +116,7 @@ def _own(place: Mapping, key: str) -> Node | None:
 
 
 def _entry(key: str, value: Any) -> str:
-    # JSON is YAML, and keeps types that YAML would guess from plain text.
+    # JSON is also YAML, and keeps types that YAML would guess from plain text.
     return f"{inline(key)}: {inline(value)}\n"
 
 

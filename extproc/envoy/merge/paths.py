@@ -1,4 +1,4 @@
-"""Paths of LLM servers, and which routes of a user take them."""
+"""Paths of LLM servers, and the user's routes that match them."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _PATH_CONDITIONS = frozenset(
 
 
 def v1_regex(routes: str) -> str:
-    """Return the pattern for `/v1/` paths from the piece, without what may stand around it."""
+    """Return the piece's pattern for `/v1/` paths without its optional prefix and suffix."""
     regex = next(node.text("regex") for node in walk(parse(routes)) if node.text("regex"))
     return regex.removeprefix(_ANYWHERE).removesuffix(_AND_BELOW)
 
 
 def takes_llm_paths(route: Node, prefixes: tuple[str, ...]) -> bool:
-    """Return True if a route's path condition holds for a `/v1/` path of an LLM server."""
+    """Return True if a route's path condition matches a `/v1/` path of an LLM server."""
     return any(
         _matches(route, prefix.strip("*") + path) for prefix in prefixes for path in _SAMPLES
     )
 
 
 def is_conditional(route: Node) -> bool:
-    """Return True if a route asks for more than a path: headers, query parameters, a fraction."""
+    """Return True if a route matches by more than a path, such as headers or a fraction."""
     return any(key not in _PATH_CONDITIONS for key in route.entries_at("match"))
 
 
 def is_catch_all(route: Node) -> bool:
-    """Return True if a route takes every request."""
+    """Return True if a route matches every request."""
     return not is_conditional(route) and (
         route.text("match.prefix") == "/" or route.text("match.safe_regex.regex") in (".*", "/.*")
     )
@@ -70,5 +70,5 @@ def _matches(route: Node, path: str) -> bool:
     try:
         return bool(regex) and re.fullmatch(regex, path) is not None
     except re.error:
-        # RE2 and Python differ in rare syntax; such a route keeps its place.
+        # RE2 and Python differ in rare syntax. Such a route keeps its position.
         return False

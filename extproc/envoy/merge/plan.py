@@ -24,12 +24,12 @@ TUNABLE = frozenset(
         "body_format_override",
     }
 )
-"""Keys whose values the user may tune: a piece that differs in these alone is up to date."""
+"""Keys whose values the user may tune: a piece that differs only in these is up to date."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the pieces go, and with which names and addresses."""
+    """The places of the pieces, with their names and addresses."""
 
     managers: tuple[int, ...]
     """Numbers of the HTTP connection managers."""
@@ -40,18 +40,19 @@ class Plan:
     names: Names
     pieces: Pieces
     prefixes: tuple[str, ...]
-    """Paths below which the LLM paths are, `""` for the root; never with a slash at the end."""
+    """Path prefixes of the LLM paths without a slash at the end; `""` is the root."""
 
     endpoints: tuple[str, ...]
-    """HOST:PORT of the fallback's endpoints; empty: those that the configuration has."""
+    """HOST:PORT of the fallback's endpoints. If empty, the configuration keeps its own."""
 
     sidecar: str
-    """HOST:PORT or unix:PATH; empty: the address that the configuration has, or the default."""
+    """HOST:PORT or unix:PATH. If empty, the configuration keeps its address or gets the default."""
 
     notes: list[str] = field(default_factory=list)
-    """Remarks for the user, a line each."""
+    """Notes for the user, a line each."""
 
     def note(self, text: str) -> None:
+        """Add a note unless there is the same one."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -61,7 +62,7 @@ def manager_in(text: str, number: int) -> Manager:
 
 
 def covers(existing: Any, wanted: Any) -> bool:
-    """Return True if a value has all that is wanted; it may have more, and other tunable values."""
+    """Return True if a value has everything in `wanted`. Tunable values may differ."""
     if isinstance(wanted, Map):
         return isinstance(existing, Map) and all(
             key in existing and (key in TUNABLE or covers(existing[key], value))

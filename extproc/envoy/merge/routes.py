@@ -1,4 +1,4 @@
-"""Pieces 4 and 5: the routes of LLM requests, beside the user's own."""
+"""Pieces 4 and 5: the routes of LLM requests, among the user's own routes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _REWRITES = (
 
 
 def add_routes(text: str, number: int, plan: Plan) -> str:
-    """Add the routes after the user's specific ones and before those that would hide them, or
-    update them in their place.
+    """Add the routes, or update existing ones in place.
+
+    They come after the user's specific routes and before those that would hide them.
     """
     manager = manager_in(text, number)
     host = virtual_host(manager, plan.virtual_host)
@@ -43,9 +44,9 @@ def add_routes(text: str, number: int, plan: Plan) -> str:
     users = [one for i, one in enumerate(items) if i not in ours]
     hidden_by = _hiding(users, plan)
     block = _wanted(_extras([items[i] for i in ours] or hidden_by, plan), plan)
-    _remark(users, hidden_by, plan)
+    _add_notes(users, hidden_by, plan)
     if not isinstance(host, Mapping):
-        raise ConfigurationError(f"line {host.line}: a virtual host is no mapping")
+        raise ConfigurationError(f"line {host.line}: a virtual host must be a mapping")
     if not isinstance(routes, Sequence):
         return add_entries(text, host, f"routes:\n{block}")
     first_hiding = items.index(hidden_by[0]) if hidden_by else len(items)
@@ -54,7 +55,7 @@ def add_routes(text: str, number: int, plan: Plan) -> str:
         return text if up_to_date else replace_items(text, routes, ours, block)
     if not ours:
         return insert_items(text, routes, first_hiding, block)
-    # A route that hides ours has come before them: they move in front of it.
+    # The user has added a route that hides ours, so move ours before it.
     text = insert_items(text, routes, first_hiding, block)
     moved = virtual_host(manager_in(text, number), plan.virtual_host).get("routes")
     assert isinstance(moved, Sequence)
@@ -68,7 +69,7 @@ def virtual_host(manager: Manager, name: str) -> Node:
 
 
 def is_our_route(route: Node, names: Names) -> bool:
-    """Return True if this project's pieces put a route there, in this version or an older one."""
+    """Return True if a route comes from this project's pieces, of this version or an older one."""
     to = cluster_of(route)
     if reads_target(route) or (to and to == names.chosen):
         return True
@@ -81,7 +82,7 @@ def _is_named_like_ours(route: Node) -> bool:
 
 
 def _hiding(users: Seq[Node], plan: Plan) -> list[Node]:
-    """Return the user's routes that would take LLM requests, were they first."""
+    """Return the user's routes that would match LLM requests if they came first."""
     return [
         one
         for one in users
@@ -100,9 +101,9 @@ def _wanted(extras: dict[str, Any], plan: Plan) -> str:
 
 
 def _extras(sources: Seq[Node], plan: Plan) -> dict[str, Any]:
-    """Return what requests for LLMs have from their routes so far, or from our routes.
+    """Return the settings that LLM requests have from the user's routes, or from our old ones.
 
-    All of it goes to all new routes: a path that asked for a token must not lose that.
+    All new routes get all of them. For example, a path that required a token must still do so.
     """
     ours = (plan.names.ext_proc, plan.names.buffer)
     found: dict[str, Any] = {}
@@ -111,7 +112,7 @@ def _extras(sources: Seq[Node], plan: Plan) -> dict[str, Any]:
         kept = {key: value.data() for key, value in settings.items() if key not in ours}
         so_far = found.get("typed_per_filter_config", {})
         for key in [key for key in kept if key in so_far and kept[key] != so_far[key]]:
-            plan.note(f"{label(route)}: its {key} is not that of the new routes, check them")
+            plan.note(f"{label(route)}: its {key} differs from that of the new routes: check them")
         if kept:
             found["typed_per_filter_config"] = {**kept, **so_far}
         for key in _INHERITED:
@@ -122,19 +123,22 @@ def _extras(sources: Seq[Node], plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _remark(users: Seq[Node], hidden_by: Seq[Node], plan: Plan) -> None:
+def _add_notes(users: Seq[Node], hidden_by: Seq[Node], plan: Plan) -> None:
     for route in users:
         if route in hidden_by and not is_catch_all(route):
-            plan.note(f"{label(route)}: LLM requests that it took go to the new routes before it")
+            plan.note(f"{label(route)}: its LLM requests now go to the new routes before it")
         elif route not in hidden_by and takes_llm_paths(route, plan.prefixes):
-            plan.note(f"{label(route)}: LLM requests that it takes are not decided: it comes first")
+            plan.note(f"{label(route)}: its LLM requests get no decision, because it comes first")
     for route in hidden_by[:1]:
         rewrites = [key for key in _REWRITES if route.at(f"route.{key}") is not None]
         if rewrites:
-            plan.note(f"{label(route)}: its {', '.join(rewrites)} is not in the new routes")
+            plan.note(
+                f"{label(route)}: its {', '.join(rewrites)} is missing in the new routes: add it "
+                "there if you need it"
+            )
 
 
 def label(route: Node) -> str:
-    """Return a name by which the user finds a route."""
+    """Return a name by which the user can find a route."""
     name = route.text("name")
     return f"route {name} (line {route.line})" if name else f"the route in line {route.line}"

@@ -1,4 +1,4 @@
-"""Which listeners and which virtual host of a configuration take LLM requests."""
+"""Chooses the listeners and the virtual host for LLM requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def targets(
 ) -> tuple[list[Manager], str]:
     """Return the connection managers that get the pieces, and the virtual host in each.
 
-    Without names from the user there must be one virtual host that forwards requests. Listeners
-    that share it, such as one for TCP and one for QUIC, all get the pieces. Raises
+    If the user names none, there must be exactly one virtual host that forwards requests. All
+    listeners that share it get the pieces, for example one for TCP and one for QUIC. Raises
     ConfigurationError, which lists the candidates.
     """
     found = _named_listeners(managers(root), listeners)
@@ -33,11 +33,11 @@ def targets(
     if not pairs:
         what = f"no virtual host {virtual_host!r}" if virtual_host else "no virtual host"
         raise ConfigurationError(f"{what} in {_listed(found)}: name one with --virtual-host")
-    # Listeners that the user named may differ in their routes.
+    # Listeners that the user has named may have different routes.
     kinds = {host.text("name") if listeners else _identity(host, names) for _, host in pairs}
     if len(kinds) > 1:
         raise ConfigurationError(
-            f"more than one virtual host may be meant: {_candidates(pairs)}; name it with "
+            f"more than one virtual host is possible: {_candidates(pairs)}; choose one with "
             "--listener and --virtual-host"
         )
     return [one for one, _ in pairs], pairs[0][1].text("name")
@@ -46,8 +46,8 @@ def targets(
 def _named_listeners(found: list[Manager], names: Sequence[str]) -> list[Manager]:
     if not found:
         raise ConfigurationError(
-            "no static listener with an HTTP connection manager: listeners that come over LDS "
-            "are changed where they are made. `extproc envoy-config` prints the pieces"
+            "no static listener with an HTTP connection manager: change listeners from LDS where "
+            "they are created. `extproc envoy-config` prints the pieces"
         )
     known = sorted({one.listener for one in found})
     for name in names:
@@ -60,14 +60,14 @@ def _refuse_routes_from_elsewhere(found: list[Manager]) -> None:
     for one in found:
         if source := one.other_source():
             raise ConfigurationError(
-                f"listener {one.listener} takes its routes over {_ELSEWHERE[source]}: add pieces "
-                "4 and 5 where those routes are made, and the others by hand (`extproc "
+                f"listener {one.listener} gets its routes from {_ELSEWHERE[source]}: add pieces 4 "
+                "and 5 where those routes are created, and the others by hand (`extproc "
                 "envoy-config` prints all of them), or name another listener with --listener"
             )
 
 
 def _with_pieces(pairs: list[tuple[Manager, Node]], names: Names) -> list[tuple[Manager, Node]]:
-    """Keep virtual hosts that have the pieces, in this version or an older one."""
+    """Keep virtual hosts that have the pieces of this version or an older one."""
     return [
         (one, host)
         for one, host in pairs
@@ -76,7 +76,7 @@ def _with_pieces(pairs: list[tuple[Manager, Node]], names: Names) -> list[tuple[
 
 
 def _forwarding(pairs: list[tuple[Manager, Node]]) -> list[tuple[Manager, Node]]:
-    """Leave out virtual hosts that only redirect, to https for example, or answer by themselves."""
+    """Omit virtual hosts that only redirect, for example to https, or respond directly."""
     return [
         (one, host)
         for one, host in pairs

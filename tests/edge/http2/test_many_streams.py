@@ -33,7 +33,7 @@ class Echo:
         self.most_held = 0
         self.now = 0.0
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         connection = self.connection
         self.now += 0.1
         for event in connection.receive(data, self.now):
@@ -69,7 +69,7 @@ class SlowReader:
         for stream in self.bodies:
             self.h2.send_headers(stream, REQUEST)
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         for event in self.h2.receive_data(data):
             match event:
                 case theirs.DataReceived():
@@ -109,8 +109,8 @@ class SlowReader:
 def test_every_body_is_echoed_completely(window: int) -> None:
     server, client = Echo(), SlowReader(window, Random(window))
     for _ in range(3_000):
-        server.hear(client.h2.data_to_send())
-        client.hear(server.connection.take())
+        server.receive(client.h2.data_to_send())
+        client.receive(server.connection.take())
         client.go_on()
         if client.ended == STREAMS:
             break

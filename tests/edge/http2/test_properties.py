@@ -30,7 +30,7 @@ class Application:
         self.sending: set[int] = set()
         self.begun: set[int] = set()
 
-    def hear(self, events: list[Event]) -> None:
+    def receive(self, events: list[Event]) -> None:
         for event in events:
             self._hear(event.stream, event)
 
@@ -105,12 +105,12 @@ def test_any_bytes_and_calls_yield_only_frames(
     application = Application(connection)
     output = b""
     for i, part in enumerate(wire.cut(whole, cuts)):
-        application.hear(connection.receive(part, i * 0.01))
+        application.receive(connection.receive(part, i * 0.01))
         application.act(draw)
         check_queues(connection)
         check_size(connection)
         output += connection.take()
-    application.hear(connection.lost())
+    application.receive(connection.lost())
     assert application.open == set()
     found = wire.parsed(output)
     assert len([f for f in wire.faults(found) if f[1] != wire.NO_ERROR]) <= 1

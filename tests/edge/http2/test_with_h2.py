@@ -45,7 +45,7 @@ class Client:
         self.pings = 0
         self.acknowledged = False
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         for event in self.h2.receive_data(data):
             match event:
                 case theirs.DataReceived():
@@ -77,7 +77,7 @@ class Server:
         self.ended: set[int] = set()
         self.reset: set[int] = set()
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         for event in self.connection.receive(data, 0.0):
             self._hear(event)
 
@@ -200,14 +200,14 @@ class Conversation(RuleBasedStateMachine):
         self.up += self.client.h2.data_to_send()
         *parts, self.up = [*wire.cut(self.up, places), b""][: len(places) + 2] or [b""]
         for part in parts:
-            self.server.hear(part)
+            self.server.receive(part)
 
     @rule(places=cuts)
     def client_receives(self, places: list[int]) -> None:
         self.down += self.server.connection.take()
         *parts, self.down = [*wire.cut(self.down, places), b""][: len(places) + 2] or [b""]
         for part in parts:
-            self.client.hear(part)
+            self.client.receive(part)
 
     @invariant()
     def what_was_received_was_sent(self) -> None:
@@ -237,8 +237,8 @@ class Conversation(RuleBasedStateMachine):
 
     def _exchange(self) -> None:
         while self.up or self.down or self._moves():
-            self.server.hear(self.up)
-            self.client.hear(self.down)
+            self.server.receive(self.up)
+            self.client.receive(self.down)
             self.up = self.down = b""
 
     def _moves(self) -> bool:

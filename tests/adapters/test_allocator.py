@@ -27,7 +27,7 @@ def loading(library: object) -> Callable[[None], object]:
 
 
 @pytest.mark.parametrize(("accepts", "kept"), [(1, True), (0, False)])
-def test_it_says_whether_the_library_does(
+def test_returns_true_if_the_library_keeps_memory(
     monkeypatch: pytest.MonkeyPatch, accepts: int, kept: bool
 ) -> None:
     library = Library(accepts)
@@ -36,6 +36,6 @@ def test_it_says_whether_the_library_does(
     assert library.given[0] == (-1, KEPT_BYTES)
 
 
-def test_a_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_without_mallopt_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", loading(object()))
     assert keep_freed_memory() is False

@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**32)
 
 @brief
 @given(seeds)
-def test_the_first_wait_is_short_and_none_is_longer_than_half_a_minute(seed: int) -> None:
+def test_first_wait_is_short_and_no_wait_exceeds_half_a_minute(seed: int) -> None:
     backoff = Backoff(Random(seed))
     assert backoff.next() == 0.8
     assert all(0.8 <= backoff.next() <= 30 for _ in range(2000))
@@ -21,7 +21,7 @@ def test_the_first_wait_is_short_and_none_is_longer_than_half_a_minute(seed: int
 
 @brief
 @given(seeds)
-def test_waits_grow_until_they_are_long(seed: int) -> None:
+def test_waits_grow_up_to_the_longest(seed: int) -> None:
     backoff = Backoff(Random(seed))
     longest = (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30)
     for limit, wait in zip(longest, (backoff.next() for _ in longest), strict=True):
@@ -30,7 +30,7 @@ def test_waits_grow_until_they_are_long(seed: int) -> None:
 
 @brief
 @given(seeds, st.integers(1, 50))
-def test_after_a_success_they_are_short_again(seed: int, failures: int) -> None:
+def test_waits_are_short_again_after_a_success(seed: int, failures: int) -> None:
     backoff = Backoff(Random(seed))
     for _ in range(failures):
         backoff.next()
@@ -38,7 +38,7 @@ def test_after_a_success_they_are_short_again(seed: int, failures: int) -> None:
     assert backoff.next() == 0.8
 
 
-def test_many_sidecars_do_not_come_back_at_once() -> None:
+def test_many_sidecars_do_not_retry_at_the_same_time() -> None:
     waits = set()
     for seed in range(100):
         backoff = Backoff(Random(seed))

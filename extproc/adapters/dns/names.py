@@ -72,9 +72,9 @@ class Name:
         self.addresses: tuple[str, ...] = ()
         """The addresses in force, in sorted order."""
         self.attempted = asyncio.Event()
-        """Set after the first lookup, whatever its result."""
+        """Set after the first lookup, even if it failed."""
         self.confirmed_at = clock()
-        """When the addresses were last known to be current, by the clock."""
+        """Time at which the addresses were last known to be current, by the clock."""
         self.trouble: str | None = None
         """Why the last lookup gave no addresses; None if it gave some."""
         self.subscribers: list[Callable[[], None]] = []

@@ -170,7 +170,7 @@ class Reflector(Generic[Kept]):
         try:
             kind, version, item = read_event(event)
         except ApiStatusError:
-            # The watch cannot continue from this version, whatever the status is.
+            # With any status, the watch cannot continue from this version.
             self._version = None
             raise
         if kind == "BOOKMARK":

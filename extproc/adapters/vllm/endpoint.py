@@ -35,7 +35,7 @@ failure may be temporary, and adapters must not disappear because of it."""
 
 @dataclass(frozen=True)
 class ScrapeContext:
-    """What all scraped endpoints share."""
+    """Objects that all scraped endpoints share."""
 
     client: Client
     signals: Signals

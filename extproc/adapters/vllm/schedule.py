@@ -18,7 +18,7 @@ _JITTER = 0.1
 
 
 class Plan(NamedTuple):
-    """What is read from an endpoint, and how often."""
+    """The paths to read from an endpoint, and the intervals."""
 
     busy: float
     """Interval while the endpoint has requests."""

@@ -138,7 +138,7 @@ class Scraper:
                     endpoint.hurry()
 
     def _publish(self, found: Adapters) -> None:
-        """Publish a catalog with these adapters, upon which the router calls `set_models`."""
+        """Publish a catalog with these adapters; the router then calls `set_models`."""
         catalog = self._catalog
         if found != catalog.found:
             _log(catalog.found, found)

@@ -18,7 +18,7 @@ def llama(more: str = "", endpoints: str = "['10.0.0.1:80', '10.0.0.2:80']") -> 
     return document(f"{{name: llama, endpoints: {endpoints}{more}}}")
 
 
-def test_the_first_document_adds_all_its_models() -> None:
+def test_first_document_adds_all_its_models() -> None:
     assert changes(None, document(LLAMA, QWEN)) == {"added": "llama, qwen"}
 
 
@@ -26,13 +26,13 @@ def test_models_are_added_and_removed_by_name() -> None:
     assert changes(document(LLAMA), document(QWEN)) == {"added": "qwen", "removed": "llama"}
 
 
-def test_an_equal_document_changes_nothing() -> None:
+def test_equal_document_has_no_changes() -> None:
     before = llama()
     assert before.models[0].source is None  # which is computed once, and kept
     assert changes(before, llama()) == {}
 
 
-def test_two_models_that_change_places_are_a_change() -> None:
+def test_new_order_of_models_is_a_change() -> None:
     after = changes(document(LLAMA, QWEN), document(QWEN, LLAMA))
     assert after == {"changed": "the order of the models"}
 
@@ -76,13 +76,11 @@ def test_two_models_that_change_places_are_a_change() -> None:
         ),
     ],
 )
-def test_the_keys_that_differ_are_named(
-    before: ModelsSpec, after: ModelsSpec, changed: str
-) -> None:
+def test_names_the_keys_that_differ(before: ModelsSpec, after: ModelsSpec, changed: str) -> None:
     assert changes(before, after) == {"changed": f"llama: {changed}"}
 
 
-def test_weights_of_a_split_are_named_by_their_target() -> None:
+def test_names_weights_of_a_split_by_target() -> None:
     split = "{name: all, split: {targets: [%s]}}"
     one = "{model: llama, weight: %d}"
     before = document(LLAMA, QWEN, split % (one % 90 + ", {model: qwen, weight: 10}"))
@@ -92,7 +90,7 @@ def test_weights_of_a_split_are_named_by_their_target() -> None:
     }
 
 
-def test_each_changed_model_is_listed() -> None:
+def test_lists_each_changed_model() -> None:
     other = QWEN.replace("}", ", aliases: [q]}")
     after = document(LLAMA.replace("}", ", aliases: [l]}"), other)
     assert changes(document(LLAMA, QWEN), after) == {
@@ -100,7 +98,7 @@ def test_each_changed_model_is_listed() -> None:
     }
 
 
-def test_a_long_list_is_cut_and_the_rest_counted() -> None:
+def test_cuts_long_list_and_counts_the_rest() -> None:
     models = [f"{{name: model-{i:04}, endpoints: []}}" for i in range(500)]
     (text,) = changes(None, document(*models)).values()
     assert len(text) < LONGEST + 30

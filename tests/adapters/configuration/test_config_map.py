@@ -143,7 +143,7 @@ async def following(api: ScriptedApi) -> AsyncIterator[Served]:
     await served.close()
 
 
-class TestTheFirstDocument:
+class TestFirstDocument:
     async def test_takes_effect(self, scene: Scene) -> None:
         await scene.put(LLAMA)
         await scene.source.load()
@@ -151,7 +151,7 @@ class TestTheFirstDocument:
         assert scene.accepted() == 1
         assert await scene.events() == []
 
-    async def test_is_waited_for(self, scene: Scene) -> None:
+    async def test_load_waits_for_it(self, scene: Scene) -> None:
         loading = asyncio.create_task(scene.source.load())
         await asyncio.sleep(0)
         assert scene.source.trouble == "waiting for the API server"
@@ -162,7 +162,7 @@ class TestTheFirstDocument:
         await asyncio.wait_for(loading, 5)
         assert scene.served.models == ["llama"]
 
-    async def test_is_waited_for_until_it_may_be_read(self, scene: Scene) -> None:
+    async def test_load_waits_for_permission(self, scene: Scene) -> None:
         await scene.put(LLAMA)
         await scene.server.faults(forbidden=["configmaps"])
         loading = asyncio.create_task(scene.source.load())
@@ -172,7 +172,7 @@ class TestTheFirstDocument:
         await asyncio.wait_for(loading, 5)
         assert scene.served.models == ["llama"]
 
-    async def test_is_waited_for_until_the_server_is_there(self, scene: Scene) -> None:
+    async def test_load_waits_for_the_server(self, scene: Scene) -> None:
         await scene.put(LLAMA)
         await scene.server.faults(listening=False)
         loading = asyncio.create_task(scene.source.load())
@@ -181,7 +181,7 @@ class TestTheFirstDocument:
         await asyncio.wait_for(loading, 5)
         assert scene.served.models == ["llama"]
 
-    async def test_is_no_longer_waited_for_when_its_endpoints_are(self) -> None:
+    async def test_trouble_is_reading_while_endpoints_are_awaited(self) -> None:
         service = b"models: [{name: a, service: {namespace: ns, name: vllm, port: http}}]"
         listed = Listed("1", [at("1", models(service))])
         api = ScriptedApi(configmaps=[listed], endpointslices=[])
@@ -194,14 +194,14 @@ class TestTheFirstDocument:
         await source.close()
         await served.close()
 
-    async def test_can_be_given_up(self, scene: Scene) -> None:
+    async def test_load_can_be_cancelled(self, scene: Scene) -> None:
         loading = asyncio.create_task(scene.source.load())
         await scene.watched()
         loading.cancel()
         await asyncio.wait([loading])
         assert loading.cancelled()
 
-    async def test_that_is_bad_is_the_callers_to_report_and_an_event(self, scene: Scene) -> None:
+    async def test_invalid_document_raises_and_creates_an_event(self, scene: Scene) -> None:
         await scene.put(BROKEN)
         with pytest.raises(DocumentError) as refused:
             await scene.source.load()
@@ -209,19 +209,19 @@ class TestTheFirstDocument:
         assert scene.served.refusals() == 1
         assert await scene.events() == [("Warning", "ModelsRefused", str(refused.value))]
 
-    async def test_that_is_not_under_its_key_is_bad(self, scene: Scene) -> None:
+    async def test_missing_key_is_invalid(self, scene: Scene) -> None:
         await scene.put_data({"models.yml": LLAMA.decode()})
         with pytest.raises(DocumentError, match=r"there is no key 'models\.yaml'"):
             await scene.source.load()
 
-    async def test_needs_credentials(self) -> None:
+    async def test_load_needs_credentials(self) -> None:
         served = Served(Cluster(NO_CREDENTIALS, allow_loopback=False))
         source = source_of(served)
         with pytest.raises(KubernetesError, match="no credentials"):
             await source.load()
         await source.close()
 
-    async def test_may_name_services(self, scene: Scene) -> None:
+    async def test_can_name_services(self, scene: Scene) -> None:
         endpoints = [("10.0.0.7", "pod-7", {"ready": True})]
         await scene.server.apply(endpoint_slice("vllm", scene.namespace, "s", endpoints))
         service = f"{{namespace: {scene.namespace}, name: vllm, port: http}}"
@@ -229,13 +229,13 @@ class TestTheFirstDocument:
         await scene.source.load()
         assert scene.served.addresses("llama") == ["10.0.0.7:8000"]
 
-    async def test_may_be_as_large_as_a_configmap(self, scene: Scene) -> None:
+    async def test_can_be_as_large_as_a_config_map(self, scene: Scene) -> None:
         await scene.put(LLAMA + b"#" * 1_000_000)
         await scene.source.load()
         assert scene.served.models == ["llama"]
 
 
-class TestAChange:
+class TestChange:
     async def test_takes_effect(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put(QWEN)
@@ -245,22 +245,20 @@ class TestAChange:
         assert scene.accepted() == 3
         assert await scene.events() == []
 
-    async def test_of_anything_else_is_none(self, scene: Scene) -> None:
+    async def test_of_other_keys_is_ignored(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put_data({"models.yaml": LLAMA.decode(), "other": "x"}, touched="yes")
         await asyncio.sleep(QUIET)
         assert scene.accepted() == 1
 
-    async def test_of_a_large_document_comes_as_an_event_too(self, scene: Scene) -> None:
+    async def test_of_large_document_arrives_as_watch_event(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.watched()
         await scene.put(QWEN + b"#" * 1_000_000)
         await scene.serves("qwen")
         assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
 
-    async def test_while_the_server_is_away_takes_effect_when_it_is_back(
-        self, scene: Scene
-    ) -> None:
+    async def test_during_outage_takes_effect_when_server_returns(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.server.faults(listening=False)
         await scene.put(QWEN)
@@ -269,14 +267,14 @@ class TestAChange:
         await scene.server.faults(listening=True)
         await scene.serves("qwen")
 
-    async def test_after_a_hundred_others_is_the_one_in_force(self, scene: Scene) -> None:
+    async def test_last_of_a_hundred_is_in_force(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         for turn in range(100):
             await scene.put(LLAMA.replace(b"llama", f"llama-{turn}".encode()))
         await scene.serves("llama-99")
         assert scene.served.refusals() == 0
 
-    async def test_while_another_is_applied_is_not_lost(self) -> None:
+    async def test_during_another_change_is_not_lost(self) -> None:
         changes = [
             event("MODIFIED", "2", models(QWEN)),
             event("MODIFIED", "3", models(BROKEN)),
@@ -289,7 +287,7 @@ class TestAChange:
             await asyncio.sleep(QUIET)
             assert served.models == ["qwen"]
 
-    async def test_asks_for_no_other_object(self, scene: Scene) -> None:
+    async def test_requests_no_other_object(self, scene: Scene) -> None:
         await scene.server.apply(config_map(scene.namespace, "kube-root-ca.crt", {}))
         await scene.start(LLAMA)
         await scene.put(BROKEN)
@@ -305,8 +303,8 @@ class TestAChange:
             assert one["namespace"] == scene.namespace
 
 
-class TestABadDocument:
-    async def test_leaves_the_last_good_in_force(self, scene: Scene) -> None:
+class TestInvalidDocument:
+    async def test_leaves_last_valid_document_in_force(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
         await scene.refuses()
@@ -319,7 +317,7 @@ class TestABadDocument:
     @pytest.mark.parametrize(
         "document", [b"", b"\x00", b"[" * 3000, b"models: !!bool maybe", b"{? [a] : b}", b"7"]
     )
-    async def test_may_be_anything(self, document: bytes, scene: Scene) -> None:
+    async def test_can_have_any_contents(self, document: bytes, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put(document)
         await scene.refuses()
@@ -327,7 +325,7 @@ class TestABadDocument:
         await scene.put(QWEN)
         await scene.serves("qwen")
 
-    async def test_may_be_no_text(self) -> None:
+    async def test_can_be_invalid_unicode(self) -> None:
         lone = config_map("ns", "models", {"models.yaml": "models: \ud800"})
         changes = [event("MODIFIED", "2", lone), event("MODIFIED", "3", models(QWEN))]
         listed = Listed("1", [at("1", models(LLAMA))])
@@ -336,7 +334,7 @@ class TestABadDocument:
             await eventually(lambda: served.models == ["qwen"])
             assert served.refusals() == 1
 
-    async def test_is_told_on_the_configmap(self, scene: Scene) -> None:
+    async def test_creates_an_event_on_the_config_map(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
         await scene.tells("ModelsRefused")
@@ -348,7 +346,7 @@ class TestABadDocument:
         for field in ("name", "namespace", "uid", "resourceVersion"):
             assert told["involvedObject"][field] == about["metadata"][field]
 
-    async def test_is_told_each_time_and_the_first_good_one_after_it_too(
+    async def test_each_one_creates_an_event_and_so_does_the_next_valid_one(
         self, scene: Scene
     ) -> None:
         await scene.start(LLAMA)
@@ -365,7 +363,9 @@ class TestABadDocument:
         await scene.put(BROKEN)
         await scene.tells(*refused_and_mended, "ModelsRefused")
 
-    async def test_is_told_once(self, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_creates_only_one_event(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
         await scene.tells("ModelsRefused")
@@ -376,7 +376,7 @@ class TestABadDocument:
         assert scene.served.refusals() == 1
         assert said(caplog, logging.ERROR) == ["models document refused"]
 
-    async def test_that_is_not_there_is_told_once_too(self, scene: Scene) -> None:
+    async def test_missing_key_creates_only_one_event(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put_data({})
         await scene.tells("ModelsRefused")
@@ -401,7 +401,7 @@ class TestABadDocument:
 
         await eventually(is_listed)
 
-    async def test_may_not_be_told_and_that_does_no_harm(
+    async def test_failed_event_does_no_harm(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         await scene.start(LLAMA)
@@ -415,8 +415,8 @@ class TestABadDocument:
         assert await scene.events() == []
 
 
-class TestADeletedConfigMap:
-    async def test_leaves_the_last_good_in_force(
+class TestDeletedConfigMap:
+    async def test_leaves_last_valid_document_in_force(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         await scene.start(LLAMA)
@@ -428,7 +428,7 @@ class TestADeletedConfigMap:
         assert scene.served.sample("extproc_config_last_reload_successful") == 1
         assert await scene.events() == []
 
-    async def test_that_comes_back_as_it_was_changes_nothing(self, scene: Scene) -> None:
+    async def test_restored_unchanged_has_no_effect(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.delete()
         await scene.put(LLAMA)
@@ -437,13 +437,13 @@ class TestADeletedConfigMap:
         await scene.put(QWEN)
         await scene.serves("qwen")
 
-    async def test_that_comes_back_otherwise_takes_effect(self, scene: Scene) -> None:
+    async def test_restored_with_changes_takes_effect(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.delete()
         await scene.put(QWEN)
         await scene.serves("qwen")
 
-    async def test_may_come_back_bad(self, scene: Scene) -> None:
+    async def test_restored_with_invalid_document_is_refused(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.delete()
         await scene.put(BROKEN)

@@ -22,7 +22,7 @@ async def apply(configuration: Configuration, text: bytes) -> None:
     await configuration.apply(parse(text))
 
 
-async def test_a_document_takes_effect_whole() -> None:
+async def test_document_takes_effect_completely() -> None:
     served = Served()
     await apply(served.configuration, LLAMA)
     assert served.models == ["llama"]
@@ -32,7 +32,7 @@ async def test_a_document_takes_effect_whole() -> None:
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
-async def test_a_log_line_says_what_a_document_changed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_of_a_document_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     served = Served()
     caplog.set_level(logging.INFO, "extproc.configuration")
     await apply(served.configuration, LLAMA)
@@ -51,7 +51,7 @@ async def test_a_log_line_says_what_a_document_changed(caplog: pytest.LogCapture
     ]
 
 
-async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
+async def test_unchanged_model_keeps_its_strategy_and_leases() -> None:
     served = Served()
     await apply(served.configuration, LLAMA)
     strategy = served.router.catalog.models["llama"].strategy
@@ -61,8 +61,8 @@ async def test_what_did_not_change_keeps_its_strategy_and_its_leases() -> None:
     assert sum(served.router.fleet.ledger.loads.values()) == 1
 
 
-class TestWhileADocumentIsBroughtInForce:
-    async def test_the_loop_goes_on(self) -> None:
+class TestWhileDocumentIsApplied:
+    async def test_event_loop_is_not_blocked(self) -> None:
         served, turns = Served(), 0
         places = ", ".join(f"'10.0.0.{i}:8000'" for i in range(1, 101))
         models = "".join(f"- name: m{i}\n  endpoints: [{places}]\n" for i in range(10))
@@ -74,7 +74,7 @@ class TestWhileADocumentIsBroughtInForce:
         assert turns > 5
         assert len(served.models) == 10
 
-    async def test_what_is_found_meanwhile_is_not_lost(self) -> None:
+    async def test_endpoints_found_meanwhile_are_not_lost(self) -> None:
         served = Served()
         await apply(served.configuration, LLAMA)
         applying = asyncio.create_task(apply(served.configuration, QWEN))
@@ -87,7 +87,7 @@ class TestWhileADocumentIsBroughtInForce:
 
 
 @pytest.mark.parametrize("problem", [DocumentError(["models: is required"]), OSError(2, "gone")])
-async def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
+async def test_refusal_leaves_last_valid_document_in_force_and_is_logged_once(
     problem: DocumentError | OSError, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = Served()
@@ -101,15 +101,15 @@ async def test_a_refusal_leaves_the_last_good_in_force_and_says_so_once(
     assert record.__dict__["fields"] == {"source": "models.yaml", "why": problem}
 
 
-async def test_a_good_document_after_a_bad_one_is_a_success_again() -> None:
+async def test_valid_document_after_invalid_one_is_a_success() -> None:
     served = Served()
     served.configuration.refuse(DocumentError(["no"]), "models.yaml")
     await apply(served.configuration, LLAMA)
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
-class TestADocumentThatNamesAService:
-    async def test_is_refused_without_credentials_and_nothing_changes(self) -> None:
+class TestDocumentWithService:
+    async def test_is_refused_without_credentials(self) -> None:
         served = Served()
         await apply(served.configuration, LLAMA)
         with pytest.raises(DocumentError) as refused:
@@ -121,13 +121,13 @@ class TestADocumentThatNamesAService:
         assert served.sample("extproc_config_reloads_total", result="success") == 1
         assert served.discovery.why_not_synced() is None
 
-    async def test_takes_effect_when_its_endpoints_are_known(self) -> None:
+    async def test_takes_effect_when_endpoints_are_known(self) -> None:
         served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
         await apply(served.configuration, BY_SERVICE)
         assert served.addresses("llama") == ["10.0.0.7:8000"]
         await served.close()
 
-    async def test_leaves_the_model_where_it_was_until_then(self) -> None:
+    async def test_model_keeps_its_endpoints_until_then(self) -> None:
         api = ScriptedApi(endpointslices=[])
         served = Served(ScriptedCluster(api))
         await apply(served.configuration, LLAMA)
@@ -138,7 +138,7 @@ class TestADocumentThatNamesAService:
         applying.cancel()
         await served.close()
 
-    async def test_takes_effect_without_endpoints_where_they_do_not_come(
+    async def test_takes_effect_without_endpoints_after_a_limit(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(discovery, "SETTLE_SECONDS", 0.05)
@@ -148,7 +148,7 @@ class TestADocumentThatNamesAService:
         assert served.addresses("qwen") == ["10.0.0.3:8000"]
         await served.close()
 
-    async def test_is_no_longer_followed_when_another_takes_its_place(self) -> None:
+    async def test_service_of_replaced_document_is_not_watched(self) -> None:
         service = parse(BY_SERVICE).models[0].source
         assert service is not None
         served = Served(ScriptedCluster(ScriptedApi(endpointslices=[Listed("1", [SLICE])])))
@@ -177,8 +177,8 @@ class HostNames:
 BY_NAME = b"models: [{name: llama, endpoints: ['vllm:8000', '10.0.0.2:8000']}]"
 
 
-class TestADocumentThatNamesAHost:
-    async def test_takes_effect_with_the_addresses_of_the_name(self) -> None:
+class TestDocumentWithHostName:
+    async def test_takes_effect_with_addresses_of_the_name(self) -> None:
         served = Served(resolve=HostNames(vllm="10.0.0.1").resolve)
         await apply(served.configuration, BY_NAME)
         assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.2:8000"]
@@ -198,7 +198,7 @@ class TestADocumentThatNamesAHost:
         assert served.sample("extproc_config_last_reload_successful") == 1
         await served.close()
 
-    async def test_keeps_the_addresses_of_a_name_that_the_last_one_had(self) -> None:
+    async def test_keeps_addresses_of_a_name_in_the_last_document(self) -> None:
         names = HostNames(vllm="10.0.0.1")
         served = Served(resolve=names.resolve)
         await apply(served.configuration, BY_NAME)
@@ -207,7 +207,7 @@ class TestADocumentThatNamesAHost:
         assert served.addresses("llama") == ["10.0.0.1:8000", "10.0.0.3:8000"]
         await served.close()
 
-    async def test_counts_addresses_that_are_never_routed_to(self) -> None:
+    async def test_counts_rejected_addresses(self) -> None:
         served = Served(resolve=HostNames(vllm="169.254.169.254").resolve)
         await apply(served.configuration, BY_NAME)
         assert served.addresses("llama") == ["10.0.0.2:8000"]
@@ -216,7 +216,7 @@ class TestADocumentThatNamesAHost:
         assert served.sample("extproc_endpoints_refused_total", **refused) == 1
         await served.close()
 
-    async def test_is_ready_once_a_name_server_responded(self) -> None:
+    async def test_is_synced_after_a_response(self) -> None:
         names = HostNames()
         served = Served(resolve=names.resolve)
         await apply(served.configuration, BY_NAME)
@@ -228,7 +228,7 @@ class TestADocumentThatNamesAHost:
         await served.close()
 
 
-async def test_a_model_without_endpoints_is_in_force_and_current() -> None:
+async def test_model_without_endpoints_is_in_force_and_current() -> None:
     served = Served()
     await apply(served.configuration, b"models: [{name: llama, endpoints: []}]")
     assert served.addresses("llama") == []

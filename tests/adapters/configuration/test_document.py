@@ -37,8 +37,8 @@ def problems(text: str | bytes) -> list[str]:
     return list(refused.value.problems)
 
 
-class TestAGoodDocument:
-    def test_with_everything_in_it_is_read(self) -> None:
+class TestValidDocument:
+    def test_reads_every_key(self) -> None:
         spec = parse(
             b"""
 models:
@@ -64,13 +64,13 @@ models:
         assert prefix_hash.replication == 32
         assert prefix_hash.prefix_source == "PromptHead"
 
-    def test_may_leave_all_that_is_optional_out(self) -> None:
+    def test_can_omit_optional_keys(self) -> None:
         (model,) = parse(LLAMA.encode()).models
         assert (model.aliases, model.adapters, model.service) == ((), (), None)
         assert model.load_balancing.strategy == "PrefixHash"
         assert model.load_balancing.prefix_hash.mean_load_factor == 125
 
-    def test_takes_kubeais_block_as_it_is(self) -> None:
+    def test_accepts_kubeai_block_unchanged(self) -> None:
         block = """
   loadBalancing:
     strategy: PrefixHash
@@ -83,29 +83,29 @@ models:
         assert model.load_balancing == parse(LLAMA.encode()).models[0].load_balancing
 
     @pytest.mark.parametrize("port", ["http", 8000])
-    def test_may_name_a_service_in_place_of_endpoints(self, port: str | int) -> None:
+    def test_can_name_service_instead_of_endpoints(self, port: str | int) -> None:
         text = f"models: [{{name: a, service: {{namespace: inference, name: vllm, port: {port}}}}}]"
         (model,) = parse(text.encode()).models
         assert model.endpoints is None
         assert model.service == ServiceSpec(namespace="inference", name="vllm", port=port)
 
-    def test_may_give_a_port_number_in_quotes_as_templates_do(self) -> None:
+    def test_can_quote_port_number_as_templates_do(self) -> None:
         text = 'models: [{name: a, service: {namespace: n, name: s, port: "8000"}}]'
         (model,) = parse(text.encode()).models
         assert model.service == ServiceSpec(namespace="n", name="s", port=8000)
 
-    def test_may_name_an_inference_pool_in_place_of_endpoints(self) -> None:
+    def test_can_name_inference_pool_instead_of_endpoints(self) -> None:
         text = "models: [{name: a, inferencePool: {namespace: inference, name: vllm-llama}}]"
         (model,) = parse(text.encode()).models
         pool = InferencePoolSpec(namespace="inference", name="vllm-llama")
         assert (model.inference_pool, model.source) == (pool, pool)
         assert (model.endpoints, model.service) == (None, None)
 
-    def test_may_hold_ipv6_addresses(self) -> None:
+    def test_can_contain_ipv6_addresses(self) -> None:
         text = "models: [{name: a, endpoints: ['[::1]:8000', '[2001:db8::a]:8000']}]"
         assert parse(text.encode()).models[0].endpoints == ("[::1]:8000", "[2001:db8::a]:8000")
 
-    def test_may_hold_host_names_beside_addresses(self) -> None:
+    def test_can_mix_host_names_and_addresses(self) -> None:
         text = """
 models:
 - name: a
@@ -120,11 +120,11 @@ models:
         )
         assert model.source == NamedEndpoints(model.endpoints)
 
-    def test_may_list_no_endpoints(self) -> None:
+    def test_can_list_no_endpoints(self) -> None:
         (model,) = parse(b"models: [{name: a, endpoints: []}]").models
         assert (model.endpoints, model.source) == ((), None)
 
-    def test_may_use_anchors_and_merges(self) -> None:
+    def test_can_use_anchors_and_merges(self) -> None:
         text = """
 models:
 - &first {name: a, endpoints: [10.0.0.1:8000], loadBalancing: &by-load {strategy: LeastLoad}}
@@ -133,10 +133,10 @@ models:
 """
         assert [m.load_balancing.strategy for m in parse(text.encode()).models] == ["LeastLoad"] * 3
 
-    def test_may_be_json(self) -> None:
+    def test_can_be_json(self) -> None:
         assert parse(b'{"models": [{"name": "a", "endpoints": ["10.0.0.1:1"]}]}').models
 
-    def test_may_list_one_endpoint_under_two_models(self) -> None:
+    def test_can_list_one_endpoint_under_two_models(self) -> None:
         assert (
             len(parse((LLAMA + "- {name: b, endpoints: [10.0.0.1:8000]}\n").encode()).models) == 2
         )
@@ -497,11 +497,11 @@ def with_endpoints(text: str) -> str:
         ),
     ],
 )
-def test_a_problem_is_said_in_one_line_with_its_place(text: str, problem: str) -> None:
+def test_problem_is_one_line_with_its_location(text: str, problem: str) -> None:
     assert problems(text) == [problem]
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     assert problems("models: [{name: a}, {nam: b, endpoints: [x]}]\nfoo: 1\n") == [
         NO_ONE_SOURCE,
         "models[1].name: is required",
@@ -511,13 +511,13 @@ def test_all_problems_are_said_at_once() -> None:
     ]
 
 
-def test_a_long_value_is_shown_shortened() -> None:
+def test_long_value_is_shortened() -> None:
     (problem,) = problems(with_key(f"aliases: {'x' * 1000}"))
     assert len(problem) < 200
 
 
-class TestWhatNobodyMeansToWrite:
-    def test_a_document_larger_than_a_config_map_is_refused(self) -> None:
+class TestHostileDocument:
+    def test_larger_than_a_config_map_is_refused(self) -> None:
         assert parse(LLAMA.encode().ljust(MAX_BYTES)).models
         assert problems(LLAMA.encode().ljust(MAX_BYTES + 1)) == [
             "the document has 1048577 bytes; 1048576 are allowed"
@@ -547,10 +547,10 @@ class TestWhatNobodyMeansToWrite:
             pytest.param(b"models: !!map x", id="a mapping that is none"),
         ],
     )
-    def test_is_refused_like_any_other_mistake(self, text: bytes) -> None:
+    def test_is_refused_with_a_problem(self, text: bytes) -> None:
         assert problems(text)
 
-    def test_such_as_a_few_lines_that_unfold_to_billions_of_words_costs_no_memory(self) -> None:
+    def test_exponential_aliases_use_no_memory(self) -> None:
         code = (
             "import resource\n"
             "from extproc.adapters.configuration.document import DocumentError, parse\n"
@@ -563,7 +563,7 @@ class TestWhatNobodyMeansToWrite:
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert (run.returncode, run.stdout) == (0, "refused\n"), run.stderr
 
-    def test_such_as_a_tower_of_brackets_does_not_take_the_process_down(self) -> None:
+    def test_deep_nesting_does_not_crash_the_process(self) -> None:
         # In a process of its own: a parser that overflows the C stack ends it at once.
         code = (
             "from extproc.adapters.configuration.document import DocumentError, parse\n"
@@ -584,7 +584,7 @@ class TestWhatNobodyMeansToWrite:
             pytest.param('models: *"a\n', id="an anchor"),
         ],
     )
-    def test_still_gives_problems_of_one_line_each(self, text: str) -> None:
+    def test_each_problem_is_one_line(self, text: str) -> None:
         assert all(len(problem.splitlines()) == 1 for problem in problems(text))
 
     @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ class TestWhatNobodyMeansToWrite:
             pytest.param(with_key("loadBalancing: {prefixHash: [1]}"), id="a list for prefixHash"),
         ],
     )
-    def test_is_explained_in_the_words_of_yaml_and_not_of_python(self, text: str) -> None:
+    def test_problem_uses_terms_of_yaml_instead_of_python(self, text: str) -> None:
         for problem in problems(text):
             assert not re.search(r"tuple|dictionary|instance|[A-Za-z]+Spec", problem), problem
 
@@ -663,7 +663,7 @@ def taken_or_refused(text: bytes) -> tuple[object, ...]:
 
 @settings(max_examples=extent(75, 300))
 @given(documents)
-def test_any_document_is_either_taken_or_refused_with_reasons(document: object) -> None:
+def test_any_document_is_accepted_or_refused_with_reasons(document: object) -> None:
     try:
         text = yaml.safe_dump(document, allow_unicode=True).encode()
     except (yaml.YAMLError, UnicodeEncodeError):
@@ -683,5 +683,5 @@ def test_any_document_is_either_taken_or_refused_with_reasons(document: object) 
         )
     ).map(lambda parts: "".join(parts).encode())
 )
-def test_any_text_is_either_taken_or_refused(text: bytes) -> None:
+def test_any_text_is_accepted_or_refused(text: bytes) -> None:
     assert all(taken_or_refused(text))

@@ -51,11 +51,11 @@ def replace(path: Path, content: bytes) -> None:
     new.replace(path)
 
 
-async def test_the_first_load_takes_effect(served: Served) -> None:
+async def test_first_load_takes_effect(served: Served) -> None:
     assert served.models == ["llama"]
 
 
-async def test_a_first_document_that_is_bad_is_the_callers_to_report(tmp_path: Path) -> None:
+async def test_invalid_first_document_raises(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     with pytest.raises(FileNotFoundError):
         await ModelsFile(path, Served().configuration).load()
@@ -64,25 +64,23 @@ async def test_a_first_document_that_is_bad_is_the_callers_to_report(tmp_path: P
         await ModelsFile(path, Served().configuration).load()
 
 
-async def test_a_file_in_the_place_of_the_old_takes_effect(path: Path, served: Served) -> None:
+async def test_replaced_file_takes_effect(path: Path, served: Served) -> None:
     replace(path, QWEN)
     await eventually(lambda: served.models == ["qwen"])
     assert served.sample("extproc_config_last_reload_successful") == 1
 
 
-async def test_an_edit_in_place_takes_effect(path: Path, served: Served) -> None:
+async def test_edit_in_place_takes_effect(path: Path, served: Served) -> None:
     path.write_bytes(BOTH)
     await eventually(lambda: served.models == ["llama", "qwen"])
 
 
-async def test_an_edit_that_keeps_the_size_takes_effect(path: Path, served: Served) -> None:
+async def test_edit_with_same_size_takes_effect(path: Path, served: Served) -> None:
     path.write_bytes(LLAMA.replace(b"llama", b"other"))
     await eventually(lambda: served.models == ["other"])
 
 
-async def test_another_file_of_the_same_size_and_time_takes_effect(
-    path: Path, served: Served
-) -> None:
+async def test_other_file_with_same_size_and_time_takes_effect(path: Path, served: Served) -> None:
     before = path.stat()
     new = path.with_suffix(".new")
     new.write_bytes(LLAMA.replace(b"llama", b"other"))
@@ -91,7 +89,7 @@ async def test_another_file_of_the_same_size_and_time_takes_effect(
     await eventually(lambda: served.models == ["other"])
 
 
-async def test_a_file_that_does_not_change_is_not_read_again(path: Path, served: Served) -> None:
+async def test_unchanged_file_is_not_read_again(path: Path, served: Served) -> None:
     replace(path, QWEN)
     await eventually(lambda: served.models == ["qwen"])
     for _ in range(20):
@@ -99,7 +97,7 @@ async def test_a_file_that_does_not_change_is_not_read_again(path: Path, served:
     assert served.sample("extproc_config_reloads_total", result="success") == 2
 
 
-class TestAConfigMapVolume:
+class TestConfigMapVolume:
     """`models.yaml` -> `..data/models.yaml`, and `..data` -> a directory that is swapped."""
 
     @pytest.fixture
@@ -117,7 +115,7 @@ class TestAConfigMapVolume:
         (self.mount / "..data_tmp").symlink_to(version)
         (self.mount / "..data_tmp").replace(self.mount / "..data")
 
-    async def test_that_is_swapped_takes_effect(self, served: Served) -> None:
+    async def test_swapped_symlink_takes_effect(self, served: Served) -> None:
         assert served.models == ["llama"]
         self.publish("..2025_2", QWEN)
         await eventually(lambda: served.models == ["qwen"])
@@ -128,8 +126,8 @@ class TestAConfigMapVolume:
         await eventually(lambda: served.models == ["llama"])
 
 
-class TestTheLastGoodStaysInForce:
-    async def test_while_the_document_is_bad(self, path: Path, served: Served) -> None:
+class TestLastValidDocumentStaysInForce:
+    async def test_while_document_is_invalid(self, path: Path, served: Served) -> None:
         replace(path, BROKEN)
         await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
@@ -139,7 +137,7 @@ class TestTheLastGoodStaysInForce:
         await eventually(lambda: served.models == ["qwen"])
         assert served.sample("extproc_config_last_reload_successful") == 1
 
-    async def test_while_the_file_is_gone(self, path: Path, served: Served) -> None:
+    async def test_while_file_is_missing(self, path: Path, served: Served) -> None:
         path.unlink()
         await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
@@ -147,7 +145,7 @@ class TestTheLastGoodStaysInForce:
         path.write_bytes(QWEN)
         await eventually(lambda: served.models == ["qwen"])
 
-    async def test_while_a_directory_is_in_its_place(self, path: Path, served: Served) -> None:
+    async def test_while_path_is_a_directory(self, path: Path, served: Served) -> None:
         path.unlink()
         path.mkdir()
         await eventually(lambda: served.refusals() >= 1)
@@ -157,7 +155,7 @@ class TestTheLastGoodStaysInForce:
         path.write_bytes(QWEN)
         await eventually(lambda: served.models == ["qwen"])
 
-    async def test_while_it_cannot_be_read_and_no_longer(
+    async def test_only_while_file_is_unreadable(
         self, path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The change came while all files were in use, and there is no other."""
@@ -173,7 +171,7 @@ class TestTheLastGoodStaysInForce:
         await eventually(lambda: served.models == ["qwen"])
         assert served.sample("extproc_config_last_reload_successful") == 1
 
-    async def test_while_the_document_is_too_large(self, path: Path, served: Served) -> None:
+    async def test_while_document_is_too_large(self, path: Path, served: Served) -> None:
         replace(path, QWEN + b"#" * 1024 * 1024)
         await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
@@ -181,9 +179,7 @@ class TestTheLastGoodStaysInForce:
     @pytest.mark.parametrize(
         "content", [b"", b"\x00", b"[" * 3000, b"models: !!bool maybe", b"{? [a] : b}"]
     )
-    async def test_whatever_the_file_holds(
-        self, path: Path, served: Served, content: bytes
-    ) -> None:
+    async def test_with_any_contents(self, path: Path, served: Served, content: bytes) -> None:
         replace(path, content)
         await eventually(lambda: served.refusals() == 1)
         assert served.models == ["llama"]
@@ -191,7 +187,7 @@ class TestTheLastGoodStaysInForce:
         replace(path, QWEN)
         await eventually(lambda: served.models == ["qwen"])
 
-    async def test_and_a_bad_document_is_reported_once(self, path: Path, served: Served) -> None:
+    async def test_and_invalid_document_is_reported_once(self, path: Path, served: Served) -> None:
         replace(path, BROKEN)
         await eventually(lambda: served.refusals() == 1)
         for _ in range(20):
@@ -199,7 +195,7 @@ class TestTheLastGoodStaysInForce:
         assert served.refusals() == 1
 
 
-async def test_a_writer_that_never_rests_is_read_all_the_same(path: Path, served: Served) -> None:
+async def test_file_that_keeps_changing_is_read(path: Path, served: Served) -> None:
     async def write_without_rest() -> None:
         turn = 0
         while True:
@@ -212,7 +208,7 @@ async def test_a_writer_that_never_rests_is_read_all_the_same(path: Path, served
     writing.cancel()
 
 
-async def test_a_half_written_file_is_left_alone_until_it_rests(
+async def test_half_written_file_is_not_read(
     path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls = 0

@@ -14,7 +14,7 @@ models:
 """
 
 
-async def test_addresses_take_the_place_of_names() -> None:
+async def test_names_are_replaced_by_addresses() -> None:
     async def resolve(host: str) -> Resolved:
         return Resolved(("10.0.0.1", "169.254.169.254") if host == "vllm" else ("fd00::1",), 60)
 
@@ -26,7 +26,7 @@ async def test_addresses_take_the_place_of_names() -> None:
     assert spec == parse(DOCUMENT)
 
 
-async def test_each_name_that_does_not_resolve_is_a_problem_with_its_place() -> None:
+async def test_each_unresolved_name_is_a_problem_with_its_location() -> None:
     async def resolve(host: str) -> Resolved:
         raise NoAddresses("the name does not exist")
 

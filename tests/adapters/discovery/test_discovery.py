@@ -154,8 +154,8 @@ def a_slice(version: str, address: str = "10.0.0.1") -> Json:
     return at(version, endpoint_slice("vllm", "ns", "vllm-1", [(address, "a", READY)]))
 
 
-class TestAService:
-    async def test_is_known_when_it_is_followed(self, scene: Scene) -> None:
+class TestServiceSource:
+    async def test_endpoints_are_known_after_watch(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1", "b": "10.0.0.2"})
         assert scene.discovery.endpoints(scene.service) == ()
         await scene.discovery.watch([scene.service])
@@ -165,12 +165,12 @@ class TestAService:
         assert scene.observed.found(scene.service) == scene.published[0]
         assert scene.discovery.why_not_synced() is None
 
-    async def test_without_endpoints_is_known_too(self, scene: Scene) -> None:
+    async def test_service_without_endpoints_is_synced(self, scene: Scene) -> None:
         await scene.discovery.watch([scene.service])
         assert scene.published == [{}]
         assert scene.discovery.why_not_synced() is None
 
-    async def test_is_followed_as_its_endpoints_come_and_go(self, scene: Scene) -> None:
+    async def test_added_and_removed_endpoints_are_published(self, scene: Scene) -> None:
         await scene.discovery.watch([scene.service])
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.becomes(a="10.0.0.1:8000")
@@ -185,7 +185,7 @@ class TestAService:
         await scene.server.delete("EndpointSlice", scene.namespace, "s")
         await scene.becomes()
 
-    async def test_is_not_published_anew_where_nothing_has_changed(self, scene: Scene) -> None:
+    async def test_unchanged_endpoints_are_not_published_again(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.discovery.watch([scene.service])
         # A new slice takes the place of the old one, as controllers have it.
@@ -195,7 +195,7 @@ class TestAService:
         await scene.becomes(a="10.0.0.1:8000", b="10.0.0.2:8000")
         assert len(scene.published) == 2
 
-    async def test_is_published_once_for_a_burst_of_changes(
+    async def test_burst_of_changes_is_published_once(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watched_source, "GATHER_SECONDS", 0.3)
@@ -205,9 +205,7 @@ class TestAService:
         await eventually(lambda: len(scene.published) == 2)
         assert [len(one) for one in scene.published] == [0, 20]
 
-    async def test_is_asked_for_by_its_name_in_its_namespace_and_nothing_else_is(
-        self, scene: Scene
-    ) -> None:
+    async def test_requests_only_slices_of_its_service_and_namespace(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.put_slice("other", {"b": "10.0.0.2"}, service="other")
         await scene.discovery.watch([scene.service])
@@ -219,7 +217,7 @@ class TestAService:
             assert one["query"]["labelSelector"] == "kubernetes.io/service-name=vllm"
         assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
 
-    async def test_that_several_models_use_is_followed_once(self, scene: Scene) -> None:
+    async def test_service_of_several_models_is_watched_once(self, scene: Scene) -> None:
         same = ServiceSpec(namespace=scene.namespace, name="vllm", port="http")
         await scene.discovery.watch([scene.service, same, scene.service])
         await scene.discovery.watch([same])
@@ -229,7 +227,7 @@ class TestAService:
         await scene.becomes(a="10.0.0.1:8000")
         assert scene.names == [[], ["a"]]
 
-    async def test_on_two_ports_is_two(self, scene: Scene) -> None:
+    async def test_two_ports_are_two_sources(self, scene: Scene) -> None:
         by_number = ServiceSpec(namespace=scene.namespace, name="vllm", port=9000)
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.discovery.watch([scene.service, by_number])
@@ -237,7 +235,7 @@ class TestAService:
         assert not scene.observed.found(by_number)
         assert scene.observed.refused == [(str(by_number), "undeclared_port")]
 
-    async def test_keeps_its_endpoints_while_the_server_is_away(self, scene: Scene) -> None:
+    async def test_keeps_endpoints_while_server_is_away(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.discovery.watch([scene.service])
         await scene.watched("endpointslices")
@@ -252,8 +250,8 @@ class TestAService:
         assert scene.discovery.age(scene.service) < 0.2
 
 
-class TestToFollow:
-    async def test_waits_for_the_first_word_on_every_source(self, scene: Scene) -> None:
+class TestWatch:
+    async def test_waits_for_first_response_about_every_source(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.put_slice("t", {"b": "10.0.0.2"}, service="other")
         await scene.server.faults(list_delay=0.2)
@@ -262,7 +260,7 @@ class TestToFollow:
         assert scene.observed.found(scene.service)
         assert scene.observed.found(other)
 
-    async def test_does_not_wait_where_the_first_word_is_no(self, scene: Scene) -> None:
+    async def test_does_not_wait_after_a_failed_attempt(self, scene: Scene) -> None:
         await scene.server.faults(forbidden=["endpointslices"])
         began = monotonic()
         await scene.discovery.watch([scene.service])
@@ -275,7 +273,7 @@ class TestToFollow:
         await eventually(lambda: scene.discovery.why_not_synced() is None)
         assert scene.published == [{}]
 
-    async def test_does_not_wait_for_ever(
+    async def test_waits_for_a_limited_time(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(discovery, "SETTLE_SECONDS", 0.1)
@@ -289,18 +287,18 @@ class TestToFollow:
         await scene.server.faults(frozen=False)
         await scene.becomes(a="10.0.0.1:8000")
 
-    async def test_nothing_needs_no_credentials(self) -> None:
+    async def test_needs_no_credentials_without_sources(self) -> None:
         async with observed(Cluster(Path("/nonexistent"), allow_loopback=False)) as one:
             await one.discovery.watch([])
             assert one.discovery.why_not_synced() is None
 
-    async def test_anything_else_does(self) -> None:
+    async def test_needs_credentials_for_kubernetes_sources(self) -> None:
         async with observed(Cluster(Path("/nonexistent"), allow_loopback=False)) as one:
             with pytest.raises(KubernetesError, match="no credentials"):
                 await one.discovery.watch([SERVICE, POOL])
             assert one.discovery.why_not_synced() is None, "it did not begin"
 
-    async def test_can_be_given_up(self) -> None:
+    async def test_can_be_cancelled(self) -> None:
         async with observed(ScriptedCluster(ScriptedApi())) as one:
             following = asyncio.create_task(one.discovery.watch([SERVICE, POOL]))
             await asyncio.sleep(0.05)
@@ -309,8 +307,8 @@ class TestToFollow:
                 await following
 
 
-class TestToKeepOnly:
-    async def test_some_ends_the_others(self, scene: Scene) -> None:
+class TestKeepOnly:
+    async def test_stops_other_sources(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         other = ServiceSpec(namespace=scene.namespace, name="other", port="http")
         await scene.discovery.watch([scene.service, other])
@@ -327,7 +325,7 @@ class TestToKeepOnly:
         await scene.put_slice("t", {"b": "10.0.0.2"})
         await scene.becomes(a="10.0.0.1:8000", b="10.0.0.2:8000")
 
-    async def test_none_forgets_them_until_they_are_followed_again(self, scene: Scene) -> None:
+    async def test_forgets_endpoints_until_source_is_watched_again(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.discovery.watch([scene.service])
         await scene.discovery.keep_only([])
@@ -336,13 +334,13 @@ class TestToKeepOnly:
         await scene.discovery.watch([scene.service])
         assert scene.names == [["a"], ["b"]]
 
-    async def test_ends_what_is_not_known_yet(self, scene: Scene) -> None:
+    async def test_stops_source_that_is_not_synced(self, scene: Scene) -> None:
         await scene.server.faults(forbidden=["endpointslices"])
         await scene.discovery.watch([scene.service])
         await scene.discovery.keep_only([])
         assert scene.discovery.why_not_synced() is None
 
-    async def test_takes_back_what_was_about_to_be_published(
+    async def test_cancels_pending_publication(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watched_source, "GATHER_SECONDS", 0.2)
@@ -354,7 +352,7 @@ class TestToKeepOnly:
         assert scene.published == [{}]
 
     @pytest.mark.parametrize("source", [SERVICE, POOL])
-    async def test_can_be_given_up(self, source: Source) -> None:
+    async def test_can_be_cancelled(self, source: Source) -> None:
         lingering = Watched(stays_open=True, closes_in=0.1)
         listed = at("1", inference_pool("ns", "pool", {"app": "vllm"}, [8000]))
         api = ScriptedApi(
@@ -373,7 +371,7 @@ class TestToKeepOnly:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-class TestAnAddressThatIsRefused:
+class TestRejectedAddress:
     POISON = ("127.0.0.1", "240.0.0.1")
 
     async def poison(self, scene: Scene, *good: str) -> None:
@@ -382,7 +380,7 @@ class TestAnAddressThatIsRefused:
         named |= {f"pod-{number}": address for number, address in enumerate(good)}
         await scene.put_slice("s", named)
 
-    async def test_is_counted_once_for_as_long_as_it_is_there(self, scene: Scene) -> None:
+    async def test_is_counted_once_while_it_stays(self, scene: Scene) -> None:
         await self.poison(scene, "10.0.0.1")
         await scene.discovery.watch([scene.service])
         assert scene.names == [["pod-0"]]
@@ -397,7 +395,7 @@ class TestAnAddressThatIsRefused:
         await scene.becomes()
         assert len(scene.observed.refused) == 4
 
-    async def test_is_logged_once_however_often_it_comes_back(
+    async def test_is_logged_once_even_if_it_returns(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         await self.poison(scene)
@@ -408,7 +406,7 @@ class TestAnAddressThatIsRefused:
         await scene.becomes()
         assert logged_addresses(caplog) == sorted(self.POISON)
 
-    async def test_does_not_flood_the_log(
+    async def test_many_addresses_do_not_flood_the_log(
         self,
         scene: Scene,
         caplog: pytest.LogCaptureFixture,
@@ -420,7 +418,7 @@ class TestAnAddressThatIsRefused:
         assert len(scene.observed.refused) == 100
         assert len(logged_addresses(caplog)) == 5
 
-    async def test_is_the_api_servers(self, local: Scene) -> None:
+    async def test_api_server_is_rejected(self, local: Scene) -> None:
         port = int(local.server.url.rpartition(":")[2])
         await local.put_slice("s", {"bad": "127.0.0.1"}, port=port)
         await local.put_slice("t", {"a": "127.0.0.1"})
@@ -435,8 +433,8 @@ def logged_addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.__dict__["fields"]["address"] for record in refusals)
 
 
-class TestAPool:
-    async def test_has_the_pods_that_its_selector_finds(self, scene: Scene) -> None:
+class TestInferencePoolSource:
+    async def test_has_pods_that_match_the_selector(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
         await scene.put_pod("b", "10.0.0.2", ready=False)
@@ -446,7 +444,7 @@ class TestAPool:
         assert scene.names == [["a"]], "it was never published without its pods"
         assert scene.discovery.why_not_synced() is None
 
-    async def test_asks_for_nothing_else(self, scene: Scene) -> None:
+    async def test_requests_only_its_pool_and_pods(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm", "role": "decode"})
         await scene.server.apply(inference_pool(scene.namespace, "other", {"app": "x"}, [1]))
         await scene.discovery.watch([scene.pool])
@@ -470,7 +468,7 @@ class TestAPool:
         }
         assert len(await scene.server.requests()) == 4
 
-    async def test_is_followed_as_its_pods_come_and_go(self, scene: Scene) -> None:
+    async def test_added_and_removed_pods_are_published(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.discovery.watch([scene.pool])
         assert scene.published == [{}]
@@ -485,9 +483,7 @@ class TestAPool:
         await scene.server.delete("Pod", scene.namespace, "a")
         await scene.becomes()
 
-    async def test_keeps_its_old_pods_until_those_of_a_new_selector_are_listed(
-        self, scene: Scene
-    ) -> None:
+    async def test_keeps_old_pods_until_new_selector_is_listed(self, scene: Scene) -> None:
         await scene.put_pool({"app": "old"})
         await scene.put_pod("a", "10.0.0.1", app="old")
         await scene.put_pod("b", "10.0.0.2", app="new")
@@ -503,9 +499,7 @@ class TestAPool:
         await scene.put_pod("d", "10.0.0.4", app="new")
         await scene.becomes(b="10.0.0.2:9000", d="10.0.0.4:9000")
 
-    async def test_keeps_its_old_pods_while_those_of_a_new_selector_are_refused(
-        self, scene: Scene
-    ) -> None:
+    async def test_keeps_old_pods_while_list_of_new_selector_fails(self, scene: Scene) -> None:
         await scene.put_pool({"app": "old"})
         await scene.put_pod("a", "10.0.0.1", app="old")
         await scene.discovery.watch([scene.pool])
@@ -522,7 +516,7 @@ class TestAPool:
         await scene.server.faults(forbidden=[])
         await scene.becomes()
 
-    async def test_whose_port_changes_has_its_pods_there(self, scene: Scene) -> None:
+    async def test_changed_port_applies_to_known_pods(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"}, ports=[8000])
         await scene.put_pod("a", "10.0.0.1")
         await scene.discovery.watch([scene.pool])
@@ -534,7 +528,7 @@ class TestAPool:
         lists = [one["resource"] for one in await scene.asked("list")]
         assert sorted(lists) == ["inferencepools", "pods"]
 
-    async def test_that_is_deleted_has_no_endpoints_until_it_is_back(self, scene: Scene) -> None:
+    async def test_deleted_pool_has_no_endpoints_until_it_returns(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
         await scene.discovery.watch([scene.pool])
@@ -545,7 +539,7 @@ class TestAPool:
         await scene.put_pool({"app": "vllm"})
         await scene.becomes(a="10.0.0.1:8000")
 
-    async def test_may_be_created_later(self, scene: Scene) -> None:
+    async def test_pool_can_be_created_later(self, scene: Scene) -> None:
         await scene.put_pod("a", "10.0.0.1")
         await scene.discovery.watch([scene.pool])
         assert scene.published == [{}]
@@ -554,7 +548,7 @@ class TestAPool:
         await scene.put_pool({"app": "vllm"})
         await scene.becomes(a="10.0.0.1:8000")
 
-    async def test_without_a_selector_does_not_have_every_pod(self, scene: Scene) -> None:
+    async def test_pool_without_selector_has_no_pods(self, scene: Scene) -> None:
         await scene.put_pool({})
         await scene.put_pod("a", "10.0.0.1")
         await scene.discovery.watch([scene.pool])
@@ -562,7 +556,7 @@ class TestAPool:
         assert scene.published == [{}]
         assert {one["resource"] for one in await scene.asked()} == {"inferencepools"}
 
-    async def test_is_not_known_before_its_pods_are(self, scene: Scene) -> None:
+    async def test_is_not_synced_before_its_pods(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
         await scene.put_pod("a", "10.0.0.1")
         await scene.server.faults(forbidden=["pods"])
@@ -575,7 +569,7 @@ class TestAPool:
         await scene.becomes(a="10.0.0.1:8000")
         assert scene.names == [["a"]]
 
-    async def test_of_a_kind_that_the_cluster_does_not_have_is_not_known(self) -> None:
+    async def test_is_not_synced_if_cluster_lacks_the_resource(self) -> None:
         missing: list[Answer] = [ApiStatusError(404, "the server could not find the resource")]
         async with observed(ScriptedCluster(ScriptedApi(inferencepools=missing * 100))) as one:
             await one.discovery.watch([POOL])
@@ -584,7 +578,7 @@ class TestAPool:
             )
 
     @pytest.mark.parametrize("plural", ["inferencepools", "pods"])
-    async def test_grows_old_with_either_of_its_two_sources(
+    async def test_age_grows_if_pool_or_pods_are_not_current(
         self, plural: str, scene: Scene
     ) -> None:
         await scene.put_pool({"app": "vllm"})
@@ -609,19 +603,19 @@ class TestAPool:
 
 
 @pytest.mark.usefixtures("short_watches")
-async def test_the_age_does_not_grow_without_end_while_nothing_happens(scene: Scene) -> None:
+async def test_age_stays_small_without_changes(scene: Scene) -> None:
     await scene.discovery.watch([scene.service])
     await eventually(lambda: scene.discovery.age(scene.service) > 0.5)
     await eventually(lambda: scene.discovery.age(scene.service) < 0.5)
     assert scene.published == [{}]
 
 
-async def test_the_age_of_an_unknown_source_is_none() -> None:
+async def test_age_of_unknown_source_is_zero() -> None:
     async with observed(ScriptedCluster(ScriptedApi())) as one:
         assert one.discovery.age(SERVICE) == 0
 
 
-async def test_publishing_that_fails_does_not_end_discovery(
+async def test_error_in_publish_does_not_end_discovery(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     api = ScriptedApi(endpointslices=[Listed("1", [a_slice("1")]), Listed("2", [a_slice("2")])])

@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hosts"
 
 
-def test_a_name_has_the_addresses_of_all_its_lines(path: Path) -> None:
+def test_name_has_addresses_of_all_its_lines(path: Path) -> None:
     path.write_text("10.0.0.1 vllm-a gpu  # first\n10.0.0.2\tgpu\n# 10.0.0.3 gpu\n\nno-ip gpu\n")
     hosts = HostsFile(path)
     assert hosts.addresses("gpu") == ("10.0.0.1", "10.0.0.2")
@@ -42,7 +42,7 @@ def test_localhost_needs_no_hosts_file(path: Path) -> None:
     assert HostsFile(path).addresses("localhost") == ("127.0.0.5",)
 
 
-def test_a_changed_file_is_read_again_and_a_missing_one_changes_nothing(path: Path) -> None:
+def test_changed_file_is_read_again_and_missing_file_changes_nothing(path: Path) -> None:
     path.write_text("10.0.0.1 a\n")
     hosts = HostsFile(path)
     assert hosts.addresses("a") == ("10.0.0.1",)
@@ -55,7 +55,7 @@ def test_a_changed_file_is_read_again_and_a_missing_one_changes_nothing(path: Pa
 
 @brief
 @given(st.binary(max_size=200))
-def test_any_content_is_read_without_an_error(
+def test_any_content_is_read_without_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("hosts") / "hosts"

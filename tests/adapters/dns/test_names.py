@@ -67,7 +67,7 @@ async def scene() -> AsyncIterator[Scene]:
         await name.stop()
 
 
-class TestANameThatResolves:
+class TestResolvedName:
     @pytest.mark.parametrize(
         ("ttl", "seconds"),
         [(10, 10), (0, SHORTEST_SECONDS), (0.5, SHORTEST_SECONDS), (600, LONGEST_SECONDS)],
@@ -83,7 +83,7 @@ class TestANameThatResolves:
         assert scene.lookups == 2
         assert scene.results == {"ok": 2}
 
-    async def test_tells_its_followers_of_changes_only(self, scene: Scene) -> None:
+    async def test_notifies_subscribers_of_changes_only(self, scene: Scene) -> None:
         await scene.subscribe()
         await scene.time.advance(10)
         scene.result = Resolved(("10.0.0.3", "10.0.0.2"), 10)
@@ -91,13 +91,13 @@ class TestANameThatResolves:
         assert scene.lookups == 4
         assert scene.changes == [("10.0.0.1",), ("10.0.0.2", "10.0.0.3")]
 
-    async def test_is_looked_up_once_for_all_who_follow_it(self, scene: Scene) -> None:
+    async def test_is_looked_up_once_for_all_subscribers(self, scene: Scene) -> None:
         name = await scene.subscribe()
         assert scene.names.subscribe("vllm", lambda: None) is name
         await settle()
         assert scene.lookups == 1
 
-    async def test_is_looked_up_no_more_when_the_last_follower_left(self, scene: Scene) -> None:
+    async def test_is_not_looked_up_without_subscribers(self, scene: Scene) -> None:
         name = await scene.subscribe()
         other = scene.changes.clear
         scene.names.subscribe("vllm", other)
@@ -109,8 +109,8 @@ class TestANameThatResolves:
         assert scene.lookups == 2
 
 
-class TestALookupWithoutAResponse:
-    async def test_leaves_the_last_addresses_however_long_it_takes(self, scene: Scene) -> None:
+class TestLookupWithoutResponse:
+    async def test_keeps_the_last_addresses_for_any_time(self, scene: Scene) -> None:
         name = await scene.subscribe()
         scene.result = DOWN
         await scene.time.advance(3600)
@@ -132,7 +132,7 @@ class TestALookupWithoutAResponse:
         waits = waits[len(waits) - 1 - waits[::-1].index(10) :]
         assert waits[1] < 1
 
-    async def test_is_logged_once_for_each_cause_and_so_is_its_end(
+    async def test_is_logged_once_for_each_cause_and_at_recovery(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "extproc.discovery")
@@ -148,7 +148,7 @@ class TestALookupWithoutAResponse:
             ("INFO", "endpoint name resolved", {"host": "vllm"}),
         ]
 
-    async def test_is_waited_for_at_the_start_but_not_for_ever(self, scene: Scene) -> None:
+    async def test_delays_the_start_for_a_limited_time(self, scene: Scene) -> None:
         scene.result = DOWN
         name = await scene.subscribe()
         assert name.attempted.is_set()
@@ -158,7 +158,7 @@ class TestALookupWithoutAResponse:
         assert name.synced
         assert list(name.addresses) == []
 
-    async def test_does_not_end_a_later_recovery(self, scene: Scene) -> None:
+    async def test_does_not_prevent_a_later_recovery(self, scene: Scene) -> None:
         scene.result = DOWN
         name = await scene.subscribe()
         scene.result = Resolved(("10.0.0.1",), 10)
@@ -166,8 +166,8 @@ class TestALookupWithoutAResponse:
         assert (name.addresses, name.synced, name.trouble) == (("10.0.0.1",), True, None)
 
 
-class TestAResponseThatThereAreNoAddresses:
-    async def test_is_a_first_response_too(self, scene: Scene) -> None:
+class TestResponseWithoutAddresses:
+    async def test_counts_as_first_response(self, scene: Scene) -> None:
         scene.result = GONE
         name = await scene.subscribe()
         assert (name.synced, name.addresses) == (True, ())
@@ -183,7 +183,7 @@ class TestAResponseThatThereAreNoAddresses:
         assert scene.changes == [("10.0.0.1",), ()]
         assert name.confirmed_at == scene.time.clock()
 
-    async def test_does_not_add_up_with_earlier_ones(self, scene: Scene) -> None:
+    async def test_time_starts_again_after_a_recovery(self, scene: Scene) -> None:
         name = await scene.subscribe()
         for _ in range(4):
             scene.result = GONE
@@ -193,7 +193,7 @@ class TestAResponseThatThereAreNoAddresses:
         assert list(name.addresses) == ["10.0.0.1"]
         assert scene.changes == [("10.0.0.1",)]
 
-    async def test_is_asked_for_again_soon_to_see_a_start_from_zero(self, scene: Scene) -> None:
+    async def test_is_repeated_soon_to_detect_a_start_from_zero(self, scene: Scene) -> None:
         scene.result = GONE
         name = await scene.subscribe()
         await scene.time.advance(3600)
@@ -203,7 +203,7 @@ class TestAResponseThatThereAreNoAddresses:
         assert list(name.addresses) == ["10.0.0.1"]
 
 
-async def test_no_more_lookups_run_at_once_than_there_are_descriptors_to_spare() -> None:
+async def test_number_of_concurrent_lookups_is_limited() -> None:
     running = most = 0
     free = asyncio.Event()
 
@@ -226,10 +226,8 @@ async def test_no_more_lookups_run_at_once_than_there_are_descriptors_to_spare()
         await name.stop()
 
 
-class TestThroughARealServer:
-    async def test_queries_come_when_the_ttl_ends_and_bring_changes(
-        self, server: DnsServer
-    ) -> None:
+class TestWithRealServer:
+    async def test_query_after_the_ttl_brings_changes(self, server: DnsServer) -> None:
         server.records = a({"vllm.test.": ["10.0.0.1"]}, ttl=12)
         time, listener = FakeTime(), Scene()
         names = Names(

@@ -21,14 +21,14 @@ def resolver(server: DnsServer, tmp_path: Path) -> Resolver:
     )
 
 
-async def test_a_name_has_all_its_ipv4_addresses_and_their_ttl(
+async def test_name_has_all_ipv4_addresses_and_their_ttl(
     server: DnsServer, resolver: Resolver
 ) -> None:
     server.records = a({"vllm.test.": ["10.0.0.2", "10.0.0.1"]}, ttl=17)
     assert await resolver.resolve("vllm.test.") == Resolved(("10.0.0.1", "10.0.0.2"), 17)
 
 
-async def test_ipv6_counts_where_there_is_no_ipv4(server: DnsServer, resolver: Resolver) -> None:
+async def test_ipv6_is_used_without_ipv4(server: DnsServer, resolver: Resolver) -> None:
     """A server with both is one endpoint: it has one cache and one load."""
     six = {("six.test.", "AAAA"): (7, ["fd00::1"]), ("both.test.", "AAAA"): (7, ["fd00::2"])}
     server.records = six | a({"both.test.": ["10.0.0.1"]})
@@ -37,7 +37,7 @@ async def test_ipv6_counts_where_there_is_no_ipv4(server: DnsServer, resolver: R
     assert server.asked("both.test.", "AAAA") == 0
 
 
-async def test_the_shortest_ttl_of_a_chain_of_aliases_counts(
+async def test_shortest_ttl_of_a_chain_of_aliases_counts(
     server: DnsServer, resolver: Resolver
 ) -> None:
     alias = {("www.test.", "CNAME"): (5, ["vllm.test."])}
@@ -45,7 +45,7 @@ async def test_the_shortest_ttl_of_a_chain_of_aliases_counts(
     assert await resolver.resolve("www.test.") == Resolved(("10.0.0.1",), 5)
 
 
-async def test_the_search_domains_of_the_machine_are_tried(
+async def test_search_domains_of_the_machine_are_tried(
     server: DnsServer, resolver: Resolver
 ) -> None:
     server.records = a({"vllm.test.": ["10.0.0.1"]})
@@ -53,12 +53,12 @@ async def test_the_search_domains_of_the_machine_are_tried(
     assert [name for name, _ in server.queries] == ["vllm.apps.test.", "vllm.test."]
 
 
-async def test_the_hosts_file_comes_before_dns(server: DnsServer, resolver: Resolver) -> None:
+async def test_hosts_file_comes_before_dns(server: DnsServer, resolver: Resolver) -> None:
     assert await resolver.resolve("listed") == Resolved(("10.9.9.9",), HOSTS_SECONDS)
     assert server.queries == []
 
 
-async def test_an_answer_that_was_cut_is_asked_for_again_over_tcp(
+async def test_truncated_response_is_repeated_over_tcp(
     server: DnsServer, resolver: Resolver
 ) -> None:
     addresses = [f"10.0.{i // 250}.{i % 250}" for i in range(500)]
@@ -66,7 +66,7 @@ async def test_an_answer_that_was_cut_is_asked_for_again_over_tcp(
     assert set((await resolver.resolve("many.test.")).addresses) == set(addresses)
 
 
-async def test_a_name_that_does_not_exist_differs_from_one_without_addresses(
+async def test_unknown_name_differs_from_one_without_addresses(
     server: DnsServer, resolver: Resolver
 ) -> None:
     server.records = {("text.test.", "TXT"): (60, ["hello"])}
@@ -76,13 +76,13 @@ async def test_a_name_that_does_not_exist_differs_from_one_without_addresses(
         await resolver.resolve("text.test.")
 
 
-class TestALookupWithoutAUsableResponse:
+class TestLookupWithoutUsableResponse:
     async def test_ends_at_its_limit(self, server: DnsServer, tmp_path: Path) -> None:
         server.mode = "silent"
         with pytest.raises(Unanswered, match=r"^no response from DNS within 0\.3 s$"):
             await Resolver(server.address, hosts=tmp_path / "h", seconds=0.3).resolve("x.test.")
 
-    async def test_ends_where_no_server_listens(self, server: DnsServer, tmp_path: Path) -> None:
+    async def test_ends_if_no_server_listens(self, server: DnsServer, tmp_path: Path) -> None:
         await server.stop()
         with pytest.raises(Unanswered):
             await Resolver(server.address, hosts=tmp_path / "h", seconds=0.3).resolve("x.test.")
@@ -95,7 +95,7 @@ class TestALookupWithoutAUsableResponse:
         assert "127.0.0.1" in str(refused.value)
         assert str(refused.value).endswith("SERVFAIL")
 
-    async def test_says_that_the_machine_has_no_name_server(self, tmp_path: Path) -> None:
+    async def test_reports_that_the_machine_has_no_name_server(self, tmp_path: Path) -> None:
         missing = tmp_path / "resolv.conf"
         with pytest.raises(Unanswered, match="names no name server"):
             await Resolver(configuration=missing, hosts=tmp_path / "hosts").resolve("x.test.")
@@ -104,7 +104,7 @@ class TestALookupWithoutAUsableResponse:
         assert LOOKUP_SECONDS < SETTLE_SECONDS
 
 
-async def test_a_name_server_needs_no_configuration_of_the_machine(
+async def test_given_name_server_needs_no_configuration_of_the_machine(
     server: DnsServer, tmp_path: Path
 ) -> None:
     server.records = a({"vllm.test.": ["10.0.0.1"]})
@@ -113,6 +113,6 @@ async def test_a_name_server_needs_no_configuration_of_the_machine(
     assert (await resolver.resolve("vllm.test")).addresses == ("10.0.0.1",)
 
 
-def test_lists_of_ip_addresses_do_without_the_dns_library() -> None:
+def test_lists_of_ip_addresses_do_not_import_the_dns_library() -> None:
     program = "import sys, extproc.app; sys.exit('dns' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

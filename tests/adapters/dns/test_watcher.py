@@ -61,7 +61,7 @@ class Scene:
         self.published.append(list(found))
 
 
-async def test_each_address_of_a_name_is_an_endpoint_beside_the_plain_ones() -> None:
+async def test_each_address_of_a_name_is_an_endpoint() -> None:
     scene = Scene(
         "vllm:8000",
         "10.0.0.9:8001",
@@ -80,7 +80,7 @@ async def test_each_address_of_a_name_is_an_endpoint_beside_the_plain_ones() -> 
     await scene.end()
 
 
-async def test_an_address_under_two_names_is_one_endpoint() -> None:
+async def test_address_under_two_names_is_one_endpoint() -> None:
     scene = Scene(
         *("a:8000", "b:8000", "10.0.0.1:8000", "b:8001"),
         results={"a": resolved("10.0.0.1"), "b": resolved("10.0.0.1")},
@@ -90,7 +90,7 @@ async def test_an_address_under_two_names_is_one_endpoint() -> None:
     await scene.end()
 
 
-async def test_nothing_is_published_before_each_name_was_looked_up() -> None:
+async def test_publishes_nothing_before_each_name_was_looked_up() -> None:
     """A model that moves to names must not be without some of its endpoints for a moment."""
     results: Results = {"a": resolved("10.0.0.1"), "slow": Unanswered("no response")}
     scene = Scene("a:8000", "slow:8000", results=results)
@@ -108,7 +108,7 @@ async def test_nothing_is_published_before_each_name_was_looked_up() -> None:
     await scene.end()
 
 
-async def test_a_change_of_one_name_publishes_all() -> None:
+async def test_change_of_one_name_publishes_all_endpoints() -> None:
     results: Results = {"a": resolved("10.0.0.1"), "b": resolved("10.0.0.2")}
     scene = Scene("a:8000", "b:8000", results=results)
     await settle()
@@ -122,7 +122,7 @@ async def test_a_change_of_one_name_publishes_all() -> None:
     await scene.end()
 
 
-async def test_a_second_list_has_the_known_addresses_at_once() -> None:
+async def test_second_list_has_known_addresses_at_once() -> None:
     results: Results = {"a": resolved("10.0.0.1")}
     scene = Scene("a:8000", results=results)
     await settle()
@@ -139,7 +139,7 @@ async def test_a_second_list_has_the_known_addresses_at_once() -> None:
     await asyncio.wait([running])
 
 
-async def test_its_age_is_that_of_the_name_that_was_confirmed_longest_ago() -> None:
+async def test_age_is_that_of_the_oldest_confirmation() -> None:
     results: Results = {"a": resolved("10.0.0.1"), "b": resolved("10.0.0.2")}
     scene = Scene("a:8000", "b:8000", results=results)
     await settle()
@@ -161,7 +161,7 @@ async def test_its_age_is_that_of_the_name_that_was_confirmed_longest_ago() -> N
         ("240.0.0.1", "reserved"),
     ],
 )
-async def test_an_address_that_no_server_has_is_refused(address: str, reason: str) -> None:
+async def test_impossible_address_is_rejected(address: str, reason: str) -> None:
     scene = Scene("vllm:8000", results={"vllm": resolved(address, "10.0.0.1")})
     await settle()
     assert RejectedAddress(address, reason) in scene.published[-1]  # type: ignore[arg-type]  # a StrEnum
@@ -170,7 +170,7 @@ async def test_an_address_that_no_server_has_is_refused(address: str, reason: st
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-async def test_a_server_on_this_machine_may_be_named(address: str) -> None:
+async def test_name_can_resolve_to_loopback(address: str) -> None:
     """The author of the document may write its address, too."""
     scene = Scene("localhost:8000", results={"localhost": resolved(address)})
     await settle()

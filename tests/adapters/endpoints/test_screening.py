@@ -23,7 +23,7 @@ addresses = st.ip_addresses().map(str)
 @pytest.mark.parametrize(
     "address", ["10.0.0.7", "192.168.1.1", "100.64.0.1", "8.8.8.8", "fd00::7", "2001:db8::7"]
 )
-def test_a_pods_address_may_be_routed_to(address: str) -> None:
+def test_address_of_a_pod_is_allowed(address: str) -> None:
     assert STRICT.rejection(address, 8000) is None
 
 
@@ -51,7 +51,7 @@ def test_a_pods_address_may_be_routed_to(address: str) -> None:
         *[(a, RejectionReason.API_SERVER) for a in ("10.96.0.1", "2001:db8::1", "2001:0db8:0::1")],
     ],
 )
-def test_what_no_pod_has_is_never_routed_to(address: str, reason: RejectionReason) -> None:
+def test_special_addresses_are_rejected(address: str, reason: RejectionReason) -> None:
     assert STRICT.rejection(address, 8000) is reason
 
 
@@ -70,35 +70,35 @@ def test_what_no_pod_has_is_never_routed_to(address: str, reason: RejectionReaso
         ("64:ff9b::169.254.169.254", RejectionReason.RESERVED),
     ],
 )
-def test_an_ipv4_address_does_not_get_through_in_ipv6s_clothes(
+def test_ipv4_mapped_ipv6_address_is_rejected_like_ipv4(
     address: str, reason: RejectionReason
 ) -> None:
     assert STRICT.rejection(address, 8000) is reason
 
 
-def test_an_ipv4_address_in_ipv6s_clothes_is_the_ipv4_address() -> None:
+def test_ipv4_mapped_ipv6_address_is_parsed_as_ipv4() -> None:
     assert parse_ip("::ffff:10.0.0.7") == ipaddress.ip_address("10.0.0.7")
     assert STRICT.rejection("::ffff:10.0.0.7", 8000) is None
 
 
 class TestLoopback:
     @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"])
-    def test_may_be_routed_to_where_that_is_allowed(self, address: str) -> None:
+    def test_is_allowed_with_allow_loopback(self, address: str) -> None:
         assert STRICT.rejection(address, 8000) is RejectionReason.LOOPBACK
         assert LOCAL.rejection(address, 8000) is None
 
     @pytest.mark.parametrize("address", ["0.0.0.0", "169.254.169.254", "224.0.0.1", "240.0.0.1"])
-    def test_allowed_allows_nothing_else(self, address: str) -> None:
+    def test_permission_covers_no_other_address(self, address: str) -> None:
         assert LOCAL.rejection(address, 8000) is not None
 
 
-class TestTheApiServer:
+class TestApiServer:
     @pytest.mark.parametrize("port", [443, 6443, 10250, 8000])
-    def test_is_refused_on_every_port(self, port: int) -> None:
+    def test_is_rejected_on_every_port(self, port: int) -> None:
         assert STRICT.rejection("10.96.0.1", port) is RejectionReason.API_SERVER
         assert LOCAL.rejection("2001:db8::1", port) is RejectionReason.API_SERVER
 
-    def test_is_refused_on_loopback_only_on_its_own(self) -> None:
+    def test_is_rejected_on_loopback_only_on_its_own_port(self) -> None:
         assert LOCAL.rejection("127.0.0.1", 6443) is RejectionReason.API_SERVER
         assert LOCAL.rejection("::ffff:127.0.0.1", 6443) is RejectionReason.API_SERVER
         assert LOCAL.rejection("127.0.0.1", 8000) is None
@@ -106,7 +106,7 @@ class TestTheApiServer:
 
 @thorough
 @given(addresses, st.integers(1, 65535))
-def test_nothing_that_gets_through_is_special(address: str, port: int) -> None:
+def test_no_special_address_is_allowed(address: str, port: int) -> None:
     ip = parse_ip(address)
     assert ip is not None
     special = (
@@ -126,6 +126,6 @@ def test_nothing_that_gets_through_is_special(address: str, port: int) -> None:
 
 @thorough
 @given(addresses | st.text(max_size=45), st.integers(1, 65535))
-def test_each_text_is_judged(address: str, port: int) -> None:
+def test_any_text_is_allowed_or_rejected(address: str, port: int) -> None:
     for screen in (STRICT, LOCAL):
         assert screen.rejection(address, port) in (None, *RejectionReason)

@@ -26,74 +26,74 @@ def chosen(*those: FoundAddress) -> dict[str, str]:
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
 
-class TestAnEndpoint:
+class TestEndpoint:
     def test_is_named_after_its_pod(self) -> None:
         assert chosen(found("10.0.0.7", "ns/pod-7")) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_is_named_after_its_address_where_nobody_says_which_pod_it_is(self) -> None:
+    def test_is_named_after_its_address_without_a_pod(self) -> None:
         assert chosen(found("10.0.0.7", "")) == {"10.0.0.7:8000": "10.0.0.7:8000"}
 
-    def test_keeps_its_pods_name_where_somebody_else_leaves_it_out(self) -> None:
+    def test_keeps_pod_name_that_another_source_omits(self) -> None:
         assert chosen(found(pod=""), found(pod="ns/pod-7")) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_has_an_ipv6_address_in_brackets_and_in_its_one_form(self) -> None:
+    def test_ipv6_address_is_canonical_and_in_brackets(self) -> None:
         assert chosen(found("2001:0DB8:0::7")) == {"ns/pod-7": "[2001:db8::7]:8000"}
         assert chosen(found("2001:db8::7", "")) == {"[2001:db8::7]:8000": "[2001:db8::7]:8000"}
 
-    def test_with_an_ipv4_address_in_ipv6s_clothes_has_the_ipv4_address(self) -> None:
+    def test_ipv4_mapped_address_becomes_ipv4(self) -> None:
         assert chosen(found("::ffff:10.0.0.7")) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_is_one_whose_pod_has_an_ipv4_and_an_ipv6_address(self) -> None:
+    def test_dual_stack_pod_is_one(self) -> None:
         both = (found("2001:db8::7"), found("10.0.0.7"))
         assert chosen(*both) == {"ns/pod-7": "10.0.0.7:8000"}
         assert chosen(*reversed(both)) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_uses_the_ipv6_address_where_only_that_one_is_ready(self) -> None:
+    def test_uses_ipv6_address_if_only_that_one_is_ready(self) -> None:
         both = (found("10.0.0.7", state=AddressState.UNREADY), found("2001:db8::7"))
         assert chosen(*both) == {"ns/pod-7": "[2001:db8::7]:8000"}
 
-    def test_is_one_that_is_found_twice(self) -> None:
+    def test_address_found_twice_is_one(self) -> None:
         assert chosen(found(), found()) == {"ns/pod-7": "10.0.0.7:8000"}
         assert chosen(found(pod=""), found(pod="")) == {"10.0.0.7:8000": "10.0.0.7:8000"}
 
-    def test_is_one_for_each_port_of_a_pod_that_has_several(self) -> None:
+    def test_each_port_of_a_pod_is_one(self) -> None:
         assert chosen(found(port=8000), found(port=8001)) == {
             "ns/pod-7:8000": "10.0.0.7:8000",
             "ns/pod-7:8001": "10.0.0.7:8001",
         }
 
-    def test_keeps_its_name_whatever_ports_other_pods_have(self) -> None:
+    def test_name_does_not_depend_on_ports_of_other_pods(self) -> None:
         other = found("10.0.0.8", "ns/pod-8", port=8001)
         assert chosen(found(), other) == {"ns/pod-7": "10.0.0.7:8000", "ns/pod-8": "10.0.0.8:8001"}
 
-    def test_of_two_pods_at_one_address_is_but_one(self) -> None:
+    def test_two_pods_at_one_address_are_one(self) -> None:
         # The address of a pod that has gone is soon another's.
         assert len(chosen(found(pod="ns/a"), found(pod="ns/b"))) == 1
 
 
-class TestTheChoice:
+class TestSelection:
     READY = found("10.0.0.1", "ns/1")
     SERVING = found("10.0.0.2", "ns/2", AddressState.SERVING)
     UNREADY = found("10.0.0.3", "ns/3", AddressState.UNREADY)
     GONE = found("10.0.0.4", "ns/4", AddressState.GONE)
 
-    def test_is_of_ready_ones(self) -> None:
+    def test_contains_ready_ones(self) -> None:
         assert list(chosen(self.READY, self.SERVING, self.UNREADY, self.GONE)) == ["ns/1"]
 
-    def test_is_of_those_that_still_serve_only_where_nothing_is_ready(self) -> None:
+    def test_contains_serving_ones_only_if_none_is_ready(self) -> None:
         assert list(chosen(self.SERVING, self.UNREADY, self.GONE)) == ["ns/2"]
 
-    def test_is_never_of_others(self) -> None:
+    def test_never_contains_others(self) -> None:
         assert not chosen(self.UNREADY, self.GONE)
         assert not chosen()
 
-    def test_is_of_the_new_pod_where_it_has_the_address_of_one_that_goes(self) -> None:
+    def test_prefers_new_pod_at_the_address_of_a_terminating_one(self) -> None:
         assert chosen(found(pod="ns/new"), found(pod="ns/old", state=AddressState.SERVING)) == {
             "ns/new": "10.0.0.7:8000"
         }
 
 
-class TestOfTwoThatDisagreeAboutAPod:
+class TestDisagreement:
     def chosen(self, first: AddressState, second: AddressState) -> bool:
         other = found("10.0.0.9", "ns/other")
         one_way = chosen(found(state=first), found(state=second), other)
@@ -101,14 +101,14 @@ class TestOfTwoThatDisagreeAboutAPod:
         assert one_way == other_way
         return "ns/pod-7" in one_way
 
-    def test_the_one_that_says_it_is_ready_counts(self) -> None:
+    def test_ready_state_counts(self) -> None:
         assert self.chosen(AddressState.READY, AddressState.UNREADY)
 
-    def test_the_one_that_says_it_goes_counts_for_that_is_never_taken_back(self) -> None:
+    def test_terminating_state_counts_because_it_is_final(self) -> None:
         assert not self.chosen(AddressState.READY, AddressState.SERVING)
         assert not self.chosen(AddressState.READY, AddressState.GONE)
 
-    def test_the_one_that_says_it_no_longer_answers_counts_most(self) -> None:
+    def test_gone_state_counts_most(self) -> None:
         assert not chosen(found(state=AddressState.SERVING), found(state=AddressState.GONE))
 
 
@@ -126,15 +126,13 @@ few_found = st.lists(
 
 @thorough
 @given(few_found, st.randoms(use_true_random=False))
-def test_the_order_of_what_is_found_makes_no_difference(
-    those: list[FoundAddress], rng: Random
-) -> None:
+def test_order_of_addresses_does_not_matter(those: list[FoundAddress], rng: Random) -> None:
     assert select_endpoints(rng.sample(those, len(those))) == select_endpoints(those)
 
 
 @thorough
 @given(few_found)
-def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[FoundAddress]) -> None:
+def test_names_and_addresses_are_unique_and_were_found(those: list[FoundAddress]) -> None:
     endpoints = select_endpoints(those)
     addresses = {endpoint.address for endpoint in endpoints}
     assert len({endpoint.name for endpoint in endpoints}) == len(addresses) == len(endpoints)
@@ -143,7 +141,7 @@ def test_names_and_addresses_are_unique_and_none_is_made_up(those: list[FoundAdd
 
 @thorough
 @given(few_found)
-def test_all_are_ready_or_none_is_and_all_still_serve(those: list[FoundAddress]) -> None:
+def test_all_are_ready_or_all_are_serving(those: list[FoundAddress]) -> None:
     going = {one[:3] for one in those if one.state.is_terminating}
     ready = {
         alone(one) for one in those if one.state is AddressState.READY and one[:3] not in going

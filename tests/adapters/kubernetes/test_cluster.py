@@ -13,7 +13,7 @@ from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.lab.api_server.process import StandInApiServer
 
 
-async def test_a_cluster_is_connected_to_once(server: StandInApiServer) -> None:
+async def test_connects_once(server: StandInApiServer) -> None:
     cluster = Cluster(server.kubeconfig, allow_loopback=False)
     first, second = await asyncio.gather(cluster.connection(), cluster.connection())
     assert first is second
@@ -22,7 +22,7 @@ async def test_a_cluster_is_connected_to_once(server: StandInApiServer) -> None:
 
 
 @pytest.mark.parametrize("allow_loopback", [True, False])
-async def test_the_screen_knows_the_api_server(
+async def test_screen_rejects_the_api_server(
     allow_loopback: bool, server: StandInApiServer
 ) -> None:
     cluster = Cluster(server.kubeconfig, allow_loopback=allow_loopback)
@@ -34,7 +34,7 @@ async def test_the_screen_knows_the_api_server(
     await cluster.close()
 
 
-async def test_credentials_that_come_later_are_found(
+async def test_finds_credentials_that_appear_later(
     server: StandInApiServer, tmp_path: Path
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig.yaml"
@@ -46,11 +46,11 @@ async def test_credentials_that_come_later_are_found(
     await cluster.close()
 
 
-async def test_one_that_was_never_needed_is_closed_like_any_other() -> None:
+async def test_close_works_without_a_connection() -> None:
     await Cluster(None, allow_loopback=False).close()
 
 
-def test_the_client_is_not_imported_before_it_is_needed() -> None:
+def test_client_is_not_imported_before_it_is_needed() -> None:
     """It takes a third of a second and 20 MB."""
     program = "import sys, extproc.cli; print(*(m for m in sys.modules if 'kubernetes.aio' in m))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

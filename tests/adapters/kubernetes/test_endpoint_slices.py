@@ -53,34 +53,34 @@ def refused(*slices: Json, port: str | int = "http") -> dict[str, str]:
     }
 
 
-class TestAService:
-    def test_has_the_ready_endpoints_of_all_its_slices(self) -> None:
+class TestService:
+    def test_has_ready_endpoints_of_all_slices(self) -> None:
         first = a_slice(("10.0.0.1", "a", READY), ("10.0.0.2", "b", STARTING))
         second = a_slice(("10.0.0.3", "c", READY))
         assert chosen(first, second) == {"ns/a": "10.0.0.1:8000", "ns/c": "10.0.0.3:8000"}
 
-    def test_without_slices_or_with_empty_ones_has_none(self) -> None:
+    def test_has_no_endpoints_without_slices_or_with_empty_ones(self) -> None:
         assert chosen() == {}
         assert chosen({**a_slice(), "endpoints": None, "ports": None}) == {}
 
-    def test_may_overlap_itself(self) -> None:
+    def test_slices_can_overlap(self) -> None:
         twice = a_slice(("10.0.0.1", "a", READY)), a_slice(("10.0.0.1", "a", READY))
         assert chosen(*twice) == {"ns/a": "10.0.0.1:8000"}
 
-    def test_may_contradict_itself(self) -> None:
+    def test_slices_can_disagree(self) -> None:
         slices = a_slice(("10.0.0.1", "a", READY)), a_slice(("10.0.0.1", "a", TERMINATING))
         other = a_slice(("10.0.0.2", "b", READY))
         assert chosen(*slices, other) == {"ns/b": "10.0.0.2:8000"}
         assert chosen(*slices) == {"ns/a": "10.0.0.1:8000"}
 
-    def test_of_both_address_families_has_each_pod_once(self) -> None:
+    def test_dual_stack_service_has_each_pod_once(self) -> None:
         v4 = a_slice(("10.0.0.1", "a", READY), ("10.0.0.2", "b", READY))
         v6 = a_slice(("2001:db8::1", "a", READY), ("2001:db8::2", "b", READY), address_type="IPv6")
         both = {"ns/a": "10.0.0.1:8000", "ns/b": "10.0.0.2:8000"}
         assert chosen(v4, v6) == chosen(v6, v4) == both
         assert chosen(v6) == {"ns/a": "[2001:db8::1]:8000", "ns/b": "[2001:db8::2]:8000"}
 
-    def test_whose_pods_all_go_is_served_by_those_that_still_can(self) -> None:
+    def test_uses_serving_pods_if_all_terminate(self) -> None:
         leaving = a_slice(("10.0.0.1", "a", TERMINATING), ("10.0.0.2", "b", GONE))
         assert chosen(leaving) == {"ns/a": "10.0.0.1:8000"}
         assert chosen(leaving, a_slice(("10.0.0.3", "c", STARTING))) == {"ns/a": "10.0.0.1:8000"}
@@ -113,7 +113,7 @@ class TestConditions:
             ({"ready": True, "serving": False, "terminating": True}, AddressState.GONE),
         ],
     )
-    def test_say_what_an_endpoint_is_good_for(
+    def test_give_the_state_of_an_address(
         self, conditions: Json | None, state: AddressState
     ) -> None:
         endpoint = {"addresses": ["10.0.0.7"], "conditions": conditions}
@@ -121,7 +121,7 @@ class TestConditions:
         assert isinstance(found, FoundAddress)
         assert found.state is state
 
-    def test_may_be_missing(self) -> None:
+    def test_can_be_missing(self) -> None:
         (found,) = read([{**a_slice(), "endpoints": [{"addresses": ["10.0.0.7"]}]}])
         assert found == FoundAddress("10.0.0.7", 8000, "", AddressState.READY)
 
@@ -130,46 +130,46 @@ HTTP = {"name": "http", "port": 8000, "protocol": "TCP"}
 METRICS = {"name": "metrics", "port": 9000, "protocol": "TCP"}
 
 
-class TestThePort:
+class TestPort:
     @pytest.mark.parametrize("port", ["http", 8000])
-    def test_is_found_by_its_name_or_number(self, port: str | int) -> None:
+    def test_is_found_by_name_or_number(self, port: str | int) -> None:
         ports = with_ports(METRICS, HTTP)
         assert chosen(ports, port=port) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_may_have_no_name(self) -> None:
+    def test_can_have_no_name(self) -> None:
         for name in ("", None):
             ports = with_ports({"name": name, "port": 8000, "protocol": "TCP"})
             assert chosen(ports, port=8000) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_is_of_tcp_where_nothing_is_said(self) -> None:
+    def test_protocol_defaults_to_tcp(self) -> None:
         assert chosen(with_ports({"name": "http", "port": 8000})) == {"ns/pod-7": "10.0.0.7:8000"}
 
     @pytest.mark.parametrize("port", ["http", 8000])
     @pytest.mark.parametrize("protocol", ["UDP", "SCTP"])
-    def test_is_not_one_of_another_protocol(self, port: str | int, protocol: str) -> None:
+    def test_of_another_protocol_is_ignored(self, port: str | int, protocol: str) -> None:
         other = {**HTTP, "protocol": protocol}
         assert chosen(with_ports(other), port=port) == {}
         assert chosen(with_ports(other, HTTP), port=port) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_may_have_another_number_in_each_slice(self) -> None:
+    def test_number_can_differ_between_slices(self) -> None:
         old = a_slice(("10.0.0.1", "a", READY), port=8000)
         new = a_slice(("10.0.0.2", "b", READY), port=9000)
         assert chosen(old, new) == {"ns/a": "10.0.0.1:8000", "ns/b": "10.0.0.2:9000"}
         assert chosen(old, new, port=8000) == {"ns/a": "10.0.0.1:8000"}
 
     @pytest.mark.parametrize("port", ["https", 8001, "8000"])
-    def test_that_is_not_declared_is_refused(self, port: str | int) -> None:
+    def test_undeclared_one_is_rejected(self, port: str | int) -> None:
         assert chosen(with_ports(HTTP), port=port) == {}
         assert refused(with_ports(HTTP), port=port) == {"10.0.0.7": RejectionReason.UNDECLARED_PORT}
 
     @pytest.mark.parametrize("ports", [[], None, [{"name": "http", "port": None}]])
-    def test_without_a_number_is_refused(self, ports: list[Json] | None) -> None:
+    def test_without_number_is_rejected(self, ports: list[Json] | None) -> None:
         undeclared = {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": ports}
         assert chosen(undeclared) == {}
         assert refused(undeclared) == {"10.0.0.7": RejectionReason.UNDECLARED_PORT}
 
 
-class TestAnAddress:
+class TestAddress:
     @pytest.mark.parametrize(
         ("address", "reason"),
         [
@@ -179,25 +179,25 @@ class TestAnAddress:
             ("vllm.example.com", RejectionReason.NO_ADDRESS),
         ],
     )
-    def test_that_is_refused_takes_no_others_with_it(
+    def test_rejected_one_does_not_affect_others(
         self, address: str, reason: RejectionReason
     ) -> None:
         poisoned = a_slice((address, "bad", READY), ("10.0.0.7", "pod-7", READY))
         assert chosen(poisoned) == {"ns/pod-7": "10.0.0.7:8000"}
         assert refused(poisoned) == {address: reason}
 
-    def test_that_is_refused_does_not_hide_its_pods_other_one(self) -> None:
+    def test_rejected_one_does_not_hide_other_address_of_the_pod(self) -> None:
         v4 = a_slice(("127.0.0.1", "a", READY))
         v6 = a_slice(("2001:db8::1", "a", READY), address_type="IPv6")
         assert chosen(v4, v6) == {"ns/a": "[2001:db8::1]:8000"}
 
-    def test_is_the_first_of_an_endpoint_as_the_api_gives_no_meaning_to_more(self) -> None:
+    def test_only_first_of_an_endpoint_counts(self) -> None:
         endpoint = {"addresses": ["10.0.0.1", "10.0.0.2"]}
         assert list(chosen({**a_slice(), "endpoints": [endpoint]})) == ["10.0.0.1:8000"]
         assert not chosen({**a_slice(), "endpoints": [{"addresses": None}]})
 
 
-class TestThePod:
+class TestPodName:
     @pytest.mark.parametrize(
         "target",
         [
@@ -207,12 +207,12 @@ class TestThePod:
             {"kind": "Pod", "namespace": "ns"},
         ],
     )
-    def test_is_not_known_where_the_target_is_none(self, target: Json | None) -> None:
+    def test_is_empty_without_a_target_pod(self, target: Json | None) -> None:
         endpoint = {"addresses": ["10.0.0.7"], "targetRef": target}
         external = {**a_slice(), "endpoints": [endpoint]}
         assert chosen(external) == {"10.0.0.7:8000": "10.0.0.7:8000"}
 
-    def test_is_in_the_namespace_of_the_slice_where_none_is_said(self) -> None:
+    def test_namespace_defaults_to_that_of_the_slice(self) -> None:
         endpoint = {"addresses": ["10.0.0.7"], "targetRef": {"kind": "Pod", "name": "a"}}
         assert list(chosen({**a_slice(), "endpoints": [endpoint]})) == ["ns/a"]
 
@@ -265,15 +265,13 @@ def endpoints_of(slices: list[Json]) -> tuple[Endpoint, ...]:
 
 @thorough
 @given(some_slices, st.randoms(use_true_random=False))
-def test_the_order_of_slices_and_endpoints_makes_no_difference(
-    slices: list[Json], rng: Random
-) -> None:
+def test_order_of_slices_and_endpoints_does_not_matter(slices: list[Json], rng: Random) -> None:
     assert endpoints_of(shuffled(slices, rng)) == endpoints_of(slices)
 
 
 @brief
 @given(some_slices)
-def test_no_address_that_the_screen_refuses_gets_through(slices: list[Json]) -> None:
+def test_no_rejected_address_is_selected(slices: list[Json]) -> None:
     for endpoint in endpoints_of(slices):
         host, _, port = endpoint.address.rpartition(":")
         assert SCREEN.rejection(host.strip("[]"), int(port)) is None
@@ -281,7 +279,7 @@ def test_no_address_that_the_screen_refuses_gets_through(slices: list[Json]) -> 
 
 @brief
 @given(some_slices)
-def test_every_address_is_found_or_refused(slices: list[Json]) -> None:
+def test_every_address_is_found_or_rejected(slices: list[Json]) -> None:
     given_ = [e["addresses"][0] for one in slices for e in one["endpoints"] or () if e["addresses"]]
     assert [one.address for one in read(slices)] == given_
 
@@ -295,7 +293,7 @@ def test_names_and_addresses_are_unique(slices: list[Json]) -> None:
 
 @brief
 @given(some_slices)
-def test_none_that_goes_is_chosen_while_one_is_ready(slices: list[Json]) -> None:
+def test_no_terminating_endpoint_is_selected_while_one_is_ready(slices: list[Json]) -> None:
     found = [one for one in read(slices) if isinstance(one, FoundAddress)]
     going = {(one.address, one.port, one.pod) for one in found if one.state.is_terminating}
     ready = [

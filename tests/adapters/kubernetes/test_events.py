@@ -10,7 +10,7 @@ ABOUT = ConfigMap.model_validate(
 )
 
 
-def test_an_event_is_about_the_object_and_beside_it() -> None:
+def test_event_refers_to_the_object_in_its_namespace() -> None:
     path, body = event(ABOUT, "Warning", "ModelsRefused", "models: is required")
     assert path == "/api/v1/namespaces/ns/events"
     assert (body["apiVersion"], body["kind"]) == ("v1", "Event")
@@ -27,19 +27,19 @@ def test_an_event_is_about_the_object_and_beside_it() -> None:
     assert said == ("Warning", "ModelsRefused", "models: is required", "extproc")
 
 
-def test_each_has_a_name_of_its_own() -> None:
+def test_each_event_has_its_own_name() -> None:
     names = {event(ABOUT, "Normal", "R", "m")[1]["metadata"]["name"] for _ in range(100)}
     assert len(names) == 100
     assert all(name.startswith("models.") for name in names)
 
 
-def test_it_has_the_time_of_day() -> None:
+def test_event_has_the_current_time() -> None:
     _, body = event(ABOUT, "Normal", "R", "m")
     assert body["firstTimestamp"] == body["lastTimestamp"]
     said = datetime.strptime(body["lastTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     assert abs((datetime.now(UTC) - said).total_seconds()) < 5
 
 
-def test_it_says_no_more_than_the_api_takes() -> None:
+def test_message_is_cut_to_the_limit_of_the_api() -> None:
     _, body = event(ABOUT, "Warning", "R", "x" * 5000)
     assert body["message"] == "x" * 1024

@@ -89,12 +89,12 @@ class TestCredentials:
         assert "\n" not in message
         return message
 
-    async def test_are_those_of_the_file(self, server: StandInApiServer) -> None:
+    async def test_come_from_the_file(self, server: StandInApiServer) -> None:
         api = await KubernetesApi.connect(server.kubeconfig)
         assert (await api.get("/api/v1/configmaps", {}))["kind"] == "ConfigMapList"
         await api.close()
 
-    async def test_are_else_those_of_kubectl(
+    async def test_default_to_those_of_kubectl(
         self, server: StandInApiServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         places = f"/nonexistent/first:{server.kubeconfig}"
@@ -103,14 +103,12 @@ class TestCredentials:
         assert (await api.get("/api/v1/configmaps", {}))["kind"] == "ConfigMapList"
         await api.close()
 
-    async def test_in_a_pod_are_the_pods(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_come_from_the_pod_in_a_pod(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
         assert "in this pod: Service token" in await self.refused(None)
 
-    async def test_that_are_not_there_are_said_to_be_missing(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_missing_ones_are_reported(self, caplog: pytest.LogCaptureFixture) -> None:
         assert "/nonexistent/k: there is no such file" in await self.refused(Path("/nonexistent/k"))
         assert "/nonexistent/default: there is no such file" in await self.refused(None)
         assert caplog.records == [], "what is raised is not logged too"
@@ -118,13 +116,13 @@ class TestCredentials:
     @pytest.mark.parametrize(
         "text", ["", "x", "[]", "{", "current-context: c", "\x00", "clusters: 7\nusers: {}"]
     )
-    async def test_in_a_broken_file_are_none(self, text: str, tmp_path: Path) -> None:
+    async def test_in_a_malformed_file_are_refused(self, text: str, tmp_path: Path) -> None:
         path = tmp_path / "kubeconfig"
         path.write_text(text)
         assert f"in {path}: " in await self.refused(path)
         assert f"in {tmp_path}: " in await self.refused(tmp_path)
 
-    async def test_for_a_server_that_cannot_be_are_none(self, tmp_path: Path) -> None:
+    async def test_for_an_impossible_server_are_refused(self, tmp_path: Path) -> None:
         assert "port" in await self.refused(write_kubeconfig(tmp_path, "https://host:port"))
 
     async def test_are_sent(self, answering: Answering) -> None:
@@ -135,7 +133,7 @@ class TestCredentials:
         assert await api.get(MAPS, {}) == {"sent": "Bearer secret"}
 
 
-class TestTheAddresses:
+class TestAddresses:
     @pytest.mark.parametrize(
         ("server", "ip", "port"),
         [
@@ -146,25 +144,23 @@ class TestTheAddresses:
             ("https://[::ffff:10.96.0.1]", "10.96.0.1", 443),
         ],
     )
-    async def test_are_those_of_the_url(
-        self, server: str, ip: str, port: int, tmp_path: Path
-    ) -> None:
+    async def test_come_from_the_url(self, server: str, ip: str, port: int, tmp_path: Path) -> None:
         api = await KubernetesApi.connect(write_kubeconfig(tmp_path, server))
         assert await api.addresses() == {(ipaddress.ip_address(ip), port)}
 
-    async def test_are_those_of_the_urls_name(self, tmp_path: Path) -> None:
+    async def test_come_from_the_host_name_of_the_url(self, tmp_path: Path) -> None:
         api = await KubernetesApi.connect(write_kubeconfig(tmp_path, "https://localhost:6443"))
         found = await api.addresses()
         assert found
         assert all(ip.is_loopback and port == 6443 for ip, port in found)
 
     @pytest.mark.parametrize("server", ["https://api.invalid", "https://no..name"])
-    async def test_of_a_name_that_nobody_knows_are_none(self, server: str, tmp_path: Path) -> None:
+    async def test_of_an_unknown_name_are_none(self, server: str, tmp_path: Path) -> None:
         api = await KubernetesApi.connect(write_kubeconfig(tmp_path, server))
         assert await api.addresses() == set()
 
 
-class TestAnAnswer:
+class TestResponse:
     @pytest.mark.parametrize(
         ("status", "text", "shown"),
         [
@@ -176,7 +172,7 @@ class TestAnAnswer:
             (429, json.dumps({"message": "x" * 5000}), "429 " + "x" * 500),
         ],
     )
-    async def test_that_refuses_is_the_servers_own_word(
+    async def test_error_status_has_the_servers_message(
         self, status: int, text: str, shown: str, answering: Answering
     ) -> None:
         api = await answering(with_status(status, text))
@@ -193,7 +189,7 @@ class TestAnAnswer:
     @pytest.mark.parametrize(
         "text", ["", "[]", "7", "{", "[" * 100_000, "9" * 5000, '{"a": \udc00']
     )
-    async def test_that_is_no_object_is_garbled(self, text: str, answering: Answering) -> None:
+    async def test_other_than_an_object_is_malformed(self, text: str, answering: Answering) -> None:
         async def answer(_: web.Request) -> web.Response:
             return web.Response(body=text.encode(errors="surrogatepass"))
 
@@ -201,7 +197,7 @@ class TestAnAnswer:
         with pytest.raises(MalformedResponse):
             await api.get(MAPS, {})
 
-    async def test_that_does_not_come_is_unreachable(
+    async def test_missing_one_is_unreachable(
         self, answering: Answering, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kubernetes_api, "READ_SECONDS", 0.05)
@@ -216,14 +212,14 @@ class TestAnAnswer:
         with pytest.raises(Unreachable, match="no complete response in time"):
             await anext(api.watch(MAPS, {}, 0.05))
 
-    async def test_of_nobody_is_unreachable(self, tmp_path: Path) -> None:
+    async def test_closed_port_is_unreachable(self, tmp_path: Path) -> None:
         api = await KubernetesApi.connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
         with pytest.raises(Unreachable) as got:
             await api.get(MAPS, {})
         assert "\n" not in str(got.value)
         await api.close()
 
-    async def test_is_asked_for_as_it_is_meant(self, answering: Answering) -> None:
+    async def test_query_is_encoded(self, answering: Answering) -> None:
         async def answer(request: web.Request) -> web.Response:
             return web.json_response(dict(request.query))
 
@@ -232,7 +228,7 @@ class TestAnAnswer:
         assert await api.get(MAPS, query) == {**query, "limit": "500"}
 
 
-class TestAWatch:
+class TestWatch:
     async def watched(self, answering: Answering, *chunks: bytes) -> list[Json]:
         async def answer(request: web.Request) -> web.StreamResponse:
             assert request.query["watch"] == "true"
@@ -247,28 +243,26 @@ class TestAWatch:
         assert opened is OPENED
         return events
 
-    async def test_has_an_event_on_each_line_however_they_are_cut(
-        self, answering: Answering
-    ) -> None:
+    async def test_has_an_event_on_each_line_in_any_chunks(self, answering: Answering) -> None:
         assert await self.watched(answering, b'{"a"', b': 1}\n{"b": 2}\n{"', b'c": 3}\n') == [
             {"a": 1},
             {"b": 2},
             {"c": 3},
         ]
 
-    async def test_may_be_empty(self, answering: Answering) -> None:
+    async def test_can_be_empty(self, answering: Answering) -> None:
         assert await self.watched(answering) == []
 
-    async def test_may_carry_the_largest_object_there_is(self, answering: Answering) -> None:
+    async def test_can_carry_the_largest_object(self, answering: Answering) -> None:
         large = json.dumps({"data": "x" * 1_500_000}).encode() + b"\n"
         assert len(await self.watched(answering, large, large)) == 2
 
     @pytest.mark.parametrize("line", [b"{\n", b"\n", b"[]\n", b'{"a"', b"x" * 6_000_000])
-    async def test_that_makes_no_sense_is_garbled(self, line: bytes, answering: Answering) -> None:
+    async def test_malformed_event_is_refused(self, line: bytes, answering: Answering) -> None:
         with pytest.raises(MalformedResponse):
             await self.watched(answering, line)
 
-    async def test_that_breaks_off_is_unreachable(self, answering: Answering) -> None:
+    async def test_broken_connection_is_unreachable(self, answering: Answering) -> None:
         async def answer(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -285,7 +279,7 @@ class TestAWatch:
             await anext(events)
 
 
-async def test_an_object_is_created(server: StandInApiServer, api: KubernetesApi) -> None:
+async def test_creates_an_object(server: StandInApiServer, api: KubernetesApi) -> None:
     await api.create("/api/v1/namespaces/created/configmaps", config_map("created", "a", {}))
     (found,) = await server.objects("configmaps", "created")
     assert found["metadata"]["name"] == "a"

@@ -32,36 +32,36 @@ def chosen(*pods: Json, ports: tuple[int, ...] = (8000,)) -> dict[str, str]:
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
 
-class TestAPool:
-    def test_has_the_ready_pods_on_its_port(self) -> None:
+class TestPool:
+    def test_has_ready_pods_on_its_port(self) -> None:
         pods = a_pod("a", "10.0.0.1"), a_pod("b", "10.0.0.2", ready=False), a_pod("c", "fd00::3")
         assert chosen(*pods) == {"ns/a": "10.0.0.1:8000", "ns/c": "[fd00::3]:8000"}
 
-    def test_of_several_ports_has_an_endpoint_on_each(self) -> None:
+    def test_has_an_endpoint_on_each_port(self) -> None:
         assert chosen(a_pod(), ports=(8000, 8001)) == {
             "ns/pod-7:8000": "10.0.0.7:8000",
             "ns/pod-7:8001": "10.0.0.7:8001",
         }
 
-    def test_without_ports_has_none(self) -> None:
+    def test_has_no_endpoints_without_ports(self) -> None:
         assert chosen(a_pod(), ports=()) == {}
 
-    def test_whose_pods_all_go_is_served_by_those_that_still_can(self) -> None:
+    def test_uses_serving_pods_if_all_terminate(self) -> None:
         going = a_pod("a", "10.0.0.1", deleting=True)
         gone = a_pod("b", "10.0.0.2", deleting=True, ready=False)
         assert chosen(going, gone) == {"ns/a": "10.0.0.1:8000"}
         assert chosen(going, gone, a_pod()) == {"ns/pod-7": "10.0.0.7:8000"}
 
-    def test_selects_as_the_api_writes_it(self) -> None:
+    def test_selector_has_the_form_of_the_api(self) -> None:
         labels = {"role": "decode", "app": "vllm", "example.com/tier": "1"}
         pool = InferencePool.model_validate(inference_pool("ns", "pool", labels, [8000]))
         assert selector(pool) == "app=vllm,example.com/tier=1,role=decode"
 
-    def test_without_labels_selects_nothing(self) -> None:
+    def test_selects_nothing_without_labels(self) -> None:
         assert selector(InferencePool.model_validate(inference_pool("ns", "pool", {}, [1]))) == ""
 
 
-class TestAPod:
+class TestPod:
     @pytest.mark.parametrize(
         ("status", "state"),
         [
@@ -75,17 +75,19 @@ class TestAPod:
             ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, AddressState.UNREADY),
         ],
     )
-    def test_is_ready_that_runs_and_says_so(self, status: Json, state: AddressState) -> None:
+    def test_is_ready_if_running_with_ready_condition(
+        self, status: Json, state: AddressState
+    ) -> None:
         body = a_pod()
         (found,) = read({**body, "status": {**body["status"], **status}})
         assert found == FoundAddress("10.0.0.7", 8000, "ns/pod-7", state)
 
     @pytest.mark.parametrize("ip", [None, ""])
-    def test_without_an_address_is_not_there_yet(self, ip: str | None) -> None:
+    def test_without_address_is_skipped(self, ip: str | None) -> None:
         body = a_pod()
         assert read({**body, "status": {**body["status"], "podIP": ip}}) == []
 
-    def test_on_the_nodes_network_or_another_bad_address_is_refused(self) -> None:
+    def test_with_bad_address_is_rejected(self) -> None:
         bad = a_pod("bad", "127.0.0.1")
         assert (
             read(bad, ports=(8000, 8001))

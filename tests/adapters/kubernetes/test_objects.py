@@ -39,7 +39,7 @@ def with_news(value: Any) -> Any:
     return value
 
 
-def test_what_is_routed_by_is_read() -> None:
+def test_reads_the_fields_that_routing_needs() -> None:
     (endpoint,) = EndpointSlice.model_validate(SLICE).endpoints
     assert endpoint.addresses == ("10.0.0.7",)
     assert endpoint.conditions is not None
@@ -66,11 +66,11 @@ def test_what_is_routed_by_is_read() -> None:
 @pytest.mark.parametrize(
     ("kind", "body"), [(EndpointSlice, SLICE), (Pod, POD), (InferencePool, POOL)]
 )
-def test_a_newer_servers_fields_are_skipped(kind: type[KubernetesObject], body: Json) -> None:
+def test_skips_fields_of_a_newer_server(kind: type[KubernetesObject], body: Json) -> None:
     assert kind.model_validate(with_news(body)) == kind.model_validate(body)
 
 
-def test_a_newer_configmap_is_read() -> None:
+def test_reads_a_newer_config_map() -> None:
     newer = {**MAP, "immutable": True, "binaryData": {"a": "AA=="}, "newField": 1}
     assert ConfigMap.model_validate(newer) == ConfigMap.model_validate(MAP)
 
@@ -94,7 +94,7 @@ def test_only_the_name_is_required(kind: type[KubernetesObject]) -> None:
         {"ports": [{"name": None, "port": None, "protocol": None}]},
     ],
 )
-def test_null_is_as_good_as_nothing_in_a_slice(nulls: Json) -> None:
+def test_null_means_absent_in_a_slice(nulls: Json) -> None:
     read = EndpointSlice.model_validate(NAMED | nulls)
     assert all(endpoint.target_ref is None for endpoint in read.endpoints)
 
@@ -102,7 +102,7 @@ def test_null_is_as_good_as_nothing_in_a_slice(nulls: Json) -> None:
 @pytest.mark.parametrize(
     "status", [{}, {"podIP": None}, {"conditions": None}, {"conditions": [], "phase": "Pending"}]
 )
-def test_a_pod_may_have_no_address_yet(status: Json) -> None:
+def test_pod_can_have_no_address(status: Json) -> None:
     read = Pod.model_validate({**NAMED, "status": status})
     assert (read.status.pod_ip, read.status.conditions) == (None, ())
 
@@ -115,11 +115,11 @@ def test_a_pod_may_have_no_address_yet(status: Json) -> None:
         {"selector": {"matchLabels": None}, "targetPorts": None},
     ],
 )
-def test_a_pool_may_select_nothing(spec: Json) -> None:
+def test_pool_can_select_nothing(spec: Json) -> None:
     read = InferencePool.model_validate({**NAMED, "spec": spec}).spec
     assert (read.selector.match_labels, read.target_ports) == ({}, ())
 
 
 @pytest.mark.parametrize("body", [{}, {"data": None}, {"data": {}}])
-def test_a_configmap_may_be_empty(body: Json) -> None:
+def test_config_map_can_be_empty(body: Json) -> None:
     assert ConfigMap.model_validate(NAMED | body).data == {}

@@ -158,10 +158,8 @@ def added(name: str, version: str, value: str = "") -> Json:
     return event("ADDED", version, item(name, value))
 
 
-class TestAList:
-    async def test_is_the_first_thing_that_is_told(
-        self, api: KubernetesApi, maps: ConfigMaps
-    ) -> None:
+class TestList:
+    async def test_is_reported_first(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         await maps.put("a", "b", value="1")
         async with following(api, maps.namespace) as follow:
             assert not follow.reflector.synced
@@ -171,13 +169,13 @@ class TestAList:
             assert follow.reflector.trouble is None
             assert follow.lists == {"ok": 1}
 
-    async def test_of_nothing_is_told_too(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+    async def test_empty_list_is_reported(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         async with following(api, maps.namespace) as follow:
             await follow.reflector.attempted.wait()
             assert follow.sets == [{}]
             assert follow.reflector.synced
 
-    async def test_in_pages_is_one_set(
+    async def test_pages_are_one_set(
         self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(listing, "PAGE", 2)
@@ -189,7 +187,7 @@ class TestAList:
         assert [one["query"].get("limit") for one in lists] == ["2", "2", "2"]
         assert ["continue" in one["query"] for one in lists] == [False, True, True]
 
-    async def test_whose_next_page_has_expired_is_asked_for_whole(self) -> None:
+    async def test_is_repeated_without_pages_after_a_page_expired(self) -> None:
         pages: list[Answer] = [
             Listed("1", [item("a")], more="token"),
             ApiStatusError(410, "too old"),
@@ -201,7 +199,7 @@ class TestAList:
             assert api.asked[-1].since == "5"
             assert follow.lists == {"ok": 1}
 
-    async def test_whose_next_page_expires_on_a_real_server_is_whole_all_the_same(
+    async def test_is_complete_after_a_page_expired_on_a_real_server(
         self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(listing, "PAGE", 2)
@@ -219,7 +217,7 @@ class TestAList:
             assert follow.sets == [{"a": "", "b": "", "c": ""}]
             assert [one["status"] for one in (await maps.asked())[:3]] == [200, 410, 200]
 
-    async def test_that_breaks_off_between_pages_is_begun_again(self) -> None:
+    async def test_starts_again_after_an_error_between_pages(self) -> None:
         broken: list[Answer] = [Listed("1", [item("old")], more="token"), Unreachable("reset")]
         async with told(*broken, Listed("2", [item("a")])) as (_, follow):
             assert follow.sets == [{"a": ""}]
@@ -238,7 +236,7 @@ class TestAList:
             {"metadata": {"resourceVersion": "1"}, "items": "x"},
         ],
     )
-    async def test_that_makes_no_sense_counts_as_none(self, nonsense: Json) -> None:
+    async def test_malformed_list_is_ignored(self, nonsense: Json) -> None:
         async with told(nonsense, Listed("1", [item("a")])) as (api, follow):
             assert follow.sets == [{"a": ""}]
             assert follow.lists == {"garbled": 1, "ok": 1}
@@ -249,7 +247,7 @@ class TestAList:
         async with told(null) as (_, follow):
             assert follow.sets == [{}]
 
-    async def test_may_take_its_time(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+    async def test_can_be_slow(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         await maps.put("a")
         await maps.server.faults(list_delay=0.3)
         async with following(api, maps.namespace) as follow:
@@ -260,7 +258,7 @@ class TestAList:
             assert follow.sets == [{"a": ""}]
             assert follow.lists == {"ok": 1}
 
-    async def test_may_not_take_for_ever(
+    async def test_has_a_time_limit(
         self, api: KubernetesApi, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kubernetes_api, "READ_SECONDS", 0.1)
@@ -274,8 +272,8 @@ class TestAList:
             await eventually(lambda: follow.sets == [{"a": ""}])
 
 
-class TestAWatch:
-    async def test_goes_on_from_the_list(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+class TestWatch:
+    async def test_continues_from_the_list(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         await maps.put("a")
         await maps.happen_elsewhere()
         async with following(api, maps.namespace) as follow:
@@ -293,7 +291,7 @@ class TestAWatch:
                 ("watch", "41"),
             ]
 
-    async def test_changes_the_set_event_by_event(self) -> None:
+    async def test_each_event_changes_the_set(self) -> None:
         events = [
             added("a", "2", "1"),
             added("b", "3", "1"),
@@ -317,7 +315,7 @@ class TestAWatch:
             ]
             assert api.asked[-1].since == "8"
 
-    async def test_sees_what_is_created_changed_and_deleted(
+    async def test_reports_created_changed_and_deleted_objects(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a", value="1")
@@ -331,7 +329,7 @@ class TestAWatch:
             await eventually(lambda: follow.latest == {"a": "2"})
             assert await maps.verbs() == ["list", "watch"]
 
-    async def test_sees_what_no_longer_matches_the_selector_go(
+    async def test_removes_objects_that_no_longer_match_the_selector(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a", "b", app="x")
@@ -346,7 +344,7 @@ class TestAWatch:
             queries = [one["query"]["labelSelector"] for one in await maps.asked()]
             assert queries == ["app=x", "app=x"]
 
-    async def test_of_one_object_asks_for_that_alone(
+    async def test_of_one_object_requests_only_that_object(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a", "b")
@@ -355,7 +353,7 @@ class TestAWatch:
             assert follow.sets == [{"a": ""}]
             assert [one["name"] for one in await maps.asked()] == ["a", "a"]
 
-    async def test_that_ends_is_taken_up_where_it_was(self) -> None:
+    async def test_next_one_continues_at_the_last_version(self) -> None:
         first = Watched([added("a", "2"), added("b", "3")])
         async with told(Listed("1"), first, Watched([added("c", "4")])) as (api, follow):
             assert [asked.since for asked in api.asked] == [None, "1", "3", "4"]
@@ -363,7 +361,7 @@ class TestAWatch:
             assert follow.watches == {"ended": 2}
             assert follow.reflector.trouble is None
 
-    async def test_that_the_server_ends_loses_nothing(
+    async def test_loses_nothing_when_the_server_ends_it(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         async with following(api, maps.namespace) as follow:
@@ -376,12 +374,12 @@ class TestAWatch:
             assert not follow.trouble
             assert [len(one) for one in follow.sets] == [0, 1, 2, 3, 4, 5]
 
-    async def test_takes_the_versions_of_bookmarks(self) -> None:
+    async def test_uses_versions_of_bookmarks(self) -> None:
         async with told(Listed("1", [item("a")]), Watched([bookmark("9")])) as (api, follow):
             assert api.asked[-1].since == "9"
             assert follow.sets == [{"a": ""}]
 
-    async def test_is_followed_by_a_list_now_and_then_to_be_sure(
+    async def test_set_is_listed_again_after_the_relist_time(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(reflector, "RELIST_SECONDS", (0, 0))
@@ -390,7 +388,7 @@ class TestAWatch:
             assert api.verbs == ["list", "watch", "list", "watch"]
             assert follow.sets == [{"a": ""}, {"b": ""}]
 
-    async def test_lists_anew_when_a_bookmark_shows_that_the_server_went_back_in_time(self) -> None:
+    async def test_older_bookmark_leads_to_a_new_list(self) -> None:
         """Its store was restored: it would say nothing until it has caught up with us."""
         script = (Listed("90", [item("a")]), Watched([bookmark("9")]), Listed("9", [item("b")]))
         async with told(*script) as (api, follow):
@@ -399,7 +397,7 @@ class TestAWatch:
             assert follow.sets == [{"a": ""}, {"b": ""}]
 
     @pytest.mark.usefixtures("short_watches")
-    async def test_with_bookmarks_outlives_the_log_of_a_busy_server(
+    async def test_bookmarks_keep_the_version_from_expiring(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a")
@@ -415,7 +413,7 @@ class TestAWatch:
             assert (await maps.verbs()).count("list") == 1
             assert follow.watches["expired"] == 0
 
-    async def test_that_ends_at_once_again_and_again_is_not_asked_without_a_pause(
+    async def test_pauses_if_the_server_ends_each_one_at_once(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.05)
@@ -425,11 +423,11 @@ class TestAWatch:
             assert 2 <= follow.watches["ended"] <= 7
 
 
-class TestAVersionThatHasExpired:
+class TestExpiredVersion:
     """410, which a watch says as a status or, having begun, as an event."""
 
     @pytest.mark.parametrize("watch", [Watched([expired()]), ApiStatusError(410, "too old"), None])
-    async def test_is_the_one_thing_that_needs_a_new_list(self, watch: Answer | None) -> None:
+    async def test_leads_to_a_new_list(self, watch: Answer | None) -> None:
         late = Watched([added("b", "2"), expired()])
         again = Listed("9", [item("a"), item("c")])
         async with told(Listed("1", [item("a")]), Watched(), watch or late, again) as (api, follow):
@@ -441,7 +439,7 @@ class TestAVersionThatHasExpired:
             assert follow.watches == {"ended": 1, "expired": 1}
             assert follow.reflector.trouble is None
 
-    async def test_costs_one_list_and_the_set_is_never_empty_meanwhile(
+    async def test_costs_one_list_and_the_set_is_never_empty(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a", "b")
@@ -457,7 +455,7 @@ class TestAVersionThatHasExpired:
             assert follow.sets == [{"a": "", "b": ""}, {"b": "", "c": ""}]
             assert (await maps.verbs()).count("list") == 2
 
-    async def test_leaves_all_as_it_is_while_the_new_list_fails(self) -> None:
+    async def test_keeps_the_set_while_the_new_list_fails(self) -> None:
         failures: list[Answer] = [
             ApiStatusError(503, "busy"),
             Unreachable("reset"),
@@ -468,7 +466,7 @@ class TestAVersionThatHasExpired:
             assert follow.trouble == "403 no"
             assert api.verbs == ["list", "watch", "list", "list", "list", "list"]
 
-    async def test_of_a_list_just_made_is_the_servers_fault_and_it_is_asked_ever_less(
+    async def test_of_a_new_list_increases_the_backoff(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
@@ -481,9 +479,9 @@ class TestAVersionThatHasExpired:
             assert all(told == {"a": ""} for told in follow.sets)
 
 
-class TestTrouble:
+class TestErrors:
     @pytest.mark.parametrize("code", [401, 403, 408, 429, 500, 503])
-    async def test_that_passes_leaves_the_version_good(self, code: int) -> None:
+    async def test_temporary_error_keeps_the_version(self, code: int) -> None:
         trouble = ApiStatusError(code, "not now")
         async with told(Listed("1", [item("a")]), trouble, trouble) as (api, follow):
             assert [asked.since for asked in api.asked] == [None, "1", "1", "1"]
@@ -491,7 +489,7 @@ class TestTrouble:
             assert follow.sets == [{"a": ""}]
 
     @pytest.mark.parametrize("code", [400, 404, 410, 422, 504])
-    async def test_that_only_a_list_can_mend_is_mended_by_a_list(self, code: int) -> None:
+    async def test_lasting_error_leads_to_a_list(self, code: int) -> None:
         again = Listed("2", [item("a")])
         watch = ApiStatusError(code, "no such thing")
         async with told(Listed("1", [item("a")]), Watched(), watch, again) as (api, _):
@@ -511,7 +509,7 @@ class TestTrouble:
             {"type": ["ADDED"], "object": item("x", version="2")},
         ],
     )
-    async def test_by_an_event_that_makes_no_sense_is_mended_by_a_list(self, line: Json) -> None:
+    async def test_malformed_event_leads_to_a_list(self, line: Json) -> None:
         again = Listed("5", [item("b")])
         async with told(Listed("1", [item("a")]), Watched([line]), again) as (api, follow):
             assert api.verbs == ["list", "watch", "list", "watch"]
@@ -527,16 +525,14 @@ class TestTrouble:
             (None, "500 None"),
         ],
     )
-    async def test_told_by_an_event_is_trouble_that_only_a_list_can_mend(
-        self, status: Json | None, shown: str
-    ) -> None:
+    async def test_error_event_leads_to_a_list(self, status: Json | None, shown: str) -> None:
         error = {"type": "ERROR", "object": status}
         async with told(Listed("1", [item("a")]), Watched([error])) as (api, follow):
             assert follow.trouble == shown
             assert api.asked[-1].verb == "list"
             assert follow.sets == [{"a": ""}]
 
-    async def test_with_the_connection_loses_nothing(
+    async def test_broken_connection_loses_nothing(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         async with following(api, maps.namespace) as follow:
@@ -549,7 +545,7 @@ class TestTrouble:
             assert follow.watches["unreachable"] >= 1
             assert follow.watches["garbled"] == 0
 
-    async def test_by_a_broken_line_is_mended_by_a_list(
+    async def test_malformed_line_leads_to_a_list(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a")
@@ -562,7 +558,7 @@ class TestTrouble:
             assert (await maps.verbs()).count("list") == 2
             assert follow.watches["garbled"] == 1
 
-    async def test_with_permissions_at_first_is_said_and_passes(
+    async def test_missing_permission_at_first_is_reported_until_granted(
         self, api: KubernetesApi, maps: ConfigMaps
     ) -> None:
         await maps.put("a")
@@ -580,7 +576,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("fault", [{"forbidden": ["configmaps"]}, {"failing": 429}])
     @pytest.mark.parametrize("later", [{"failing": 500}, {"failing": 503}])
-    async def test_later_leaves_all_as_it_is(
+    async def test_later_missing_permission_keeps_the_set(
         self, api: KubernetesApi, maps: ConfigMaps, fault: Json, later: Json
     ) -> None:
         await maps.put("a")
@@ -599,7 +595,7 @@ class TestTrouble:
             assert (await maps.verbs()).count("list") == 1
             assert not follow.trouble
 
-    async def test_with_a_server_that_is_away_leaves_all_as_it_is_until_it_is_back(
+    async def test_absent_server_keeps_the_set_until_it_returns(
         self, api: KubernetesApi, maps: ConfigMaps, caplog: pytest.LogCaptureFixture
     ) -> None:
         await maps.put("a")
@@ -624,9 +620,7 @@ class TestTrouble:
         )
 
     @pytest.mark.usefixtures("short_watches")
-    async def test_with_a_frozen_server_is_noticed_and_passes(
-        self, api: KubernetesApi, maps: ConfigMaps
-    ) -> None:
+    async def test_frozen_server_is_detected(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         await maps.put("a")
         async with following(api, maps.namespace) as follow:
             await maps.watched()
@@ -639,9 +633,7 @@ class TestTrouble:
             assert (await maps.verbs()).count("list") == 1
 
     @pytest.mark.usefixtures("short_watches")
-    async def test_with_a_watch_that_falls_silent_is_noticed(
-        self, api: KubernetesApi, maps: ConfigMaps
-    ) -> None:
+    async def test_silent_watch_is_detected(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         async with following(api, maps.namespace) as follow:
             await maps.watched()
             await maps.server.faults(silent_watches=True)
@@ -651,7 +643,7 @@ class TestTrouble:
             assert 0.5 < monotonic() - began < 2
             assert follow.watches["unreachable"] == 1
 
-    async def test_is_over_when_a_watch_is_answered_though_it_has_no_news(self) -> None:
+    async def test_end_when_a_watch_opens_without_events(self) -> None:
         script: list[Answer] = [Listed("1"), Unreachable("no"), Watched(stays_open=True)]
         api = ScriptedApi(configmaps=script)
         async with following(api, "ns") as follow:
@@ -661,7 +653,7 @@ class TestTrouble:
             assert follow.reflector.confirmed_at > confirmed
             assert follow.sets == [{}]
 
-    async def test_is_answered_by_longer_and_longer_waits(self) -> None:
+    async def test_repeated_errors_lengthen_the_waits(self) -> None:
         api = ScriptedApi(configmaps=[Unreachable("no")] * 7)
         times: list[float] = []
         async with following(api, "ns") as follow:
@@ -672,7 +664,7 @@ class TestTrouble:
         waits = [later - earlier for earlier, later in pairwise(times)]
         assert waits[-1] > 3 * waits[0]
 
-    async def test_of_our_own_making_is_logged_and_not_the_end(
+    async def test_unexpected_exception_is_logged_and_retried(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         again = Listed("3", [item("c")])
@@ -691,7 +683,7 @@ class TestTrouble:
         assert record.exc_info is not None
         assert isinstance(record.exc_info[1], ZeroDivisionError)
 
-    async def test_of_our_own_making_at_the_first_list_counts_as_an_attempt(self) -> None:
+    async def test_unexpected_exception_in_first_list_counts_as_attempt(self) -> None:
         api = ScriptedApi(configmaps=[Listed("1"), Listed("2", [item("a")])])
         async with following(api, "ns") as follow:
 
@@ -705,7 +697,7 @@ class TestTrouble:
             await eventually(lambda: follow.latest == {"a": ""})
 
 
-class TestTheCount:
+class TestListener:
     @pytest.mark.parametrize(
         ("error", "result"),
         [
@@ -715,7 +707,7 @@ class TestTheCount:
             (Unreachable("x"), "unreachable"),
         ],
     )
-    async def test_of_lists_and_watches_is_by_result(
+    async def test_receives_lists_and_watches_by_result(
         self, error: KubernetesError, result: str
     ) -> None:
         first = [error, error] if result == "expired" else [error]
@@ -725,7 +717,7 @@ class TestTheCount:
             assert follow.watches == {result: 1}
 
 
-class TestTheEnd:
+class TestCancellation:
     async def test_leaves_nothing_running(self, api: KubernetesApi, maps: ConfigMaps) -> None:
         before = asyncio.all_tasks()
         open_before = await maps.server.open_watches()
@@ -748,7 +740,7 @@ class TestTheEnd:
             [Unreachable("no")] * 5,
         ],
     )
-    async def test_comes_at_once_whatever_is_going_on(self, script: list[Answer]) -> None:
+    async def test_takes_effect_at_once_in_any_state(self, script: list[Answer]) -> None:
         before = asyncio.all_tasks()
         async with following(ScriptedApi(configmaps=script), "ns"):
             await asyncio.sleep(0.05)

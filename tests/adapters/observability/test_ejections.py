@@ -17,7 +17,7 @@ from tests.core.clock import Clock
 FAILING = TWO_ADDRESSES[0]
 
 
-def test_an_ejection_and_a_return_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_ejection_and_return_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "extproc.ejections")
     clock = Clock()
     serving = Router(Fleet(clock), catalog(model_spec("a"), model_spec("b")))

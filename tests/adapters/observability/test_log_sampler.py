@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def test_the_first_lines_are_written_and_then_one_a_second() -> None:
+def test_writes_a_burst_then_one_line_per_second() -> None:
     clock = Clock()
     sampler = LogSampler(clock)
     assert [sampler.admit("a") for _ in range(BURST + 3)] == [0] * BURST + [None] * 3
@@ -36,7 +36,7 @@ def test_kinds_do_not_suppress_each_other() -> None:
     assert sampler.admit("other") == 0
 
 
-def test_a_quiet_time_restores_the_burst_and_no_more() -> None:
+def test_quiet_time_restores_the_burst_only() -> None:
     clock = Clock()
     sampler = LogSampler(clock)
     for _ in range(100):
@@ -48,7 +48,7 @@ def test_a_quiet_time_restores_the_burst_and_no_more() -> None:
 
 @brief
 @given(st.lists(st.floats(0, 10), max_size=100))
-def test_every_line_is_written_or_counted_and_the_rate_holds(pauses: list[float]) -> None:
+def test_every_line_is_written_or_counted_within_the_rate(pauses: list[float]) -> None:
     clock = Clock()
     sampler = LogSampler(clock)
     written = reported = 0

@@ -60,7 +60,7 @@ def settles(writer: LogWriter, dropped: int) -> bool:
     return writer.dropped == dropped
 
 
-def test_what_is_logged_is_written_in_its_order(writer: LogWriter, pipe: Pipe) -> None:
+def test_lines_are_written_in_order(writer: LogWriter, pipe: Pipe) -> None:
     lines = [f"line {i}" for i in range(1_000)]
     said = "".join(f"{line}\n" for line in lines).encode()
     say(writer, *lines)
@@ -68,18 +68,18 @@ def test_what_is_logged_is_written_in_its_order(writer: LogWriter, pipe: Pipe) -
     assert writer.dropped == 0
 
 
-def test_a_line_that_no_pipe_holds_at_once_is_written_whole(writer: LogWriter, pipe: Pipe) -> None:
+def test_line_larger_than_pipe_is_written_completely(writer: LogWriter, pipe: Pipe) -> None:
     size = 1_000_000
     say(writer, "x" * size)
     assert pipe.read(size + 1) == b"x" * size + b"\n"
 
 
-def test_what_is_no_text_is_written_nevertheless(writer: LogWriter, pipe: Pipe) -> None:
+def test_unencodable_text_is_written_escaped(writer: LogWriter, pipe: Pipe) -> None:
     say(writer, "a\ud800b")
     assert pipe.read(9) == b"a\\ud800b\n"
 
 
-class TestWhereNobodyReads:
+class TestWithoutReader:
     FLOOD = 3 * MAX_LINES
 
     @pytest.fixture(autouse=True)
@@ -91,13 +91,15 @@ class TestWhereNobodyReads:
         logger.join(PATIENCE_SECONDS)
         assert not logger.is_alive(), "who logs waits"
 
-    def test_what_finds_no_room_is_dropped_and_counted(self, writer: LogWriter, pipe: Pipe) -> None:
+    def test_lines_without_room_are_dropped_and_counted(
+        self, writer: LogWriter, pipe: Pipe
+    ) -> None:
         assert 0 < writer.dropped <= self.FLOOD - MAX_LINES
         kept = pipe.read((self.FLOOD - writer.dropped) * 1_000).splitlines()
         assert kept == sorted(set(kept))
         assert len(kept) == self.FLOOD - writer.dropped
 
-    def test_lines_are_written_again_once_somebody_does(
+    def test_lines_are_written_again_when_reader_returns(
         self, writer: LogWriter, pipe: Pipe
     ) -> None:
         dropped = writer.dropped
@@ -106,17 +108,17 @@ class TestWhereNobodyReads:
         assert pipe.read(11) == b"here again\n"
         assert writer.dropped == dropped
 
-    def test_the_end_does_not_wait_for_long(self, writer: LogWriter) -> None:
+    def test_flush_waits_for_a_limited_time(self, writer: LogWriter) -> None:
         began = time.monotonic()
         writer.flush()
         assert time.monotonic() - began < FLUSH_SECONDS + 1
 
-    def test_all_is_counted_once_nobody_can(self, writer: LogWriter, pipe: Pipe) -> None:
+    def test_all_lines_are_counted_after_reader_closed(self, writer: LogWriter, pipe: Pipe) -> None:
         pipe.close()
         assert settles(writer, self.FLOOD)
 
 
-def test_lines_for_which_there_is_no_room_are_counted() -> None:
+def test_lines_without_space_on_device_are_counted() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     writer = LogWriter(full)
     say(writer, "a", "b", "c")
@@ -126,7 +128,7 @@ def test_lines_for_which_there_is_no_room_are_counted() -> None:
     os.close(full)
 
 
-def test_the_end_waits_for_a_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
+def test_flush_waits_for_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
     def read_late() -> None:
         time.sleep(0.2)
         pipe.read(500_000)
@@ -140,7 +142,7 @@ def test_the_end_waits_for_a_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
     reader.join()
 
 
-def test_what_was_taken_is_written_though_it_was_closed(pipe: Pipe) -> None:
+def test_accepted_lines_are_written_after_close(pipe: Pipe) -> None:
     writer = LogWriter(pipe.writer)
     say(writer, "last words")
     writer.close()

@@ -38,7 +38,7 @@ def lines(capfd: pytest.CaptureFixture[str]) -> Lines:
     return since
 
 
-def test_a_line_of_text_has_time_level_message_and_fields(lines: Lines) -> None:
+def test_text_line_has_time_level_message_and_fields(lines: Lines) -> None:
     logs.configure("info", "text")
     logging.getLogger("extproc.x").info("hello", extra=logs.fields(model="llama", n=3))
     (line,) = lines()
@@ -47,7 +47,7 @@ def test_a_line_of_text_has_time_level_message_and_fields(lines: Lines) -> None:
     assert rest == "INFO hello model=llama n=3"
 
 
-def test_a_line_of_json_has_time_level_logger_message_and_fields(lines: Lines) -> None:
+def test_json_line_has_time_level_logger_message_and_fields(lines: Lines) -> None:
     logs.configure("info", "json")
     logging.getLogger("extproc.x").info("hello", extra=logs.fields(model="llama", n=3))
     (line,) = lines()
@@ -73,7 +73,7 @@ def test_a_line_of_json_has_time_level_logger_message_and_fields(lines: Lines) -
         (1.5, "1.5"),
     ],
 )
-def test_a_field_is_quoted_where_it_would_not_read_well(
+def test_field_is_quoted_unless_it_is_one_plain_word(
     value: object, shown: str, lines: Lines
 ) -> None:
     logs.configure("info", "text")
@@ -83,13 +83,15 @@ def test_a_field_is_quoted_where_it_would_not_read_well(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-class TestOneLineEach:
-    def test_whatever_the_fields_hold(self, form: Literal["text", "json"], lines: Lines) -> None:
+class TestOneLinePerRecord:
+    def test_with_any_field_value(self, form: Literal["text", "json"], lines: Lines) -> None:
         logs.configure("info", form)
         logging.getLogger("extproc").info("x", extra=logs.fields(why=BREAKS, error=OSError(BREAKS)))
         assert len(lines()) == 1
 
-    def test_whatever_a_library_says(self, form: Literal["text", "json"], lines: Lines) -> None:
+    def test_with_any_message_of_a_library(
+        self, form: Literal["text", "json"], lines: Lines
+    ) -> None:
         # asyncio's reports of forgotten exceptions have several lines.
         logs.configure("info", form)
         logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: %s", BREAKS)
@@ -107,16 +109,14 @@ class TestOneLineEach:
         assert "ValueError" in line
         assert "Traceback" in line
 
-    def test_whatever_type_the_fields_have(
-        self, form: Literal["text", "json"], lines: Lines
-    ) -> None:
+    def test_with_any_field_type(self, form: Literal["text", "json"], lines: Lines) -> None:
         logs.configure("info", form)
         logging.getLogger("extproc").info("x", extra=logs.fields(a=object(), b=[1], c={"d": set()}))
         assert len(lines()) == 1
 
 
 @pytest.mark.parametrize("level", ["warning", "WARNING"])
-def test_lines_below_the_level_are_left_out(level: str, lines: Lines) -> None:
+def test_lines_below_the_level_are_omitted(level: str, lines: Lines) -> None:
     logs.configure(level, "text")
     logging.getLogger("extproc").info("quiet")
     logging.getLogger("extproc").warning("loud")
@@ -124,14 +124,14 @@ def test_lines_below_the_level_are_left_out(level: str, lines: Lines) -> None:
     assert line.endswith("WARNING loud")
 
 
-def test_configuring_again_replaces_and_does_not_add(lines: Lines) -> None:
+def test_second_configure_replaces_the_handler(lines: Lines) -> None:
     logs.configure("info", "text")
     logs.configure("info", "json")
     logging.getLogger("extproc").info("x")
     assert len(lines()) == 1
 
 
-def test_without_stderr_nothing_is_written(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+def test_nothing_is_written_without_stderr(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     # What opens a file next is given its number.
     monkeypatch.setattr("sys.stderr", None)
     logs.configure("info", "text")
@@ -139,7 +139,7 @@ def test_without_stderr_nothing_is_written(monkeypatch: pytest.MonkeyPatch, line
     assert lines() == []
 
 
-def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stderr", full)
         logs.configure("info", "text")

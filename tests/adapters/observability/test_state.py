@@ -14,7 +14,7 @@ def decide(serving: Router, model: str) -> Decision:
     return serving.decide(serving.resolve(model, None, {}))
 
 
-def test_every_model_is_shown_with_its_endpoints() -> None:
+def test_shows_every_model_with_its_endpoints() -> None:
     serving = router(model_spec(adapters=["sql", "law"], strategy="LeastLoad"))
     decided = decide(serving, "llama")
     loads = {decided.address: 1}
@@ -37,7 +37,7 @@ def test_every_model_is_shown_with_its_endpoints() -> None:
     }
 
 
-def test_a_discovered_endpoint_is_shown_with_its_pods_name() -> None:
+def test_shows_pod_name_of_discovered_endpoint() -> None:
     spec = by_service(adapters=["sql"])
     serving = router(spec)
     assert model_states(serving.fleet, serving.catalog)["llama"]["endpoints"] == []
@@ -92,7 +92,7 @@ class TestSignals:
         assert (shown["waiting"], shown["running"], shown["kv_usage"]) == (0.0, 3.0, 0.5)
         assert (shown["age_seconds"], shown["reported_age_seconds"]) == (0.766, 2.0)
 
-    def test_are_shown_in_part_where_only_an_answer_told_of_them(self) -> None:
+    def test_are_partial_if_only_a_load_report_arrived(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
         serving.fleet.signals.set_endpoints(["10.0.0.1:8000"])
         assert signals_of(serving) is None
@@ -120,7 +120,7 @@ def signals_of(serving: Router) -> SignalsState | None:
     return endpoint["signals"]
 
 
-def test_adapters_that_endpoints_said_they_have_are_shown() -> None:
+def test_shows_discovered_adapters() -> None:
     serving = router(model_spec(strategy="LeastQueue", adapters=["sql"]))
     serving.publish(serving.catalog.with_adapters({"10.0.0.1:8000": frozenset({"law"})}))
     shown = model_states(serving.fleet, serving.catalog)["llama"]
@@ -128,7 +128,7 @@ def test_adapters_that_endpoints_said_they_have_are_shown() -> None:
     assert [endpoint["adapters"] for endpoint in shown["endpoints"]] == [["law", "sql"], ["sql"]]
 
 
-def test_an_endpoint_that_fails_is_ejected_until_it_serves_again() -> None:
+def test_failing_endpoint_is_ejected_until_it_serves_again() -> None:
     serving = router(model_spec("a"), model_spec("b"))
     ejection, (failing, _) = serving.fleet.ejection, TWO_ADDRESSES
 
@@ -145,7 +145,7 @@ def test_an_endpoint_that_fails_is_ejected_until_it_serves_again() -> None:
     assert shown() == {"a": ["ready", "ready"], "b": ["ready", "ready"]}
 
 
-def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
+def test_removed_endpoint_is_draining_until_it_is_empty() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     last, lost = decide(serving, "llama"), decide(serving, "llama")
     serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
@@ -161,7 +161,7 @@ def test_an_endpoint_that_left_is_draining_until_it_is_empty() -> None:
     assert shown() == [("10.0.0.2:8000", "ready", 0)]
 
 
-def test_endpoints_can_be_gone_through_without_what_they_said() -> None:
+def test_endpoint_statuses_need_no_readings() -> None:
     serving = router(
         model_spec("a", endpoints=["10.0.0.1:8000"]), model_spec("b", endpoints=["10.0.0.2:8000"])
     )
@@ -179,7 +179,7 @@ def test_endpoints_can_be_gone_through_without_what_they_said() -> None:
     ]
 
 
-def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -> None:
+def test_returning_endpoint_is_ready_with_its_requests_in_flight() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     decide(serving, "llama")
     serving.publish(catalog(model_spec(endpoints=["10.0.0.2:8000"])))
@@ -188,7 +188,7 @@ def test_an_endpoint_that_comes_back_is_ready_with_the_requests_it_still_has() -
     assert (endpoint["state"], endpoint["inflight"]) == ("ready", 1)
 
 
-def test_a_model_that_left_is_shown_while_it_has_requests() -> None:
+def test_removed_model_is_shown_while_it_has_requests() -> None:
     serving = router(model_spec("old", endpoints=["10.0.0.1:8000"]))
     last = decide(serving, "old")
     serving.publish(catalog(model_spec("new", endpoints=["10.0.0.2:8000"])))
@@ -199,7 +199,7 @@ def test_a_model_that_left_is_shown_while_it_has_requests() -> None:
     assert set(model_states(serving.fleet, serving.catalog)) == {"new"}
 
 
-def test_an_endpoint_that_moved_to_another_model_drains_under_the_old() -> None:
+def test_endpoint_of_another_model_drains_under_the_old_model() -> None:
     serving = router(model_spec("old", endpoints=["10.0.0.1:8000"]))
     decide(serving, "old")
     serving.publish(catalog(model_spec("new", endpoints=["10.0.0.1:8000"])))

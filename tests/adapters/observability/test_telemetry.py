@@ -28,7 +28,7 @@ def decision(serving: Router, model: str = "llama", prompt: str = "hello") -> De
     return serving.decide(serving.resolve(model, {"prompt": prompt}, {}))
 
 
-def test_every_promised_metric_is_there_from_the_start() -> None:
+def test_every_documented_metric_exists_from_the_start() -> None:
     families = {
         family.name: family
         for family in text_string_to_metric_families(telemetry_of(router()).exposition().decode())
@@ -62,8 +62,8 @@ def test_every_promised_metric_is_there_from_the_start() -> None:
     assert "process_resident_memory_bytes" in families
 
 
-class TestARequest:
-    def test_that_is_routed_counts_under_its_model_and_strategy(self) -> None:
+class TestRequests:
+    def test_routed_request_counts_by_model_and_strategy(self) -> None:
         serving = router(model_spec(adapters=["sql"]))
         telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving, "sql"), 0.0001)
@@ -78,7 +78,7 @@ class TestARequest:
             (NoEndpoints("llama"), "llama", "no_endpoints"),
         ],
     )
-    def test_that_is_refused_counts_under_its_code(
+    def test_refused_request_counts_by_code(
         self, refusal: Refusal, model: str, outcome: str
     ) -> None:
         telemetry = telemetry_of(router())
@@ -89,20 +89,22 @@ class TestARequest:
     @pytest.mark.parametrize(
         ("verdict", "outcome"), [(Listed(), "models_listed"), (Passed(), "passed")]
     )
-    def test_without_a_decision_counts_as_such(self, verdict: Verdict, outcome: str) -> None:
+    def test_request_without_decision_counts_as_passed_or_listed(
+        self, verdict: Verdict, outcome: str
+    ) -> None:
         telemetry = telemetry_of(router())
         telemetry.decided(verdict, 0.0001)
         labels = {"model": "unknown", "outcome": outcome, "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
 
-    def test_that_was_aborted_counts_as_such_and_took_no_decision(self) -> None:
+    def test_aborted_request_counts_without_a_duration(self) -> None:
         telemetry = telemetry_of(router())
         telemetry.aborted()
         labels = {"model": "unknown", "outcome": "aborted", "strategy": "none"}
         assert sample(telemetry, "extproc_requests_total", **labels) == 1
         assert sample(telemetry, "extproc_decision_duration_seconds_count") == 0
 
-    def test_is_timed(self) -> None:
+    def test_decision_duration_is_observed(self) -> None:
         serving = router()
         telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving), 0.00003)
@@ -115,7 +117,7 @@ class TestARequest:
 
 
 class TestHops:
-    def test_are_counted_where_the_ring_was_walked(self) -> None:
+    def test_are_counted_for_decisions_by_ring(self) -> None:
         serving = router(model_spec(meanLoadFactor=100))
         telemetry = telemetry_of(serving)
         home = decision(serving)
@@ -126,7 +128,7 @@ class TestHops:
         assert sample(telemetry, "extproc_ring_hops_count") == 2
         assert sample(telemetry, "extproc_ring_hops_sum") == 1
 
-    def test_are_not_where_it_was_not(self) -> None:
+    def test_are_not_counted_for_other_decisions(self) -> None:
         serving = router(model_spec("a", strategy="LeastLoad"), model_spec("llama"))
         telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving, "a"), 0.0001)
@@ -146,7 +148,7 @@ class TestEndpoints:
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
 
-    def test_that_fail_are_counted_as_ejected_until_they_serve_again(self) -> None:
+    def test_failing_ones_are_ejected_until_they_serve_again(self) -> None:
         serving = router()
         telemetry = telemetry_of(serving)
         ejection, failing = serving.fleet.ejection, TWO_ADDRESSES[0]
@@ -158,7 +160,7 @@ class TestEndpoints:
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 2
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ejected") == 0
 
-    def test_that_left_are_counted_as_draining_until_they_are_empty(self) -> None:
+    def test_removed_ones_are_draining_until_they_are_empty(self) -> None:
         serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
         telemetry = telemetry_of(serving)
         last = decision(serving)
@@ -170,7 +172,7 @@ class TestEndpoints:
         assert sample(telemetry, "extproc_inflight_requests", **labels) == -1
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
 
-    def test_of_a_model_that_left_are_counted_while_it_has_requests(self) -> None:
+    def test_are_counted_for_removed_model_while_it_has_requests(self) -> None:
         serving = router(model_spec("old"))
         telemetry = telemetry_of(serving)
         last = decision(serving, "old")
@@ -180,13 +182,13 @@ class TestEndpoints:
         last.lease.release()
         assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == -1
 
-    def test_are_counted_where_a_model_has_none(self) -> None:
+    def test_count_is_zero_for_model_without_endpoints(self) -> None:
         telemetry = telemetry_of(router(by_service("llama")))
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 0
         assert sample(telemetry, "extproc_endpoints", model="llama", state="draining") == 0
 
     @pytest.mark.skipif(COMPILED, reason="nothing here can stand in for what is compiled")
-    def test_are_counted_without_a_look_at_what_they_said(self) -> None:
+    def test_are_counted_without_reading_signals(self) -> None:
         class Unread(Signals):
             def latest(self, address: str) -> Reading | None:
                 raise AssertionError(address)
@@ -195,13 +197,13 @@ class TestEndpoints:
         serving.publish(catalog(model_spec()))
         assert sample(telemetry_of(serving), "extproc_endpoints", model="llama", state="ready") == 2
 
-    def test_of_a_static_list_are_always_current(self) -> None:
+    def test_age_of_static_list_is_zero(self) -> None:
         telemetry = telemetry_of(router())
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 0
 
 
 class TestDiscovery:
-    def test_is_as_old_as_the_source_of_a_models_endpoints(self) -> None:
+    def test_age_is_that_of_the_models_source(self) -> None:
         telemetry = telemetry_of(
             router(by_service("llama", name="a"), by_service("qwen", name="b"))
         )
@@ -210,7 +212,7 @@ class TestDiscovery:
         assert sample(telemetry, "extproc_discovery_age_seconds", model="llama") == 1.5
         assert sample(telemetry, "extproc_discovery_age_seconds", model="qwen") == 30
 
-    def test_counts_refused_addresses_by_source_and_reason_and_names_none(self) -> None:
+    def test_counts_rejected_addresses_by_source_and_reason_without_address(self) -> None:
         telemetry = telemetry_of(router())
         source = ServiceSpec(namespace="ns", name="a", port=8000)
         for _ in range(2):
@@ -231,7 +233,7 @@ class TestDiscovery:
         assert sample(telemetry, watches, **labels, result="expired") == 2
 
 
-def test_no_text_of_a_client_becomes_a_label() -> None:
+def test_client_text_never_becomes_a_label() -> None:
     serving = router()
     telemetry = telemetry_of(serving)
     for raw in (
@@ -258,13 +260,13 @@ def test_reloads_count_by_result() -> None:
     assert sample(telemetry, "extproc_config_last_reload_successful") == 0
 
 
-def test_each_telemetry_has_a_registry_of_its_own() -> None:
+def test_each_telemetry_has_its_own_registry() -> None:
     first, second = telemetry_of(router()), telemetry_of(router())
     first.reloaded(successfully=True)
     assert sample(second, "extproc_config_reloads_total", result="success") == 0
 
 
-def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
+def test_any_model_name_gives_valid_exposition() -> None:
     telemetry = telemetry_of(router(model_spec('a"b\\c\nd世')))
     families = list(text_string_to_metric_families(telemetry.exposition().decode()))
     (age,) = (family for family in families if family.name == "extproc_discovery_age_seconds")
@@ -272,7 +274,7 @@ def test_a_models_name_of_any_characters_is_still_valid_exposition() -> None:
 
 
 class TestSignals:
-    def test_count_readings_by_path_and_result(self) -> None:
+    def test_readings_count_by_path_and_result(self) -> None:
         telemetry = telemetry_of(router())
         for result in ("ok", "ok", "timeout"):
             telemetry.signal_read("/metrics", result)
@@ -282,7 +284,7 @@ class TestSignals:
         assert sample(telemetry, name, path="/metrics", result="timeout") == 1
         assert sample(telemetry, name, path="/v1/models", result="status") == 1
 
-    def test_are_as_old_as_the_last_word_of_an_endpoint_or_as_the_endpoint(self) -> None:
+    def test_age_is_that_of_last_reading_or_of_the_endpoint(self) -> None:
         now = 100.0
         serving = Router(Fleet(lambda: now))
         serving.publish(catalog(model_spec(strategy="LeastQueue"), model_spec("b")))
@@ -309,7 +311,7 @@ class TestPrompts:
         name = "extproc_hit_prediction_error_bucket"
         return sample(telemetry, name, le=up_to, model="llama")
 
-    def test_count_with_what_is_predicted_to_be_cached_when_they_are_routed(self) -> None:
+    def test_prediction_counts_when_request_is_routed(self) -> None:
         serving = router()
         telemetry = telemetry_of(serving)
         for _ in range(2):
@@ -320,20 +322,20 @@ class TestPrompts:
         assert self.of(telemetry, "answered_prompt_tokens") == 0
         assert self.errors(telemetry) == 0
 
-    def test_count_nowhere_where_nothing_is_predicted(self) -> None:
+    def test_nothing_counts_without_prediction(self) -> None:
         serving = router()
         telemetry = telemetry_of(serving)
         telemetry.decided(decision(serving), 0.0001)
         assert self.of(telemetry, "prompt_tokens") == -1
 
-    def test_count_as_answers_count_them(self) -> None:
+    def test_usage_of_responses_counts(self) -> None:
         telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402, 384), self.predicted)
         telemetry.answered("llama", Usage(98, 16), self.predicted)
         assert self.of(telemetry, "answered_prompt_tokens") == 500
         assert self.of(telemetry, "answered_cached_tokens") == 400
 
-    def test_count_nowhere_where_an_answer_does_not_say_what_was_cached(self) -> None:
+    def test_response_without_cached_tokens_does_not_count(self) -> None:
         telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402), self.predicted)
         assert self.of(telemetry, "answered_prompt_tokens") == -1
@@ -347,14 +349,14 @@ class TestPrompts:
             pytest.param(400, "-0.5", "-0.2", id="all"),
         ],
     )
-    def test_are_off_by_the_share_that_was_predicted_less_the_actual_one(
+    def test_error_is_predicted_minus_actual_share(
         self, cached: int, below: str, above: str
     ) -> None:
         telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(400, cached), self.predicted)
         assert (self.errors(telemetry, below), self.errors(telemetry, above)) == (0, 1)
 
-    def test_are_not_off_where_another_endpoint_answered_than_was_predicted(self) -> None:
+    def test_no_error_if_another_endpoint_responded(self) -> None:
         telemetry = telemetry_of(router())
         telemetry.answered("llama", Usage(402, 384), None)
         assert self.of(telemetry, "answered_cached_tokens") == 384
@@ -375,7 +377,7 @@ class TestPrefixes:
         serving.fleet.signals.set_endpoints(TWO_ADDRESSES)
         return serving
 
-    def test_that_endpoints_are_believed_to_have_are_counted_in_blocks(self) -> None:
+    def test_estimated_blocks_of_endpoints_are_exposed(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
         serving.fleet.signals.prefixes.sent(one, (1, 2, 3))
         telemetry, name = telemetry_of(serving), "extproc_prefix_index_blocks"
@@ -383,7 +385,7 @@ class TestPrefixes:
         assert sample(telemetry, name, model="llama", endpoint=two) == 0
         assert sample(telemetry, name, model="b", endpoint=one) == -1, "its strategy has no index"
 
-    def test_that_endpoints_really_had_are_counted_as_they_count_them(self) -> None:
+    def test_cached_tokens_reported_by_endpoints_are_exposed(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
         said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
         serving.fleet.signals.record_scrape(one, said, inflight=0)
@@ -398,7 +400,7 @@ class TestPrefixes:
         assert sample(telemetry, prompt, model="llama", endpoint=two) == -1, "it does not say"
         assert sample(telemetry, prompt, model="b", endpoint=one) == -1, "its strategy reads none"
 
-    def test_are_unknown_where_only_an_answer_told_of_an_endpoint(self) -> None:
+    def test_cached_tokens_are_missing_after_a_load_report_only(self) -> None:
         serving, (one, _) = self.serving(), TWO_ADDRESSES
         serving.fleet.signals.record_load_report(one, Load(0.0, 0.0))
         name = "extproc_endpoint_prompt_tokens_total"

@@ -55,30 +55,30 @@ def refused(text: str) -> str:
     return str(failure.value)
 
 
-class TestARealExposition:
-    def test_says_what_waits_what_runs_and_how_full_the_cache_is(self) -> None:
+class TestRealExposition:
+    def test_has_waiting_and_running_requests_and_cache_usage(self) -> None:
         report = read(BASE)
         assert (report.load, report.running) == (Load(2.0, 0.125), 3.0)
         assert (report.max_loras, report.block_size) == (None, None)
 
-    def test_says_how_many_tokens_it_looked_for_in_its_cache_and_found_there(self) -> None:
+    def test_has_prompt_tokens_and_cached_tokens(self) -> None:
         report = read(BASE)
         assert (report.prompt_tokens, report.cached_tokens) == (1206.0, 768.0)
 
-    def test_says_how_many_answers_it_has_begun(self) -> None:
+    def test_has_number_of_first_tokens(self) -> None:
         assert read(BASE).first_tokens == 3.0
 
-    def test_says_what_adapters_are_in_use_and_how_many_fit(self) -> None:
+    def test_has_adapters_in_use_and_slots(self) -> None:
         report = read(BASE + LORA)
         assert report.max_loras == 2
         assert report.running_adapters == {"c", "d"}
         assert report.waiting_adapters == {"d"}
 
-    def test_says_how_large_its_cache_is(self) -> None:
+    def test_has_size_of_the_cache(self) -> None:
         report = read(BASE + LORA + CACHE)
         assert (report.block_size, report.blocks) == (32, 512)
 
-    def test_of_an_old_release_says_the_same_under_old_names(self) -> None:
+    def test_of_an_old_release_has_the_same_under_old_names(self) -> None:
         report = read(OLD)
         assert (report.load, report.running) == (Load(0.0, 0.0003), 1.0)
         assert (report.block_size, report.blocks) == (16, 27862)
@@ -87,7 +87,7 @@ class TestARealExposition:
         assert report.waiting_adapters == {"med"}
         assert (report.prompt_tokens, report.cached_tokens) == (None, None)
 
-    def test_of_several_engines_is_their_sum_and_the_mean_use_of_their_caches(self) -> None:
+    def test_of_several_engines_has_sums_and_mean_cache_usage(self) -> None:
         assert read(ENGINES) == Report(
             Load(2.0, 0.375),
             4.0,
@@ -99,18 +99,18 @@ class TestARealExposition:
         )
 
 
-class TestANumber:
+class TestNumber:
     @pytest.mark.parametrize("missing", NAMES)
-    def test_that_is_missing_is_no_zero(self, missing: str) -> None:
+    def test_missing_one_is_a_failure(self, missing: str) -> None:
         shown = OLD_USAGE if missing == "usage" else NAMES[missing]
         assert refused(said(**{missing: ""})) == f"{shown} is missing"
 
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1.0", "", "many", "1,5", "0x1"])
-    def test_that_is_none_is_no_zero(self, name: str, value: str) -> None:
+    def test_malformed_one_is_a_failure(self, name: str, value: str) -> None:
         assert NAMES[name] in refused(said(**{name: f" {value}"}))
 
-    def test_may_be_written_in_any_way_of_the_format(self) -> None:
+    def test_can_have_any_notation_of_the_format(self) -> None:
         text = said(waiting="1.2e+01", running="  7", usage="5e-1 1795275033697")
         assert read(text) == Report(Load(12.0, 0.5), 7.0)
 
@@ -123,26 +123,26 @@ class TestANumber:
         text = "".join(f"{name}{{{labels}}} 1.0\n" for name in NAMES.values())
         assert read(text) == Report(Load(1.0, 1.0), 1.0)
 
-    def test_of_endless_length_is_none(self) -> None:
+    def test_too_long_one_is_a_failure(self) -> None:
         assert "waiting" in refused(said(waiting="1" * 100_000))
 
-    def test_is_not_taken_from_a_comment_or_from_the_middle_of_a_line(self) -> None:
+    def test_is_not_read_from_a_comment_or_within_a_line(self) -> None:
         text = f"# {NAMES['waiting']} 5.0\n x{NAMES['waiting']} 5.0\n #\t{NAMES['waiting']} 5.0\n"
         assert "is missing" in refused(text + said(waiting=""))
 
     @pytest.mark.parametrize("sibling", ["_by_reason", "_total", "s", "_", ":x", "2"])
-    def test_is_not_that_of_a_metric_whose_name_begins_so(self, sibling: str) -> None:
+    def test_is_not_read_from_a_metric_with_a_longer_name(self, sibling: str) -> None:
         siblings = "".join(f'{name}{sibling}{{engine="0"}} 9.0\n' for name in NAMES.values())
         assert read(siblings + said(waiting="1.0") + siblings) == Report(Load(1.0, 0.0), 0.0)
         assert "is missing" in refused(siblings)
 
-    def test_counts_wherever_it_stands(self) -> None:
+    def test_can_be_anywhere_in_the_text(self) -> None:
         assert read(said() + PREAMBLE + said(waiting="1.0", usage="1.0")).load == Load(1.0, 0.5)
 
-    def test_is_not_believed_where_it_may_be_cut(self) -> None:
+    def test_is_not_read_from_a_cut_line(self) -> None:
         assert refused(said(usage="0.25")[:-2]) == "the exposition is cut off"
 
-    def test_stands_in_no_more_series_than_there_are_engines(self) -> None:
+    def test_number_of_series_is_limited(self) -> None:
         assert "more than 1000 series" in refused(said() * 1001)
         assert "more than 1000 series" in refused(said() + f"{NAMES['running']}_x 1.0\n" * 1001)
 
@@ -155,7 +155,7 @@ COUNTERS = {
 
 
 @pytest.mark.parametrize("counter", COUNTERS)
-class TestACounter:
+class TestCounter:
     def total(self, counter: str, *values: str) -> float | None:
         """What is read of engines that say these."""
         rows = enumerate(values)
@@ -172,48 +172,48 @@ class TestACounter:
         assert self.total(counter, "5.0") == 5
         assert self.total(counter, "0.0", "1.5e+09") == 1.5e9
 
-    def test_that_is_missing_is_unknown(self, counter: str) -> None:
+    def test_missing_one_is_none(self, counter: str) -> None:
         assert self.total(counter) is None
 
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1.0", "", "many", "9" * 400])
-    def test_that_is_no_number_is_unknown(self, counter: str, value: str) -> None:
+    def test_malformed_one_is_none(self, counter: str, value: str) -> None:
         assert self.total(counter, value) is None
         assert self.total(counter, "5.0", value) is None
         assert self.total(counter, value, "5.0") is None
 
-    def test_that_is_beyond_all_numbers_is_unknown(self, counter: str) -> None:
+    def test_infinite_one_is_none(self, counter: str) -> None:
         assert self.total(counter, "1e308", "1e308") is None
 
-    def test_is_not_one_whose_name_begins_so(self, counter: str) -> None:
+    def test_is_not_read_from_a_metric_with_a_longer_name(self, counter: str) -> None:
         text = f"{COUNTERS[counter]}_x 5.0\n{COUNTERS[counter]}s 5.0\n# {COUNTERS[counter]} 5.0\n"
         assert getattr(read(said() + text), counter) is None
 
 
-class TestTheNewNameOfTheCachesUse:
-    def test_goes_before_the_old_one(self) -> None:
+class TestCacheUsage:
+    def test_new_name_has_priority(self) -> None:
         old = f"{OLD_USAGE} 0.75\n"
         assert read(old + said(usage="0.5")).load.kv_usage == 0.5
         assert read(old + said(usage="")).load.kv_usage == 0.75
 
 
 class TestAdapters:
-    def test_are_off_where_nothing_is_said_of_them(self) -> None:
+    def test_are_off_without_their_metric(self) -> None:
         assert adapters("") == (None, set(), set())
 
-    def test_are_those_of_the_series_with_the_largest_value(self) -> None:
+    def test_come_from_the_series_with_the_largest_value(self) -> None:
         series = [
             (lora('max_lora="2",running_lora_adapters="old",waiting_lora_adapters=""', "1.7e+09")),
             (lora('max_lora="3",running_lora_adapters="new",waiting_lora_adapters=""', "1.8e+09")),
         ]
         assert adapters("".join(series)) == adapters("".join(series[::-1])) == (3, {"new"}, set())
 
-    def test_may_be_listed_in_any_order_of_labels(self) -> None:
+    def test_labels_can_have_any_order(self) -> None:
         text = lora(
             'waiting_lora_adapters="b" , engine="0", max_lora="1",running_lora_adapters="a"'
         )
         assert adapters(text) == (1, {"a"}, {"b"})
 
-    def test_may_have_names_that_need_escapes(self) -> None:
+    def test_names_can_have_escapes(self) -> None:
         text = lora(
             r'running_lora_adapters="say \"hi\",C:\\a,two\nlines, b ",waiting_lora_adapters="é"'
         )
@@ -224,18 +224,18 @@ class TestAdapters:
         assert adapters(text) == (2, set(), set())
 
     @pytest.mark.parametrize("value", ["NaN", "soon", ""])
-    def test_are_unknown_where_the_time_is_no_number(self, value: str) -> None:
+    def test_are_unknown_if_the_time_is_not_a_number(self, value: str) -> None:
         assert adapters(lora('running_lora_adapters="a"', value)) == (None, set(), set())
 
     @pytest.mark.parametrize("labels", ["", "x", 'running_lora_adapters="a', "max_lora=2", ',="'])
-    def test_are_unknown_where_the_labels_are_none(self, labels: str) -> None:
+    def test_are_unknown_if_labels_are_malformed(self, labels: str) -> None:
         assert adapters(lora(labels)) == (None, set(), set())
 
     @pytest.mark.parametrize("number", ["None", "-1", "0", "2.5", "", "9" * 100])
-    def test_have_as_much_room_as_is_said_in_a_number(self, number: str) -> None:
+    def test_slots_must_be_a_number(self, number: str) -> None:
         assert adapters(lora(f'max_lora="{number}"'))[0] is None
 
-    def test_are_bounded_in_number_and_length(self) -> None:
+    def test_number_and_length_are_limited(self) -> None:
         many = ",".join(f"adapter-{i}" for i in range(5 * MOST_ADAPTERS))
         long = "x" * (MAX_NAME_LENGTH + 1)
         text = f'running_lora_adapters="{many}",waiting_lora_adapters="{long},{long[1:]},,short"'
@@ -243,17 +243,17 @@ class TestAdapters:
         assert len(running) == MOST_ADAPTERS
         assert waiting == {long[1:], "short"}
 
-    def test_of_more_sets_than_are_looked_through_those_count_that_were(self) -> None:
+    def test_only_a_limited_number_of_sets_is_read(self) -> None:
         labels = 'max_lora="4",running_lora_adapters='
         sets = "".join(lora(f'{labels}"a{i}"', f"{i}.0") for i in range(10_100))
         assert adapters(sets) == (4, {"a9999"}, set())
 
-    def test_behind_a_hundred_labels_are_passed_over(self) -> None:
+    def test_after_a_hundred_labels_are_ignored(self) -> None:
         labels = 'x="y",' * 100 + 'running_lora_adapters="a"'
         assert adapters(lora(labels))[1] == set()
 
     @pytest.mark.parametrize("names", ["a" * 70_000, r"\\" * 4_000])
-    def test_that_no_server_would_list_are_passed_over(self, names: str) -> None:
+    def test_implausible_names_are_ignored(self, names: str) -> None:
         labels = f'x="y",waiting_lora_adapters="w",running_lora_adapters="{names}"'
         assert adapters(lora(labels))[1] == set()
 
@@ -261,7 +261,7 @@ class TestAdapters:
 @pytest.mark.parametrize(
     "changed", ["kv_cache_usage_perc 100", "num_requests_waiting 1e308", "num_requests_running 1e7"]
 )
-def test_figures_that_no_endpoint_can_have_are_no_report(changed: str) -> None:
+def test_impossible_values_are_a_failure(changed: str) -> None:
     name, value = changed.split()
     text = re.sub(rf"(vllm:{name}{{[^}}]*}}) \S+", rf"\1 {value}", BASE)
     assert text != BASE
@@ -269,7 +269,7 @@ def test_figures_that_no_endpoint_can_have_are_no_report(changed: str) -> None:
         read_report(text.encode())
 
 
-class TestTheCache:
+class TestCache:
     @pytest.mark.parametrize(
         ("labels", "block_size", "blocks"),
         [
@@ -280,24 +280,24 @@ class TestTheCache:
             ("", None, None),
         ],
     )
-    def test_may_be_described_in_part(
+    def test_description_can_be_partial(
         self, labels: str, block_size: int | None, blocks: int | None
     ) -> None:
         report = read(said() + f"vllm:cache_config_info{{{labels}}} 1.0\n")
         assert (report.block_size, report.blocks) == (block_size, blocks)
 
-    def test_of_one_engine_that_was_configured_anew_counts_once(self) -> None:
+    def test_of_reconfigured_engine_counts_once(self) -> None:
         of = 'vllm:cache_config_info{{engine="0",num_gpu_blocks="{}"}} 1.0\n'
         assert read(said() + of.format(0) + of.format(5) + of.format(7)).blocks == 7
 
-    def test_may_be_described_at_any_length(self) -> None:
+    def test_description_can_have_any_length(self) -> None:
         text = f'vllm:cache_config_info{{x="{"y" * 100_000}",block_size="16"}} 1.0\n'
         assert read(said() + text).block_size is None
 
 
 @thorough
 @given(st.binary())
-def test_arbitrary_bytes_are_a_report_or_a_failure(text: bytes) -> None:
+def test_any_bytes_are_a_report_or_a_failure(text: bytes) -> None:
     with pytest.raises(Failure):
         read_report(text)
 
@@ -318,7 +318,7 @@ LINE_PARTS = [
 
 @thorough
 @given(st.lists(st.sampled_from(LINE_PARTS), max_size=40).map("".join))
-def test_what_nearly_is_an_exposition_is_a_report_or_a_failure(text: str) -> None:
+def test_damaged_exposition_is_a_report_or_a_failure(text: str) -> None:
     try:
         report = read(said() + text + "\n")
     except Failure:
@@ -354,7 +354,7 @@ def names_in(joined: str) -> frozenset[str]:
 
 @brief
 @given(waiting=series, running=series, usage=shares, others=series, named=series)
-def test_a_librarys_reading_of_a_librarys_text_is_the_same(
+def test_agrees_with_the_prometheus_library(
     waiting: list[tuple[Mapping[str, str], int]],
     running: list[tuple[Mapping[str, str], int]],
     usage: list[tuple[Mapping[str, str], int]],

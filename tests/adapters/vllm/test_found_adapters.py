@@ -27,7 +27,7 @@ class Told:
         return self.times[-1]
 
 
-async def test_what_comes_together_is_told_together() -> None:
+async def test_changes_are_gathered() -> None:
     told = Told()
     told.found.listed("a", SQL)
     told.found.listed("b", LAW)
@@ -36,7 +36,7 @@ async def test_what_comes_together_is_told_together() -> None:
     assert len(told.times) == 1
 
 
-async def test_nothing_is_told_where_nothing_changes() -> None:
+async def test_nothing_is_reported_without_a_change() -> None:
     told = Told()
     told.found.listed("a", SQL)
     await told.next()
@@ -48,7 +48,7 @@ async def test_nothing_is_told_where_nothing_changes() -> None:
     assert len(told.times) == 1
 
 
-async def test_what_was_seen_counts_until_there_is_a_list() -> None:
+async def test_adapters_in_use_count_until_there_is_a_list() -> None:
     told = Told()
     told.found.seen("a", SQL)
     assert await told.next() == {"a": SQL}
@@ -60,7 +60,7 @@ async def test_what_was_seen_counts_until_there_is_a_list() -> None:
     assert await told.next() == {"a": BOTH}
 
 
-async def test_an_empty_list_is_a_list() -> None:
+async def test_empty_list_counts_as_a_list() -> None:
     told = Told()
     told.found.seen("a", SQL)
     await told.next()
@@ -68,7 +68,7 @@ async def test_an_empty_list_is_a_list() -> None:
     assert await told.next() == {}
 
 
-async def test_what_is_seen_does_not_grow_for_ever() -> None:
+async def test_number_of_adapters_in_use_is_limited() -> None:
     told = Told()
     for number in range(0, 5 * MOST_ADAPTERS, 500):
         told.found.seen("a", frozenset(f"adapter-{number + i}" for i in range(700)))
@@ -76,7 +76,7 @@ async def test_what_is_seen_does_not_grow_for_ever() -> None:
     assert len(adapters) == MOST_ADAPTERS
 
 
-async def test_an_endpoint_that_left_is_forgotten() -> None:
+async def test_removed_endpoint_is_forgotten() -> None:
     told = Told()
     told.found.listed("a", SQL)
     told.found.seen("b", LAW)
@@ -87,7 +87,7 @@ async def test_an_endpoint_that_left_is_forgotten() -> None:
     assert await told.next() == {}
 
 
-async def test_after_the_end_nothing_is_told() -> None:
+async def test_nothing_is_reported_after_close() -> None:
     told = Told()
     told.found.listed("a", SQL)
     told.found.close()

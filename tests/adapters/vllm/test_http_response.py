@@ -51,7 +51,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_an_answer_is_whole_when_it_says_so(kind: str) -> None:
+def test_response_is_complete_by_length_or_chunks(kind: str) -> None:
     text, body = WHOLE[kind]
     answer = read(text)
     assert answer.body == body
@@ -59,7 +59,7 @@ def test_an_answer_is_whole_when_it_says_so(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_pieces_may_end_anywhere(kind: str) -> None:
+def test_pieces_can_end_anywhere(kind: str) -> None:
     text, body = WHOLE[kind]
     answer = HttpResponse()
     for position in range(len(text)):
@@ -69,14 +69,14 @@ def test_pieces_may_end_anywhere(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_an_answer_that_ends_early_is_a_failure(kind: str) -> None:
+def test_response_that_ends_early_is_a_failure(kind: str) -> None:
     text, _ = WHOLE[kind]
     for position in range(len(text)):
         assert failure(text[:position]) is Result.UNREACHABLE
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-def test_an_answer_without_a_length_goes_on_to_the_end_of_the_connection(version: bytes) -> None:
+def test_response_without_length_lasts_until_the_connection_closes(version: bytes) -> None:
     answer = read(b"HTTP/%s 200 OK\r\nserver: x\r\n\r\nhalf" % version, b" and half")
     assert answer.body is None
     answer.end()
@@ -92,7 +92,7 @@ def test_an_answer_without_a_length_goes_on_to_the_end_of_the_connection(version
         by_length(BODY, b"connection: x, Close\r\n"),
     ],
 )
-def test_a_connection_is_not_used_again_where_it_closes(text: bytes) -> None:
+def test_connection_is_not_reused_if_it_closes(text: bytes) -> None:
     answer = read(text)
     assert answer.body == BODY
     assert not answer.reusable
@@ -125,16 +125,16 @@ def test_any_other_status_is_a_failure_at_once(status: bytes) -> None:
         CHUNKED + b"2\r\nfour\r\n\r\n",
     ],
 )
-def test_what_is_no_proper_http_is_a_failure(text: bytes) -> None:
+def test_invalid_http_is_a_failure(text: bytes) -> None:
     assert failure(text) is Result.GARBLED
 
 
-def test_what_comes_after_the_end_is_a_failure() -> None:
+def test_bytes_after_the_end_are_a_failure() -> None:
     assert failure(by_length(), b"HTTP/1.1 200 OK") is Result.GARBLED
     assert failure(by_length(b""), by_length(b"")) is Result.GARBLED
 
 
-def test_an_answer_may_have_a_mebibyte_and_no_more() -> None:
+def test_response_can_have_one_mebibyte_at_most() -> None:
     body = b"x" * MOST_BYTES
     assert read(by_length(body)).body == body
     assert failure(by_length(body + b"x")[:100]) is Result.TOO_LARGE
@@ -145,7 +145,7 @@ def test_an_answer_may_have_a_mebibyte_and_no_more() -> None:
 
 @thorough
 @given(st.lists(st.binary() | st.sampled_from([OK, b"\r\n", CHUNKED, b"4\r\n", b"0\r\n\r\n"])))
-def test_anything_is_an_answer_or_a_failure(pieces: list[bytes]) -> None:
+def test_any_bytes_are_a_response_or_a_failure(pieces: list[bytes]) -> None:
     try:
         answer = read(*pieces)
         answer.end()
@@ -154,7 +154,7 @@ def test_anything_is_an_answer_or_a_failure(pieces: list[bytes]) -> None:
     assert answer.body is not None
 
 
-def test_an_answer_that_may_be_cut_ends_there() -> None:
+def test_response_that_may_be_cut_ends_at_the_limit() -> None:
     body = b"x" * (MOST_BYTES + 99)
     for text in (by_length(body), by_chunks(body), OK + b"\r\n" + body):
         answer = HttpResponse(may_be_cut=True)
@@ -165,7 +165,7 @@ def test_an_answer_that_may_be_cut_ends_there() -> None:
 
 
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\nx: y\r\n", b"0\r\n", b"5;x="], ids=repr)
-def test_an_answer_with_no_end_but_in_its_body_is_too_large(endless: bytes) -> None:
+def test_endless_framing_is_too_large(endless: bytes) -> None:
     answer = HttpResponse(1000)
     answer.add(CHUNKED + endless)
     with suppress(Failure):
@@ -174,7 +174,7 @@ def test_an_answer_with_no_end_but_in_its_body_is_too_large(endless: bytes) -> N
         raise AssertionError("it would go on for ever")
 
 
-def test_answers_leave_nothing_to_a_collection_of_garbage() -> None:
+def test_responses_leave_no_reference_cycles() -> None:
     gc.collect()
     gc.disable()
     try:

@@ -49,18 +49,18 @@ def test_adapters_are_the_models_that_have_a_parent() -> None:
         ([], None),
     ],
 )
-def test_the_longest_context_is_the_base_models(
+def test_context_length_is_that_of_the_base_model(
     cards: list[dict[str, object]], length: int | None
 ) -> None:
     assert read_models(listed(*cards)).max_model_len == length
 
 
-def test_there_may_be_none() -> None:
+def test_list_can_have_no_adapters() -> None:
     assert read_models(listed(card("base", None))).adapters == frozenset()
     assert read_models(listed()) == ModelsList(frozenset(), None)
 
 
-def test_what_is_no_model_is_passed_over() -> None:
+def test_entries_that_are_not_models_are_ignored() -> None:
     strange: tuple[object, ...] = (
         None,
         "sql",
@@ -75,7 +75,7 @@ def test_what_is_no_model_is_passed_over() -> None:
     assert found == ModelsList(frozenset({"sql"}), None)
 
 
-def test_they_are_bounded_in_number_and_length() -> None:
+def test_number_and_length_of_names_are_limited() -> None:
     long = "x" * (MAX_NAME_LENGTH + 1)
     found = read_models(listed(card(long, "base"), card(long[1:], "base")))
     assert found.adapters == {long[1:]}
@@ -100,7 +100,7 @@ def test_they_are_bounded_in_number_and_length() -> None:
         b'{"data": [' + b"1" * 10_000 + b"x",
     ],
 )
-def test_what_is_no_list_of_models_is_a_failure(text: bytes) -> None:
+def test_other_response_is_a_failure(text: bytes) -> None:
     with pytest.raises(Failure) as failure:
         read_models(text)
     assert failure.value.result is Result.GARBLED
@@ -109,6 +109,6 @@ def test_what_is_no_list_of_models_is_a_failure(text: bytes) -> None:
 
 @thorough
 @given(st.binary() | st.recursive(st.none() | st.text(), st.lists).map(lambda x: listed(x)))
-def test_anything_is_a_set_of_names_or_a_failure(text: bytes) -> None:
+def test_any_bytes_are_a_list_or_a_failure(text: bytes) -> None:
     with suppress(Failure):
         assert all(read_models(text).adapters)

@@ -31,7 +31,7 @@ class Middle(Random):
 
 
 class TestPlans:
-    def test_are_made_for_the_endpoints_of_models_that_ask(self) -> None:
+    def test_exist_for_endpoints_of_models_that_need_readings(self) -> None:
         found = plans(
             catalog(
                 spec("10.0.0.1:8000", name="a", busy=0.1, idle=2.0),
@@ -46,7 +46,7 @@ class TestPlans:
             "10.0.0.4:8000": Plan(0.05, 0.05, metrics=True, adapters=False),
         }
 
-    def test_of_two_models_are_joined_where_they_share_an_endpoint(self) -> None:
+    def test_of_two_models_are_joined_for_a_shared_endpoint(self) -> None:
         found = plans(
             catalog(
                 spec("10.0.0.1:8000", name="a", busy=0.1, idle=3.0, discoverAdapters=False),
@@ -57,15 +57,15 @@ class TestPlans:
         assert found == {"10.0.0.1:8000": Plan(0.05, 0.05, metrics=True, adapters=True)}
 
 
-class TestARhythm:
-    def test_is_steady_while_readings_succeed(self) -> None:
+class TestReadingTimes:
+    def test_interval_is_steady_while_readings_succeed(self) -> None:
         times = ReadingTimes(5.0, Middle())
         assert times.due == 5.0
         times.started = 6.0
         times.succeeded(0.5)
         assert times.due == 6.5
 
-    def test_slows_down_while_they_fail_and_is_back_at_once(self) -> None:
+    def test_interval_grows_with_failures_and_recovers_at_once(self) -> None:
         times = ReadingTimes(0.0, Middle())
         waits = []
         for _ in range(50):
@@ -79,12 +79,12 @@ class TestARhythm:
         times.failed(200.0, 0.2)
         assert times.due == 200.4
 
-    def test_that_is_slow_anyway_is_not_faster_where_it_fails(self) -> None:
+    def test_long_interval_does_not_shrink_after_a_failure(self) -> None:
         times = ReadingTimes(0.0, Middle())
         times.failed(100.0, 60.0)
         assert times.due == 160.0
 
-    def test_quickens_when_its_endpoint_becomes_busy(self) -> None:
+    def test_hurry_shortens_the_wait(self) -> None:
         times = ReadingTimes(0.0, Middle())
         times.started = 10.0
         times.succeeded(1.0)
@@ -92,13 +92,13 @@ class TestARhythm:
         assert times.due == 10.2
         assert not times.hurry(0.2)
 
-    def test_does_not_where_it_fails(self) -> None:
+    def test_hurry_has_no_effect_after_failures(self) -> None:
         times = ReadingTimes(0.0, Middle())
         times.failed(10.0, 1.0)
         assert not times.hurry(0.2)
         assert times.due == 12.0
 
-    def test_can_be_put_off_and_not_forward(self) -> None:
+    def test_postpone_never_makes_a_reading_earlier(self) -> None:
         times = ReadingTimes(5.0, Middle())
         times.postpone(4.0)
         assert times.due == 5.0
@@ -107,7 +107,7 @@ class TestARhythm:
 
     @brief
     @given(st.integers())
-    def test_varies_by_a_tenth(self, seed: int) -> None:
+    def test_interval_varies_by_a_tenth(self, seed: int) -> None:
         times = ReadingTimes(0.0, Random(seed))
         times.succeeded(1.0)
         assert 0.9 <= times.due <= 1.1
@@ -115,20 +115,20 @@ class TestARhythm:
         assert 1.8 <= times.due <= 2.2
 
 
-class TestAPacer:
-    def test_lets_some_go_together_and_then_one_by_one(self) -> None:
+class TestPacer:
+    def test_allows_a_burst_then_a_steady_rate(self) -> None:
         pacer = Pacer(per_second=10, together=3)
         assert [pacer.reserve(100.0) for _ in range(3)] == pytest.approx([0, 0, 0])
         assert [pacer.reserve(100.0) for _ in range(3)] == pytest.approx([0.1, 0.2, 0.3])
 
-    def test_does_so_again_after_a_rest(self) -> None:
+    def test_allows_another_burst_after_a_pause(self) -> None:
         pacer = Pacer(per_second=10, together=3)
         for _ in range(9):
             pacer.reserve(100.0)
         assert pacer.reserve(100.0) == pytest.approx(0.7)
         assert [pacer.reserve(200.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
 
-    def test_counts_what_took_longer_as_several(self) -> None:
+    def test_charge_counts_as_several_readings(self) -> None:
         pacer = Pacer(per_second=10, together=1)
         pacer.reserve(100.0)
         pacer.charge(5)
@@ -136,7 +136,7 @@ class TestAPacer:
 
     @brief
     @given(st.lists(st.floats(0, 0.1), min_size=1, max_size=200))
-    def test_never_lets_more_go_than_it_should(self, gaps: list[float]) -> None:
+    def test_never_exceeds_the_rate(self, gaps: list[float]) -> None:
         pacer, now, times = Pacer(per_second=50, together=5), 1000.0, []
         for gap in gaps:
             now += gap

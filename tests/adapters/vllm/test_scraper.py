@@ -34,7 +34,7 @@ def known(scene: Scene, name: str) -> bool:
 
 
 class TestMetrics:
-    async def test_are_read_where_a_strategy_wants_them(self, scene: Scene, start: Start) -> None:
+    async def test_are_read_if_a_strategy_needs_them(self, scene: Scene, start: Start) -> None:
         servers = [await start() for _ in range(3)]
         scene.configure(model(*servers))
         await eventually(lambda: scene.has_read(*servers))
@@ -42,7 +42,7 @@ class TestMetrics:
         assert reading is not None
         assert (reading.load, reading.running) == ((2.0, 0.125), 3.0)
 
-    async def test_are_read_again_and_again_over_one_connection(
+    async def test_are_read_repeatedly_over_one_connection(
         self, scene: Scene, server: Server
     ) -> None:
         scene.configure(model(server))
@@ -52,7 +52,7 @@ class TestMetrics:
         assert server.connections <= 1 + timeouts
         assert {result for _, result in scene.results} <= {"ok", "timeout"}
 
-    async def test_are_asked_for_plainly(self, scene: Scene, server: Server) -> None:
+    async def test_request_is_plain(self, scene: Scene, server: Server) -> None:
         scene.configure(model(server))
         await eventually(lambda: scene.has_read(server))
         first, *fields = server.heads[0].decode().split("\r\n")
@@ -60,7 +60,7 @@ class TestMetrics:
         assert f"host: {server.address}" in fields
         assert "accept-encoding: identity" in fields
 
-    async def test_are_stored_with_what_was_in_flight_when_they_were_asked_for(
+    async def test_are_stored_with_requests_in_flight_at_the_request(
         self, scene: Scene, server: Server
     ) -> None:
         async def answers_after_a_request_has_come(writer: asyncio.StreamWriter) -> None:
@@ -86,7 +86,7 @@ class TestMetrics:
         made.close()
 
 
-class TestAnEndpoint:
+class TestEndpoint:
     @pytest.mark.parametrize(
         ("strategy", "discover", "asked"),
         [
@@ -96,7 +96,7 @@ class TestAnEndpoint:
             ("LeastQueue", False, {METRICS}),
         ],
     )
-    async def test_is_asked_for_what_is_wanted_and_nothing_else(
+    async def test_receives_only_requests_for_wanted_paths(
         self, scene: Scene, start: Start, strategy: str, discover: bool | None, asked: set[str]
     ) -> None:
         server, other = await start(), await start()
@@ -107,7 +107,7 @@ class TestAnEndpoint:
         await eventually(lambda: len(other.asked) >= 4 and set(server.asked) >= asked)
         assert set(server.asked) == asked
 
-    async def test_of_two_models_is_asked_once_and_as_often_as_one_of_them_wants(
+    async def test_of_two_models_is_read_once_at_the_shorter_interval(
         self, scene: Scene, server: Server
     ) -> None:
         scene.configure(
@@ -119,7 +119,7 @@ class TestAnEndpoint:
         assert abs(server.count(METRICS) - server.count(MODELS)) <= 1
         assert server.connections == 1
 
-    async def test_that_leaves_is_asked_no_more_and_what_it_said_is_forgotten(
+    async def test_removed_one_is_not_read_and_its_readings_are_forgotten(
         self, scene: Scene, start: Start
     ) -> None:
         stays, leaves = await start(), await start()
@@ -132,9 +132,7 @@ class TestAnEndpoint:
         await eventually(lambda: len(stays.asked) > then + 2)
         assert len(leaves.asked) == before
 
-    async def test_that_leaves_leaves_nothing_that_only_the_collector_would_find(
-        self, scene: Scene, start: Start
-    ) -> None:
+    async def test_removed_one_leaves_no_reference_cycles(self, scene: Scene, start: Start) -> None:
         stays, leaves = await start(), await start()
         scene.configure(model(stays, leaves))
         await eventually(lambda: scene.has_read(stays, leaves))
@@ -146,9 +144,7 @@ class TestAnEndpoint:
         finally:
             gc.enable()
 
-    async def test_that_leaves_while_it_is_asked_does_no_harm(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_can_be_removed_during_a_reading(self, scene: Scene, server: Server) -> None:
         server.always(hangs)
         scene.configure(model(server))
         await eventually(lambda: server.asked != [])
@@ -158,27 +154,27 @@ class TestAnEndpoint:
         scene.configure(model(server))
         await eventually(lambda: scene.has_read(server))
 
-    async def test_of_a_model_that_changes_its_strategy_is_asked_accordingly(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_new_strategy_changes_the_readings(self, scene: Scene, server: Server) -> None:
         scene.configure(model(server, strategy="PrefixHash", discoverAdapters=True, idle=60))
         await eventually(lambda: server.asked == [MODELS])
         scene.configure(model(server))
         await eventually(lambda: server.count(METRICS) >= 2 and server.count(MODELS) >= 2)
 
-    async def test_that_is_idle_is_asked_seldom(self, scene: Scene, start: Start) -> None:
+    async def test_idle_one_is_read_at_the_idle_interval(self, scene: Scene, start: Start) -> None:
         idle, other = await start(), await start()
         idle.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
         scene.configure(model(idle, idle=60), model(other, name="other"))
         await eventually(lambda: other.count(METRICS) > 5)
         assert idle.asked == [METRICS, MODELS]
 
-    async def test_that_says_it_works_is_asked_often(self, scene: Scene, server: Server) -> None:
+    async def test_busy_one_is_read_at_the_busy_interval(
+        self, scene: Scene, server: Server
+    ) -> None:
         scene.configure(model(server, idle=60))
         await eventually(lambda: server.count(METRICS) > 3)
         assert server.count(MODELS) == 1, "adapters do not change with the load"
 
-    async def test_that_gets_a_request_while_it_is_idle_is_asked_soon(
+    async def test_idle_one_is_read_soon_after_a_request(
         self, scene: Scene, server: Server
     ) -> None:
         server.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
@@ -271,9 +267,9 @@ BAD: dict[str, tuple[Behave, Result]] = {
 }
 
 
-class TestABadEndpoint:
+class TestBrokenEndpoint:
     @pytest.mark.parametrize("kind", BAD)
-    async def test_counts_as_what_it_is_and_is_read_when_it_is_good_again(
+    async def test_counts_by_result_and_is_read_after_recovery(
         self,
         scene: Scene,
         start: Start,
@@ -296,7 +292,7 @@ class TestABadEndpoint:
         await eventually(lambda: scene.has_read(bad))
         assert {of for (path, of) in scene.results if path == METRICS} == {"ok", result}
 
-    async def test_that_sends_100_mb_is_not_read_to_the_end(
+    async def test_response_of_100_mb_is_not_read_completely(
         self, scene: Scene, server: Server
     ) -> None:
         sent = 0
@@ -317,13 +313,13 @@ class TestABadEndpoint:
         assert scene.results == {(METRICS, "too_large"): 1}
 
     @pytest.mark.usefixtures("impatient")
-    async def test_that_never_accepts_is_given_up(
+    async def test_connection_attempt_has_a_time_limit(
         self, scene: Scene, deaf: str, server: Server
     ) -> None:
         scene.configure(model(deaf, server))
         await eventually(lambda: scene.results[METRICS, "timeout"] >= 2 and scene.has_read(server))
 
-    async def test_that_is_not_there_is_looked_for_until_it_is(
+    async def test_absent_one_is_retried_until_it_starts(
         self, scene: Scene, server: Server
     ) -> None:
         await server.stop()
@@ -333,7 +329,7 @@ class TestABadEndpoint:
         await eventually(lambda: scene.has_read(server))
 
     @pytest.mark.usefixtures("impatient")
-    async def test_whose_metrics_hang_lists_its_adapters_all_the_same(
+    async def test_with_hanging_metrics_still_lists_adapters(
         self, scene: Scene, server: Server
     ) -> None:
         server.answers[METRICS] = hangs
@@ -343,22 +339,20 @@ class TestABadEndpoint:
         server.has("law")
         await eventually(lambda: known(scene, "law") and not known(scene, "sql"))
 
-    async def test_that_says_more_than_is_read_is_believed_as_far_as_that(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_beginning_of_long_metrics_is_used(self, scene: Scene, server: Server) -> None:
         more = b'vllm:lora_requests_info{running_lora_adapters="a"} 1.0\n' * 30_000
         server.answers[METRICS] = sends(answer(BASE.encode() + more))
         scene.configure(model(server))
         await eventually(lambda: scene.has_read(server))
         assert scene.results[METRICS, Result.TOO_LARGE] == 0
 
-    async def test_that_speaks_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
+    async def test_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
         text = b"HTTP/1.0 200 OK\r\n\r\n" + METRICS_TEXT
         server.answers[METRICS] = sends(text, then=closes)
         scene.configure(model(server))
         await eventually(lambda: scene.results[METRICS, "ok"] >= 3)
 
-    async def test_that_says_more_when_nobody_asks_is_asked_over_another_connection(
+    async def test_unrequested_bytes_close_the_connection(
         self, scene: Scene, server: Server
     ) -> None:
         async def says_more_later(writer: asyncio.StreamWriter) -> None:
@@ -377,7 +371,7 @@ class TestABadEndpoint:
         assert reading is not None
         assert reading.load.waiting == 2.0
 
-    async def test_is_named_in_the_log_once_for_each_thing_it_does(
+    async def test_each_kind_of_failure_is_logged_once(
         self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
         server.always(answer(b"", "503 Busy"))
@@ -388,7 +382,7 @@ class TestABadEndpoint:
             (server.address, path, "status", "status 503") for path in (METRICS, MODELS)
         ]
 
-    async def test_does_not_flood_the_log_with_many_others(
+    async def test_many_failures_do_not_flood_the_log(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         scene.configure(model(*(f"127.0.0.{i}:1" for i in range(2, 42))))
@@ -396,7 +390,7 @@ class TestABadEndpoint:
         assert len(caplog.records) == 11
         assert "more endpoints" in caplog.records[-1].message
 
-    async def test_that_breaks_our_own_code_is_asked_again(
+    async def test_is_read_again_after_an_unexpected_exception(
         self, scene: Scene, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(_: bytes) -> None:
@@ -422,8 +416,8 @@ def deaf() -> Iterator[str]:
             one.close()
 
 
-class TestAnAdapter:
-    async def test_that_comes_is_routable_and_one_that_goes_is_not(
+class TestAdapter:
+    async def test_is_routable_while_it_is_listed(
         self, scene: Scene, start: Start, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
@@ -446,7 +440,7 @@ class TestAnAdapter:
         assert {fields["came"] for fields in told} >= {"sql", "law"}
         assert "sql" in {fields["left"] for fields in told}
 
-    async def test_is_not_looked_for_where_nobody_wants_it(
+    async def test_is_not_discovered_unless_a_model_wants_it(
         self, scene: Scene, server: Server
     ) -> None:
         server.answers[METRICS] = answer(in_use("sql"))
@@ -455,7 +449,7 @@ class TestAnAdapter:
         assert scene.router.catalog.found == {}
 
     @pytest.mark.parametrize("status", ["401 Unauthorized", "404 Not Found"])
-    async def test_counts_when_it_was_seen_in_use_where_there_is_no_list(
+    async def test_in_use_counts_without_a_list(
         self, scene: Scene, server: Server, status: str
     ) -> None:
         server.answers = {METRICS: answer(in_use("sql")), MODELS: answer(b"", status)}
@@ -465,9 +459,7 @@ class TestAnAdapter:
         await eventually(lambda: known(scene, "law"))
         assert known(scene, "sql"), "it may still be there"
 
-    async def test_that_is_in_use_and_no_longer_listed_has_gone(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_in_use_but_not_listed_is_removed(self, scene: Scene, server: Server) -> None:
         server.answers[METRICS] = answer(in_use("sql"))
         server.has("sql", "law")
         scene.configure(model(server))
@@ -475,7 +467,7 @@ class TestAnAdapter:
         server.has("law")
         await eventually(lambda: scene.adapters == {"base": {"law"}})
 
-    async def test_stays_while_the_list_is_refused_for_a_moment(
+    async def test_stays_while_the_list_fails_temporarily(
         self, scene: Scene, server: Server
     ) -> None:
         server.has("sql")
@@ -487,7 +479,7 @@ class TestAnAdapter:
         server.answers[MODELS] = answer(b"no key", "401 Unauthorized")
         await eventually(lambda: not known(scene, "sql"))
 
-    async def test_goes_when_another_pod_takes_the_address_over(
+    async def test_is_removed_when_another_pod_has_the_address(
         self, scene: Scene, server: Server
     ) -> None:
         server.has("sql")
@@ -501,9 +493,7 @@ class TestAnAdapter:
         await eventually(lambda: not known(scene, "sql"))
 
     @pytest.mark.usefixtures("impatient")
-    async def test_stays_while_the_list_cannot_be_reached(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_stays_while_the_list_is_unreachable(self, scene: Scene, server: Server) -> None:
         server.has("sql")
         scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
@@ -511,7 +501,7 @@ class TestAnAdapter:
         await eventually(lambda: scene.results[MODELS, "timeout"] >= 2)
         assert known(scene, "sql")
 
-    async def test_goes_with_its_endpoint(self, scene: Scene, start: Start) -> None:
+    async def test_is_removed_with_its_endpoint(self, scene: Scene, start: Start) -> None:
         stays, leaves = await start(), await start()
         leaves.has("sql")
         scene.configure(model(stays, leaves))
@@ -522,7 +512,7 @@ class TestAnAdapter:
         scene.configure(model(stays, leaves))
         await eventually(lambda: known(scene, "sql"))
 
-    async def test_goes_where_it_is_no_longer_looked_for(
+    async def test_is_removed_when_discovery_is_turned_off(
         self, scene: Scene, server: Server
     ) -> None:
         server.has("sql")
@@ -532,7 +522,7 @@ class TestAnAdapter:
         assert not known(scene, "sql")
         await eventually(lambda: scene.router.catalog.found == {})
 
-    async def test_may_have_company_that_fills_no_log(
+    async def test_many_adapters_do_not_flood_the_log(
         self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
@@ -543,7 +533,7 @@ class TestAnAdapter:
         assert told["came"].endswith("adapter-009 and 90 more")
 
 
-class TestTheLongestContext:
+class TestContextLength:
     def length(self, scene: Scene) -> int | None:
         snapshot = scene.router.catalog.models["base"].snapshot
         return scene.router.fleet.context_lengths.of(snapshot)
@@ -561,7 +551,7 @@ class TestTheLongestContext:
         self.says(two, None)
         await eventually(lambda: self.length(scene) == 8192)
 
-    async def test_goes_with_its_endpoint(self, scene: Scene, start: Start) -> None:
+    async def test_is_removed_with_its_endpoint(self, scene: Scene, start: Start) -> None:
         one, two = await start(), await start()
         self.says(two, 4096)
         scene.configure(model(one, two))
@@ -570,9 +560,7 @@ class TestTheLongestContext:
         scene.configure(model(one, two, discoverAdapters=False))
         assert self.length(scene) is None
 
-    async def test_is_no_longer_told_where_the_list_is_denied(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_is_removed_when_the_list_is_denied(self, scene: Scene, server: Server) -> None:
         self.says(server, 4096)
         scene.configure(model(server))
         await eventually(lambda: self.length(scene) == 4096)
@@ -580,7 +568,7 @@ class TestTheLongestContext:
         await eventually(lambda: self.length(scene) is None)
 
 
-class TestTheEnd:
+class TestClose:
     async def test_leaves_nothing_running(self, start: Start) -> None:
         healthy, hanging = await start(), await start()
         hanging.always(hangs)
@@ -597,7 +585,7 @@ class TestTheEnd:
         await asyncio.sleep(0.1)
         assert len(healthy.asked) == asked
 
-    async def test_may_come_before_anything_was_asked(self) -> None:
+    async def test_works_before_the_first_reading(self) -> None:
         await Scene().scraper.close()
 
 
@@ -606,8 +594,8 @@ async def _closes(server: Server) -> bool:
     return True
 
 
-class TestTheBeginning:
-    async def test_waits_until_the_adapters_are_known(self, scene: Scene, start: Start) -> None:
+class TestSettle:
+    async def test_waits_until_adapters_are_known(self, scene: Scene, start: Start) -> None:
         async def after_a_while(writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.1)
             writer.write(answer(model_list("sql")))
@@ -618,21 +606,21 @@ class TestTheBeginning:
         await scene.scraper.settle(5)
         assert known(scene, "sql")
 
-    async def test_does_not_wait_for_endpoints_that_are_not_there(
-        self, scene: Scene, server: Server
-    ) -> None:
+    async def test_does_not_wait_for_absent_endpoints(self, scene: Scene, server: Server) -> None:
         server.has("sql")
         scene.configure(model(server, "127.0.0.1:1"))
         async with asyncio.timeout(3):
             await scene.scraper.settle(5)
         assert known(scene, "sql")
 
-    async def test_waits_only_so_long(self, scene: Scene, server: Server) -> None:
+    async def test_waits_for_a_limited_time(self, scene: Scene, server: Server) -> None:
         server.always(hangs)
         scene.configure(model(server))
         async with asyncio.timeout(3):
             await scene.scraper.settle(0.1)
 
-    async def test_is_at_once_where_nobody_is_asked(self, scene: Scene, server: Server) -> None:
+    async def test_returns_at_once_without_endpoints_to_read(
+        self, scene: Scene, server: Server
+    ) -> None:
         scene.configure(model(server, strategy="PrefixHash"))
         await scene.scraper.settle(0)

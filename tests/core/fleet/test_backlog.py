@@ -18,17 +18,17 @@ def left(backlog: Backlog) -> dict[str, float]:
     return dict(backlog.tokens)
 
 
-class TestWhatIsToBeComputed:
-    def test_is_nothing_at_first(self) -> None:
+class TestTokensToCompute:
+    def test_are_zero_at_first(self) -> None:
         assert left(Backlog()) == {}
 
-    def test_adds_up_by_endpoint(self) -> None:
+    def test_add_up_by_endpoint(self) -> None:
         backlog = Backlog()
         for address, tokens in ((A, 100), (B, 7), (A, 20)):
             backlog.add(address, tokens)
         assert left(backlog) == {A: 120, B: 7}
 
-    def test_of_a_prompt_that_is_cached_is_nothing(self) -> None:
+    def test_are_zero_for_a_cached_prompt(self) -> None:
         # Predictions are made of quotients: a rounding error must not become a debt.
         backlog = Backlog()
         backlog.add(A, 0)
@@ -36,15 +36,15 @@ class TestWhatIsToBeComputed:
         assert left(backlog) == {A: 0}
 
 
-class TestAnAnswerThatBegins:
-    def test_takes_off_its_prompt_and_those_that_came_before(self) -> None:
+class TestFinish:
+    def test_removes_the_prompt_and_all_before_it(self) -> None:
         # Engines admit requests in the order in which they come.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.finish()
         assert left(backlog) == {A: 3}
 
-    def test_takes_nothing_off_other_endpoints(self) -> None:
+    def test_leaves_other_endpoints_unchanged(self) -> None:
         backlog = Backlog()
         backlog.add(B, 100)
         backlog.add(A, 20).finish()
@@ -59,7 +59,7 @@ class TestAnAnswerThatBegins:
         first.cancel()
         assert left(backlog) == {A: 20}
 
-    def test_of_one_that_was_taken_off_takes_nothing_more(self) -> None:
+    def test_of_a_removed_prompt_removes_nothing(self) -> None:
         backlog = Backlog()
         first, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.finish()
@@ -67,8 +67,8 @@ class TestAnAnswerThatBegins:
         assert left(backlog) == {A: 3}
 
 
-class TestARequestThatEnds:
-    def test_takes_off_its_own_prompt_only(self) -> None:
+class TestCancel:
+    def test_removes_only_its_own_prompt(self) -> None:
         # A client that hangs up says nothing of those that wait before it.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
@@ -83,7 +83,7 @@ class TestARequestThatEnds:
         first.finish()
         assert left(backlog) == {A: 20}
 
-    def test_leaves_nothing_behind_when_it_was_the_last(self) -> None:
+    def test_of_the_last_prompt_leaves_exactly_zero(self) -> None:
         backlog = Backlog()
         # Sums of these do not come back to zero by themselves.
         prefills = [backlog.add(A, tokens) for tokens in (0.1, 0.2, 0.3, 1e9)]
@@ -92,8 +92,8 @@ class TestARequestThatEnds:
         assert left(backlog) == {}
 
 
-class TestAPromptThatMoves:
-    def test_is_computed_where_it_went(self) -> None:
+class TestMove:
+    def test_moves_the_tokens_to_the_other_endpoint(self) -> None:
         backlog = Backlog()
         first, _ = (backlog.add(A, tokens) for tokens in (100, 20))
         first.move(B)
@@ -102,7 +102,7 @@ class TestAPromptThatMoves:
         first.finish()
         assert left(backlog) == {A: 20}
 
-    def test_stands_behind_those_that_are_there(self) -> None:
+    def test_puts_the_prompt_after_those_already_there(self) -> None:
         backlog = Backlog()
         first = backlog.add(A, 100)
         there = backlog.add(B, 20)
@@ -110,7 +110,7 @@ class TestAPromptThatMoves:
         there.finish()
         assert left(backlog) == {B: 100}
 
-    def test_does_not_when_it_is_computed_or_nobody_waits_for_it(self) -> None:
+    def test_ignores_a_finished_or_canceled_prompt(self) -> None:
         backlog = Backlog()
         done, gone = backlog.add(A, 100), backlog.add(A, 20)
         done.finish()
@@ -119,16 +119,16 @@ class TestAPromptThatMoves:
         gone.move(B)
         assert left(backlog) == {}
 
-    def test_to_where_it_is_already_is_no_more_work(self) -> None:
+    def test_to_the_same_endpoint_changes_no_tokens(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100).move(A)
         assert left(backlog) == {A: 100}
 
 
-class TestAnEngineThatTellsHowManyHaveYetToBegin:
+class TestAtMost:
     """Where nobody sees answers begin."""
 
-    def test_has_begun_the_oldest(self) -> None:
+    def test_removes_the_oldest_prompts(self) -> None:
         backlog = Backlog()
         for tokens in (1000, 200, 30, 4):
             backlog.add(A, tokens)
@@ -139,14 +139,14 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
         assert left(backlog) == {}
 
     @pytest.mark.parametrize("number", [2, 3, 1000])
-    def test_may_have_more_than_came_by_here(self, number: int) -> None:
+    def test_accepts_more_than_this_sidecar_sent(self, number: int) -> None:
         backlog = Backlog()
         backlog.add(A, 100)
         backlog.add(A, 20)
         backlog.at_most(A, number)
         assert left(backlog) == {A: 120}
 
-    def test_says_nothing_of_others(self) -> None:
+    def test_leaves_other_endpoints_unchanged(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100)
         backlog.at_most(B, 0)
@@ -154,7 +154,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
         backlog.add(B, 20)
         assert left(backlog) == {A: 100, B: 20}
 
-    def test_says_nothing_of_those_that_come_later(self) -> None:
+    def test_leaves_later_prompts_unchanged(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100)
         backlog.at_most(A, 0)
@@ -162,7 +162,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
         backlog.add(A, 3)
         assert left(backlog) == {A: 23}
 
-    def test_may_say_so_before_the_answer_begins_or_ends(self) -> None:
+    def test_may_come_before_the_response_begins_or_ends(self) -> None:
         for tell in (Prefill.finish, Prefill.cancel):
             backlog = Backlog()
             first = backlog.add(A, 100)
@@ -173,7 +173,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
             first.move(B)
             assert left(backlog) == {A: 20}
 
-    def test_may_say_so_after_the_answer_has_begun_or_ended(self) -> None:
+    def test_may_come_after_the_response_began_or_ended(self) -> None:
         for tell in (Prefill.finish, Prefill.cancel):
             backlog = Backlog()
             first = backlog.add(A, 100)
@@ -182,7 +182,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
             backlog.at_most(A, 1)
             assert left(backlog) == {A: 20}
 
-    def test_never_saw_one_that_went_elsewhere(self) -> None:
+    def test_ignores_a_prompt_that_moved_to_another_endpoint(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100).move(B)
         backlog.add(A, 20)
@@ -194,7 +194,7 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
         st.lists(st.sampled_from(["sent", "first", "end", "lost", "asked"]), max_size=60),
         st.booleans(),
     )
-    def test_has_what_waits_in_it_whatever_is_seen_meanwhile(
+    def test_matches_the_engines_queue_after_any_events(
         self, events: list[str], shown: bool
     ) -> None:
         """All requests come by here; `shown`: Envoy shows answers, too."""
@@ -218,15 +218,15 @@ class TestAnEngineThatTellsHowManyHaveYetToBegin:
             assert left(backlog).get(A, 0) >= sum(prefill.tokens for prefill in waiting)
 
 
-class TestAnEndpointThatLeaves:
-    def test_has_nothing_to_compute(self) -> None:
+class TestForget:
+    def test_leaves_no_tokens(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100)
         backlog.add(B, 20)
         backlog.forget(A)
         assert left(backlog) == {B: 20}
 
-    def test_has_nothing_of_it_when_it_comes_back(self) -> None:
+    def test_applies_also_if_the_endpoint_returns(self) -> None:
         backlog = Backlog()
         before, moved = backlog.add(A, 100), backlog.add(A, 200)
         backlog.forget(A)
@@ -236,14 +236,14 @@ class TestAnEndpointThatLeaves:
         moved.move(B)
         assert left(backlog) == {A: 20}
 
-    def test_may_leave_twice_or_never_have_come(self) -> None:
+    def test_accepts_repeated_and_unknown_endpoints(self) -> None:
         backlog = Backlog()
         backlog.add(A, 100)
         for address in (A, A, B):
             backlog.forget(address)
         assert left(backlog) == {}
 
-    def test_leaves_nothing_behind(self) -> None:
+    def test_frees_all_memory_of_the_endpoint(self) -> None:
         backlog = Backlog()
         for number in range(100):
             backlog.add(f"10.0.0.{number}:8000", 100).finish()
@@ -313,7 +313,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.queues[address].clear()
 
     @invariant()
-    def all_that_wait_are_counted_and_nothing_else(self) -> None:
+    def only_waiting_prompts_are_counted(self) -> None:
         waiting = {a: sum(p.tokens for p in queue) for a, queue in self.queues.items() if queue}
         assert left(self.backlog) == pytest.approx(waiting, abs=1e-3)
 

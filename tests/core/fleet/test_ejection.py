@@ -76,9 +76,9 @@ class Fleet:
         return {self.addresses.index(e.address) for e in self.spared(adapter).eligible(adapter)}
 
 
-class TestAnEndpoint:
+class TestEjecting:
     @pytest.mark.parametrize(("how", "times"), FAILURES.items())
-    def test_is_ejected_after_so_many_failures_in_a_row(self, how: Outcome, times: int) -> None:
+    def test_ejects_after_consecutive_failures(self, how: Outcome, times: int) -> None:
         fleet = Fleet(2)
         fleet.fails(0, times - 1, how)
         assert fleet.out() == set()
@@ -87,33 +87,33 @@ class TestAnEndpoint:
         assert fleet.told == [(fleet.addresses[0], ["llama"], how)]
         assert fleet.lengths == [FIRST_SECONDS]
 
-    def test_that_served_in_between_begins_anew(self) -> None:
+    def test_restarts_the_count_after_a_success(self) -> None:
         fleet = Fleet(2)
         for _ in range(10):
             fleet.fails(0, 2)
             fleet.serves(0)
         assert fleet.out() == set()
 
-    def test_is_not_blamed_for_what_nobody_can_tell(self) -> None:
+    def test_ignores_unknown_outcomes(self) -> None:
         fleet = Fleet(2)
         for _ in range(20):
             fleet.ejection.record(fleet.addresses[0], None)
         assert fleet.out() == set()
 
-    def test_is_judged_by_the_last_of_several_kinds_of_failure(self) -> None:
+    def test_uses_the_limit_of_the_last_kind_of_failure(self) -> None:
         fleet = Fleet(2)
         fleet.fails(0, 3, Outcome.ERROR)
         assert fleet.out() == set()
         fleet.fails(0, 1, Outcome.RESET)
         assert fleet.out() == {0}
 
-    def test_of_no_model_is_of_no_interest(self) -> None:
+    def test_ignores_endpoints_of_no_model(self) -> None:
         fleet = Fleet(2)
         for _ in range(20):
             fleet.ejection.record("10.9.9.9:1", Outcome.ERROR)
         assert fleet.told == []
 
-    def test_that_leaves_and_comes_again_begins_anew(self) -> None:
+    def test_forgets_an_endpoint_that_leaves(self) -> None:
         fleet = Fleet(4)
         fleet.eject(0)
         fleet.fails(1, 2)
@@ -123,7 +123,7 @@ class TestAnEndpoint:
         fleet.fails(1, 2)
         assert fleet.out() == set()
 
-    def test_stays_ejected_while_others_come_and_go(self) -> None:
+    def test_keeps_ejections_when_other_endpoints_change(self) -> None:
         fleet = Fleet(4)
         fleet.eject(0)
         fleet.has(*fleet.endpoints[:3])
@@ -131,8 +131,8 @@ class TestAnEndpoint:
         assert fleet.eligible() == {1, 2}
 
 
-class TestAnEjectedEndpoint:
-    def test_is_avoided_until_its_time_is_over(self) -> None:
+class TestEjectedEndpoint:
+    def test_is_avoided_until_the_ejection_time_is_over(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS - 0.001)
@@ -141,7 +141,7 @@ class TestAnEjectedEndpoint:
         assert fleet.eligible() == {0, 1, 2}
         assert fleet.out() == {1}
 
-    def test_then_gets_one_request_for_as_long_as_it_was_out(self) -> None:
+    def test_gets_one_trial_per_ejection_time(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
@@ -151,7 +151,7 @@ class TestAnEjectedEndpoint:
         fleet.clock.advance(0.001)
         assert fleet.eligible() == {0, 1, 2}
 
-    def test_is_wholly_back_when_that_is_served(self) -> None:
+    def test_returns_to_service_after_a_successful_trial(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
@@ -163,7 +163,7 @@ class TestAnEjectedEndpoint:
         fleet.eject(1)
         assert fleet.lengths == [FIRST_SECONDS, FIRST_SECONDS]
 
-    def test_is_out_for_twice_as_long_when_that_fails_too_up_to_a_limit(self) -> None:
+    def test_doubles_the_ejection_time_after_a_failed_trial_up_to_a_limit(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         for _ in range(6):
@@ -173,7 +173,7 @@ class TestAnEjectedEndpoint:
         assert fleet.lengths == [5, 10, 20, 40, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
 
     @pytest.mark.parametrize("outcome", list(Outcome))
-    def test_is_not_judged_by_what_was_sent_there_before(self, outcome: Outcome) -> None:
+    def test_ignores_requests_from_before_the_ejection(self, outcome: Outcome) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
@@ -181,7 +181,7 @@ class TestAnEjectedEndpoint:
         assert fleet.out() == {1}
         assert fleet.lengths == [FIRST_SECONDS]
 
-    def test_that_is_used_for_want_of_others_is_not_out_for_longer_when_it_fails(self) -> None:
+    def test_is_not_ejected_for_longer_by_a_failure_without_a_trial(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         for _ in range(5):
@@ -190,13 +190,13 @@ class TestAnEjectedEndpoint:
         fleet.clock.advance(FIRST_SECONDS)
         assert fleet.eligible() == {0, 1, 2}
 
-    def test_that_is_used_for_want_of_others_is_back_when_it_serves(self) -> None:
+    def test_returns_to_service_after_a_success_without_a_trial(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
         assert fleet.out() == set()
 
-    def test_counts_failures_of_one_trial_once(self) -> None:
+    def test_counts_several_failures_of_one_trial_once(self) -> None:
         fleet = Fleet(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
@@ -205,7 +205,7 @@ class TestAnEjectedEndpoint:
             fleet.ejection.record(fleet.addresses[1], Outcome.RESET, sent)
         assert fleet.lengths == [FIRST_SECONDS, 2 * FIRST_SECONDS]
 
-    def test_is_the_fallback_where_there_is_no_other(self) -> None:
+    def test_is_the_fallback_if_there_is_no_other(self) -> None:
         fleet = Fleet(4)
         fleet.eject(2)
         fleet.clock.advance(1)
@@ -217,22 +217,22 @@ class TestAnEjectedEndpoint:
         assert fleet.ejection.last_resort([one, four], one.address) is None
 
 
-class TestTheOthers:
-    def test_are_at_least_half_of_a_models_endpoints(self) -> None:
+class TestEndpointsInService:
+    def test_are_at_least_half_of_the_endpoints(self) -> None:
         for count, most in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (200, 100)]:
             fleet = Fleet(count)
             fleet.eject(*range(count))
             assert len(fleet.out()) == most
             assert len(fleet.eligible()) == count - most
 
-    def test_are_half_of_every_model_that_lists_the_endpoint(self) -> None:
+    def test_are_at_least_half_of_every_model_that_lists_the_endpoint(self) -> None:
         fleet = Fleet(4)
         few = Snapshot.of(fleet.endpoints[:1])
         fleet.ejection.set_models({"llama": fleet.snapshot, "few": few})
         fleet.eject(0, 1)
         assert fleet.out() == {1}
 
-    def test_are_half_again_when_the_model_has_become_smaller(self) -> None:
+    def test_are_half_again_after_the_model_shrinks(self) -> None:
         fleet = Fleet(6)
         for place in (2, 0, 1):
             fleet.eject(place)
@@ -243,7 +243,7 @@ class TestTheOthers:
         fleet.has(fleet.endpoints[1])
         assert fleet.out() == set()
 
-    def test_are_ejected_when_room_comes(self) -> None:
+    def test_can_be_ejected_after_another_returns(self) -> None:
         fleet = Fleet(2)
         fleet.eject(0, 1)
         assert fleet.out() == {0}
@@ -251,13 +251,13 @@ class TestTheOthers:
         fleet.fails(1, 1)
         assert fleet.out() == {1}
 
-    def test_may_all_lack_the_adapter_and_then_the_ejected_one_is_used(self) -> None:
+    def test_without_the_adapter_leave_the_request_to_the_ejected_endpoint(self) -> None:
         fleet = Fleet(4, adapter_on=[1])
         fleet.eject(1)
         assert fleet.eligible() == {0, 2, 3}
         assert fleet.eligible("sql") == {1}
 
-    def test_may_all_be_outside_the_subset_that_a_gateway_allows(self) -> None:
+    def test_outside_the_subset_leave_the_request_to_the_ejected_endpoint(self) -> None:
         fleet = Fleet(4)
         fleet.eject(1)
         for places, left in [((1,), {1}), ((1, 2), {2}), ((0, 3), {0, 3})]:
@@ -268,8 +268,8 @@ class TestTheOthers:
             assert {fleet.addresses.index(e.address) for e in spared.endpoints} == left
 
 
-class TestTheSnapshotOfTheOthers:
-    def test_keeps_each_prefix_at_home(self) -> None:
+class TestSnapshotWithoutEjected:
+    def test_keeps_the_home_endpoint_of_each_prefix(self) -> None:
         fleet = Fleet(6)
         before = [next(fleet.spared().walk(key << 57, "")) for key in range(100)]
         fleet.eject(4)
@@ -279,7 +279,7 @@ class TestTheSnapshotOfTheOthers:
         assert gone not in after
         assert all(was in (now, gone) for was, now in zip(before, after, strict=True))
 
-    def test_is_made_once_for_many_requests(self) -> None:
+    def test_is_cached(self) -> None:
         fleet = Fleet(6)
         fleet.eject(4)
         first = fleet.spared()
@@ -288,7 +288,7 @@ class TestTheSnapshotOfTheOthers:
         assert fleet.spared("no-such-adapter") is fleet.snapshot
         assert fleet.spared() is first
 
-    def test_is_made_anew_when_the_endpoints_or_the_ejected_ones_change(self) -> None:
+    def test_is_rebuilt_when_endpoints_or_ejections_change(self) -> None:
         fleet = Fleet(6)
         fleet.eject(4)
         assert fleet.eligible() == {0, 1, 2, 3, 5}
@@ -297,7 +297,7 @@ class TestTheSnapshotOfTheOthers:
         fleet.eject(5)
         assert fleet.eligible() == {1, 2, 3}
 
-    def test_is_the_whole_one_where_none_of_it_is_ejected(self) -> None:
+    def test_is_the_same_object_if_no_endpoint_is_ejected(self) -> None:
         fleet = Fleet(4)
         other = Snapshot.of(endpoints(8)[4:])
         fleet.ejection.set_models({"llama": fleet.snapshot, "other": other})
@@ -307,7 +307,7 @@ class TestTheSnapshotOfTheOthers:
 
 @thorough
 @given(st.data())
-def test_whatever_happens_half_is_left_and_a_success_ends_what_time_does_not(
+def test_any_events_leave_half_in_service_and_a_success_ends_an_ejection(
     data: st.DataObject,
 ) -> None:
     fleet = Fleet(data.draw(st.integers(1, 6), "endpoints"), adapter_on=[0])

@@ -17,25 +17,25 @@ from tests.core.builders import balancing, endpoint, endpoints, strategy_of, tho
 A, B, C = endpoint("a", "sql"), endpoint("b", "sql", "law"), endpoint("c")
 
 
-def test_a_snapshot_is_the_same_for_every_order_of_arrival() -> None:
+def test_snapshot_does_not_depend_on_the_order_of_endpoints() -> None:
     for arrival in permutations([A, B, C]):
         snapshot = Snapshot.of(arrival)
         assert snapshot.endpoints == (A, B, C)
         assert list(snapshot.ring.walk(0)) == list(Snapshot.of([A, B, C]).ring.walk(0))
 
 
-def test_without_an_adapter_all_are_eligible() -> None:
+def test_all_endpoints_are_eligible_without_an_adapter() -> None:
     assert Snapshot.of([A, B, C]).eligible("") == (A, B, C)
 
 
-def test_with_an_adapter_those_that_have_it_are_eligible() -> None:
+def test_endpoints_with_the_adapter_are_eligible() -> None:
     snapshot = Snapshot.of([A, B, C])
     assert snapshot.eligible("sql") == (A, B)
     assert snapshot.eligible("law") == (B,)
     assert snapshot.eligible("unheard-of") == ()
 
 
-def test_the_walk_meets_the_eligible_endpoints_in_the_rings_order() -> None:
+def test_walk_yields_eligible_endpoints_in_ring_order() -> None:
     snapshot = Snapshot.of([A, B, C])
     for key in (0, 2**63, 2**64 - 1):
         on_ring = list(snapshot.ring.walk(key))
@@ -44,18 +44,18 @@ def test_the_walk_meets_the_eligible_endpoints_in_the_rings_order() -> None:
         assert list(snapshot.walk(key, "unheard-of")) == []
 
 
-def test_each_endpoint_has_the_replications_number_of_places() -> None:
+def test_each_endpoint_has_replication_virtual_nodes() -> None:
     assert len(Snapshot.of([A, B, C], replication=10).ring) == 30
 
 
-class TestARestrictedSnapshot:
-    def test_has_only_the_endpoints_that_are_allowed(self) -> None:
+class TestRestrictedSnapshot:
+    def test_has_only_allowed_endpoints(self) -> None:
         fleet = endpoints(4)
         snapshot = Snapshot.of(fleet).restricted(subset_of((fleet[1].address, fleet[3].address)))
         assert snapshot.eligible("") == (fleet[1], fleet[3])
         assert snapshot.endpoints == (fleet[1], fleet[3])
 
-    def test_has_of_those_the_ones_with_the_adapter(self) -> None:
+    def test_has_only_allowed_endpoints_with_the_adapter(self) -> None:
         one, two, three = (
             replace(e, adapters=adapters)
             for e, adapters in zip(
@@ -74,7 +74,7 @@ class TestARestrictedSnapshot:
 
     @thorough
     @given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 7)))
-    def test_is_walked_in_the_order_of_the_whole_ring(self, key: int, kept: set[int]) -> None:
+    def test_walk_keeps_the_order_of_the_whole_ring(self, key: int, kept: set[int]) -> None:
         fleet = endpoints(8)
         whole = Snapshot.of(fleet)
         allowed = {fleet[i] for i in kept}
@@ -82,13 +82,13 @@ class TestARestrictedSnapshot:
         assert list(snapshot.walk(key, "")) == [e for e in whole.walk(key, "") if e in allowed]
         assert set(snapshot.endpoints) == allowed
 
-    def test_keeps_the_ring_as_it_is(self) -> None:
+    def test_shares_the_ring(self) -> None:
         whole = Snapshot.of(endpoints(4))
         assert whole.restricted(subset_of(("10.0.0.1",))).ring is whole.ring
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
     @pytest.mark.parametrize("key", [None, 7])
-    def test_is_honoured_by_every_strategy(self, strategy: StrategyName, key: int | None) -> None:
+    def test_is_respected_by_every_strategy(self, strategy: StrategyName, key: int | None) -> None:
         fleet = endpoints(6)
         kept = fleet[1], fleet[4]
         snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
@@ -98,7 +98,7 @@ class TestARestrictedSnapshot:
             assert {candidate.endpoint for candidate in order} == set(kept)
             assert [candidate.hops for candidate in order] in ([0, 1], [1, 0])
 
-    def test_bounds_the_load_by_its_own_mean(self) -> None:
+    def test_bounds_the_load_by_the_mean_of_allowed_endpoints(self) -> None:
         fleet = endpoints(6)
         kept = fleet[1], fleet[4]
         snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))

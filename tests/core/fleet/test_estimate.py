@@ -32,7 +32,7 @@ def queues(known: Signals, loads: dict[str, int]) -> list[float]:
     return [one.queue for one in estimate(known, loads)]
 
 
-def test_what_an_endpoint_just_said_is_believed(known: Signals) -> None:
+def test_fresh_reading_is_the_estimate(known: Signals) -> None:
     known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.5), inflight=14)
     known.record_scrape("b", report(waiting=0, running=2, kv_usage=0.1), inflight=2)
     known.record_scrape("c", report(), inflight=0)
@@ -43,7 +43,7 @@ def test_what_an_endpoint_just_said_is_believed(known: Signals) -> None:
 
 
 class TestBetweenReadings:
-    def test_requests_sent_since_count_as_waiting_and_fill_the_cache(self, known: Signals) -> None:
+    def test_requests_sent_since_count_as_waiting_and_use_cache(self, known: Signals) -> None:
         for name in "abc":
             known.record_scrape(name, report(waiting=1, running=10, kv_usage=0.5), inflight=11)
         found = estimate(known, {"a": 11, "b": 15, "c": 11})
@@ -51,25 +51,25 @@ class TestBetweenReadings:
         # A running request holds a twentieth of a cache on the mean.
         assert [e.kv_usage for e in found] == pytest.approx([0.5, 0.7, 0.5])
 
-    def test_requests_that_are_over_make_room(self, known: Signals) -> None:
+    def test_ended_requests_reduce_the_estimate(self, known: Signals) -> None:
         known.record_scrape("a", report(waiting=3, running=10, kv_usage=0.5), inflight=13)
         (first, *_) = estimate(known, {"a": 11})
         assert first.queue == 1
         assert first.kv_usage == pytest.approx(0.4)
 
-    def test_no_estimate_is_below_nothing(self, known: Signals) -> None:
+    def test_estimate_is_never_negative(self, known: Signals) -> None:
         known.record_scrape("a", report(waiting=1, running=4, kv_usage=0.1), inflight=50)
         (first, *_) = estimate(known, {})
         assert (first.queue, first.kv_usage) == (0, 0)
 
-    def test_what_other_sidecars_sent_there_is_in_what_it_said(self, known: Signals) -> None:
+    def test_reading_includes_requests_of_other_sidecars(self, known: Signals) -> None:
         known.record_scrape("a", report(waiting=30, running=100), inflight=2)
         assert queues(known, {"a": 2})[0] == 30
         assert queues(known, {"a": 3})[0] == 31
 
 
-class TestAnEngineThatHangs:
-    def test_is_given_away_by_requests_that_its_metrics_do_not_know(self, known: Signals) -> None:
+class TestHangingEngine:
+    def test_shows_as_requests_missing_from_its_metrics(self, known: Signals) -> None:
         # Its metrics go on answering that nothing runs, at each reading.
         known.record_scrape("a", report(), inflight=7)
         known.record_scrape("b", report(running=7, kv_usage=0.1), inflight=7)
@@ -78,8 +78,8 @@ class TestAnEngineThatHangs:
         assert found[0].kv_usage > 0
 
 
-class TestAnEndpointWhoseWordIsStale:
-    def test_counts_as_the_mean_with_our_own_requests(self, known: Signals) -> None:
+class TestStaleReading:
+    def test_counts_as_the_mean_plus_own_requests(self, known: Signals) -> None:
         known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.4), inflight=10)
         known.record_scrape("b", report(waiting=0, running=10, kv_usage=0.2), inflight=20)
         found = estimate(known, {"a": 10, "b": 20, "c": 15})
@@ -88,7 +88,7 @@ class TestAnEndpointWhoseWordIsStale:
         found = estimate(known, {"a": 10, "b": 20, "c": 18})
         assert found[2].queue == 5
 
-    def test_is_not_ideal_for_having_said_zero_once(self, known: Signals, clock: Clock) -> None:
+    def test_with_zeros_is_not_preferred(self, known: Signals, clock: Clock) -> None:
         known.record_scrape("c", report(), inflight=0)
         clock.advance(SPEC.stale_after_seconds + 0.1)
         known.record_scrape("a", report(waiting=4, running=10, kv_usage=0.4), inflight=14)
@@ -97,21 +97,19 @@ class TestAnEndpointWhoseWordIsStale:
         assert len({e.queue for e in found}) == 1
         assert len({e.kv_usage for e in found}) == 1
 
-    def test_is_no_better_than_the_mean_for_having_none_of_our_requests(
-        self, known: Signals
-    ) -> None:
+    def test_without_own_requests_is_not_better_than_the_mean(self, known: Signals) -> None:
         for name in "ab":
             known.record_scrape(name, report(waiting=2, running=18, kv_usage=0.5), inflight=20)
         found = estimate(known, {"a": 20, "b": 20})
         assert (found[2].queue, found[2].kv_usage) == (2, 0.5)
 
-    def test_leaves_the_requests_in_flight_where_all_are(self, known: Signals) -> None:
+    def test_of_all_endpoints_leaves_in_flight_requests_only(self, known: Signals) -> None:
         found = estimate(known, {"a": 3, "c": 5})
         assert [e.queue for e in found] == [3, 0, 5]
         assert {e.kv_usage for e in found} == {0}
 
 
-class TestANewEndpoint:
+class TestNewEndpoint:
     """The others have 10 requests each, none of them waiting."""
 
     @pytest.fixture
@@ -123,11 +121,11 @@ class TestANewEndpoint:
         known.record_scrape("c", report(), inflight=0)
         return known
 
-    def test_looks_full_from_its_first_request_on(self, joined: Signals) -> None:
+    def test_looks_full_after_its_first_request(self, joined: Signals) -> None:
         assert queues(joined, {"a": 10, "b": 10}) == [0, 0, 0]
         assert queues(joined, {"a": 10, "b": 10, "c": 1}) == [0, 0, 1]
 
-    def test_may_have_a_share_of_the_mean_that_grows(self, joined: Signals, clock: Clock) -> None:
+    def test_gets_a_growing_share_of_the_mean(self, joined: Signals, clock: Clock) -> None:
         clock.advance(SPEC.slow_start_seconds / 2)
         for name in "ab":
             joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
@@ -135,7 +133,7 @@ class TestANewEndpoint:
         assert queues(joined, {"a": 10, "b": 10, "c": 5}) == [0, 0, 0]
         assert queues(joined, {"a": 10, "b": 10, "c": 6}) == [0, 0, 1]
 
-    def test_that_has_its_share_has_no_emptier_a_cache_than_the_others(
+    def test_with_its_share_does_not_have_an_emptier_cache_than_others(
         self, joined: Signals, clock: Clock
     ) -> None:
         assert [e.kv_usage for e in estimate(joined, {"a": 10, "b": 10})] == [0.5, 0.5, 0.5]
@@ -149,20 +147,20 @@ class TestANewEndpoint:
         found = estimate(joined, {"a": 13, "b": 13, "c": 6})
         assert found[2].kv_usage == pytest.approx(6 * 0.05)
 
-    def test_is_like_the_others_in_the_end(self, joined: Signals, clock: Clock) -> None:
+    def test_is_like_the_others_after_slow_start(self, joined: Signals, clock: Clock) -> None:
         clock.advance(SPEC.slow_start_seconds)
         for name in "abc":
             joined.record_scrape(name, report(running=10, kv_usage=0.5), inflight=10)
         assert queues(joined, {"a": 10, "b": 10, "c": 10}) == [0, 0, 0]
 
-    def test_is_not_held_back_where_all_came_together(self, clock: Clock) -> None:
+    def test_is_not_limited_if_all_appeared_together(self, clock: Clock) -> None:
         known = Signals(clock)
         known.set_endpoints(["a", "b", "c"])
         for name in "abc":
             known.record_scrape(name, report(running=60), inflight=60)
         assert queues(known, {"a": 60, "b": 60, "c": 60}) == [0, 0, 0]
 
-    def test_is_held_back_behind_others_that_are_hardly_older(self, clock: Clock) -> None:
+    def test_is_limited_relative_to_slightly_older_ones(self, clock: Clock) -> None:
         known = Signals(clock)
         known.set_endpoints(["a", "b"])
         clock.advance(4)
@@ -173,14 +171,14 @@ class TestANewEndpoint:
         # Half as old as they are, it may have half of what they have.
         assert queues(known, {"a": 10, "b": 10, "c": 10}) == [0, 0, 5]
 
-    def test_is_not_held_back_where_that_is_not_wanted(self, joined: Signals) -> None:
+    def test_is_not_limited_without_slow_start(self, joined: Signals) -> None:
         at_once = SignalsSpec.model_validate({"slowStartSeconds": 0})
         joined.record_scrape("c", report(running=8), inflight=8)
         found = estimates([A, B, C], {"a": 10, "b": 10, "c": 8}, joined, at_once)
         assert [e.queue for e in found] == [0, 0, 0]
 
 
-def test_endpoints_that_nobody_follows_are_judged_by_our_requests() -> None:
+def test_endpoints_without_scrapes_are_estimated_by_own_requests() -> None:
     found = estimates([A, B], {"b": 2}, Signals(Clock()), SPEC)
     assert [e.queue for e in found] == [0, 2]
 
@@ -192,7 +190,7 @@ figures = st.tuples(
 
 @thorough
 @given(st.lists(st.none() | figures, min_size=1, max_size=6))
-def test_every_estimate_is_finite_and_more_requests_never_look_better(
+def test_estimates_are_finite_and_grow_with_requests(
     said: list[tuple[int, int, float, int, int] | None],
 ) -> None:
     fleet = [endpoint(str(i)) for i in range(len(said))]

@@ -14,7 +14,7 @@ from tests.extent import extent
 A, B = endpoint("10.0.0.1:8000"), endpoint("10.0.0.2:8000")
 
 
-def test_a_lease_counts_from_its_taking_to_its_release() -> None:
+def test_lease_counts_until_its_release() -> None:
     ledger = Ledger()
     lease = ledger.acquire("llama", A)
     assert dict(ledger.loads) == {A.address: 1}
@@ -22,7 +22,7 @@ def test_a_lease_counts_from_its_taking_to_its_release() -> None:
     assert dict(ledger.loads) == {}
 
 
-def test_a_lease_released_again_counts_once() -> None:
+def test_second_release_does_nothing() -> None:
     ledger = Ledger()
     lease, other = ledger.acquire("llama", A), ledger.acquire("llama", A)
     lease.release()
@@ -33,7 +33,7 @@ def test_a_lease_released_again_counts_once() -> None:
     assert list(ledger.held()) == []
 
 
-def test_an_endpoint_of_two_models_has_one_load_and_is_held_by_both() -> None:
+def test_endpoint_of_two_models_has_one_load_and_two_holders() -> None:
     ledger = Ledger()
     ledger.acquire("llama", A)
     ledger.acquire("qwen", A)
@@ -45,7 +45,7 @@ def test_an_endpoint_of_two_models_has_one_load_and_is_held_by_both() -> None:
     ]
 
 
-def test_a_lease_that_moves_counts_on_the_new_endpoint_only() -> None:
+def test_moved_lease_counts_on_the_new_endpoint_only() -> None:
     ledger = Ledger()
     lease = ledger.acquire("llama", A)
     lease.move(B)
@@ -55,7 +55,7 @@ def test_a_lease_that_moves_counts_on_the_new_endpoint_only() -> None:
     assert dict(ledger.loads) == {}
 
 
-def test_a_released_lease_does_not_move() -> None:
+def test_released_lease_does_not_move() -> None:
     ledger = Ledger()
     lease = ledger.acquire("llama", A)
     lease.release()
@@ -110,11 +110,11 @@ class LedgerMachine(RuleBasedStateMachine):
         lease.release()
 
     @invariant()
-    def loads_are_the_leases_that_are_out(self) -> None:
+    def loads_match_the_held_leases(self) -> None:
         assert dict(self.ledger.loads) == Counter(lease.endpoint.address for lease in self.out)
 
     @invariant()
-    def held_tells_them_apart_by_model(self) -> None:
+    def held_separates_models(self) -> None:
         held = {(model, e.address): n for model, e, n in self.ledger.held()}
         assert held == Counter((lease.model, lease.endpoint.address) for lease in self.out)
 
@@ -123,7 +123,7 @@ TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=extent(25, 100))
 
 
-class TestThePromptOfALease:
+class TestPrefillOfLease:
     """It is work for the endpoint from the lease's taking to the answer's beginning."""
 
     def scene(self) -> tuple[Backlog, Lease]:
@@ -132,24 +132,24 @@ class TestThePromptOfALease:
         lease.prefill = backlog.add(A.address, 100)
         return backlog, lease
 
-    def test_is_computed_when_the_answer_begins(self) -> None:
+    def test_ends_when_the_response_begins(self) -> None:
         backlog, lease = self.scene()
         lease.finish_prefill()
         assert dict(backlog.tokens) == {}
 
-    def test_is_over_when_the_lease_is(self) -> None:
+    def test_ends_with_the_lease(self) -> None:
         backlog, lease = self.scene()
         lease.release()
         assert dict(backlog.tokens) == {}
 
-    def test_goes_where_the_lease_goes(self) -> None:
+    def test_moves_with_the_lease(self) -> None:
         backlog, lease = self.scene()
         lease.move(B)
         assert dict(backlog.tokens) == {B.address: 100}
         lease.finish_prefill()
         assert dict(backlog.tokens) == {}
 
-    def test_does_not_go_with_a_lease_that_was_answered_or_is_over(self) -> None:
+    def test_does_not_move_after_the_response_began_or_the_lease_ended(self) -> None:
         backlog, lease = self.scene()
         lease.finish_prefill()
         lease.move(B)
@@ -159,7 +159,7 @@ class TestThePromptOfALease:
         lease.move(B)
         assert dict(backlog.tokens) == {}
 
-    def test_is_computed_together_with_those_before_it_but_ends_alone(self) -> None:
+    def test_finishes_with_those_before_it_but_is_canceled_alone(self) -> None:
         for begins, left in ((True, 3), (False, 103)):
             backlog, first = self.scene()
             second, third = (Ledger().acquire("llama", A) for _ in range(2))
@@ -173,14 +173,14 @@ class TestThePromptOfALease:
             first.release()
             assert dict(backlog.tokens) == {A.address: 3}
 
-    def test_may_be_told_any_number_of_times_of_its_end(self) -> None:
+    def test_can_end_any_number_of_times(self) -> None:
         backlog, lease = self.scene()
         for _ in range(2):
             lease.finish_prefill()
             lease.release()
         assert dict(backlog.tokens) == {}
 
-    def test_is_unknown_of_most(self) -> None:
+    def test_is_none_without_a_prediction(self) -> None:
         lease = Ledger().acquire("llama", A)
         assert lease.prefill is None
         lease.finish_prefill()

@@ -15,7 +15,7 @@ VLLM_JSON = b'JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usa
 
 
 @pytest.mark.parametrize("report", [VLLM_TEXT, VLLM_JSON])
-def test_vllms_report_is_read_in_both_formats(report: bytes) -> None:
+def test_reads_both_formats_of_vllm(report: bytes) -> None:
     assert load_of(report) == Load(3.0, 0.25)
 
 
@@ -31,7 +31,7 @@ def test_vllms_report_is_read_in_both_formats(report: bytes) -> None:
         VLLM_JSON.replace(b"3.0", b'"3"'),
     ],
 )
-def test_others_may_write_it_in_another_order_and_with_more_in_it(report: bytes) -> None:
+def test_accepts_any_order_and_additional_metrics(report: bytes) -> None:
     assert load_of(report) == Load(3.0, 0.25)
 
 
@@ -80,13 +80,13 @@ def test_others_may_write_it_in_another_order_and_with_more_in_it(report: bytes)
         ),
     ],
 )
-def test_without_two_sound_numbers_it_says_nothing(report: bytes) -> None:
+def test_returns_none_without_two_plausible_numbers(report: bytes) -> None:
     assert load_of(report) is None
 
 
 @brief
 @given(st.floats(0, 1e6), st.floats(0, 1))
-def test_its_numbers_are_read_as_written(waiting: float, kv_usage: float) -> None:
+def test_keeps_the_reported_numbers(waiting: float, kv_usage: float) -> None:
     metrics = {"num_requests_waiting": waiting, "kv_cache_usage_perc": kv_usage}
     text = ", ".join(f"named_metrics.{name}={value}" for name, value in metrics.items())
     for report in (f"TEXT {text}", f"JSON {json.dumps({'named_metrics': metrics})}"):
@@ -100,11 +100,11 @@ def test_its_numbers_are_read_as_written(waiting: float, kv_usage: float) -> Non
         b"".join
     )
 )
-def test_no_bytes_raise_anything(report: bytes) -> None:
+def test_never_raises(report: bytes) -> None:
     load = load_of(report)
     assert load is None or (0 <= load.waiting <= 1_000_000 and 0 <= load.kv_usage <= 1)
 
 
-def test_a_report_is_given_in_two_formats() -> None:
+def test_knows_two_formats() -> None:
     assert all(map(is_format, ["TEXT", "JSON", "text", " Json "]))
     assert not any(map(is_format, ["", "BIN", "TEXT,JSON", "yes"]))

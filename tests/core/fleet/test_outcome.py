@@ -9,24 +9,22 @@ from extproc.core.fleet.outcome import Outcome, outcome_of
 RESET = "upstream_reset_before_response_started"
 
 
-class TestAnAnswerOfTheUpstreamItself:
+class TestUpstreamResponse:
     @pytest.mark.parametrize("details", ["via_upstream", ""])
     @pytest.mark.parametrize("status", [500, 502, 503, 504])
-    def test_is_an_error_where_the_endpoint_failed(self, status: int, details: str) -> None:
+    def test_with_a_server_failure_is_an_error(self, status: int, details: str) -> None:
         assert outcome_of(status, details) is Outcome.ERROR
 
     @pytest.mark.parametrize("details", ["via_upstream", ""])
     @pytest.mark.parametrize("status", [200, 204, 302, 400, 401, 404, 413, 422, 429, 501, 505])
-    def test_is_service_whatever_the_client_did_and_however_busy_it_is(
-        self, status: int, details: str
-    ) -> None:
+    def test_with_any_other_status_is_served(self, status: int, details: str) -> None:
         assert outcome_of(status, details) is Outcome.SERVED
 
-    def test_without_a_status_says_nothing(self) -> None:
+    def test_without_a_status_has_no_outcome(self) -> None:
         assert outcome_of(0, "") is None
 
 
-class TestAnAnswerOfEnvoys:
+class TestEnvoysOwnResponse:
     @pytest.mark.parametrize(
         ("status", "why"),
         [
@@ -36,14 +34,14 @@ class TestAnAnswerOfEnvoys:
             (502, "protocol_error"),
         ],
     )
-    def test_may_say_that_no_answer_came_over_the_connection(self, status: int, why: str) -> None:
+    def test_after_a_reset_is_a_reset(self, status: int, why: str) -> None:
         assert outcome_of(status, f"{RESET}{{{why}}}") is Outcome.RESET
 
-    def test_may_say_that_there_was_nobody_left_to_retry_on(self) -> None:
+    def test_without_an_endpoint_for_the_retry_is_a_reset(self) -> None:
         assert outcome_of(503, "no_healthy_upstream") is Outcome.RESET
 
     @pytest.mark.parametrize("details", ["response_timeout", "upstream_per_try_timeout"])
-    def test_may_say_that_none_came_in_time(self, details: str) -> None:
+    def test_after_a_timeout_is_a_timeout(self, details: str) -> None:
         assert outcome_of(504, details) is Outcome.TIMEOUT
 
     @pytest.mark.parametrize(
@@ -56,5 +54,5 @@ class TestAnAnswerOfEnvoys:
             (500, "ext_proc_error_gRPC_error_14"),
         ],
     )
-    def test_may_be_about_something_else(self, status: int, details: str) -> None:
+    def test_for_other_reasons_has_no_outcome(self, status: int, details: str) -> None:
         assert outcome_of(status, details) is None

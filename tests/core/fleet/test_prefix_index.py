@@ -45,23 +45,23 @@ def is_empty(index: PrefixIndex) -> bool:
     return not (index._holders or index._held or index._addresses)
 
 
-class TestWhatAnEndpointHas:
-    def test_is_nothing_where_nothing_was_sent(self) -> None:
+class TestMatches:
+    def test_are_empty_before_any_prompt(self) -> None:
         assert dict(PrefixIndex().matches(ONE)) == {}
 
-    def test_is_all_of_a_prompt_that_was_sent_there(self) -> None:
+    def test_are_all_blocks_of_a_sent_prompt(self) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         assert dict(index.matches(ONE)) == {A: 4}
         assert (len(index), index.size(A), index.size(B)) == (4, 4, 0)
 
-    def test_is_of_another_prompt_as_much_as_they_have_in_common(self) -> None:
+    def test_are_the_common_beginning_of_another_prompt(self) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         assert dict(index.matches(OTHER)) == {A: 2}
         assert dict(index.matches(APART)) == {}
 
-    def test_is_told_of_each_endpoint(self) -> None:
+    def test_are_separate_for_each_endpoint(self) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         index.sent(B, OTHER)
@@ -69,19 +69,19 @@ class TestWhatAnEndpointHas:
         assert dict(index.matches(ONE)) == {A: 4, B: 2, C: 1}
         assert dict(index.matches(OTHER)) == {A: 2, B: 5, C: 1}
 
-    def test_ends_with_the_prompt(self) -> None:
+    def test_end_with_the_prompt(self) -> None:
         index = PrefixIndex()
         index.sent(A, OTHER)
         assert dict(index.matches(OTHER[:3])) == {A: 3}
         assert dict(index.matches([])) == {}
 
-    def test_does_not_grow_by_the_same_prompt_again(self) -> None:
+    def test_stay_the_same_after_the_same_prompt(self) -> None:
         index = PrefixIndex()
         for _ in range(5):
             index.sent(A, ONE)
         assert len(index) == 4
 
-    def test_is_told_of_more_endpoints_than_a_word_of_the_machine_has_bits(self) -> None:
+    def test_cover_more_endpoints_than_bits_in_a_machine_word(self) -> None:
         index = PrefixIndex()
         addresses = [f"10.0.0.{number}:8000" for number in range(200)]
         for number, address in enumerate(addresses):
@@ -89,8 +89,8 @@ class TestWhatAnEndpointHas:
         assert index.matches(ONE) == {a: 1 + n % 4 for n, a in enumerate(addresses)}
 
 
-class TestTheLeastRecentlyUsed:
-    def test_is_forgotten_first(self) -> None:
+class TestEviction:
+    def test_evicts_the_least_recently_used_prompt_first(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         for each in (ONE, APART, prompt("new")):
@@ -99,7 +99,7 @@ class TestTheLeastRecentlyUsed:
         assert index.matches(APART) == {A: 3}
         assert index.matches(prompt("new")) == {A: 1}
 
-    def test_is_the_end_of_a_prompt_before_its_beginning(self) -> None:
+    def test_evicts_the_end_of_a_prompt_before_its_beginning(self) -> None:
         index = PrefixIndex()
         room(index, A, 5)
         index.sent(A, OTHER)
@@ -107,7 +107,7 @@ class TestTheLeastRecentlyUsed:
             index.sent(A, prompt(f"{number}"))
             assert index.matches(OTHER).get(A, 0) == left
 
-    def test_is_not_what_was_used_again(self) -> None:
+    def test_spares_reused_prompts(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         index.sent(A, ONE)
@@ -117,7 +117,7 @@ class TestTheLeastRecentlyUsed:
         assert index.matches(ONE) == {A: 4}
         assert index.matches(APART) == {A: 1}
 
-    def test_is_not_the_beginning_that_another_prompt_has_used(self) -> None:
+    def test_spares_a_beginning_that_another_prompt_used(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         index.sent(A, ONE)
@@ -126,7 +126,7 @@ class TestTheLeastRecentlyUsed:
         index.sent(A, prompt("n", "e", "w"))
         assert index.matches(ONE) == {A: 2}
 
-    def test_is_what_only_one_of_many_prompts_had_behind_their_common_beginning(self) -> None:
+    def test_evicts_the_ends_behind_a_common_beginning(self) -> None:
         index = PrefixIndex()
         room(index, A, 10)
         index.sent(A, prompt("s", *"abcdefg"))
@@ -136,7 +136,7 @@ class TestTheLeastRecentlyUsed:
         for number in range(16, 20):
             assert index.matches(prompt("s", f"{number}", "end")) == {A: 3}
 
-    def test_is_not_changed_by_looking(self) -> None:
+    def test_does_not_depend_on_lookups(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         index.sent(A, ONE)
@@ -146,7 +146,7 @@ class TestTheLeastRecentlyUsed:
         index.sent(A, prompt("new"))
         assert index.matches(ONE) == {A: 3}
 
-    def test_of_one_endpoint_is_not_that_of_another(self) -> None:
+    def test_is_separate_for_each_endpoint(self) -> None:
         index = PrefixIndex()
         room(index, A, 4)
         index.sent(A, ONE)
@@ -155,21 +155,21 @@ class TestTheLeastRecentlyUsed:
         assert index.matches(ONE) == {A: 1, B: 4}
 
 
-class TestARun:
-    def test_is_a_conversation_that_grows(self) -> None:
+class TestRun:
+    def test_extends_with_a_conversation(self) -> None:
         index = PrefixIndex()
         for end in range(1, 100):
             index.sent(A, range(end))
         assert (index.size(A), runs(index, A)) == (99, 1)
 
-    def test_is_a_conversation_that_lost_its_end_and_grows_again(self) -> None:
+    def test_extends_again_after_its_end_was_evicted(self) -> None:
         index = PrefixIndex()
         room(index, A, 4)
         for each in (ONE, prompt("new"), ONE):
             index.sent(A, each)
         assert (index.matches(ONE), runs(index, A)) == ({A: 4}, 1)
 
-    def test_is_each_end_of_a_conversation_that_branches(self) -> None:
+    def test_splits_where_a_conversation_branches(self) -> None:
         index = PrefixIndex()
         for end in range(1, 5):
             index.sent(A, ONE[:end])
@@ -177,7 +177,7 @@ class TestARun:
         assert (index.size(A), runs(index, A)) == (7, 2)
         assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 5})
 
-    def test_is_as_old_as_its_last_use_wherever_others_branch_off(self) -> None:
+    def test_has_the_age_of_its_last_use(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         for each in (ONE[:2], ONE, OTHER, ONE):
@@ -185,7 +185,7 @@ class TestARun:
         index.sent(A, prompt("n", "e", "w"))
         assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 2})
 
-    def test_goes_before_the_one_that_it_continues(self) -> None:
+    def test_is_evicted_before_the_run_that_it_continues(self) -> None:
         index = PrefixIndex()
         room(index, A, 7)
         for each in (ONE, OTHER, ONE):
@@ -194,28 +194,28 @@ class TestARun:
             index.sent(A, prompt(f"{number}"))
             assert index.matches(ONE).get(A, 0) == left
 
-    def test_is_no_more_for_each_prompt_behind_a_common_beginning(self) -> None:
+    def test_counts_one_per_prompt_behind_a_common_beginning(self) -> None:
         index = PrefixIndex()
         for number in range(50):
             index.sent(A, prompt("s", "y", "s", f"{number}", "end"))
         assert (index.size(A), runs(index, A)) == (3 + 50 * 2, 50)
 
 
-class TestTheRoom:
-    def test_is_a_small_engines_where_an_endpoint_has_not_told(self) -> None:
+class TestCapacity:
+    def test_has_a_small_default(self) -> None:
         index = PrefixIndex()
         index.sent(A, range(10 * DEFAULT_BLOCKS))
         assert len(index) == DEFAULT_BLOCKS
         assert index.matches(range(10 * DEFAULT_BLOCKS)) == {A: DEFAULT_BLOCKS}
 
     @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 100])
-    def test_is_as_many_blocks_as_the_tokens_of_the_cache(self, blocks: int) -> None:
+    def test_follows_the_tokens_of_the_cache(self, blocks: int) -> None:
         index = PrefixIndex()
         room(index, A, blocks)
         index.sent(A, OTHER)
         assert index.matches(OTHER) == {A: min(blocks, 5)}
 
-    def test_of_a_prompt_that_is_longer_has_its_beginning(self) -> None:
+    def test_keeps_the_beginning_of_a_longer_prompt(self) -> None:
         index = PrefixIndex()
         room(index, A, 3)
         index.sent(A, APART)
@@ -223,7 +223,7 @@ class TestTheRoom:
         assert index.matches(OTHER) == {A: 3}
         assert dict(index.matches(APART)) == {}
 
-    def test_when_it_gets_smaller_keeps_what_was_used_last(self) -> None:
+    def test_after_shrinking_keeps_the_most_recent_blocks(self) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         index.sent(A, APART)
@@ -231,7 +231,7 @@ class TestTheRoom:
         assert (index.matches(ONE), index.matches(APART)) == ({A: 1}, {A: 3})
         assert len(index) == 4
 
-    def test_when_it_gets_larger_keeps_all_and_takes_more(self) -> None:
+    def test_after_growing_keeps_all_and_accepts_more(self) -> None:
         index = PrefixIndex()
         room(index, A, 4)
         index.sent(A, ONE)
@@ -240,21 +240,21 @@ class TestTheRoom:
         assert (index.matches(ONE), index.matches(APART)) == ({A: 4}, {A: 3})
 
     @pytest.mark.parametrize("tokens", [0, 1, TOKENS - 1])
-    def test_of_no_block_at_all_does_no_harm(self, tokens: int) -> None:
+    def test_of_zero_blocks_is_accepted(self, tokens: int) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         index.resize(A, tokens)
         index.sent(A, OTHER)
         assert len(index) == 1
 
-    def test_is_of_blocks_only_however_many_runs_they_are_in(self) -> None:
+    def test_counts_blocks_and_not_runs(self) -> None:
         index = PrefixIndex()
         room(index, A, 20)
         for number in range(100):
             index.sent(A, prompt(f"{number}"))
         assert (index.size(A), runs(index, A)) == (20, 20)
 
-    def test_may_be_told_before_anything_is_sent(self) -> None:
+    def test_can_be_set_before_any_prompt(self) -> None:
         index = PrefixIndex()
         room(index, A, 2)
         assert len(index) == 0
@@ -262,8 +262,8 @@ class TestTheRoom:
         assert len(index) == 2
 
 
-class TestAllTogether:
-    def test_have_no_more_than_is_allowed_each_its_share(self) -> None:
+class TestTotalLimit:
+    def test_gives_each_endpoint_its_share(self) -> None:
         index = PrefixIndex(most_blocks=3 * (RUN_BLOCKS + 5))
         for address in (A, B, C):
             room(index, address, 1000)
@@ -271,7 +271,7 @@ class TestAllTogether:
         assert len(index) == 15
         assert index.matches(range(1000)) == {A: 5, B: 5, C: 5}
 
-    def test_have_fewer_blocks_in_more_runs(self) -> None:
+    def test_includes_the_overhead_of_runs(self) -> None:
         index = PrefixIndex(most_blocks=10 * (RUN_BLOCKS + 1))
         index.sent(A, range(1000))
         assert (index.size(A), runs(index, A)) == (9 * RUN_BLOCKS + 10, 1)
@@ -279,14 +279,14 @@ class TestAllTogether:
             index.sent(A, prompt(f"{number}"))
         assert (index.size(A), runs(index, A)) == (10, 10)
 
-    def test_have_fewer_blocks_where_one_run_becomes_two(self) -> None:
+    def test_includes_the_overhead_of_a_split_run(self) -> None:
         index = PrefixIndex(most_blocks=2 * RUN_BLOCKS + 10)
         index.sent(A, range(1000))
         assert index.matches(range(1000)) == {A: RUN_BLOCKS + 10}
         index.sent(A, range(3))
         assert index.matches(range(1000)) == {A: 10}
 
-    def test_make_room_for_one_that_comes(self) -> None:
+    def test_shrinks_shares_for_a_new_endpoint(self) -> None:
         index = PrefixIndex(most_blocks=60)
         index.sent(A, range(100))
         assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
@@ -295,7 +295,7 @@ class TestAllTogether:
         index.resize(C, 1000 * TOKENS)
         assert index.matches(range(100)) == {A: 20 - RUN_BLOCKS}
 
-    def test_have_more_again_when_one_has_gone(self) -> None:
+    def test_grows_shares_after_an_endpoint_left(self) -> None:
         index = PrefixIndex(most_blocks=60)
         index.sent(A, range(100))
         index.sent(B, range(100))
@@ -303,7 +303,7 @@ class TestAllTogether:
         index.sent(A, range(100))
         assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
 
-    def test_may_be_more_than_there_are_blocks_for(self) -> None:
+    def test_accepts_more_endpoints_than_blocks(self) -> None:
         index = PrefixIndex(most_blocks=2)
         for address in (A, B, C):
             index.sent(address, ONE)
@@ -311,7 +311,7 @@ class TestAllTogether:
         assert dict(index.matches(ONE)) == {}
 
     @pytest.mark.parametrize("added", [16, 64, 256])
-    def test_have_a_million_blocks_where_200_of_them_have_a_share(self, added: int) -> None:
+    def test_allows_a_million_blocks_of_200_endpoints(self, added: int) -> None:
         index = PrefixIndex(MOST_BLOCKS // 200)
         room(index, A, MOST_BLOCKS)
         for number in range(10_000 // added):
@@ -319,7 +319,7 @@ class TestAllTogether:
         assert index.size(A) >= 1_000_000 // 200
 
     @pytest.mark.parametrize(("common", "own"), [(0, 999), (0, 16), (0, 4), (0, 1), (1, 1)])
-    def test_take_no_more_memory_than_a_sidecar_has(self, common: int, own: int) -> None:
+    def test_keeps_memory_within_the_sidecars_limit(self, common: int, own: int) -> None:
         most, rng = 20_000, Random(1)
         index, beginning = PrefixIndex(most), hashes(rng, common)
         addresses = [f"10.0.0.{number}:8000" for number in range(10)]
@@ -336,7 +336,7 @@ class TestAllTogether:
         assert 0.95 * most < counted <= most
         assert size / most * MOST_BLOCKS < 300e6
 
-    def test_take_memory_once_for_who_alone_has_what_others_have_lost(self) -> None:
+    def test_shares_integers_of_single_holders(self) -> None:
         index = PrefixIndex()
         addresses = [f"10.0.0.{number}:8000" for number in range(200)]
         for address in addresses:
@@ -347,8 +347,8 @@ class TestAllTogether:
         assert len({id(mask) for mask in index._holders.values()}) == 1
 
 
-class TestOneThatLeaves:
-    def test_has_nothing_when_it_comes_back(self) -> None:
+class TestForget:
+    def test_removes_all_blocks(self) -> None:
         index = PrefixIndex()
         index.sent(A, ONE)
         index.sent(B, ONE)
@@ -357,14 +357,14 @@ class TestOneThatLeaves:
         index.sent(A, ONE[:1])
         assert index.matches(ONE) == {A: 1, B: 4}
 
-    def test_has_told_nothing_of_its_cache_either(self) -> None:
+    def test_removes_the_capacity(self) -> None:
         index = PrefixIndex()
         room(index, A, 2)
         index.forget(A)
         index.sent(A, ONE)
         assert index.matches(ONE) == {A: 4}
 
-    def test_leaves_nothing_behind(self) -> None:
+    def test_frees_all_memory(self) -> None:
         index = PrefixIndex()
         for address in (A, B):
             index.sent(address, ONE)
@@ -374,7 +374,7 @@ class TestOneThatLeaves:
         assert len(index) == 0
         assert is_empty(index)
 
-    def test_may_leave_twice_or_never_have_come(self) -> None:
+    def test_accepts_repeated_and_unknown_endpoints(self) -> None:
         index = PrefixIndex()
         index.forget(A)
         index.sent(A, ONE)
@@ -382,7 +382,7 @@ class TestOneThatLeaves:
         index.forget(A)
         assert is_empty(index)
 
-    def test_gives_its_place_to_the_next(self) -> None:
+    def test_frees_the_bit_for_the_next_endpoint(self) -> None:
         index = PrefixIndex()
         index.sent("always there", ONE)
         for number in range(1000):
@@ -392,7 +392,7 @@ class TestOneThatLeaves:
             index.forget(address)
         assert index.matches(OTHER) == {"always there": 2}
 
-    def test_takes_nothing_from_others(self) -> None:
+    def test_keeps_the_blocks_of_others(self) -> None:
         index = PrefixIndex()
         for address in (A, B, C):
             index.sent(address, ONE)
@@ -457,7 +457,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.rooms.pop(address, None)
 
     @invariant()
-    def all_that_was_ever_sent_is_found_as_in_the_lists(self) -> None:
+    def sent_prompts_match_the_lists(self) -> None:
         for blocks in self.seen:
             found = {address: self.depth(blocks, held) for address, held in self.lists.items()}
             assert self.index.matches(blocks) == {a: n for a, n in found.items() if n}
@@ -466,7 +466,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         return next((n for n, block in enumerate(blocks) if block not in held), len(blocks))
 
     @invariant()
-    def nothing_else_is_kept(self) -> None:
+    def only_listed_blocks_are_kept(self) -> None:
         assert len(self.index) == sum(map(len, self.lists.values()))
         for address, held in self.lists.items():
             assert len(held) <= self.rooms.get(address, DEFAULT_BLOCKS)

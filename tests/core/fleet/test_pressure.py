@@ -41,76 +41,74 @@ def pressure(scene: Scene) -> Pressure:
 
 
 class TestRequests:
-    def test_are_others(self, scene: Scene, pressure: Pressure) -> None:
+    def test_are_those_of_others(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, ours=3))
         assert scene.requests.sums[A] == 2
 
-    def test_that_wait_count_more_whosever_they_are(self, scene: Scene, pressure: Pressure) -> None:
+    def test_that_wait_count_more_for_any_sender(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, waiting=2, ours=7))
         assert scene.requests.sums[A] == 2 * WEIGHTS.waiting
 
-    def test_that_wait_do_not_count_without_end(self, scene: Scene, pressure: Pressure) -> None:
+    def test_that_wait_count_up_to_the_batch_size(self, scene: Scene, pressure: Pressure) -> None:
         # Of an overload no choice gets rid, and what is cached matters all the more.
         heard(pressure, QUIET._replace(running=5, waiting=500, ours=505))
         assert scene.requests.sums[A] == 5 * WEIGHTS.waiting
 
-    def test_are_never_fewer_than_ours(self, scene: Scene, pressure: Pressure) -> None:
+    def test_are_never_negative(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, ours=9))
         assert scene.requests.sums[A] == 0
 
 
 class TestTokens:
-    def test_are_those_of_others_prompts_as_long_as_prompts_are(
-        self, scene: Scene, pressure: Pressure
-    ) -> None:
+    def test_are_others_prompts_of_mean_length(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, others_in_prefill=3))
         assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
 
     @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])
-    def test_are_more_where_memory_fills_up(
+    def test_grow_with_cache_usage(
         self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
     ) -> None:
         heard(pressure, QUIET._replace(kv_usage=kv_usage))
         assert scene.tokens.sums[A] == pytest.approx(share * WEIGHTS.full)
 
 
-class TestTheShareOfOthers:
-    def test_is_nothing_where_nobody_spoke(self, pressure: Pressure) -> None:
+class TestShareOfOthers:
+    def test_is_zero_without_samples(self, pressure: Pressure) -> None:
         assert pressure.share_of_others == 0
 
-    def test_is_nothing_where_nobody_is_asked(self, pressure: Pressure) -> None:
+    def test_is_zero_without_requests(self, pressure: Pressure) -> None:
         heard(pressure, QUIET)
         assert pressure.share_of_others == 0
 
-    def test_is_that_of_all_endpoints_together(self, pressure: Pressure) -> None:
+    def test_covers_all_endpoints(self, pressure: Pressure) -> None:
         for _ in range(200):
             heard(pressure, QUIET._replace(running=6, waiting=2, ours=4), A)
             heard(pressure, QUIET._replace(running=2, ours=0), B)
         assert pressure.share_of_others == pytest.approx(0.6, abs=0.01)
 
-    def test_follows_what_is_said_of_late(self, pressure: Pressure) -> None:
+    def test_follows_recent_samples(self, pressure: Pressure) -> None:
         for ours in (0, 4):
             for _ in range(500):
                 heard(pressure, QUIET._replace(running=4, ours=ours))
         assert pressure.share_of_others < 0.01
 
     @given(st.lists(st.tuples(*(st.floats(0, 1e6) for _ in range(3))), min_size=1))
-    def test_is_a_share(self, said: list[tuple[float, float, float]]) -> None:
+    def test_is_between_zero_and_one(self, said: list[tuple[float, float, float]]) -> None:
         pressure = Scene().pressure
         for waiting, running, ours in said:
             heard(pressure, QUIET._replace(waiting=waiting, running=running, ours=ours))
         assert 0 <= pressure.share_of_others <= 1 + 1e-9
 
 
-class TestAnOldWord:
-    def test_is_forgotten(self, scene: Scene, pressure: Pressure) -> None:
+class TestExpiry:
+    def test_forgets_old_samples(self, scene: Scene, pressure: Pressure) -> None:
         heard(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
         heard(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
         pressure.expire(oldest=7)
         assert scene.on(A) == (0, 0)
         assert scene.on(B) == (5, WEIGHTS.full)
 
-    def test_is_one_that_was_said_before_the_endpoint_left(
+    def test_forgets_the_samples_of_an_endpoint_that_left(
         self, scene: Scene, pressure: Pressure
     ) -> None:
         heard(pressure, QUIET._replace(running=5, kv_usage=1))

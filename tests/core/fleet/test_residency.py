@@ -13,21 +13,21 @@ B = "10.0.0.2:8000"
 NONE: frozenset[str] = frozenset()
 
 
-def test_nothing_is_loaded_where_nothing_was_used() -> None:
+def test_no_adapter_is_loaded_before_its_use() -> None:
     residency = Residency()
     assert list(residency.loaded(A)) == []
     assert not residency.has(A, "sql")
     assert residency.has_room(A)
 
 
-def test_an_adapter_is_loaded_from_the_moment_it_is_used() -> None:
+def test_adapter_is_loaded_once_used() -> None:
     residency = Residency()
     residency.used(A, "sql")
     assert residency.has(A, "sql")
     assert not residency.has(B, "sql")
 
 
-def test_an_endpoint_that_has_not_told_its_slots_has_one_as_vllm_has_by_default() -> None:
+def test_default_is_one_slot() -> None:
     residency = Residency()
     residency.used(A, "sql")
     assert not residency.has_room(A)
@@ -35,21 +35,21 @@ def test_an_endpoint_that_has_not_told_its_slots_has_one_as_vllm_has_by_default(
     assert list(residency.loaded(A)) == ["law"]
 
 
-def test_what_others_use_is_seen_in_the_metrics() -> None:
+def test_scrapes_show_adapters_of_other_sidecars() -> None:
     residency = Residency()
     residency.observed(A, frozenset({"sql"}), 2)
     assert residency.has(A, "sql")
     assert residency.has_room(A)
 
 
-def test_an_adapter_stays_loaded_when_its_requests_are_over() -> None:
+def test_adapter_stays_loaded_after_its_requests() -> None:
     residency = Residency()
     residency.observed(A, frozenset({"sql"}), 2)
     residency.observed(A, NONE, 2)
     assert residency.has(A, "sql")
 
 
-def test_the_least_recently_used_makes_room() -> None:
+def test_least_recently_used_adapter_is_evicted() -> None:
     residency = Residency()
     residency.observed(A, NONE, 2)
     for adapter in ("sql", "law", "sql", "med"):
@@ -57,14 +57,14 @@ def test_the_least_recently_used_makes_room() -> None:
     assert list(residency.loaded(A)) == ["sql", "med"]
 
 
-def test_fewer_slots_than_before_keep_the_most_recent() -> None:
+def test_fewer_slots_keep_the_most_recent_adapters() -> None:
     residency = Residency()
     residency.observed(A, frozenset("abc"), 3)
     residency.observed(A, NONE, 1)
     assert list(residency.loaded(A)) == ["c"]
 
 
-def test_what_is_in_use_is_there_and_what_waits_for_a_slot_will_be() -> None:
+def test_running_and_waiting_adapters_count_as_loaded() -> None:
     residency = Residency()
     residency.used(A, "idle")
     residency.observed(A, frozenset("abcd"), 2)
@@ -74,14 +74,14 @@ def test_what_is_in_use_is_there_and_what_waits_for_a_slot_will_be() -> None:
     assert list(residency.loaded(A)) == ["c", "d"]
 
 
-def test_without_lora_figures_the_slots_stay_as_told() -> None:
+def test_slots_stay_if_a_scrape_has_none() -> None:
     residency = Residency()
     residency.observed(A, NONE, 3)
     residency.observed(A, frozenset("ab"), None)
     assert list(residency.loaded(A)) == ["a", "b"]
 
 
-def test_an_endpoint_that_comes_back_has_nothing() -> None:
+def test_returning_endpoint_has_no_adapters() -> None:
     residency = Residency()
     residency.used(A, "sql")
     residency.forget(A)
@@ -91,7 +91,7 @@ def test_an_endpoint_that_comes_back_has_nothing() -> None:
 
 @thorough
 @given(st.integers(1, 4), st.lists(st.sampled_from("abcdef"), max_size=30))
-def test_the_last_used_are_loaded_and_no_more_than_fit(slots: int, uses: Sequence[str]) -> None:
+def test_most_recent_adapters_up_to_the_slots_are_loaded(slots: int, uses: Sequence[str]) -> None:
     residency = Residency()
     residency.observed(A, NONE, slots)
     for adapter in uses:
@@ -101,7 +101,7 @@ def test_the_last_used_are_loaded_and_no_more_than_fit(slots: int, uses: Sequenc
     assert residency.has_room(A) == (len(expected) < slots)
 
 
-def test_what_was_just_sent_stays_though_all_slots_are_in_use() -> None:
+def test_adapter_of_the_last_request_stays_with_all_slots_in_use() -> None:
     residency = Residency()
     residency.observed(A, frozenset("ab"), 2)
     residency.used(A, "c")

@@ -36,7 +36,7 @@ def place(text: str) -> int:
     ("text", "hashed"),
     [("pod-a-10", POD_A_1), ("pod-a-20", POD_A_2), ("default/pod-00", DEFAULT_POD_0)],
 )
-def test_a_place_is_the_xxh64_of_name_and_number(text: str, hashed: int) -> None:
+def test_node_is_the_xxh64_of_name_and_number(text: str, hashed: int) -> None:
     # The other member shows where this one's only place ends.
     other = "before" if place("before0") < hashed else "after"
     ring = ring_of(text.removesuffix("0"), other, replication=1)
@@ -45,7 +45,7 @@ def test_a_place_is_the_xxh64_of_name_and_number(text: str, hashed: int) -> None
     assert next(ring.walk((hashed + 1) % 2**64)) == other
 
 
-def test_a_walk_starts_at_the_first_place_at_or_after_the_key() -> None:
+def test_walk_starts_at_the_first_node_at_or_after_the_key() -> None:
     ring = ring_of("pod-a-1", "pod-a-2", replication=1)
     assert list(ring.walk(0)) == ["pod-a-1", "pod-a-2"]
     assert list(ring.walk(POD_A_1)) == ["pod-a-1", "pod-a-2"]
@@ -53,26 +53,26 @@ def test_a_walk_starts_at_the_first_place_at_or_after_the_key() -> None:
     assert list(ring.walk(POD_A_2)) == ["pod-a-2", "pod-a-1"]
 
 
-def test_a_walk_goes_round() -> None:
+def test_walk_wraps_around() -> None:
     ring = ring_of("pod-a-1", "pod-a-2", replication=1)
     assert list(ring.walk(POD_A_2 + 1)) == ["pod-a-1", "pod-a-2"]
     assert list(ring.walk(LAST_KEY)) == ["pod-a-1", "pod-a-2"]
 
 
-def test_an_empty_ring_is_walked_without_meeting_anyone() -> None:
+def test_walk_of_an_empty_ring_is_empty() -> None:
     ring = ring_of()
     assert len(ring) == 0
     assert list(ring.walk(0)) == []
     assert list(ring.walk(LAST_KEY)) == []
 
 
-def test_each_member_has_as_many_places_as_the_replication_says() -> None:
+def test_each_member_has_replication_nodes() -> None:
     assert len(ring_of("a", "b", "c", replication=7)) == 21
 
 
 @thorough
 @given(members, st.integers(1, 40), keys, st.randoms(use_true_random=False))
-def test_the_order_of_arrival_makes_no_difference(
+def test_ring_does_not_depend_on_the_order_of_members(
     names: list[str], replication: int, key: int, random: Random
 ) -> None:
     shuffled = names.copy()
@@ -83,15 +83,13 @@ def test_the_order_of_arrival_makes_no_difference(
 
 @thorough
 @given(members, st.integers(1, 40), keys)
-def test_a_walk_meets_every_member_exactly_once(
-    names: list[str], replication: int, key: int
-) -> None:
+def test_walk_yields_every_member_once(names: list[str], replication: int, key: int) -> None:
     assert sorted(ring_of(*names, replication=replication).walk(key)) == sorted(names)
 
 
 @thorough
 @given(members, names, st.integers(1, 40), st.lists(keys, min_size=1))
-def test_a_new_member_takes_keys_and_moves_none_between_the_others(
+def test_new_member_moves_no_keys_between_others(
     names: list[str], new: str, replication: int, keys: list[int]
 ) -> None:
     before = ring_of(*names, replication=replication)
@@ -102,7 +100,7 @@ def test_a_new_member_takes_keys_and_moves_none_between_the_others(
 
 @brief
 @given(members, st.integers(1, 40), st.lists(keys, min_size=1))
-def test_without_a_member_the_walk_is_the_same_less_that_member(
+def test_walk_without_a_member_keeps_the_order_of_others(
     names: list[str], replication: int, keys: list[int]
 ) -> None:
     gone, *others = names
@@ -112,20 +110,20 @@ def test_without_a_member_the_walk_is_the_same_less_that_member(
         assert list(after.walk(key)) == [name for name in before.walk(key) if name != gone]
 
 
-class TestTwoMembersThatClaimOnePlace:
+class TestEqualNodes:
     shared = place("x-110")
 
-    def test_both_keep_it(self) -> None:
+    def test_stay_both(self) -> None:
         ring = ring_of("x-1", "x-11", replication=11)
         assert len(ring) == 22
         assert list(ring.walk(self.shared)) == ["x-1", "x-11"]
 
-    def test_the_order_of_names_decides_and_not_that_of_arrival(self) -> None:
+    def test_are_ordered_by_member_name(self) -> None:
         ring = ring_of("x-11", "x-1", "x-2", replication=11)
         assert list(ring.walk(self.shared))[:2] == ["x-1", "x-11"]
 
     @pytest.mark.parametrize("stays", ["x-1", "x-11"])
-    def test_one_that_leaves_leaves_the_other_in_its_place(self, stays: str) -> None:
+    def test_lose_only_the_member_that_leaves(self, stays: str) -> None:
         # The third member tells whether the place itself is still held.
         others = [f"y-{i}" for i in range(50)]
         ring = ring_of(stays, *others, replication=11)
@@ -141,13 +139,13 @@ def shares(*names: str) -> list[float]:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 32])
-def test_with_256_places_each_the_members_share_the_ring_evenly(count: int) -> None:
+def test_256_nodes_each_share_the_ring_evenly(count: int) -> None:
     parts = shares(*(f"default/pod-{i:02}" for i in range(count)))
     assert min(parts) > 0.75
     assert max(parts) < 1.25
 
 
-def test_members_numbered_like_the_pods_of_a_stateful_set_still_have_half_the_mean() -> None:
+def test_numbered_members_have_at_least_half_the_mean() -> None:
     # `pod-1` and `pod-11` claim many places together.
     parts = shares(*(f"default/pod-{i}" for i in range(32)))
     assert min(parts) > 0.5
@@ -156,7 +154,7 @@ def test_members_numbered_like_the_pods_of_a_stateful_set_still_have_half_the_me
 
 @brief
 @given(members, members, st.sampled_from([1, 16]), st.sampled_from([1, 16]), keys)
-def test_a_ring_made_from_a_previous_one_is_the_same_as_one_made_anew(
+def test_ring_from_a_previous_one_equals_a_new_one(
     before: list[str], now: list[str], old_replication: int, replication: int, key: int
 ) -> None:
     previous = Ring.of({name: (name, "before") for name in before}, old_replication)
@@ -166,7 +164,7 @@ def test_a_ring_made_from_a_previous_one_is_the_same_as_one_made_anew(
     assert list(ring.walk(key)) == list(Ring.of(wanted, replication).walk(key))
 
 
-def test_other_members_of_the_same_names_take_the_places_as_they_are() -> None:
+def test_members_of_equal_names_share_the_nodes() -> None:
     # Adapters come and go at run time; to place each member again would stop the routing loop.
     names = [f"default/pod-{i:02}" for i in range(100)]
     previous = Ring.of({name: (name, "before") for name in names}, 256)
@@ -183,6 +181,6 @@ def test_other_members_of_the_same_names_take_the_places_as_they_are() -> None:
         assert [name for name, _ in ring.walk(key)] == [name for name, _ in previous.walk(key)]
 
 
-def test_one_member_under_several_names_is_met_once_for_each() -> None:
+def test_member_with_several_names_is_yielded_for_each() -> None:
     ring = Ring.of({"a": "same", "b": "same", "c": "other"}, 16)
     assert sorted(ring.walk(0)) == ["other", "same", "same"]

@@ -8,24 +8,24 @@ from extproc.core.fleet.rolling_minimum import RollingMinimum
 STEPS = st.lists(st.tuples(st.floats(0, 20), st.integers(0, 100)), min_size=1)
 
 
-class TestTheLowest:
-    def test_is_the_first_where_there_is_no_other(self) -> None:
+class TestRollingMinimum:
+    def test_is_the_first_value_at_first(self) -> None:
         assert RollingMinimum().add(7, now=1000.0) == 7
 
-    def test_is_remembered_for_half_a_minute(self) -> None:
+    def test_keeps_a_value_for_half_a_minute(self) -> None:
         lowest = RollingMinimum()
         lowest.add(3, now=0.0)
         assert lowest.add(9, now=29.0) == 3
         assert lowest.add(8, now=31.0) == 3
 
-    def test_is_forgotten_after_a_minute(self) -> None:
+    def test_forgets_a_value_after_a_minute(self) -> None:
         lowest = RollingMinimum()
         lowest.add(3, now=0.0)
         lowest.add(9, now=31.0)
         assert lowest.add(8, now=62.0) == 8
 
     @given(STEPS)
-    def test_lies_between_those_of_half_a_minute_and_of_all_time(
+    def test_is_between_the_minima_of_half_a_minute_and_of_all_time(
         self, steps: list[tuple[float, int]]
     ) -> None:
         lowest, now = RollingMinimum(), 0.0

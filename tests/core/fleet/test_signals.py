@@ -34,12 +34,12 @@ def signals(clock: Clock, ledger: Ledger) -> Signals:
     return followed
 
 
-def test_nothing_is_known_before_an_endpoint_says_something(signals: Signals) -> None:
+def test_there_is_no_reading_before_the_first_scrape(signals: Signals) -> None:
     assert signals.latest(A) is None
     assert signals.fresh([A, B], 3) == [None, None]
 
 
-def test_a_report_is_kept_with_its_time_and_our_requests_then(
+def test_scrape_is_kept_with_its_time_and_in_flight_requests(
     signals: Signals, clock: Clock
 ) -> None:
     said = report(waiting=3, running=8, kv_usage=0.5)
@@ -50,9 +50,7 @@ def test_a_report_is_kept_with_its_time_and_our_requests_then(
     assert (reading.at, reading.reported_at) == (clock.now, clock.now)
 
 
-def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
-    signals: Signals, clock: Clock
-) -> None:
+def test_reading_is_fresh_up_to_the_given_age(signals: Signals, clock: Clock) -> None:
     signals.record_scrape(A, report(), inflight=0)
     clock.advance(3)
     assert signals.fresh([A, B], 3) == [signals.latest(A), None]
@@ -61,17 +59,15 @@ def test_a_reading_is_fresh_for_as_long_as_it_is_asked_to_be(
     assert signals.latest(A) is not None
 
 
-def test_of_our_requests_only_those_count_as_told_that_it_knew_of(signals: Signals) -> None:
+def test_reading_contains_at_most_the_reported_requests(signals: Signals) -> None:
     signals.record_scrape(A, report(waiting=1, running=2), inflight=9)
     reading = signals.latest(A)
     assert reading is not None
     assert reading.ours == 3
 
 
-class TestAnAnswersLoadReport:
-    def test_brings_load_up_to_date_and_leaves_the_rest(
-        self, signals: Signals, clock: Clock, ledger: Ledger
-    ) -> None:
+class TestLoadReport:
+    def test_updates_the_load_only(self, signals: Signals, clock: Clock, ledger: Ledger) -> None:
         signals.record_scrape(A, report(waiting=3, running=8, kv_usage=0.5), inflight=9)
         clock.advance(1)
         hold(ledger, 5)
@@ -81,14 +77,14 @@ class TestAnAnswersLoadReport:
         assert (reading.load, reading.running) == (Load(0, 0.2), 8)
         assert (reading.at, reading.reported_at) == (clock.now, clock.now - 1)
 
-    def test_was_made_when_its_own_request_was_over(self, signals: Signals, ledger: Ledger) -> None:
+    def test_does_not_include_its_own_request(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 5)
         signals.record_load_report(A, Load(9, 0))
         reading = signals.latest(A)
         assert reading is not None
         assert reading.ours == 4
 
-    def test_does_not_make_requests_unknown_that_came_after_the_last_report(
+    def test_includes_requests_sent_after_the_last_scrape(
         self, signals: Signals, clock: Clock, ledger: Ledger
     ) -> None:
         signals.record_scrape(A, report(), inflight=0)
@@ -99,7 +95,7 @@ class TestAnAnswersLoadReport:
         assert reading is not None
         assert (reading.ours, reading.running) == (5, 5)
 
-    def test_alone_lets_those_of_our_requests_run_that_do_not_wait(
+    def test_without_a_scrape_counts_requests_that_do_not_wait_as_running(
         self, signals: Signals, ledger: Ledger
     ) -> None:
         hold(ledger, 6)
@@ -109,22 +105,22 @@ class TestAnAnswersLoadReport:
         assert (reading.running, reading.report) == (3, None)
 
 
-class TestWhenEndpointsChange:
-    def test_what_one_said_that_left_is_forgotten(self, signals: Signals) -> None:
+class TestSetEndpoints:
+    def test_forgets_readings_of_removed_endpoints(self, signals: Signals) -> None:
         signals.record_scrape(A, report(), inflight=0)
         signals.record_scrape(B, report(), inflight=0)
         signals.set_endpoints([B])
         assert signals.latest(A) is None
         assert signals.latest(B) is not None
 
-    def test_one_that_left_while_it_was_asked_is_not_heard(self, signals: Signals) -> None:
+    def test_ignores_a_scrape_of_an_endpoint_that_left_meanwhile(self, signals: Signals) -> None:
         signals.set_endpoints([B])
         signals.record_scrape(A, report(adapters=frozenset({"sql"})), inflight=0)
         signals.record_load_report(A, Load(0, 0))
         assert signals.latest(A) is None
         assert not signals.residency.has(A, "sql")
 
-    def test_each_has_the_age_of_its_coming(self, signals: Signals, clock: Clock) -> None:
+    def test_starts_the_age_of_new_endpoints(self, signals: Signals, clock: Clock) -> None:
         clock.advance(5)
         signals.set_endpoints([B, "10.0.0.3:8000"])
         clock.advance(1)
@@ -132,7 +128,7 @@ class TestWhenEndpointsChange:
         assert signals.new_endpoints([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
         assert signals.new_endpoints([B, "10.0.0.3:8000"], 1) == {}
 
-    def test_one_that_comes_back_is_new(self, signals: Signals, clock: Clock) -> None:
+    def test_treats_returning_endpoints_as_new(self, signals: Signals, clock: Clock) -> None:
         signals.residency.used(A, "sql")
         signals.set_endpoints([B])
         clock.advance(5)
@@ -141,15 +137,15 @@ class TestWhenEndpointsChange:
         assert not signals.residency.has(A, "sql")
 
 
-class TestALoad:
+class TestSoundLoad:
     @pytest.mark.parametrize(
         ("waiting", "kv_usage"), [(0, 0), (3, 0.25), (1_000_000, 1), (0.5, 1e-300)]
     )
-    def test_that_an_endpoint_can_have_is_sound(self, waiting: float, kv_usage: float) -> None:
+    def test_accepts_plausible_numbers(self, waiting: float, kv_usage: float) -> None:
         assert sound_load(waiting, kv_usage) == Load(waiting, kv_usage)
 
     @pytest.mark.parametrize("kv_usage", [1.0001, 1.05])
-    def test_a_little_over_a_full_cache_is_one_with_a_full_cache(self, kv_usage: float) -> None:
+    def test_rounds_slightly_over_full_caches_down(self, kv_usage: float) -> None:
         assert sound_load(3, kv_usage) == Load(3, 1)
 
     @pytest.mark.parametrize(
@@ -169,11 +165,11 @@ class TestALoad:
             ),
         ],
     )
-    def test_that_none_can_have_is_not(self, waiting: float, kv_usage: float) -> None:
+    def test_rejects_implausible_numbers(self, waiting: float, kv_usage: float) -> None:
         assert sound_load(waiting, kv_usage) is None
 
 
-class TestAnEngineThatStartsAnew:
+class TestRestartedEngine:
     """Its counters begin at nothing again."""
 
     BLOCKS = (1, 2, 3)
@@ -195,7 +191,7 @@ class TestAnEngineThatStartsAnew:
         return set(signals.prefixes.matches(self.BLOCKS))
 
     @pytest.mark.parametrize("tokens", [0, 999])
-    def test_has_lost_its_cache_its_adapters_and_its_work(
+    def test_has_no_cached_blocks_adapters_and_backlog(
         self, signals: Signals, tokens: float
     ) -> None:
         self.say(signals, tokens)
@@ -203,7 +199,7 @@ class TestAnEngineThatStartsAnew:
         assert not signals.residency.has(A, "sql")
         assert not signals.backlog.tokens.get(A)
 
-    def test_says_what_is_true_from_now_on(self, signals: Signals) -> None:
+    def test_has_a_new_reading(self, signals: Signals) -> None:
         self.say(signals, 10, cached=5)
         reading = signals.latest(A)
         assert reading is not None
@@ -213,34 +209,34 @@ class TestAnEngineThatStartsAnew:
         self.say(signals, 20)
         assert self.cached(signals) == {A, B}
 
-    def test_still_says_how_large_its_cache_is(self, signals: Signals) -> None:
+    def test_has_its_reported_cache_size(self, signals: Signals) -> None:
         said = report()._replace(prompt_tokens=0, block_size=16, blocks=8)
         signals.record_scrape(A, said, inflight=0)
         signals.prefixes.sent(A, self.BLOCKS)
         assert signals.prefixes.size(A) == 2, "128 tokens are two blocks"
 
     @pytest.mark.parametrize("tokens", [1000, 1001])
-    def test_is_not_one_that_has_counted_on(self, signals: Signals, tokens: float) -> None:
+    def test_is_not_assumed_if_counters_grow(self, signals: Signals, tokens: float) -> None:
         self.say(signals, tokens)
         assert self.cached(signals) == {A, B}
 
-    def test_is_not_one_that_does_not_count(self, signals: Signals) -> None:
+    def test_is_not_assumed_without_counters(self, signals: Signals) -> None:
         self.say(signals, None)
         self.say(signals, 1)
         assert self.cached(signals) == {A, B}
 
-    def test_is_noticed_though_an_answer_told_of_its_load_meanwhile(self, signals: Signals) -> None:
+    def test_is_noticed_after_a_load_report(self, signals: Signals) -> None:
         signals.record_load_report(A, Load(0, 0))
         self.say(signals, 1)
         assert self.cached(signals) == {B}
 
-    def test_has_not_lost_what_its_hits_do_not_say(self, signals: Signals) -> None:
+    def test_is_not_assumed_if_only_hits_are_missing(self, signals: Signals) -> None:
         self.say(signals, 1000, cached=900)
         self.say(signals, 1000, cached=100)
         assert self.cached(signals) == {A, B}
 
 
-class TestABacklog:
+class TestBacklog:
     """Three of ours were sent; the engine's counters say how many answers have begun."""
 
     @pytest.fixture
@@ -256,23 +252,21 @@ class TestABacklog:
             signals.backlog.add(A, tokens)
         return signals
 
-    def test_is_what_has_not_begun_and_that_is_the_last(self, asked: Signals) -> None:
+    def test_is_the_latest_prompts_without_a_first_token(self, asked: Signals) -> None:
         asked.record_scrape(A, _begun(1, 2, first_tokens=101, finished=100), 3)
         assert asked.backlog.tokens[A] == 6000
 
-    def test_is_nothing_when_all_have_begun(self, asked: Signals) -> None:
+    def test_is_empty_after_all_first_tokens(self, asked: Signals) -> None:
         asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert A not in asked.backlog.tokens
 
-    def test_has_what_was_sent_while_the_engine_was_asked(
-        self, asked: Signals, ledger: Ledger
-    ) -> None:
+    def test_includes_prompts_sent_during_the_scrape(self, asked: Signals, ledger: Ledger) -> None:
         asked.backlog.add(A, 8000)
         hold(ledger, 4)
         asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert asked.backlog.tokens[A] == 8000
 
-    def test_is_no_larger_for_requests_that_ended_without_an_answer(
+    def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
     ) -> None:
         # Two aborts, which are over and never had a first token.
@@ -281,7 +275,7 @@ class TestABacklog:
             asked.record_scrape(A, _begun(0, 3, first_tokens=106, finished=105), 3)
         assert A not in asked.backlog.tokens
 
-    def test_stays_where_the_engine_does_not_count(self, asked: Signals) -> None:
+    def test_stays_without_counters(self, asked: Signals) -> None:
         asked.record_scrape(A, report(running=3), 3)
         assert asked.backlog.tokens[A] == 7000
 
@@ -291,32 +285,28 @@ def _begun(waiting: float, running: float, first_tokens: float, finished: float)
     return said._replace(first_tokens=first_tokens, finished=finished)
 
 
-class TestOthersRequests:
+class TestRequestsOfOthers:
     """With what else weighs on an endpoint: test_pressure.py."""
 
-    def test_are_those_that_are_there_without_ours(self, signals: Signals) -> None:
+    def test_are_the_reported_ones_without_own_requests(self, signals: Signals) -> None:
         signals.record_scrape(A, report(waiting=0, running=7), inflight=3)
         assert signals.requests[A] == 4
 
-    def test_do_not_have_what_we_sent_while_we_asked(
+    def test_exclude_requests_sent_during_the_scrape(
         self, signals: Signals, ledger: Ledger
     ) -> None:
         hold(ledger, 4)
         signals.record_scrape(A, report(running=4), inflight=3)
         assert signals.requests[A] == 4
 
-    def test_have_prompts_to_compute_that_are_as_long_as_ours(
-        self, signals: Signals, ledger: Ledger
-    ) -> None:
+    def test_count_with_the_mean_prompt_length(self, signals: Signals, ledger: Ledger) -> None:
         signals.record_scrape(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
         assert signals.tokens[A] == 500 + 2 * 500
 
-    def test_wait_with_ours_where_nothing_tells_whose_answers_have_begun(
-        self, signals: Signals, ledger: Ledger
-    ) -> None:
+    def test_are_waiting_requests_without_counters(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, report(waiting=3, running=2), inflight=1)
@@ -328,7 +318,7 @@ class TestOthersRequests:
         assert signals.requests[A] == 0
 
 
-def test_what_was_sent_before_an_endpoint_spoke_may_have_gone_elsewhere(signals: Signals) -> None:
+def test_first_reading_forgets_prompts_sent_before_it(signals: Signals) -> None:
     signals.prefixes.sent(A, [1, 2, 3])
     signals.record_scrape(A, report(), inflight=0)
     assert signals.prefixes.matches([1, 2, 3]) == {}

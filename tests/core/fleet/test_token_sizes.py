@@ -9,18 +9,18 @@ from extproc.core.request.blocks import BYTES_PER_TOKEN
 from tests.core.builders import thorough
 
 
-def test_a_model_that_has_shown_nothing_has_tokens_of_the_usual_size() -> None:
+def test_default_size_before_the_first_record() -> None:
     assert TokenSizes().of("llama") == BYTES_PER_TOKEN
 
 
-def test_what_answers_count_is_learned() -> None:
+def test_learns_from_token_counts() -> None:
     sizes = TokenSizes()
     for _ in range(300):
         sizes.record("llama", 3000, 1000)
     assert sizes.of("llama") == pytest.approx(3.0, abs=0.05)
 
 
-def test_it_is_learned_of_each_model_by_itself() -> None:
+def test_learns_each_model_separately() -> None:
     sizes = TokenSizes()
     for _ in range(300):
         sizes.record("chinese", 2500, 1000)
@@ -28,13 +28,13 @@ def test_it_is_learned_of_each_model_by_itself() -> None:
     assert sizes.of("llama") == BYTES_PER_TOKEN
 
 
-def test_one_answer_alone_says_little() -> None:
+def test_one_record_changes_little() -> None:
     sizes = TokenSizes()
     sizes.record("llama", 16_000, 1000)
     assert BYTES_PER_TOKEN < sizes.of("llama") < 1.15 * BYTES_PER_TOKEN
 
 
-def test_a_change_is_followed() -> None:
+def test_follows_a_change() -> None:
     sizes = TokenSizes()
     for size in (2000, 6000):
         for _ in range(300):
@@ -42,7 +42,7 @@ def test_a_change_is_followed() -> None:
     assert sizes.of("llama") == pytest.approx(6.0, abs=0.1)
 
 
-def test_the_mean_is_of_answers_that_differ() -> None:
+def test_learns_the_mean_of_different_responses() -> None:
     sizes = TokenSizes()
     for _ in range(300):
         sizes.record("llama", 3000, 1000)
@@ -62,7 +62,7 @@ def test_the_mean_is_of_answers_that_differ() -> None:
         pytest.param(float("inf"), 10, id="endless"),
     ],
 )
-def test_what_can_be_no_text_is_not_learned(size: float, tokens: int) -> None:
+def test_ignores_sizes_that_cannot_be_text(size: float, tokens: int) -> None:
     sizes = TokenSizes()
     for _ in range(100):
         sizes.record("llama", size, tokens)
@@ -71,7 +71,7 @@ def test_what_can_be_no_text_is_not_learned(size: float, tokens: int) -> None:
 
 @thorough
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(-1, 100_000))))
-def test_it_is_always_between_what_was_seen(answers: list[tuple[float, int]]) -> None:
+def test_stays_within_the_recorded_sizes(answers: list[tuple[float, int]]) -> None:
     sizes = TokenSizes()
     for size, tokens in answers:
         sizes.record("llama", size, tokens)

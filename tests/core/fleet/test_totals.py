@@ -10,11 +10,11 @@ from extproc.core.fleet.totals import Totals
 A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 
 
-def test_nothing_is_there_where_nothing_is_known() -> None:
+def test_unknown_address_has_zero() -> None:
     assert Totals({}).sums[A] == 0
 
 
-def test_ours_and_others_are_added() -> None:
+def test_adds_own_and_others() -> None:
     ours = {A: 2}
     totals = Totals(ours)
     totals.changed(A)
@@ -23,7 +23,7 @@ def test_ours_and_others_are_added() -> None:
     assert dict(totals.sums) == {A: 5, B: 4}
 
 
-def test_others_are_replaced_and_forgotten() -> None:
+def test_replaces_and_forgets_others() -> None:
     totals = Totals({A: 2})
     totals.set_others(A, 3)
     totals.set_others(A, 1)
@@ -39,7 +39,7 @@ _Changes = st.lists(
 
 
 @given(_Changes)
-def test_no_rounding_stays_behind(changes: list[tuple[str, bool, float]]) -> None:
+def test_leaves_no_rounding_error(changes: list[tuple[str, bool, float]]) -> None:
     ours: dict[str, float] = {}
     others: dict[str, float] = {}
     totals = Totals(ours)

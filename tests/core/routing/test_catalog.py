@@ -14,7 +14,7 @@ LLAMA = model_spec("llama", aliases=["llama-latest"], adapters=["sql-lora", "my_
 QWEN = model_spec("qwen_2_5", adapters=["law_v_2"])
 
 
-class TestAName:
+class TestResolve:
     @pytest.mark.parametrize(
         ("name", "model", "adapter"),
         [
@@ -31,7 +31,7 @@ class TestAName:
             pytest.param("qwen_2_5_law_v_2", "qwen_2_5", "law_v_2", id="underscores in both"),
         ],
     )
-    def test_means_a_model_and_an_adapter(self, name: str, model: str, adapter: str) -> None:
+    def test_returns_model_and_adapter(self, name: str, model: str, adapter: str) -> None:
         models = catalog(LLAMA, QWEN)
         found, with_adapter = models.resolve(name)
         assert (found.spec.name, with_adapter) == (model, adapter)
@@ -47,7 +47,7 @@ class TestAName:
             *["llama_qwen_2_5", "llama_llama", "sql-lora_my_lora", "my_lora_my_lora", "sql-lora_"],
         ],
     )
-    def test_that_nobody_has_is_not_found(self, name: str) -> None:
+    def test_raises_for_an_unknown_name(self, name: str) -> None:
         models = catalog(LLAMA, QWEN)
         assert not models.names(name)
         with pytest.raises(ModelNotFound) as missing:
@@ -55,17 +55,17 @@ class TestAName:
         for known in ("llama", "llama-latest", "my_lora", "sql-lora", "qwen_2_5", "law_v_2"):
             assert known in missing.value.message
 
-    def test_that_is_all_separators_is_not_taken_apart_at_each(self) -> None:
+    def test_rejects_a_long_name_of_separators_quickly(self) -> None:
         # Which would take hours.
         assert not catalog(LLAMA, QWEN).names("a" + "_" * 3_000_000)
 
-    def test_of_a_model_wins_over_the_same_name_taken_apart(self) -> None:
+    def test_prefers_a_models_name_to_the_model_adapter_form(self) -> None:
         joined = model_spec("llama_sql-lora")
         found, adapter = catalog(LLAMA, joined).resolve("llama_sql-lora")
         assert (found.spec.name, adapter) == ("llama_sql-lora", "")
 
 
-def test_the_only_model_is_known_as_such() -> None:
+def test_only_model() -> None:
     only = catalog(LLAMA).only()
     assert only is not None
     assert only.spec is LLAMA
@@ -73,18 +73,18 @@ def test_the_only_model_is_known_as_such() -> None:
     assert Catalog().only() is None
 
 
-def test_the_only_model_serves_requests_that_name_none_unless_there_is_a_split() -> None:
+def test_only_model_is_the_default_without_splits() -> None:
     assert catalog(LLAMA).default() == "llama"
     for models in (catalog(LLAMA, QWEN), catalog(LLAMA, split_spec(llama=1)), Catalog()):
         assert models.default() is None
 
 
-def test_the_key_headers_are_those_some_model_reads() -> None:
+def test_key_headers_are_those_of_all_models() -> None:
     by_session = model_spec("a", prefixSource="Header:X-Session")
     assert list(catalog(LLAMA, by_session).key_headers) == ["x-session"]
 
 
-def test_a_static_endpoint_serves_all_adapters_of_its_model_under_its_address() -> None:
+def test_static_endpoint_has_all_adapters_and_its_address_as_name() -> None:
     snapshot = catalog(LLAMA).models["llama"].snapshot
     assert [(e.address, e.name) for e in snapshot.endpoints] == [
         ("10.0.0.1:8000", "10.0.0.1:8000"),
@@ -93,13 +93,13 @@ def test_a_static_endpoint_serves_all_adapters_of_its_model_under_its_address() 
     assert snapshot.eligible("my_lora") == snapshot.endpoints
 
 
-def test_each_endpoint_stands_on_the_ring_as_often_as_configured() -> None:
+def test_replication_sets_the_nodes_of_each_endpoint() -> None:
     spec = model_spec(replication=7)
     assert len(catalog(spec).models["llama"].snapshot.ring) == 14
 
 
-class TestARevision:
-    def test_keeps_the_strategy_of_a_model_whose_load_balancing_did_not_change(self) -> None:
+class TestRevise:
+    def test_keeps_the_strategy_if_load_balancing_did_not_change(self) -> None:
         before = catalog(LLAMA, QWEN)
         moved = LLAMA.model_copy(update={"endpoints": ("10.0.0.9:8000",), "aliases": ()})
         after = revise(before, [QWEN, moved], strategy_of)
@@ -116,23 +116,23 @@ class TestARevision:
             model_spec("llama", prefixSource="PromptHead"),
         ],
     )
-    def test_replaces_it_where_the_load_balancing_changed(self, changed: ModelSpec) -> None:
+    def test_replaces_the_strategy_if_load_balancing_changed(self, changed: ModelSpec) -> None:
         before = catalog(model_spec("llama"))
         after = revise(before, [changed], strategy_of)
         assert after.models["llama"].strategy is not before.models["llama"].strategy
 
-    def test_does_not_hand_a_strategy_on_to_another_model(self) -> None:
+    def test_does_not_pass_a_strategy_to_another_model(self) -> None:
         before = catalog(model_spec("a"))
         after = revise(before, [model_spec("b")], strategy_of)
         assert after.models["b"].strategy is not before.models["a"].strategy
 
-    def test_does_not_touch_the_catalog_that_requests_may_still_use(self) -> None:
+    def test_leaves_the_previous_catalog_unchanged(self) -> None:
         before = catalog(LLAMA, QWEN)
         revise(before, [model_spec("other")], strategy_of)
         assert before.names("llama")
         assert not before.names("other")
 
-    def test_leaves_the_requests_in_flight_counted(self) -> None:
+    def test_leaves_in_flight_requests_counted(self) -> None:
         serving = Router(Fleet(), catalog(LLAMA))
         decision = serving.decide(serving.resolve("llama", {"prompt": "hi"}, {}))
         serving.publish(revise(serving.catalog, [QWEN], strategy_of))
@@ -145,13 +145,13 @@ class TestARevision:
         assert dict(serving.fleet.ledger.loads) == {}
 
 
-class TestDiscovery:
+class TestRediscovered:
     FOUND = (Endpoint("10.0.0.7:8000", "ns/pod-1"), Endpoint("10.0.0.8:8000", "ns/pod-2"))
 
     def addresses(self, models: Catalog, name: str) -> list[str]:
         return [endpoint.address for endpoint in models.models[name].snapshot.endpoints]
 
-    def test_gives_a_model_the_endpoints_known_when_it_is_configured(self) -> None:
+    def test_new_model_gets_the_known_endpoints(self) -> None:
         spec = by_service(adapters=["sql"])
         models = revise(Catalog(), [spec, QWEN], strategy_of, lambda source: self.FOUND)
         snapshot = models.models["llama"].snapshot
@@ -162,14 +162,14 @@ class TestDiscovery:
         assert snapshot.eligible("sql") == snapshot.endpoints
         assert self.addresses(models, "qwen_2_5") == ["10.0.0.1:8000", "10.0.0.2:8000"]
 
-    def test_asks_for_each_models_own_source(self) -> None:
+    def test_reads_the_source_of_each_model(self) -> None:
         found = {"service ns/a": self.FOUND[:1], "service ns/b": self.FOUND[1:]}
         specs = [by_service("a", name="a"), by_service("b", name="b")]
         models = revise(Catalog(), specs, strategy_of, lambda source: found[str(source)])
         assert self.addresses(models, "a") == ["10.0.0.7:8000"]
         assert self.addresses(models, "b") == ["10.0.0.8:8000"]
 
-    def test_changes_the_endpoints_of_every_model_of_the_source_and_nothing_else(self) -> None:
+    def test_changes_only_the_models_of_the_source(self) -> None:
         first, second = by_service("a", adapters=["sql"]), by_service("b")
         elsewhere = by_service("c", name="other")
         before = catalog(first, second, elsewhere, QWEN)
@@ -185,7 +185,7 @@ class TestDiscovery:
         assert self.addresses(before, "a") == []
         assert (after.names("law_v_2"), after.key_headers) == (True, before.key_headers)
 
-    def test_of_an_unknown_source_changes_nothing(self) -> None:
+    def test_unknown_source_changes_nothing(self) -> None:
         before = catalog(LLAMA)
         unknown = by_service().source
         assert unknown is not None

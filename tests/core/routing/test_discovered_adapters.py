@@ -24,7 +24,7 @@ def serving(models: Catalog, name: str) -> list[str]:
     return [e.address for e in model.snapshot.eligible(adapter)]
 
 
-def test_are_names_of_their_model_on_the_endpoints_that_have_them() -> None:
+def test_found_adapters_are_names_on_their_endpoints() -> None:
     models = catalog(LORA).with_adapters(FOUND)
     assert serving(models, "law") == [A, B]
     assert serving(models, "med") == [B]
@@ -32,21 +32,21 @@ def test_are_names_of_their_model_on_the_endpoints_that_have_them() -> None:
     assert serving(models, "sql") == [A, B]
 
 
-def test_are_listed_with_their_parent() -> None:
+def test_found_adapters_are_listed_with_their_parent() -> None:
     listing = Listing(catalog(LORA).with_adapters(FOUND), ContextLengths(), anthropic=False)
     entries = json.loads(listing.all())["data"]
     parents = {entry["id"]: entry.get("parent") for entry in entries}
     assert parents == {"llama": None, "sql": "llama", "law": "llama", "med": "llama"}
 
 
-def test_are_unknown_again_when_no_endpoint_has_them() -> None:
+def test_removed_adapters_are_unknown() -> None:
     models = catalog(LORA).with_adapters(FOUND).with_adapters({A: frozenset({"law"})})
     assert serving(models, "law") == [A]
     with pytest.raises(ModelNotFound):
         models.resolve("med")
 
 
-def test_never_take_a_configured_name_away() -> None:
+def test_configured_names_take_precedence() -> None:
     other = model_spec("qwen", aliases=["q"], adapters=["tax"], strategy="LoraQueue")
     claims = frozenset({"qwen", "q", "tax", "llama"})
     models = catalog(LORA, other).with_adapters({A: claims, B: claims})
@@ -59,14 +59,14 @@ def test_never_take_a_configured_name_away() -> None:
     }
 
 
-def test_never_take_a_configured_model_adapter_name_away() -> None:
+def test_configured_model_adapter_names_take_precedence() -> None:
     other = model_spec("qwen", endpoints=[B], strategy="LoraQueue")
     models = catalog(LORA, other).with_adapters({B: frozenset({"llama_sql"})})
     found, adapter = models.resolve("llama_sql")
     assert (found.spec.name, adapter) == ("llama", "sql")
 
 
-def test_that_two_models_have_are_told_apart_by_kubeais_form() -> None:
+def test_kubeais_form_separates_models_with_the_same_adapter() -> None:
     one = model_spec("one", endpoints=[A], strategy="LoraQueue")
     two = model_spec("two", endpoints=[B], strategy="LoraQueue")
     models = catalog(one, two).with_adapters(dict.fromkeys((A, B), frozenset({"law"})))
@@ -74,7 +74,7 @@ def test_that_two_models_have_are_told_apart_by_kubeais_form() -> None:
     assert serving(models, "two_law") == [B]
 
 
-def test_that_two_models_claim_belong_to_the_first_of_the_document() -> None:
+def test_shared_adapter_name_means_the_first_model() -> None:
     one = model_spec("one", endpoints=[A], strategy="LoraQueue")
     two = model_spec("two", endpoints=[B], strategy="LoraQueue")
     models = catalog(one, two).with_adapters(dict.fromkeys((A, B), frozenset({"law"})))
@@ -90,7 +90,7 @@ def test_that_two_models_claim_belong_to_the_first_of_the_document() -> None:
         ("PrefixHash", True, True),
     ],
 )
-def test_are_looked_for_where_signals_are_read_or_on_request(
+def test_adapters_are_read_with_signals_or_on_request(
     strategy: str, wanted: bool | None, found: bool
 ) -> None:
     plain = model_spec(strategy=strategy)
@@ -103,7 +103,7 @@ def test_are_looked_for_where_signals_are_read_or_on_request(
     assert models.with_adapters(FOUND).names("law") is found
 
 
-def test_stay_when_endpoints_or_the_configuration_change() -> None:
+def test_found_adapters_survive_changes() -> None:
     spec = by_service(strategy="LoraQueue")
     assert spec.source is not None
     models = revise(Catalog(), [spec], strategy_of, lambda _: [endpoint(A)]).with_adapters(FOUND)
@@ -117,7 +117,7 @@ def test_stay_when_endpoints_or_the_configuration_change() -> None:
     assert serving(models, "med") == [B]
 
 
-def test_keep_the_strategy_and_its_memory() -> None:
+def test_found_adapters_keep_the_strategy() -> None:
     before = catalog(LORA)
     after = before.with_adapters(FOUND)
     assert after.models["llama"].strategy is before.models["llama"].strategy

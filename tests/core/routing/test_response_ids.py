@@ -45,7 +45,7 @@ def sent(answers: Replies, body: bytes) -> dict[str, Any]:
     return found
 
 
-class TestAnId:
+class TestResponseId:
     def test_names_the_endpoint_to_every_sidecar(self) -> None:
         for endpoint in PLACES:
             made = ids(1).assign(endpoint.address)
@@ -59,14 +59,14 @@ class TestAnId:
         "strange",
         ["", "resp_", "resp_1234", "resp_" + "0" * 32, "resp_" + "G" * 32, "msg_1", None, 5, ["x"]],
     )
-    def test_of_another_maker_names_none(self, strange: object) -> None:
+    def test_from_elsewhere_names_no_endpoint(self, strange: object) -> None:
         assert ids().holder(strange, PLACES) is None
 
-    def test_names_none_once_the_endpoint_is_not_there(self) -> None:
+    def test_names_no_endpoint_after_it_left(self) -> None:
         made = ids().assign("10.9.9.9:8000")
         assert ids().holder(made, PLACES) is None
 
-    def test_names_the_endpoint_that_served_in_place_of_the_chosen_one(self) -> None:
+    def test_names_the_endpoint_that_served_the_retry(self) -> None:
         serving = ids()
         first, second = PLACES[0].address, PLACES[1].address
         made = serving.assign(first)
@@ -74,7 +74,7 @@ class TestAnId:
         assert serving.holder(made, PLACES) == second
         assert serving.holder(made, PLACES[:1]) is None
 
-    def test_that_moved_is_forgotten_when_too_many_others_have(self) -> None:
+    def test_that_moved_is_forgotten_after_many_others(self) -> None:
         serving = ids()
         first, second = PLACES[0].address, PLACES[1].address
         made = serving.assign(first)
@@ -84,7 +84,7 @@ class TestAnId:
         assert serving.holder(serving.assign(second), PLACES) == second
 
 
-class TestTheBody:
+class TestBodyWithRequestId:
     @pytest.mark.parametrize(
         ("body", "changed"),
         [
@@ -95,17 +95,17 @@ class TestTheBody:
             ('{"a": "', '{"request_id":"resp_1","a": "'),
         ],
     )
-    def test_gets_the_id_as_its_first_field(self, body: str, changed: str) -> None:
+    def test_has_the_id_as_first_field(self, body: str, changed: str) -> None:
         assert with_request_id(body.encode(), "resp_1").decode() == changed
 
     @thorough
     @given(st.dictionaries(st.text(), st.integers()), st.sampled_from([None, 2]))
-    def test_means_the_same_otherwise(self, document: dict[str, int], indent: int | None) -> None:
+    def test_keeps_all_other_fields(self, document: dict[str, int], indent: int | None) -> None:
         body = json.dumps(document, indent=indent).encode()
         changed = json.loads(with_request_id(body, "resp_1"))
         assert changed == {"request_id": "resp_1", **document}
 
-    def test_that_is_no_object_stays_as_it_is(self) -> None:
+    def test_stays_unchanged_if_it_is_no_object(self) -> None:
         assert with_request_id(b"[]", "resp_1") == b"[]"
 
 
@@ -116,9 +116,9 @@ def created(peer: Peer, body: bytes, path: str = RESPONSES) -> tuple[Proceed, di
     return decided, sent(answers, body)
 
 
-class TestAStoredResponse:
+class TestStoredResponse:
     @pytest.mark.parametrize("modes", MODES)
-    def test_is_made_under_an_id_that_leads_back(self, modes: Modes) -> None:
+    def test_gets_an_id_that_names_its_endpoint(self, modes: Modes) -> None:
         peer = Peer(LLAMA, QWEN, modes=modes)
         decided, body = created(peer, asking(model="qwen"))
         assert body == {**json.loads(asking(model="qwen")), "request_id": body["request_id"]}
@@ -132,7 +132,7 @@ class TestAStoredResponse:
             assert found.decision.model == "qwen"
             assert other.in_flight == 1
 
-    def test_is_made_under_another_name_of_the_model_too(self) -> None:
+    def test_gets_an_id_with_an_alias_too(self) -> None:
         _, body = created(Peer(LLAMA), asking(model="l"))
         assert body["model"] == "llama"
         assert body["request_id"].startswith("resp_")
@@ -140,7 +140,7 @@ class TestAStoredResponse:
     @pytest.mark.parametrize("address", TWO_ADDRESSES)
     @pytest.mark.parametrize("modes", MODES)
     @pytest.mark.parametrize("size", [10, 200_000, 1_500_000])
-    def test_is_gone_on_with_where_it_is(self, modes: Modes, address: str, size: int) -> None:
+    def test_is_continued_on_its_endpoint(self, modes: Modes, address: str, size: int) -> None:
         peer = Peer(LLAMA, modes=modes)
         previous = peer.router.fleet.response_ids.assign(address)
         body = asking(input="x" * size, previous_response_id=previous)
@@ -149,7 +149,7 @@ class TestAStoredResponse:
         assert (decided.target, decided.decision.reason) == (address, Reason.RESPONSE_ID)
         assert decided.decision.fallback in set(TWO_ADDRESSES) - {address}
 
-    def test_is_gone_on_with_however_late_the_body_tells(self) -> None:
+    def test_is_continued_on_its_endpoint_if_the_id_comes_late(self) -> None:
         peer = Peer(LLAMA)
         for address in TWO_ADDRESSES:
             peer = Peer(LLAMA)
@@ -162,7 +162,7 @@ class TestAStoredResponse:
             assert decided.target == address
 
     @pytest.mark.parametrize("address", TWO_ADDRESSES)
-    def test_is_where_envoys_retry_went(self, address: str) -> None:
+    def test_is_found_after_a_retry(self, address: str) -> None:
         peer = Peer(LLAMA, modes=MODES[1])
         _, body = created(peer, asking())
         peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=address))
@@ -171,7 +171,7 @@ class TestAStoredResponse:
         )
         assert holder == address
 
-    def test_whose_endpoint_is_not_ready_is_asked_for_elsewhere(self) -> None:
+    def test_without_its_endpoint_is_requested_elsewhere(self) -> None:
         peer = Peer(model_spec("llama", endpoints=TWO_ADDRESSES[:1]))
         lost = peer.router.fleet.response_ids.assign(TWO_ADDRESSES[1])
         (found,) = peer.headers(f"{RESPONSES}/{lost}", method="GET", end=True)
@@ -193,7 +193,7 @@ class TestAStoredResponse:
         assert found.target == TWO_ADDRESSES[0]
 
 
-class TestABodyOfAnotherRequest:
+class TestOtherBodies:
     @pytest.mark.parametrize(
         ("spec", "path", "fields"),
         [
@@ -205,13 +205,13 @@ class TestABodyOfAnotherRequest:
         ],
     )
     @pytest.mark.parametrize("modes", MODES)
-    def test_keeps_its_fields(
+    def test_keep_their_fields(
         self, modes: Modes, spec: ModelSpec, path: str, fields: dict[str, Any]
     ) -> None:
         body = asking(model="llama", **fields)
         assert created(Peer(spec, modes=modes), body, path)[1] == json.loads(body)
 
-    def test_that_is_not_shown_keeps_them_too(self) -> None:
+    def test_that_envoy_does_not_show_keep_their_fields(self) -> None:
         (answer,) = Peer(LLAMA, modes=Modes(BodyMode.NONE)).headers(RESPONSES)
         assert isinstance(answer, Proceed)
         assert answer.decision is not None

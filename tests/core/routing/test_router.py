@@ -30,19 +30,19 @@ LLAMA = model_spec(adapters=["sql"])
 PROMPT = {"prompt": "hello"}
 
 
-def test_a_request_is_placed_by_its_model_adapter_and_prefix() -> None:
+def test_resolves_by_model_adapter_and_prefix() -> None:
     resolved = router(LLAMA).resolve("sql", PROMPT, {})
     assert resolved.model.spec is LLAMA
     assert (resolved.adapter, resolved.prefix) == ("sql", "hello")
     assert resolved.key == xxhash.xxh64_intdigest(b"sqlhello")
 
 
-def test_a_request_for_an_unknown_model_is_refused() -> None:
+def test_refuses_an_unknown_model() -> None:
     with pytest.raises(ModelNotFound):
         router(LLAMA).resolve("gpt", PROMPT, {})
 
 
-def test_a_decision_tells_what_it_was_made_of() -> None:
+def test_decision_has_its_reasons() -> None:
     serving = router(LLAMA)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     (other,) = set(TWO_ADDRESSES) - {decision.address}
@@ -53,7 +53,7 @@ def test_a_decision_tells_what_it_was_made_of() -> None:
     assert decision.fallback == other
 
 
-def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
+def test_decision_holds_a_lease() -> None:
     serving = router(LLAMA)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert dict(serving.fleet.ledger.loads) == {decision.address: 1}
@@ -64,20 +64,20 @@ def test_a_decision_holds_a_lease_from_the_moment_it_is_made() -> None:
     assert dict(serving.fleet.ledger.loads) == {}
 
 
-def test_inflight_is_the_load_before_this_request() -> None:
+def test_inflight_is_the_load_before_the_request() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     inflight = [serving.decide(serving.resolve("llama", PROMPT, {})).inflight for _ in range(3)]
     assert inflight == [0, 1, 2]
 
 
-def test_one_endpoint_alone_has_no_fallback() -> None:
+def test_single_endpoint_has_no_fallback() -> None:
     serving = router(model_spec(endpoints=["10.0.0.1:8000"]))
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert (decision.fallback, decision.candidates) == (None, 1)
     assert decision.destination == "10.0.0.1:8000"
 
 
-def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
+def test_fallbacks_can_be_turned_off() -> None:
     whole = router(LLAMA)
     serving = Router(Fleet(), whole.catalog, fallbacks=False)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
@@ -85,14 +85,14 @@ def test_a_router_without_fallbacks_names_one_endpoint_only() -> None:
     assert decision.destination == decision.address
 
 
-def test_the_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
+def test_destination_is_the_chosen_endpoint_and_the_fallback() -> None:
     serving = router(LLAMA)
     decision = serving.decide(serving.resolve("llama", PROMPT, {}))
     assert decision.destination == f"{decision.address},{decision.fallback}"
 
 
 @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
-def test_a_request_stays_within_the_subset_that_is_allowed(allowed: str) -> None:
+def test_decision_stays_within_the_subset(allowed: str) -> None:
     serving = router(LLAMA)
     resolved = serving.resolve("sql", PROMPT, {}, subset_of((allowed,)))
     decision = serving.decide(resolved)
@@ -100,14 +100,14 @@ def test_a_request_stays_within_the_subset_that_is_allowed(allowed: str) -> None
     assert decision.key == serving.resolve("sql", PROMPT, {}).key
 
 
-def test_a_subset_without_a_ready_endpoint_is_refused_and_counts_nothing() -> None:
+def test_refuses_a_subset_without_ready_endpoints() -> None:
     serving = router(LLAMA)
     with pytest.raises(NoEndpoints, match="the gateway allows"):
         serving.decide(serving.resolve("llama", PROMPT, {}, subset_of(("10.9.9.9:1",))))
     assert dict(serving.fleet.ledger.loads) == {}
 
 
-def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None:
+def test_refuses_a_model_without_ready_endpoints() -> None:
     serving = Router(Fleet(), without_endpoints(LLAMA))
     with pytest.raises(NoEndpoints) as refused:
         serving.decide(serving.resolve("sql", PROMPT, {}))
@@ -115,19 +115,19 @@ def test_a_model_without_ready_endpoints_is_refused_and_counts_nothing() -> None
     assert dict(serving.fleet.ledger.loads) == {}
 
 
-def test_a_router_without_a_catalog_knows_no_model() -> None:
+def test_empty_catalog_has_no_model() -> None:
     with pytest.raises(ModelNotFound, match="Known models: none"):
         Router(Fleet()).resolve("llama", PROMPT, {})
 
 
-def test_concurrent_requests_never_share_one_free_place() -> None:
+def test_concurrent_requests_never_overfill_an_endpoint() -> None:
     serving = router(model_spec(strategy="LeastLoad"))
     for _ in range(50):
         serving.decide(serving.resolve("llama", PROMPT, {}))
     assert dict(serving.fleet.ledger.loads) == dict.fromkeys(TWO_ADDRESSES, 25)
 
 
-def test_an_endpoint_is_found_by_its_address_or_known_by_nothing_else() -> None:
+def test_fleet_returns_endpoints_by_address() -> None:
     serving = router(LLAMA)
     known = serving.fleet.endpoint("llama", "10.0.0.1:8000")
     assert known.adapters == {"sql"}
@@ -136,12 +136,12 @@ def test_an_endpoint_is_found_by_its_address_or_known_by_nothing_else() -> None:
     assert serving.fleet.endpoint("gone", "10.0.0.1:8000").address == "10.0.0.1:8000"
 
 
-class TestTheNameInTheBody:
+class TestRename:
     @pytest.mark.parametrize(
         ("requested", "rename"),
         [("llama", None), ("l3", "llama"), ("sql", None), ("llama_sql", "sql"), ("l3_sql", "sql")],
     )
-    def test_becomes_the_one_that_servers_know(self, requested: str, rename: str | None) -> None:
+    def test_is_the_name_that_servers_know(self, requested: str, rename: str | None) -> None:
         serving = router(model_spec(aliases=["l3"], adapters=["sql"]))
         decision = serving.decide(serving.resolve(requested, PROMPT, {}))
         assert decision.rename == rename
@@ -150,15 +150,13 @@ class TestTheNameInTheBody:
         ("requested", "rename"),
         [("llama", "meta/llama"), ("meta/llama", None), ("l3", "meta/llama"), ("sql", None)],
     )
-    def test_is_the_served_name_where_that_is_another(
-        self, requested: str, rename: str | None
-    ) -> None:
+    def test_is_the_served_name_if_configured(self, requested: str, rename: str | None) -> None:
         spec = model_spec(aliases=["l3", "meta/llama"], adapters=["sql"])
         serving = router(spec.model_copy(update={"served_name": "meta/llama"}))
         assert serving.resolve(requested, PROMPT, {}).rename == rename
 
 
-class TestASplit:
+class TestSplit:
     ONE = model_spec("one", endpoints=["10.0.0.1:8000"], adapters=["sql"])
     TWO = model_spec("two", endpoints=["10.0.0.2:8000"])
 
@@ -172,11 +170,11 @@ class TestASplit:
         assert shares.keys() == {"one  one", "two  two"}
         assert shares["one  one"] == pytest.approx(300, abs=40)
 
-    def test_may_have_an_adapter_as_its_target(self) -> None:
+    def test_can_have_an_adapter_as_target(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(sql=1))
         assert self.models(serving, 5) == {"one sql sql": 5}
 
-    def test_sends_what_begins_alike_to_the_same_target(self) -> None:
+    def test_sends_equal_prefixes_to_one_target(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
         for i in range(20):
             turns = [{"role": "user", "content": f"question {i}"}]
@@ -185,7 +183,7 @@ class TestASplit:
                 turns += [{"role": "assistant", "content": answer}]
                 assert serving.resolve("canary", {"messages": turns}, {}).model is first
 
-    def test_by_a_header_does_not_look_at_the_prompt(self) -> None:
+    def test_by_a_header_ignores_the_prompt(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec("canary", "Header:X-User", one=1, two=1))
         assert serving.catalog.key_headers == {"x-user"}
         by_user = {
@@ -198,27 +196,27 @@ class TestASplit:
         assert all(len(models) == 1 for models in by_user.values())
         assert set().union(*by_user.values()) == {"one", "two"}
 
-    def test_without_anything_to_stick_to_is_shared_by_chance(self) -> None:
+    def test_without_a_key_is_random(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
         models = Counter(serving.resolve("canary", None, {}).model.spec.name for _ in range(400))
         assert models["one"] == pytest.approx(200, abs=50)
 
-    def test_passes_over_a_target_without_endpoints(self) -> None:
+    def test_skips_a_target_without_endpoints(self) -> None:
         serving = router(self.ONE, by_service("gone"), split_spec(one=1, gone=9))
         assert self.models(serving, 50) == {"one  one": 50}
 
-    def test_passes_over_a_target_that_the_gateway_does_not_allow(self) -> None:
+    def test_skips_a_target_outside_the_subset(self) -> None:
         serving = router(self.ONE, self.TWO, split_spec(one=1, two=1))
         allowed = subset_of(("10.0.0.2:8000",))
         placed = [serving.resolve("canary", {"prompt": str(i)}, {}, allowed) for i in range(20)]
         assert {p.model.spec.name for p in placed} == {"two"}
 
-    def test_is_refused_where_no_target_has_endpoints(self) -> None:
+    def test_is_refused_without_endpoints_of_any_target(self) -> None:
         serving = router(by_service("gone"), by_service("lost"), split_spec(gone=1, lost=1))
         with pytest.raises(NoEndpoints):
             serving.decide(serving.resolve("canary", PROMPT, {}))
 
-    def test_is_a_name_in_the_list_of_models_and_in_refusals(self) -> None:
+    def test_is_listed_and_named_in_refusals(self) -> None:
         serving = router(self.ONE, split_spec(one=1))
         assert list(serving.catalog.names_in_order()) == ["one", "sql", "canary"]
         with pytest.raises(ModelNotFound, match="canary, one, sql"):
@@ -237,21 +235,21 @@ def remembering(*specs: ModelSpec) -> Router:
     return Router(fleet, revise(Catalog(), specs, make))
 
 
-class TestAStrategyThatReadsPrompts:
+class TestStrategyThatReadsPrompts:
     SPEC = model_spec(strategy="PrefixCache", adapters=["sql"], aliases=["l3"])
     ASKED: ClassVar = {"prompt": words("story")}
 
-    def test_is_shown_all_of_the_prompt_that_there_is(self) -> None:
+    def test_gets_the_whole_prompt(self) -> None:
         resolved = remembering(self.SPEC).resolve("llama", self.ASKED, {})
         assert resolved.prompt == prompt_of(self.ASKED, "llama")
         assert len(resolved.prompt.blocks) == 15
 
-    def test_is_told_how_long_the_whole_is_where_a_part_is_shown(self) -> None:
+    def test_gets_the_size_of_a_prompt_that_is_shown_in_part(self) -> None:
         resolved = remembering(self.SPEC).resolve("llama", self.ASKED, {}, shown=0.5)
         assert resolved.prompt == prompt_of(self.ASKED, "llama", share=0.5)
         assert resolved.prompt.bytes == pytest.approx(8000, abs=2)
 
-    def test_has_one_chain_for_all_names_of_a_model_and_another_for_each_adapter(self) -> None:
+    def test_hashes_by_model_and_adapter_and_not_by_alias(self) -> None:
         serving = remembering(self.SPEC)
         blocks = {
             name: prompt.blocks[0]
@@ -260,10 +258,10 @@ class TestAStrategyThatReadsPrompts:
         }
         assert blocks["llama"] == blocks["l3"] != blocks["sql"] == blocks["l3_sql"]
 
-    def test_is_the_only_one_for_which_prompts_are_read(self) -> None:
+    def test_is_the_only_kind_that_gets_prompts(self) -> None:
         assert router(LLAMA).resolve("llama", self.ASKED, {}).prompt is None
 
-    def test_predicts_what_is_cached(self) -> None:
+    def test_predicts_cached_tokens(self) -> None:
         serving = remembering(self.SPEC)
         first = serving.decide(serving.resolve("llama", self.ASKED, {}))
         first.lease.release()
@@ -276,7 +274,7 @@ class TestAStrategyThatReadsPrompts:
         assert again.address == first.address
         assert [first.reason, again.reason] == [Reason.COLD, Reason.CACHED]
 
-    def test_predicts_by_the_size_of_the_models_tokens(self) -> None:
+    def test_predicts_with_the_models_token_size(self) -> None:
         serving = remembering(self.SPEC)
         for _ in range(500):
             serving.fleet.token_sizes.record("llama", 2000, 1000)
@@ -284,7 +282,7 @@ class TestAStrategyThatReadsPrompts:
         assert decision.prediction is not None
         assert decision.prediction.prompt_tokens == pytest.approx(2000, rel=0.01)
 
-    def test_makes_what_is_not_cached_work_until_the_answer_begins(self) -> None:
+    def test_adds_uncached_tokens_to_the_backlog(self) -> None:
         serving = remembering(self.SPEC)
         backlog = serving.fleet.signals.backlog
         first = serving.decide(serving.resolve("llama", self.ASKED, {}))
@@ -297,7 +295,7 @@ class TestAStrategyThatReadsPrompts:
         again.lease.release()
         assert dict(backlog.tokens) == {}
 
-    def test_moves_the_work_with_the_request(self) -> None:
+    def test_moves_the_backlog_with_the_lease(self) -> None:
         serving = remembering(self.SPEC)
         decision = serving.decide(serving.resolve("llama", self.ASKED, {}))
         assert decision.fallback is not None
@@ -306,14 +304,14 @@ class TestAStrategyThatReadsPrompts:
             decision.fallback: pytest.approx(1000, abs=1)
         }
 
-    def test_names_another_endpoint_as_the_fallback(self) -> None:
+    def test_names_another_endpoint_as_fallback(self) -> None:
         serving = remembering(self.SPEC)
         for number in range(20):
             asked = {"prompt": words(f"{number % 3}")}
             decision = serving.decide(serving.resolve("llama", asked, {}))
             assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
 
-    def test_has_nothing_to_say_where_there_is_no_prompt(self) -> None:
+    def test_predicts_zero_without_a_prompt(self) -> None:
         # Embeddings, transcriptions: only the model is read.
         serving = remembering(self.SPEC)
         decisions = [serving.decide(serving.resolve("llama", None, {})) for _ in range(20)]
@@ -323,7 +321,7 @@ class TestAStrategyThatReadsPrompts:
         assert min(serving.fleet.ledger.loads[address] for address in TWO_ADDRESSES) >= 7
 
     @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
-    def test_stays_within_the_subset_that_is_allowed(self, allowed: str) -> None:
+    def test_stays_within_the_subset(self, allowed: str) -> None:
         serving = remembering(self.SPEC)
         home = serving.decide(serving.resolve("sql", self.ASKED, {}))
         home.lease.release()
@@ -331,7 +329,7 @@ class TestAStrategyThatReadsPrompts:
         decision = serving.decide(restricted)
         assert (decision.address, decision.fallback, decision.candidates) == (allowed, None, 1)
 
-    def test_refuses_where_no_endpoint_is_ready_and_counts_nothing(self) -> None:
+    def test_refuses_without_ready_endpoints(self) -> None:
         serving = remembering(self.SPEC)
         nowhere = serving.resolve("llama", self.ASKED, {}, subset_of(("10.9.9.9:1",)))
         with pytest.raises(NoEndpoints):
@@ -339,7 +337,7 @@ class TestAStrategyThatReadsPrompts:
         assert dict(serving.fleet.signals.backlog.tokens) == {}
         assert len(serving.fleet.signals.prefixes) == 0
 
-    def test_behind_a_split_sees_the_prompt_and_its_share(self) -> None:
+    def test_behind_a_split_gets_the_prompt_and_its_share(self) -> None:
         one = model_spec("one", endpoints=["10.0.0.1:8000"], strategy="PrefixCache")
         serving = remembering(one, split_spec(one=1))
         resolved = serving.resolve("canary", self.ASKED, {}, shown=0.25)
@@ -347,9 +345,9 @@ class TestAStrategyThatReadsPrompts:
         assert resolved.rename == "one"
 
 
-class TestAStrategyThatReadsNone:
+class TestStrategyThatReadsNoPrompts:
     @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "LeastQueue", "RoundRobin"])
-    def test_predicts_nothing_and_leaves_the_backlog_alone(self, strategy: str) -> None:
+    def test_predicts_nothing_and_adds_no_backlog(self, strategy: str) -> None:
         serving = remembering(model_spec(strategy=strategy))
         decision = serving.decide(serving.resolve("llama", {"prompt": words("story")}, {}))
         assert (decision.prediction, decision.lease.prefill) == (None, None)
@@ -357,7 +355,7 @@ class TestAStrategyThatReadsNone:
         assert len(serving.fleet.signals.prefixes) == 0
 
 
-def test_those_who_follow_see_each_catalog_that_is_published() -> None:
+def test_subscribers_get_each_published_catalog() -> None:
     serving = router(LLAMA)
     seen: list[object] = []
     serving.subscribe(seen.append)

@@ -27,7 +27,7 @@ class Config:
         self.listener = self.data["static_resources"]["listeners"][0]
         self.manager = self.listener["filter_chains"][0]["filters"][0]["typed_config"]
         self.buffer, self.ext_proc, self.router = self.manager["http_filters"]
-        self.asked = self.ext_proc["typed_config"]
+        self.settings = self.ext_proc["typed_config"]
         (host,) = self.manager["route_config"]["virtual_hosts"]
         self.routes = host["routes"]
         self.clusters = {one["name"]: one for one in self.data["static_resources"]["clusters"]}
@@ -57,7 +57,7 @@ def changed(*path: str, to: Any = None) -> Callable[[Config], None]:
     """Set a value of the ext_proc filter, or remove it."""
 
     def change(config: Config) -> None:
-        place = config.asked
+        place = config.settings
         for key in path[:-1]:
             place = place[key]
         place.pop(path[-1], None)
@@ -87,7 +87,7 @@ def foreign_catch_all(config: Config) -> None:
     del config.routes[0]
 
 
-def nothing_asked(config: Config) -> None:
+def ext_proc_on_no_route(config: Config) -> None:
     for route in config.routes:
         route.pop("typed_per_filter_config", None)
 
@@ -134,7 +134,7 @@ def end_lost(config: Config) -> None:
 
 
 def buffered(config: Config) -> None:
-    config.asked["processing_mode"]["request_body_mode"] = "BUFFERED"
+    config.settings["processing_mode"]["request_body_mode"] = "BUFFERED"
     for route in config.routes:
         del route["request_body_buffer_limit"]
 
@@ -184,7 +184,7 @@ def metadata_of_clusters(config: Config) -> None:
         header = config.clusters[name]["original_dst_lb_config"]["http_header_name"]
         key = {"key": "envoy.lb", "path": [{"key": header}]}
         config.clusters[name]["original_dst_lb_config"] = {"metadata_key": key}
-    del config.asked["metadata_options"]
+    del config.settings["metadata_options"]
 
 
 MODE = "processing_mode"
@@ -220,7 +220,7 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     (not_kept, WARNING, "no request_body_buffer_limit"),
     (foreign, ERROR, "ext_proc is on for a route of another service"),
     (foreign_catch_all, ERROR, "ext_proc is on for a route of another service"),
-    (nothing_asked, ERROR, "ext_proc is on for no route"),
+    (ext_proc_on_no_route, ERROR, "ext_proc is on for no route"),
     (hidden, ERROR, "comes after a route for every path"),
     (no_retry, ERROR, "no retry on connect-failure"),
     (no_second, ERROR, "the cluster has one address"),

@@ -19,8 +19,6 @@ class Opened(NamedTuple):
 
     stream: int
     headers: Headers
-    end_stream: bool
-    """True if the request has no body. Ended follows at once."""
 
 
 class Data(NamedTuple):

@@ -195,9 +195,8 @@ class Receiver:
         else:
             windows = self._sender.initial_window, self._windows.initial
             stream = self._streams[stream_id] = Stream(stream_id, *windows)
-            ends = flags & END_STREAM != 0
-            self.events.append(_new(Opened, (stream_id, headers, ends)))
-            if ends:
+            self.events.append(_new(Opened, (stream_id, headers)))
+            if flags & END_STREAM:
                 self._peer_ended(stream)
 
     def _turn_away(self, stream_id: int, code: int) -> None:

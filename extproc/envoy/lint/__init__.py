@@ -18,10 +18,10 @@ __all__ = ["RULES", "Finding", "Severity", "lint"]
 Rule = Callable[[Subject], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    filters.routing_headers_stay,
-    filters.several_ext_procs,
+    filters.routing_headers_not_removed,
+    filters.several_ext_proc_filters,
     filters.headers_not_sent,
-    filters.response_headers_not_shown,
+    filters.response_headers_not_sent,
     filters.response_attributes_missing,
     filters.response_trailers_not_sent,
     filters.metadata_dropped,
@@ -30,16 +30,16 @@ RULES: tuple[Rule, ...] = (
     filters.fails_closed,
     filters.route_not_selected_again,
     filters.buffer_small,
-    bodies.body_hidden,
+    bodies.body_not_sent,
     bodies.body_streamed_after_headers,
     bodies.body_streamed_in_pieces,
     bodies.body_refused,
     bodies.body_end_lost,
-    bodies.body_garbled,
+    bodies.retries_repeat_body,
     bodies.large_bodies_refused,
     bodies.body_not_kept,
-    routes.foreign_routes_asked,
-    routes.nothing_asked,
+    routes.ext_proc_on_foreign_route,
+    routes.ext_proc_on_no_route,
     routes.route_hidden,
     routes.no_second_candidate,
     routes.timeout_short,
@@ -55,8 +55,8 @@ RULES: tuple[Rule, ...] = (
 def lint(text: str) -> list[Finding]:
     """Return the findings, in the order of the lines. Raises YamlError."""
     root = parse(text)
-    asking = subjects(root)
-    if not asking:
+    listeners = subjects(root)
+    if not listeners:
         return [
             error(
                 root,
@@ -66,6 +66,6 @@ def lint(text: str) -> list[Finding]:
                 filters.INTO,
             )
         ]
-    found = [finding for subject in asking for rule in RULES for finding in rule(subject)]
+    found = [finding for subject in listeners for rule in RULES for finding in rule(subject)]
     # Listeners may share clusters.
     return sorted(dict.fromkeys(found), key=lambda one: one.line)

@@ -12,7 +12,7 @@ _TIMES = 4
 """A body that overflows a buffer must have at least this many times its size (docs/envoy.md)."""
 
 
-def body_hidden(subject: Subject) -> Iterator[Finding]:
+def body_not_sent(subject: Subject) -> Iterator[Finding]:
     for route in _shown(subject, "NONE"):
         yield warning(
             route.node,
@@ -83,7 +83,7 @@ def body_end_lost(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def body_garbled(subject: Subject) -> Iterator[Finding]:
+def retries_repeat_body(subject: Subject) -> Iterator[Finding]:
     for route in _shown(subject, "BUFFERED_PARTIAL"):
         retries = route.node.at("route.retry_policy") or route.host.get("retry_policy")
         if retries is not None:
@@ -137,7 +137,7 @@ _STREAMED = (
 def _shown(subject: Subject, mode: str) -> list[Route]:
     """Return the routes on which ext_proc is on with this body mode."""
     routes = subject.fallbacks or subject.targets
-    return [one for one in routes if subject.asks(one) and subject.body_mode(one) == mode]
+    return [one for one in routes if subject.has_ext_proc(one) and subject.body_mode(one) == mode]
 
 
 def _least_length(route: Node) -> int:

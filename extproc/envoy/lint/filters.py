@@ -15,7 +15,7 @@ _RECEIVED = "metadata_options.receiving_namespaces.untyped"
 _FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
 
 
-def routing_headers_stay(subject: Subject) -> Iterator[Finding]:
+def routing_headers_not_removed(subject: Subject) -> Iterator[Finding]:
     """Report routing headers that clients can send: they choose an address inside the network."""
     read = {
         name for one in subject.root.list("static_resources.clusters") for name in headers_read(one)
@@ -35,7 +35,7 @@ def routing_headers_stay(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def several_ext_procs(subject: Subject) -> Iterator[Finding]:
+def several_ext_proc_filters(subject: Subject) -> Iterator[Finding]:
     found = of_kind(subject.manager.filters(), EXT_PROC)
     if len(found) > 1:
         yield error(
@@ -58,7 +58,7 @@ def headers_not_sent(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def response_headers_not_shown(subject: Subject) -> Iterator[Finding]:
+def response_headers_not_sent(subject: Subject) -> Iterator[Finding]:
     if _mode(subject, "response_header_mode") == "SKIP":
         yield warning(
             subject.config,

@@ -13,7 +13,7 @@ _LONG = 600.0
 """Seconds that a request may wait in an engine's queue before the first byte of its response."""
 
 
-def foreign_routes_asked(subject: Subject) -> Iterator[Finding]:
+def ext_proc_on_foreign_route(subject: Subject) -> Iterator[Finding]:
     for route in subject.foreign:
         yield error(
             route.node,
@@ -26,8 +26,8 @@ def foreign_routes_asked(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def nothing_asked(subject: Subject) -> Iterator[Finding]:
-    if subject.routes and not subject.asking:
+def ext_proc_on_no_route(subject: Subject) -> Iterator[Finding]:
+    if subject.routes and not subject.with_ext_proc:
         yield error(
             subject.ext_proc,
             subject.where,

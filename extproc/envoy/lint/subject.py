@@ -86,19 +86,19 @@ class Subject:
         ]
 
     @cached_property
-    def asking(self) -> list[Route]:
+    def with_ext_proc(self) -> list[Route]:
         """Routes whose requests the sidecar sees."""
-        return [one for one in self.routes if self.asks(one)]
+        return [one for one in self.routes if self.has_ext_proc(one)]
 
     @cached_property
     def foreign(self) -> list[Route]:
         """Routes of other services whose requests the sidecar sees."""
-        llm = [one for one in self.asking if takes_llm_paths(one.node, _PREFIXES)]
+        llm = [one for one in self.with_ext_proc if takes_llm_paths(one.node, _PREFIXES)]
         own = [one for one in llm if not is_catch_all(one.node)]
         models = {cluster_of(one.node) for one in (own or llm)} | set(self.target_clusters)
         return [
             one
-            for one in self.asking
+            for one in self.with_ext_proc
             if not self.leads_to_target(one)
             and (one not in llm or (bool(own) and cluster_of(one.node) not in models))
             and _serves_requests(one.node)
@@ -109,7 +109,9 @@ class Subject:
     def fallbacks(self) -> list[Route]:
         """Routes of LLM requests that have no decision, or none yet."""
         return [
-            one for one in self.asking if one not in self.foreign and not self.leads_to_target(one)
+            one
+            for one in self.with_ext_proc
+            if one not in self.foreign and not self.leads_to_target(one)
         ]
 
     @cached_property
@@ -134,7 +136,7 @@ class Subject:
                 found[one.text("name")] = one
         return found
 
-    def asks(self, route: Route) -> bool:
+    def has_ext_proc(self, route: Route) -> bool:
         """Return True if the filter is on for a route."""
         setting = route.setting(self.ext_proc.text("name"))
         if setting is not None:
@@ -183,8 +185,8 @@ def subjects(root: Node) -> list[Subject]:
     """Return the connection managers with an ext_proc filter."""
     found = []
     for manager in managers(root):
-        asked = of_kind(manager.filters(), EXT_PROC)
-        ours = [one for one in asked if is_ours(one)] or asked
+        filters = of_kind(manager.filters(), EXT_PROC)
+        ours = [one for one in filters if is_ours(one)] or filters
         found += [Subject(root, manager, ours[0])] if ours else []
     return found
 

@@ -17,13 +17,11 @@ class TestRequest:
         opened, *rest = events
         assert isinstance(opened, Opened)
         assert opened.headers == dict(wire.REQUEST)
-        assert not opened.end_stream
         assert rest == [Data(3, b"one"), Data(3, b"two"), Ended(3)]
 
     def test_may_be_headers_only(self) -> None:
         opened, ended = Http2Client().send(wire.headers(3, end=True))
         assert isinstance(opened, Opened)
-        assert opened.end_stream
         assert ended == Ended(3)
 
     def test_may_end_with_an_empty_frame(self) -> None:

@@ -149,7 +149,7 @@ class Conversation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.client.open)
     @rule(pick=picks)
-    def client_breaks_off(self, pick: int) -> None:
+    def client_resets(self, pick: int) -> None:
         stream = chosen(self.client.open, pick)
         self.client.h2.reset_stream(stream, wire.CANCEL)
         self.client.open.remove(stream)
@@ -189,7 +189,7 @@ class Conversation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.server.open)
     @rule(pick=picks)
-    def server_breaks_off(self, pick: int) -> None:
+    def server_resets(self, pick: int) -> None:
         stream = chosen(self.server.open, pick)
         self.server.connection.sender.reset(stream, wire.CANCEL)
         self.server.open.remove(stream)
@@ -210,7 +210,7 @@ class Conversation(RuleBasedStateMachine):
             self.client.receive(part)
 
     @invariant()
-    def what_was_received_was_sent(self) -> None:
+    def received_data_was_sent(self) -> None:
         for stream, received in self.server.received.items():
             assert self.client.sent[stream].startswith(received)
         for stream, received in self.client.received.items():

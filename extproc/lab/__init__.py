@@ -1,4 +1,5 @@
-"""The laboratory: a model of a vLLM replica, and a stand-in server that behaves like one.
+"""The laboratory: simulations, stand-in servers, a load generator, the demo and benchmarks.
 
-Nothing in the data path imports it.
+The data path never imports it. The wheel includes only the packages that commands need, and the
+image includes none.
 """

@@ -1,4 +1,4 @@
-"""Where the commands of the laboratory print."""
+"""The output of the laboratory's commands."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NoReturn
 from rich.console import Console
 
 _WIDTH = 110
-"""Columns that the tables need; a terminal that has fewer folds lines, but loses no figure."""
+"""Columns that the tables need. A narrower terminal wraps lines instead of cutting them."""
 
 
 class Output(Console):
-    """Of stdout, or of stderr; as wide as tables need."""
+    """A console on stdout or stderr that is wide enough for tables."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         width = max(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
         super().__init__(width=width, highlight=False, stderr=stderr)
 
     def on_broken_pipe(self) -> NoReturn:
-        """The reader has seen enough: the command line knows what to do then."""
+        """Raise BrokenPipeError, which the command line handles."""
         raise BrokenPipeError

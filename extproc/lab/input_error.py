@@ -1,7 +1,7 @@
-"""What is wrong with something that a user gave."""
+"""The error for invalid input of a user."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Says in a line what is wrong and where, for people who never see the code."""
+    """Raised for invalid input, with a message of one line that names the place and the problem."""

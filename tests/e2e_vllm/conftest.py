@@ -1,4 +1,4 @@
-"""Real vLLM engines, started once for all tests; Envoy and the sidecar, for each test anew.
+"""Real vLLM engines, started once for all tests; Envoy and the sidecar, started for each test.
 
 Run by `make e2e-vllm`, which installs vLLM first. What is asserted are counts, the
 sidecar's against the engines' own, and never times: the engines share few cores.
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """The figures that tests told of, together at the end."""
+    """Print the measurements that the tests reported."""
     figures = config.stash[FIGURES]
     if figures:
         terminalreporter.section("real vLLM")
@@ -44,7 +44,7 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def tell(pytestconfig: pytest.Config) -> Tell:
-    """Shows a figure when all tests are over."""
+    """A function that reports a measurement, which is printed after all tests."""
 
     def add(what: str, figure: str) -> None:
         pytestconfig.stash[FIGURES].append((what, figure))
@@ -56,7 +56,7 @@ def tell(pytestconfig: pytest.Config) -> Tell:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the model and of its adapters."""
     if not VLLM_PYTHON.exists():
-        pytest.fail("no vLLM here: `make e2e-vllm` installs it")
+        pytest.fail("vLLM is not installed: run `make e2e-vllm`")
     directory = tmp_path_factory.mktemp("tiny")
     build_model(directory, [RESIDENT, LOADED_LATER])
     return directory
@@ -64,7 +64,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealFleet]:
-    """The engines, up and serving; idle between the tests."""
+    """The running engines, idle between tests."""
     directory = tmp_path_factory.mktemp("vllm")
     resident = {RESIDENT: tiny / RESIDENT}
     fleet = RealFleet(
@@ -79,7 +79,7 @@ async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 @pytest.fixture
 async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
-    """Starts a scene; Envoy and sidecar are stopped when the test ends."""
+    """Start a scene, whose Envoy and sidecar stop with the test."""
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> VllmScene:
@@ -96,7 +96,7 @@ async def _start(
     await sidecar.start()
     places = EnvoyAddresses(sidecar.listen, engines.addresses)
     config = local_configuration(envoy_configuration(), places)
-    # While the engines have the cores to themselves, the sidecar waits for its turn, too.
+    # The engines use all cores, which also delays the sidecar.
     ext_proc_filter(config)["message_timeout"] = "20s"
     options.change_config(config)
     envoy = Envoy(config, directory)

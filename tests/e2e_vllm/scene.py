@@ -1,4 +1,4 @@
-"""What the tests say to a stack with real engines, and what they look at."""
+"""A stack with real engines: requests to it and its state."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.e2e.scene import CHAT, MODEL, Json, Reply
 
 ENGINES = 2
 
-# More than the engines run at once, so that some wait, and clients abort while they do.
+# More requests than the engines run at once, so that clients also abort waiting requests.
 STREAMS = ENGINES * MAX_RUNNING + 6
-# Tokens that last until the request is aborted: a minute, alone on the machine.
+# Enough tokens until the request is aborted: a minute on an idle machine.
 ENDLESS = 15_000
 
-# Adapters that the engines know from the start, and one that a test has them load.
+# Adapters of the engines at their start, and one that a test loads.
 RESIDENT = "tiny-sql"
 LOADED_LATER = "tiny-poet"
 
-# With real engines on few cores, seconds pass in which nothing happens.
+# With real engines on few cores, nothing happens for seconds at times.
 AGREEMENT_SECONDS = 60.0
 
 
@@ -35,17 +35,17 @@ def _unchanged(config: Json) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """How a scene differs from the recommended one."""
+    """Differences to the recommended scene."""
 
     strategy: str = "PrefixHash"
     prefix_hash: Mapping[str, object] = field(default_factory=dict)
     adapters: Sequence[str] = ()
-    """That every engine has, by the models document."""
+    """Adapters of all engines in the models document."""
     signals: Mapping[str, object] = field(default_factory=dict)
     change_config: Callable[[Json], None] = _unchanged
 
     def models(self, addresses: Sequence[str]) -> Json:
-        """The models document over these endpoints."""
+        """Return the models document with these endpoints."""
         balancing: Json = {"strategy": self.strategy, "prefixHash": dict(self.prefix_hash)}
         if self.signals:
             balancing["signals"] = dict(self.signals)
@@ -57,7 +57,7 @@ class Options:
 
 @dataclass(frozen=True)
 class VllmScene:
-    """Envoy and sidecar of one test, before the engines that all tests share."""
+    """The Envoy and the sidecar of one test, in front of the engines that all tests share."""
 
     envoy: Envoy
     sidecar: FileSidecar
@@ -66,20 +66,20 @@ class VllmScene:
 
     @property
     def first(self) -> RealVllm:
-        """One of the engines."""
+        """The first of the engines."""
         return self.engines.engines[0]
 
     async def send(self, body: Json, headers: Mapping[str, str] | None = None) -> Reply:
-        """One request, its answer read to the end."""
+        """Send one request and read its response to the end."""
         async with self.session.post(CHAT, json=body, headers=headers) as reply:
             return Reply(reply.status, reply.headers, await reply.read())
 
     def begin(self, body: Json) -> asyncio.Task[Reply]:
-        """A streamed request under way, in whichever phase it may be."""
+        """Start a streamed request and return the task that reads its response."""
         return asyncio.create_task(self.send({**body, "stream": True}))
 
     async def use(self, options: Options) -> None:
-        """Changes the models document, and waits until the change is in force."""
+        """Change the models document and wait until the change takes effect."""
         self.sidecar.write_models(options.models(self.engines.addresses))
 
         async def in_force() -> bool:
@@ -88,7 +88,7 @@ class VllmScene:
         await until(in_force, 10, f"{options.strategy} to be in force")
 
     async def agree_on_inflight(self, expected: int) -> None:
-        """Waits until sidecar and engines both hold `expected` requests, on the same endpoints."""
+        """Wait until sidecar and engines both count `expected` requests, on the same endpoints."""
 
         async def agree() -> bool:
             ours, theirs = await self.sidecar.inflight(), await self.engines.inflight()
@@ -101,13 +101,13 @@ class VllmScene:
             raise AssertionError(f"{error}: sidecar {ours}, engines {theirs}") from None
 
     async def access_log(self, lines: int) -> list[Json]:
-        """The access log, once it has that many lines."""
+        """Wait for that many lines of the access log and return it."""
         await until(lambda: len(self.envoy.access_log()) >= lines, 5, f"{lines} log lines")
         return self.envoy.access_log()
 
 
 async def abort(requests: Sequence[asyncio.Task[Reply]]) -> None:
-    """Their clients hang up."""
+    """Disconnect the clients of some requests."""
     for request in requests:
         request.cancel()
     await asyncio.gather(*requests, return_exceptions=True)

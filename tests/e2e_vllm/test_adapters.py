@@ -10,15 +10,15 @@ from tests.e2e_vllm.scene import AGREEMENT_SECONDS, LOADED_LATER, RESIDENT, Laun
 
 
 def noted(name: str) -> Json:
-    """A request whose answer depends on nothing but the model."""
+    """Return a request whose response depends only on the model."""
     return chat("hello", model=name, tokens=24, temperature=0)
 
 
-async def test_an_adapters_name_is_served_by_the_adapter(launch: Launch) -> None:
+async def test_adapter_serves_requests_with_its_name(launch: Launch) -> None:
     scene = await launch(Options(strategy="RoundRobin", adapters=[RESIDENT]))
     answers: dict[str, set[str]] = {MODEL: set(), RESIDENT: set()}
     for name, texts in answers.items():
-        # Two each: RoundRobin asks both engines.
+        # Two requests each, because RoundRobin uses both engines in turn.
         for _ in range(2):
             reply = await scene.send(noted(name))
             assert reply.status == 200
@@ -29,13 +29,13 @@ async def test_an_adapters_name_is_served_by_the_adapter(launch: Launch) -> None
     assert [line["adapter"] for line in await scene.access_log(4)] == ["", "", RESIDENT, RESIDENT]
 
 
-async def test_an_adapter_loaded_at_run_time_is_found_where_it_is(
+async def test_adapter_loaded_at_run_time_is_found_on_its_engine(
     launch: Launch, tiny: Path
 ) -> None:
     scene = await launch(Options(strategy="LowLatency"))
 
     async def answer() -> int | str:
-        """200, or the code of the refusal: the sidecar's is a word, the engines' is 404."""
+        """Return 200 or the error code: a word from the sidecar, 404 from an engine."""
         reply = await scene.send(noted(LOADED_LATER))
         code: int | str = reply.status if reply.status == 200 else reply.error()["code"]
         return code

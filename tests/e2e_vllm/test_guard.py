@@ -1,4 +1,4 @@
-"""Nothing of an engine outlives it, or whoever started it; shells stand for engines here."""
+"""The guard ends all processes of an engine; shells replace the engines here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from extproc.lab.stack.processes import Process, until
 from tests.e2e.scene import MODEL
 
 GUARD = (sys.executable, "-m", "extproc.lab.real_vllm.guard")
-# What an API server that dies leaves behind: a child that ends neither with it nor when asked.
+# A child that ignores SIGTERM and the end of its parent, like the children of an API server.
 WITH_CHILD = "sh -c \"trap '' TERM; echo ready; while :; do sleep 1; done\" & "
 
 
 async def guarded(program: str, directory: Path) -> Process:
-    """A guard whose program has its child."""
+    """Start a guard whose program has a child."""
     process = Process("guard", [*GUARD, str(os.getpid()), "sh", "-c", program], directory)
     process.spawn()
     await until(lambda: "ready" in process.stdout.read_text(), 10, "the child")
@@ -31,7 +31,7 @@ async def nothing_is_left(session: int) -> None:
     await until(lambda: session_members(session) == [], 10, f"the end of session {session}")
 
 
-async def test_when_it_is_told_to_stop(tmp_path: Path) -> None:
+async def test_ends_all_processes_on_sigterm(tmp_path: Path) -> None:
     guard = await guarded(f"{WITH_CHILD} wait", tmp_path)
     assert len(session_members(guard.pid)) > 2
     await guard.stop()
@@ -39,13 +39,13 @@ async def test_when_it_is_told_to_stop(tmp_path: Path) -> None:
     assert session_members(guard.pid) == []
 
 
-async def test_when_the_program_ends_by_itself(tmp_path: Path) -> None:
+async def test_ends_all_processes_with_the_program(tmp_path: Path) -> None:
     guard = await guarded(f"{WITH_CHILD} sleep 0.5; exit 7", tmp_path)
     assert await guard.wait() == 7
     assert session_members(guard.pid) == []
 
 
-async def test_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+async def test_ends_all_processes_if_the_parent_is_killed(tmp_path: Path) -> None:
     guard = f"{shlex.join(GUARD)} $$ sh -c {shlex.quote(WITH_CHILD + 'wait')}"
     parent = Process("parent", ["sh", "-c", f"{guard} & echo $!; wait"], tmp_path)
     parent.spawn()
@@ -56,7 +56,7 @@ async def test_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
     await nothing_is_left(session)
 
 
-async def test_when_an_engine_cannot_start(tmp_path: Path) -> None:
+async def test_reports_an_engine_that_cannot_start(tmp_path: Path) -> None:
     engine = RealVllm(0, tmp_path / "no-model", MODEL, tmp_path)
     with pytest.raises(RuntimeError, match="vllm-0 did not start"):
         await engine.start()

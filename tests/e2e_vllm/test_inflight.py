@@ -1,4 +1,4 @@
-"""The sidecar's counts equal what the engines say they run and have waiting."""
+"""The sidecar's in-flight counts equal the running and waiting requests of the engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Affinity shows where it is to show: in what the engines count of their own prefix caches."""
+"""Prefix affinity raises the hit rate that the engines report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from extproc.lab.workloads.chat import Workload, drive
 from tests.e2e.scene import MODEL
 from tests.e2e_vllm.scene import Launch, Options, Tell, VllmScene
 
-# A letter is a token here. The conversations end at some 900 tokens each: all of them
-# are more than one engine's 16,384 tokens of cache hold, and less than two's.
+# A letter is a token here, and each conversation ends with about 900 tokens. Together they exceed
+# the cache of one engine (16,384 tokens), but not the caches of two.
 CONVERSATIONS = Workload(
     users=24,
     turns=3,
@@ -21,16 +21,16 @@ CONVERSATIONS = Workload(
     ramp_seconds=1.0,
 )
 
-# Of two endpoints none can carry more than twice the mean: what is seen is affinity
-# alone, and not how evenly the ring happens to share so few conversations.
+# No endpoint of two can have more than twice the mean load. This bound never applies, so the result
+# depends on affinity alone, not on how the ring distributes so few conversations.
 UNBOUNDED = {"meanLoadFactor": 200}
 
 
 async def cache_use_under(strategy: str, seed: int, scene: VllmScene) -> dict[str, CacheUse]:
-    """What each engine looked for and found, by address, while the traffic ran."""
+    """Return the cache use of each engine during the traffic, by address."""
     await scene.use(Options(strategy=strategy, prefix_hash=UNBOUNDED))
     before = await scene.engines.cache_use()
-    # Another seed says other things: nothing is shared with what ran before.
+    # Another seed gives other texts, so nothing is shared with earlier traffic.
     run = await drive(scene.envoy.url, MODEL, replace(CONVERSATIONS, seed=seed))
     assert run.failed() == 0
     return {
@@ -46,7 +46,7 @@ async def test_prefix_hash_finds_more_cached_than_round_robin(launch: Launch, te
         totals[strategy] = sum(used.values(), CacheUse(0, 0))
         each = ", ".join(f"{use.rate:.0%} of {use.queries:,}" for use in used.values())
         tell(f"prompt tokens cached, {strategy}", f"{totals[strategy].rate:.1%} ({each})")
-    # All of it the sidecar's doing: nothing went the way that Envoy takes without it.
+    # The sidecar routed all requests: Envoy's fallback cluster got none.
     lines = await scene.access_log(2 * CONVERSATIONS.requests)
     assert {line["route"] for line in lines} == {"chosen"}
     ratio = totals["PrefixHash"].rate / totals["RoundRobin"].rate

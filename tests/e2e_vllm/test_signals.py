@@ -1,4 +1,4 @@
-"""The sidecar reads from the engines what they say of themselves, all of it."""
+"""The sidecar reads every signal of real engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIXED = {"block_size": BLOCK_SIZE, "blocks": BLOCKS, "max_loras": MAX_LORAS}
 
 
 async def signals(scene: VllmScene) -> dict[str, Json]:
-    """What the sidecar knows of each endpoint by its signals; all must have been read once."""
+    """Wait until the sidecar has signals of every endpoint, and return them by address."""
 
     async def read() -> bool:
         endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
@@ -37,7 +37,7 @@ async def signals(scene: VllmScene) -> dict[str, Json]:
 
 
 def counted(metrics: Metrics) -> dict[str, Any]:
-    """What an engine says, in the sidecar's words; without what changes with every token."""
+    """Return the metrics of an engine under the names of the sidecar's signals."""
     loras = metrics.labels("vllm:lora_requests_info")
     return {
         "running": metrics.value("vllm:num_requests_running"),
@@ -52,13 +52,13 @@ def _names(joined: str) -> list[str]:
 
 
 def held(known: Json) -> float:
-    """Requests in an engine."""
+    """Return the number of requests in an engine."""
     total: float = known["running"] + known["waiting"]
     return total
 
 
 async def agree(scene: VllmScene, requests: int) -> dict[str, Json]:
-    """Waits until sidecar and engines say the same, of so many requests in all."""
+    """Wait until sidecar and engines report the same state, with so many requests in total."""
 
     async def same() -> bool:
         ours, theirs = await signals(scene), await scene.engines.metrics()
@@ -94,9 +94,7 @@ async def test_the_scraper_reads_every_signal(launch: Launch, tell: Tell) -> Non
     await scene.agree_on_inflight(0)
 
 
-async def test_a_load_report_in_an_answer_is_fresher_than_the_last_reading(
-    launch: Launch, tell: Tell
-) -> None:
+async def test_load_report_is_newer_than_the_last_reading(launch: Launch, tell: Tell) -> None:
     def with_response_headers(config: Json) -> None:
         for modes in processing_modes(config):
             modes["response_header_mode"] = "SEND"
@@ -115,7 +113,7 @@ async def test_a_load_report_in_an_answer_is_fresher_than_the_last_reading(
 
     await until(all_are_old, AGREEMENT_SECONDS, "the readings to grow old")
     before = await ages()
-    # The first answer shows the sidecar that it is shown answers: from then on it asks for reports.
+    # The first response shows the sidecar that Envoy forwards responses. It then requests reports.
     for _ in range(2):
         reply = await scene.send(chat("hello"))
         assert reply.status == 200

@@ -1,4 +1,4 @@
-"""`extproc run`: keeps the demo's stack up, and prints the curl lines to talk to it."""
+"""`extproc run`: keeps the demo's stack running, and prints curl commands for it."""
 
 from __future__ import annotations
 

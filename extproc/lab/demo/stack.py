@@ -1,7 +1,7 @@
 """The stack of `extproc demo` and `extproc run`: real Envoy and sidecar before stand-in replicas.
 
-The replicas keep real prefix caches, and take the time that a model of an L4 gives (see
-`replica.py`).
+The replicas have prefix caches, and their timing follows the model of an L4 (see
+`extproc.lab.engine.replica`).
 """
 
 from __future__ import annotations

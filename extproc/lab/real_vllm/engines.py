@@ -1,9 +1,8 @@
-"""Real vLLM engines on the CPU, each on a loopback port of its own.
+"""Real vLLM engines on the CPU, each on its own loopback port.
 
-They run in an environment of their own, which `make e2e-vllm` installs: vLLM pins
-what it needs, and brings gigabytes of it. An engine takes 20 to 40 s to start and
-1.4 GB; it is slow and halts at times, so what it counts is to be trusted and how
-long it takes is not.
+They run in a separate environment, which `make e2e-vllm` installs: vLLM pins its dependencies, and
+they take gigabytes. An engine needs 20 to 40 s to start and 1.4 GB of memory. It is slow and halts
+at times, so tests can rely on its counters but not on its timing.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ VLLM_HOME = Path(__file__).parents[3] / ".vllm"
 VLLM_PYTHON = VLLM_HOME / "bin" / "python"
 
 START_SECONDS = 180.0
-"""Several times what an engine takes: on a machine of two cores, two start at once."""
+"""Longest start of an engine; generous, because two engines start at once on two cores."""
 
 PATIENCE = aiohttp.ClientTimeout(total=30)
 
 BLOCK_SIZE = 32
-"""Tokens; on the CPU a multiple of 32."""
+"""Tokens of a block; a multiple of 32 on the CPU."""
 BLOCKS = 512
-"""Of the prefix cache, and of all that runs."""
+"""Blocks of the KV cache."""
 MAX_TOKENS = 16_000
-"""Of one request, prompt and answer: nearly all of the blocks."""
+"""Most tokens of a request, prompt and output: nearly all of the blocks."""
 MAX_RUNNING = 4
-"""Requests at once; further ones wait."""
+"""Most running requests; further ones wait."""
 MAX_LORAS = 2
-"""Adapters in one batch."""
+"""Most adapters in one batch."""
 
 FLAGS = (
     *("--enforce-eager", "--dtype", "float32"),
@@ -48,7 +47,7 @@ FLAGS = (
     *("--enable-lora", "--max-loras", str(MAX_LORAS), "--max-lora-rank", "8"),
 )
 
-# One thread for each engine, bound to no core, and nothing that asks the world.
+# One thread for each engine, bound to no core, and no requests to the internet.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
@@ -63,14 +62,14 @@ ENVIRONMENT = {
 
 
 def build_model(directory: Path, adapters: Sequence[str]) -> None:
-    """Writes a tiny model to DIRECTORY/model and adapters to it to DIRECTORY/NAME."""
+    """Write a tiny model to DIRECTORY/model and its adapters to DIRECTORY/NAME."""
     script = Path(__file__).with_name("tiny_llama.py")
     command = [str(VLLM_PYTHON), "-P", str(script), str(directory), *adapters]
     subprocess.run(command, check=True, timeout=60)
 
 
 class RealVllm(Process):
-    """One engine: API server, engine core and worker, started and ended together."""
+    """One engine: API server, engine core and worker, which start and end together."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class RealVllm(Process):
         super().__init__(f"vllm-{number}", command, directory, environment)
 
     async def start(self) -> None:
-        """Spawns it and waits until it serves. Raises RuntimeError with its complaint."""
+        """Spawn the engine and wait until it serves. Raises RuntimeError with its output."""
         self.spawn()
         try:
             await until(self._runs_and_is_ready, START_SECONDS, f"{self.name} to be ready")
@@ -103,7 +102,7 @@ class RealVllm(Process):
             raise RuntimeError(f"{error}: {self.error_output()}") from None
 
     async def is_ready(self) -> bool:
-        """What it says itself."""
+        """Return True once `/health` answers 200."""
         try:
             await self._get("/health")
         except (aiohttp.ClientError, OSError):
@@ -111,26 +110,26 @@ class RealVllm(Process):
         return True
 
     async def kill(self) -> None:
-        """SIGKILL to the guard and to all it guards, and waits for the end."""
+        """Send SIGKILL to the guard and to its session, and wait for the end."""
         if self._process is not None and self.returncode() is None:
             kill_session(self.pid)
             await self.wait()
 
-    def complaint(self) -> str:
-        """The end of what it wrote: what broke stands in its log, that it did on stderr."""
+    def error_output(self) -> str:
+        """Return the end of the log, which has the cause of an error, and of stderr."""
         log = self.stdout.read_text(errors="replace") if self.stdout.exists() else ""
         return f"{log[-4000:]}\n{super().error_output()}"
 
     async def metrics(self) -> Metrics:
-        """What it says of itself at this moment."""
+        """Return the current metrics."""
         return Metrics(await self._get("/metrics"))
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """Makes it serve one more adapter."""
+        """Load an adapter."""
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
 
     async def unload_adapter(self, name: str) -> None:
-        """Makes it forget an adapter."""
+        """Unload an adapter."""
         await self._post("/v1/unload_lora_adapter", {"lora_name": name})
 
     async def _get(self, path: str) -> str:
@@ -150,34 +149,34 @@ class RealVllm(Process):
 
 
 class RealFleet:
-    """Engines that serve the same model under the same name."""
+    """Engines that serve the same model with the same name."""
 
     def __init__(self, engines: Sequence[RealVllm]) -> None:
         self.engines = engines
 
     @property
     def addresses(self) -> list[str]:
-        """IP:PORT of each."""
+        """IP:PORT of each engine."""
         return [engine.address for engine in self.engines]
 
     async def start(self) -> None:
-        """Starts all of them at once. Raises RuntimeError."""
+        """Start all engines at once. Raises RuntimeError."""
         await asyncio.gather(*(engine.start() for engine in self.engines))
 
     async def stop(self) -> None:
-        """Stops all of them."""
+        """Stop all engines."""
         await asyncio.gather(*(engine.stop() for engine in self.engines))
 
     async def metrics(self) -> dict[str, Metrics]:
-        """Of each engine, by address."""
+        """Return the metrics of each engine, by address."""
         found = await asyncio.gather(*(engine.metrics() for engine in self.engines))
         return dict(zip(self.addresses, found, strict=True))
 
     async def inflight(self) -> dict[str, int]:
-        """Requests that the engines really hold, by address; idle ones are left out."""
+        """Return the requests that the engines hold, by address, without idle engines."""
         metrics = await self.metrics()
         return {address: m.held for address, m in metrics.items() if m.held}
 
     async def cache_use(self) -> dict[str, CacheUse]:
-        """Of each engine since its start, by address."""
+        """Return the cache use of each engine since its start, by address."""
         return {address: m.cache_use for address, m in (await self.metrics()).items()}

@@ -1,12 +1,11 @@
-"""Runs a program that starts further processes, and leaves none of them behind.
+"""Runs a program that starts further processes, and ends all of them with it.
 
     python -m extproc.lab.real_vllm.guard PARENT_PID PROGRAM ARGUMENT...
 
-A vLLM whose API server is killed leaves its engine core and worker running, each
-with its gigabyte. So all of them live in a session of their own, led by this guard:
-when the program ends, when SIGTERM asks it to, or when the parent is gone, however
-it went, everything that is left of the session ends. A Ctrl-C reaches the parent
-alone, which then stops the guard in good order.
+If the API server of vLLM is killed, its engine core and its worker run on, each with a gigabyte of
+memory. Therefore, they all run in a session led by this guard. The guard kills the session when the
+program ends, when it receives SIGTERM, or when its parent has ended for any reason. Ctrl-C reaches
+only the parent, which then stops the guard.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-LOOK_SECONDS = 0.1
-"""Between two looks at whether program and parent are still there."""
+CHECK_SECONDS = 0.1
+"""Interval at which the guard checks the program and the parent."""
 
 GRACE_SECONDS = 5.0
-"""For the program to end by itself after SIGTERM."""
+"""Time that the program has to end after SIGTERM."""
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session that have not ended, its leader included."""
+    """Return the pids of a session's live processes, including its leader."""
     return [
         int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _in(stat, session)
     ]
 
 
 def _in(stat: Path, session: int) -> bool:
-    # "PID (NAME) STATE PPID PGRP SESSION ...", where NAME may hold anything.
+    # The format is "PID (NAME) STATE PPID PGRP SESSION ...", and NAME may contain anything.
     try:
         state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
     except OSError:
@@ -45,7 +44,7 @@ def _in(stat: Path, session: int) -> bool:
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL to everything in a session but the caller."""
+    """Send SIGKILL to all processes of a session except the caller."""
     for pid in session_members(session):
         if pid != os.getpid():
             with suppress(ProcessLookupError):
@@ -53,20 +52,20 @@ def kill_session(session: int) -> None:
 
 
 class Guard:
-    """Leads a session in which one program runs."""
+    """The leader of a session in which one program runs."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
         self._asked_to_stop = False
 
     def run(self, arguments: Sequence[str]) -> int:
-        """The program's exit code, once nothing of it is left."""
+        """Run the program to the end of its session, and return its exit code."""
         os.setsid()
         signal.signal(signal.SIGTERM, self._stop)
         program = subprocess.Popen(arguments)
         try:
             while program.poll() is None and self._wanted():
-                time.sleep(LOOK_SECONDS)
+                time.sleep(CHECK_SECONDS)
             program.terminate()
             with suppress(subprocess.TimeoutExpired):
                 program.wait(GRACE_SECONDS)
@@ -84,10 +83,10 @@ class Guard:
     def _end_session(self) -> None:
         while session_members(os.getpid()) != [os.getpid()]:
             kill_session(os.getpid())
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
 
 
 if __name__ == "__main__":
-    # A negative code, of a program ended by a signal, is told as a shell tells it.
+    # A program that a signal ended has a negative code, which is mapped as in a shell.
     code = Guard(int(sys.argv[1])).run(sys.argv[2:])
     sys.exit(code if code >= 0 else 128 - code)

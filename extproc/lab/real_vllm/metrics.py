@@ -1,4 +1,4 @@
-"""What a real engine says of itself at one moment: the counts that tests compare with."""
+"""The metrics of a real engine at one moment, to compare the sidecar's counts with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample
 
 @dataclass(frozen=True)
 class CacheUse:
-    """Prompt tokens looked for in the prefix cache, and those found."""
+    """Prompt tokens looked up in the prefix cache, and those found."""
 
     queries: int
     hits: int
@@ -23,12 +23,12 @@ class CacheUse:
 
     @property
     def rate(self) -> float:
-        """Of what was looked for, the part that was found."""
+        """The hit rate, 0 to 1."""
         return self.hits / self.queries if self.queries else 0.0
 
 
 class Metrics:
-    """An engine's /metrics, read once."""
+    """The parsed /metrics of an engine."""
 
     def __init__(self, text: str) -> None:
         self._samples: dict[str, list[Sample]] = {}
@@ -37,26 +37,26 @@ class Metrics:
                 self._samples.setdefault(sample.name, []).append(sample)
 
     def value(self, name: str) -> float:
-        """The sum of a metric's samples; 0 for one that is not there."""
+        """Return the sum of a metric's samples; 0 without samples."""
         return sum(sample.value for sample in self._samples.get(name, ()))
 
     def labels(self, name: str) -> dict[str, str]:
-        """The labels of a metric's largest sample; none before the engine has one.
+        """Return the labels of a metric's largest sample; empty without samples.
 
-        vLLM keeps saying label sets that are over; where the value is a time, the largest is now.
+        vLLM never removes old label sets. If the value is a time, the largest one is current.
         """
         samples = self._samples.get(name)
         return max(samples, key=lambda sample: sample.value).labels if samples else {}
 
     @property
     def held(self) -> int:
-        """Requests in the engine: those that run and those that wait to."""
+        """Running and waiting requests."""
         running = self.value("vllm:num_requests_running")
         return int(running + self.value("vllm:num_requests_waiting"))
 
     @property
     def cache_use(self) -> CacheUse:
-        """Since the engine started."""
+        """The cache use since the engine started."""
         return CacheUse(
             int(self.value("vllm:prefix_cache_queries_total")),
             int(self.value("vllm:prefix_cache_hits_total")),

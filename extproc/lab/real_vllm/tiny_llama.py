@@ -1,11 +1,11 @@
-"""A Llama so small that a CPU serves it, with LoRA adapters; all weights are random.
+"""A Llama model small enough for a CPU, with LoRA adapters; all weights are random.
 
     .vllm/bin/python -P extproc/lab/real_vllm/tiny_llama.py DIRECTORY ADAPTER...
 
-Runs inside vLLM's environment (see `make e2e-vllm`), whose libraries the rest of
-the package must not need; -P, because modules beside this file are called like
-some of the standard library. What the model says is noise; what an engine does to
-say it is real: prompts become tokens, and prefixes are cached block by block.
+This script runs in vLLM's environment (see `make e2e-vllm`), because the rest of the package must
+not depend on its libraries. It needs -P, because some modules in this directory have names of the
+standard library. The generated text is noise, but the engine does real work for it: it tokenizes
+prompts, and caches prefixes block by block.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ KV_HEADS = 2
 HEAD = HIDDEN // HEADS
 INTERMEDIATE = 256
 POSITIONS = 16_384
-"""Tokens of prompt and answer together that the model takes."""
+"""Most tokens of prompt and output together."""
 
 BEGIN, END = "<s>", "</s>"
 VOCABULARY = 256 + len((BEGIN, END))
 
 RANK = 8
-"""Of the adapters' matrices; the engines' --max-lora-rank must not be below it."""
+"""Rank of the adapters' matrices, at most the engines' --max-lora-rank."""
 
 SPREAD = 0.05
-"""Standard deviation of the weights: enough for answers to depend on prompts and adapters."""
+"""Standard deviation of the weights, large enough that outputs depend on prompts and adapters."""
 
-SAID = "abcdefghijklmnopqrstuvwxyz"
-"""What answers are made of: whole characters, and never the end before it is time."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Characters of outputs. The end token is not among them, so outputs have the full length."""
 
 NEVER = -1000.0
-"""Weight of the constant (see `_weights`) in the logit of everything else."""
+"""Weight of the constant (see `_weights`) in the logits of all other tokens."""
 
-# The role, then the text, as one line each; an answer begins after the last role.
+# Each message is a line with its role and its text. The output follows the last role.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -54,7 +54,7 @@ Weights: TypeAlias = dict[str, Any]
 
 
 def build(directory: Path, adapters: Sequence[str]) -> None:
-    """Writes the model to DIRECTORY/model and each adapter to a directory of its name."""
+    """Write the model to DIRECTORY/model and each adapter to a directory of its name."""
     model = directory / "model"
     model.mkdir(parents=True)
     _write_tokenizer(model)
@@ -91,7 +91,7 @@ def _config() -> dict[str, Any]:
 
 
 def _write_tokenizer(directory: Path) -> None:
-    """Byte-level BPE without merges: a token is a byte, so sizes can be worked out by hand."""
+    """Write a byte-level BPE tokenizer without merges, in which each token is one byte."""
     tokenizer = Tokenizer(models.BPE(vocab=_bytes(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -109,20 +109,20 @@ def _write_tokenizer(directory: Path) -> None:
 
 
 def _bytes() -> dict[str, int]:
-    """The number of each byte's token."""
+    """Return the token id of each byte."""
     return {byte: i for i, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
 
 def _weights(rng: numpy.random.Generator) -> Weights:
-    """Random, but for the first dimension: a constant that no layer changes.
+    """Return random weights, except for the first dimension, a constant that no layer changes.
 
-    It is the bias that a Llama's logits lack, and keeps answers to what may be said.
+    The constant replaces the bias that a Llama's logits lack. It limits outputs to `LETTERS`.
     """
     embedding = _matrix(rng, VOCABULARY, HIDDEN)
     embedding[:, 0] = 1
     head = _matrix(rng, VOCABULARY, HIDDEN)
     head[:, 0] = NEVER
-    head[[_bytes()[letter] for letter in SAID], 0] = 0
+    head[[_bytes()[letter] for letter in LETTERS], 0] = 0
     weights = {
         "model.embed_tokens.weight": embedding,
         "model.norm.weight": _ones(),
@@ -145,7 +145,7 @@ _ATTENTION = {
     "self_attn.v_proj": (KV_HEADS * HEAD, HIDDEN),
     "self_attn.o_proj": (HIDDEN, HEADS * HEAD),
 }
-# Not the output: it would change the constant.
+# The output projection is not adapted, because that would change the constant.
 _ADAPTED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _FEED_FORWARD = {
     "mlp.gate_proj": (INTERMEDIATE, HIDDEN),

@@ -1,4 +1,4 @@
-"""The stand-in API server as its clients meet it: a real process, real HTTP, kubectl."""
+"""The stand-in API server as a process, over real HTTP and with kubectl."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ MERGE = "application/merge-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
 SOON = 2.0
-"""Seconds in which everything happens that is to happen; it takes milliseconds."""
+"""Most seconds to wait for an event, which normally takes milliseconds."""
 
 QUIET = 0.15
-"""Seconds after which nothing is taken to have happened."""
+"""Seconds to wait before a test concludes that nothing happens."""
 
 _numbers = count()
 
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Watching:
-    """A watch that has been answered."""
+    """A watch whose response has begun."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
@@ -70,7 +70,7 @@ class Watching:
         return event
 
     async def seen(self) -> tuple[str, str]:
-        """Type and name of the next event."""
+        """Return the type and the name of the next event."""
         event = await self.event()
         return event["type"], event["object"]["metadata"]["name"]
 
@@ -143,7 +143,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
 
 @pytest.fixture
 async def server(running: StandInApiServer) -> StandInApiServer:
-    """With nothing wrong with it."""
+    """A server without faults."""
     await running.faults(
         listening=True, frozen=False, forbidden=[], failing=0, list_delay=0, garbage=False
     )
@@ -156,14 +156,14 @@ async def server(running: StandInApiServer) -> StandInApiServer:
 async def api(server: StandInApiServer) -> AsyncIterator[Api]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         api = Api(server, session)
-        # So that the namespace is there before a test counts events.
+        # Create the namespace before a test counts events.
         await api.put("first")
         await server.delete("ConfigMap", api.namespace, "first")
         yield api
 
 
 def role(namespace: str, *rules: tuple[str, str, list[str], list[str]]) -> Json:
-    """A Role of rules of (group, resource, verbs, names)."""
+    """Return a Role with rules of (group, resource, verbs, names)."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -175,14 +175,14 @@ def role(namespace: str, *rules: tuple[str, str, list[str], list[str]]) -> Json:
     }
 
 
-# They have no types.
+# These functions have no type annotations.
 new_watch: Any = Watch
 load_kube_config: Any = config.load_kube_config
 
 
 @asynccontextmanager
 async def official_client(server: StandInApiServer) -> AsyncIterator[client.ApiClient]:
-    """The official asyncio client, by the server's kubeconfig."""
+    """The official asyncio client, configured by the server's kubeconfig."""
     configuration = client.Configuration()
     await load_kube_config(config_file=str(server.kubeconfig), client_configuration=configuration)
     async with client.ApiClient(configuration) as official:
@@ -190,7 +190,7 @@ async def official_client(server: StandInApiServer) -> AsyncIterator[client.ApiC
 
 
 class TestObjects:
-    async def test_one_is_created_read_changed_and_deleted(self, api: Api) -> None:
+    async def test_are_created_read_changed_and_deleted(self, api: Api) -> None:
         created = await api.ask("POST", api.maps, api.map("a", "1"))
         assert created.status == 201
         changed = await api.ask("PUT", f"{api.maps}/a", {**created.json, "data": {"key": "2"}})
@@ -204,12 +204,12 @@ class TestObjects:
         assert deleted.json["details"]["uid"] == created.json["metadata"]["uid"]
         assert (await api.get(f"{api.maps}/a")).status == 404
 
-    async def test_a_deleted_pod_is_the_answer(self, api: Api) -> None:
+    async def test_deleting_a_pod_returns_it(self, api: Api) -> None:
         await api.server.apply(pod(api.namespace, "p", {}, "127.0.0.1"))
         deleted = await api.ask("DELETE", f"/api/v1/namespaces/{api.namespace}/pods/p")
         assert deleted.json["kind"] == "Pod"
 
-    async def test_the_path_says_what_the_object_leaves_out(self, api: Api) -> None:
+    async def test_path_completes_the_object(self, api: Api) -> None:
         created = await api.ask("POST", api.maps, {"metadata": {"generateName": "a-"}})
         assert created.json["metadata"]["name"].startswith("a-")
         assert created.json["metadata"]["namespace"] == api.namespace
@@ -223,14 +223,14 @@ class TestObjects:
         del stale["metadata"]["resourceVersion"]
         assert (await api.ask("PUT", f"{api.maps}/a", stale)).status == 200
 
-    async def test_a_custom_resource_is_only_replaced_by_version(self, api: Api) -> None:
+    async def test_custom_resource_needs_a_version_to_be_replaced(self, api: Api) -> None:
         body = inference_pool(api.namespace, "pool", {"app": "x"}, [8000])
         pools = f"/apis/inference.networking.k8s.io/v1/namespaces/{api.namespace}/inferencepools"
         created = await api.ask("POST", pools, body)
         answer = await api.ask("PUT", f"{pools}/pool", body)
         assert (answer.status, answer.json["reason"]) == (422, "Invalid")
         assert (await api.ask("PUT", f"{pools}/pool", created.json)).status == 200
-        # Nor does it know strategic merges.
+        # Custom resources do not support strategic merge patches.
         answer = await api.ask("PATCH", f"{pools}/pool", {}, content_type=STRATEGIC_MERGE)
         assert answer.status == 415
         assert (await api.ask("PATCH", f"{pools}/pool", {}, content_type=MERGE)).status == 200
@@ -271,7 +271,7 @@ class TestObjects:
             ("POST", "", {"metadata": {}}, 422, "Invalid"),
         ],
     )
-    async def test_mistakes_are_answered_with_a_status(
+    async def test_errors_are_status_objects(
         self, api: Api, method: str, path: str, body: object, status: int, reason: str
     ) -> None:
         answer = await api.ask(method, api.maps + path, body)
@@ -279,7 +279,7 @@ class TestObjects:
         assert (answer.json["kind"], answer.json["status"]) == ("Status", "Failure")
         assert answer.json["code"] == status
 
-    async def test_other_formats_are_not_taken(self, api: Api) -> None:
+    async def test_other_formats_are_refused(self, api: Api) -> None:
         answer = await api.ask("PATCH", f"{api.maps}/a", [], "application/json-patch+json")
         assert answer.status == 415
         answer = await api.ask("POST", api.maps, b"k8s\0", "application/vnd.kubernetes.protobuf")
@@ -287,7 +287,7 @@ class TestObjects:
 
 
 class TestLists:
-    async def test_items_do_not_say_what_they_are_unless_they_are_custom(self, api: Api) -> None:
+    async def test_only_custom_items_have_a_kind(self, api: Api) -> None:
         await api.put("a")
         await api.server.apply(inference_pool(api.namespace, "pool", {}, [8000]))
         listed = await api.get(api.maps)
@@ -297,7 +297,7 @@ class TestLists:
         pools = await api.get(f"{group}/namespaces/{api.namespace}/inferencepools")
         assert pools.json["items"][0]["kind"] == "InferencePool"
 
-    async def test_one_namespace_or_all(self, api: Api) -> None:
+    async def test_cover_one_namespace_or_all(self, api: Api) -> None:
         await api.put("a")
         await api.server.apply(config_map(f"{api.namespace}-x", "b", {}))
         assert (await api.get(api.maps)).names == ["a"]
@@ -312,7 +312,7 @@ class TestLists:
             answer = await api.get(api.maps, **query)
             assert (answer.status, answer.json["reason"]) == (400, "BadRequest")
 
-    async def test_parts_of_a_list_are_of_one_version(self, api: Api) -> None:
+    async def test_pages_show_one_version(self, api: Api) -> None:
         await api.put("a", "b", "c")
         first = await api.get(api.maps, limit="2")
         assert first.names == ["a", "b"]
@@ -323,13 +323,13 @@ class TestLists:
         assert (second.names, second.version) == (["c"], first.version)
         assert "continue" not in second.json["metadata"]
 
-    async def test_what_selectors_leave_is_not_counted(self, api: Api) -> None:
+    async def test_remaining_count_is_omitted_with_selectors(self, api: Api) -> None:
         await api.put("a", "b", app="x")
         metadata = (await api.get(api.maps, limit="1", labelSelector="app")).json["metadata"]
         assert "continue" in metadata
         assert "remainingItemCount" not in metadata
 
-    async def test_an_expired_continue_token_is_410(self, api: Api) -> None:
+    async def test_expired_continue_token_is_410(self, api: Api) -> None:
         await api.put("a", "b")
         token = (await api.get(api.maps, limit="1")).json["metadata"]["continue"]
         await api.put("c")
@@ -353,7 +353,7 @@ class TestLists:
 
 
 class TestWatches:
-    async def test_they_follow_from_a_version_at_once(self, api: Api) -> None:
+    async def test_send_changes_after_a_version(self, api: Api) -> None:
         await api.put("before")
         async with api.watch(resourceVersion=await api.version()) as watch:
             assert await watch.is_quiet()
@@ -374,14 +374,14 @@ class TestWatches:
             assert (gone["type"], gone["object"]["data"]) == ("DELETED", {"key": "new"})
             assert gone["object"]["metadata"]["resourceVersion"] == await api.version()
 
-    async def test_what_happened_since_the_version_comes_at_once(self, api: Api) -> None:
+    async def test_send_earlier_changes_at_once(self, api: Api) -> None:
         version = await api.version()
         await api.put("a", "b")
         async with api.watch(resourceVersion=version) as watch:
             assert [await watch.seen(), await watch.seen()] == [("ADDED", "a"), ("ADDED", "b")]
 
     @pytest.mark.parametrize("query", [{}, {"resourceVersion": "0"}, {"resourceVersion": ""}])
-    async def test_without_a_version_they_begin_with_what_there_is(
+    async def test_begin_with_the_current_objects_without_a_version(
         self, api: Api, query: dict[str, str]
     ) -> None:
         await api.put("a", "b")
@@ -390,7 +390,7 @@ class TestWatches:
             await api.put("c")
             assert await watch.seen() == ("ADDED", "c")
 
-    async def test_an_object_that_stops_matching_is_deleted(self, api: Api) -> None:
+    async def test_object_that_stops_matching_is_deleted(self, api: Api) -> None:
         await api.put("a", app="x")
         version = await api.version()
         async with api.watch(resourceVersion=version, labelSelector="app=x") as watch:
@@ -398,12 +398,12 @@ class TestWatches:
             await api.put("a", app="x")
             assert [await watch.seen(), await watch.seen()] == [("DELETED", "a"), ("ADDED", "a")]
 
-    async def test_one_named_object(self, api: Api) -> None:
+    async def test_cover_one_named_object(self, api: Api) -> None:
         async with api.watch(fieldSelector="metadata.name=a") as watch:
             await api.put("b", "a")
             assert await watch.seen() == ("ADDED", "a")
 
-    async def test_a_bookmark_comes_shortly_before_the_end(self, api: Api) -> None:
+    async def test_bookmark_is_sent_before_the_end(self, api: Api) -> None:
         start = time.monotonic()
         async with api.watch(
             resourceVersion=await api.version(), timeoutSeconds="1", allowWatchBookmarks="true"
@@ -423,7 +423,7 @@ class TestWatches:
             assert await watch.line() == b""
         assert 1 <= time.monotonic() - start < 1.5
 
-    async def test_who_wants_no_bookmarks_gets_none(self, api: Api) -> None:
+    async def test_bookmarks_are_optional(self, api: Api) -> None:
         async with api.watch(timeoutSeconds="1") as watch:
             assert await watch.line() == b""
 
@@ -438,7 +438,7 @@ class TestWatches:
         assert event["object"]["kind"] == "Status"
         assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
 
-    async def test_an_open_watch_outlives_a_compaction(self, api: Api) -> None:
+    async def test_open_watch_survives_a_compaction(self, api: Api) -> None:
         async with api.watch() as watch:
             await api.put("a")
             await api.server.compact()
@@ -462,11 +462,11 @@ class TestWatches:
             assert await watch.seen() == ("ADDED", "b")
         assert (await api.get(api.maps, watch="1", **query)).status == 422
 
-    async def test_a_refused_watch_is_a_status(self, api: Api) -> None:
+    async def test_invalid_watch_is_a_status(self, api: Api) -> None:
         assert (await api.get(api.maps, watch="1", resourceVersion="x")).status == 400
         assert (await api.get(api.maps, watch="true", labelSelector="a b")).status == 400
 
-    async def test_a_client_that_has_gone_is_noticed(self, api: Api) -> None:
+    async def test_end_if_the_client_disconnects(self, api: Api) -> None:
         before = await api.server.open_watches()
         async with api.watch():
             assert await api.server.open_watches() == before + 1
@@ -480,7 +480,7 @@ class TestWatches:
 
 
 class TestAccess:
-    async def test_any_token_or_none_is_let_in(self, api: Api) -> None:
+    async def test_any_token_is_accepted_by_default(self, api: Api) -> None:
         assert (await api.ask("GET", api.maps, token="whatever")).status == 200
         async with api.session.get(api.server.url + api.maps) as response:
             assert response.status == 200
@@ -499,7 +499,7 @@ class TestAccess:
         finally:
             await strict.stop()
 
-    async def test_roles_decide(self, api: Api) -> None:
+    async def test_roles_allow_requests(self, api: Api) -> None:
         await api.put("models", "others")
         reader = role(
             api.namespace,
@@ -518,7 +518,7 @@ class TestAccess:
         assert (await api.get(api.maps, watch="1")).status == 403
         assert (await api.get("/apis/discovery.k8s.io/v1/endpointslices")).status == 403
         assert (await api.ask("POST", api.maps, api.map("x"))).status == 403
-        # Everybody may ask what there is.
+        # Discovery is always allowed.
         assert (await api.get("/api/v1")).status == 200
         await api.server.rbac(None)
         assert (await api.get(api.maps)).status == 200
@@ -538,8 +538,8 @@ class TestAccess:
         assert answer.json["message"].startswith('configmaps "a" is forbidden')
 
 
-class TestTheLogOfRequests:
-    async def test_it_has_every_request(self, api: Api) -> None:
+class TestLogOfRequests:
+    async def test_has_every_request(self, api: Api) -> None:
         start = time.monotonic()
         await api.get(api.slices, limit="5")
         await api.get(f"{api.maps}/none")
@@ -566,7 +566,7 @@ class TestTheLogOfRequests:
 
 
 class TestFaults:
-    async def test_a_closed_port_refuses_and_resets(self, api: Api) -> None:
+    async def test_closed_port_refuses_and_resets_connections(self, api: Api) -> None:
         async with api.watch() as watch:
             await api.server.faults(listening=False)
             with pytest.raises(aiohttp.ClientError):
@@ -581,7 +581,7 @@ class TestFaults:
         assert (await api.get(api.maps)).names == ["a"]
         assert api.server.url == url
 
-    async def test_a_frozen_server_accepts_and_says_nothing(self, api: Api) -> None:
+    async def test_frozen_server_accepts_requests_and_sends_nothing(self, api: Api) -> None:
         async with api.watch() as watch:
             await api.server.faults(frozen=True)
             reader, writer = await asyncio.open_connection(*address_of(api.server))
@@ -596,7 +596,7 @@ class TestFaults:
             assert await asyncio.wait_for(reader.readline(), SOON) == b"HTTP/1.1 200 OK\r\n"
             writer.close()
 
-    async def test_silent_watches_are_those_that_were_open(self, api: Api) -> None:
+    async def test_only_open_watches_become_silent(self, api: Api) -> None:
         async with api.watch(timeoutSeconds="1", allowWatchBookmarks="1") as silent:
             await api.server.faults(silent_watches=True)
             async with api.watch() as fresh:
@@ -638,7 +638,7 @@ class TestFaults:
         assert time.monotonic() - start < 0.3
         listing = asyncio.create_task(api.get(api.maps))
         await api.put("a")
-        # It is the list of the moment in which it is answered.
+        # The list shows the state at the time of the response.
         assert (await listing).names == ["a"]
         assert time.monotonic() - start >= 0.3
 
@@ -659,7 +659,7 @@ class TestFaults:
             await api.server.drop_watches()
             assert [await first.line(), await second.line()] == [b"", b""]
 
-    async def test_watches_can_break_off_within_a_line(self, api: Api) -> None:
+    async def test_watches_can_end_within_a_line(self, api: Api) -> None:
         reader, writer = await asyncio.open_connection(*address_of(api.server))
         writer.write(f"GET {api.maps}?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SOON)
@@ -667,7 +667,7 @@ class TestFaults:
             await api.server.drop_watches(abort=True)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await watch.line()
-        # Neither the line ends nor the chunked answer.
+        # Neither the line nor the chunked response is complete.
         rest = await asyncio.wait_for(reader.read(), SOON)
         assert rest.endswith(b'{"type":"MODIFIED","object":{"kind":"\r\n')
         writer.close()
@@ -675,15 +675,13 @@ class TestFaults:
     @pytest.mark.parametrize(
         "switches", [{"frosen": True}, {"failing": 418}, {"frozen": "yes"}, {"list_delay": -1}]
     )
-    async def test_a_switch_that_is_not_there_is_an_error(
-        self, api: Api, switches: dict[str, Any]
-    ) -> None:
+    async def test_unknown_fault_is_an_error(self, api: Api, switches: dict[str, Any]) -> None:
         with pytest.raises(RuntimeError, match="no such fault"):
             await api.server.faults(**switches)
 
 
 class TestControl:
-    async def test_mistakes_are_told(self, server: StandInApiServer) -> None:
+    async def test_invalid_requests_are_errors(self, server: StandInApiServer) -> None:
         with pytest.raises(RuntimeError, match="no such kind"):
             await server.apply({"kind": "Secret"})
         with pytest.raises(RuntimeError, match="wrong namespace"):
@@ -695,7 +693,7 @@ class TestControl:
         with pytest.raises(RuntimeError, match="Role objects"):
             await server.rbac([{"kind": "RoleBinding"}])
 
-    async def test_an_object_can_be_applied_as_it_was_read(self, api: Api) -> None:
+    async def test_applies_an_object_with_its_version(self, api: Api) -> None:
         await api.put("a", value="1")
         [body] = await api.server.objects("configmaps", api.namespace)
         await api.put("a", value="2")
@@ -704,7 +702,7 @@ class TestControl:
         assert again["data"] == {"key": "1"}
         assert int(again["metadata"]["resourceVersion"]) == int(await api.version())
 
-    async def test_a_pod_can_be_about_to_go(self, api: Api) -> None:
+    async def test_applies_a_pod_that_is_being_deleted(self, api: Api) -> None:
         await api.server.apply(pod(api.namespace, "p", {"app": "x"}, "127.0.0.1", deleting=True))
         [body] = await api.server.objects("pods", api.namespace)
         assert body["metadata"]["deletionTimestamp"]
@@ -712,7 +710,7 @@ class TestControl:
 
 
 async def kubectl(server: StandInApiServer, *arguments: str, stdin: str = "") -> str:
-    """What kubectl writes, with an exit code that is not 0 at its end."""
+    """Return the output of kubectl, followed by an exit code other than 0."""
     directory = server.kubeconfig.parent / "kubectl"
     process = await asyncio.create_subprocess_exec(
         *(str(KUBECTL), "--kubeconfig", str(server.kubeconfig), "--cache-dir", str(directory)),
@@ -730,7 +728,7 @@ async def kubectl(server: StandInApiServer, *arguments: str, stdin: str = "") ->
 
 
 class TestKubectl:
-    async def test_it_applies_reads_changes_and_deletes(self, api: Api) -> None:
+    async def test_applies_reads_changes_and_deletes(self, api: Api) -> None:
         slices = [("127.0.0.1", "p", {"ready": True})]
         for resource, name, body in (
             ("configmaps", "configmap/a", api.map("a", "1")),
@@ -765,7 +763,7 @@ class TestKubectl:
             assert "(NotFound)" in gone
             assert gone.endswith("exit 1")
 
-    async def test_it_watches(self, api: Api) -> None:
+    async def test_watches(self, api: Api) -> None:
         await api.put("a")
         watching = asyncio.create_task(
             kubectl(
@@ -782,7 +780,7 @@ class TestKubectl:
     async def watches(self, api: Api) -> bool:
         return any(one["verb"] == "watch" for one in await api.server.requests())
 
-    async def test_it_is_told_what_is_forbidden(self, api: Api) -> None:
+    async def test_prints_forbidden_requests(self, api: Api) -> None:
         await api.server.rbac([])
         told = await kubectl(api.server, "-n", api.namespace, "get", "pods")
         assert "Error from server (Forbidden): pods is forbidden" in told
@@ -794,8 +792,8 @@ async def official(server: StandInApiServer) -> AsyncIterator[client.ApiClient]:
         yield found
 
 
-class TestTheOfficialClient:
-    async def test_it_reads_and_writes(self, api: Api, official: client.ApiClient) -> None:
+class TestOfficialClient:
+    async def test_reads_and_writes(self, api: Api, official: client.ApiClient) -> None:
         core, discovery = client.CoreV1Api(official), client.DiscoveryV1Api(official)
         body = client.V1ConfigMap(metadata=client.V1ObjectMeta(name="a"), data={"key": "1"})
         created = await core.create_namespaced_config_map(api.namespace, body)
@@ -816,7 +814,7 @@ class TestTheOfficialClient:
         [endpoint] = slices.items[0].endpoints or []
         assert endpoint.addresses == ["127.0.0.1"]
 
-    async def test_it_writes_events(self, api: Api, official: client.ApiClient) -> None:
+    async def test_writes_events(self, api: Api, official: client.ApiClient) -> None:
         event = client.CoreV1Event(
             metadata=client.V1ObjectMeta(generate_name="a."),
             involved_object=client.V1ObjectReference(kind="ConfigMap", name="a"),
@@ -829,14 +827,14 @@ class TestTheOfficialClient:
         assert found["reason"] == "Because"
         assert found["metadata"]["name"].startswith("a.")
 
-    async def test_it_reads_pools(self, api: Api, official: client.ApiClient) -> None:
+    async def test_reads_pools(self, api: Api, official: client.ApiClient) -> None:
         await api.server.apply(inference_pool(api.namespace, "pool", {"app": "x"}, [8000]))
         pool: Any = await client.CustomObjectsApi(official).get_namespaced_custom_object(
             "inference.networking.k8s.io", "v1", api.namespace, "inferencepools", "pool"
         )
         assert pool["spec"]["targetPorts"] == [{"number": 8000}]
 
-    async def test_its_watch_follows(self, api: Api, official: client.ApiClient) -> None:
+    async def test_watches_changes(self, api: Api, official: client.ApiClient) -> None:
         await api.put("a")
         types = []
         async with new_watch() as watch:
@@ -852,7 +850,7 @@ class TestTheOfficialClient:
             assert types == ["ADDED", "MODIFIED", "BOOKMARK"]
             assert watch.resource_version == await api.version()
 
-    async def test_its_watch_raises_410(self, api: Api, official: client.ApiClient) -> None:
+    async def test_watch_raises_410(self, api: Api, official: client.ApiClient) -> None:
         version = await api.version()
         await api.put("a")
         await api.server.compact()
@@ -867,8 +865,8 @@ class TestTheOfficialClient:
         assert error.value.status == 410
 
 
-class TestSpeed:
-    async def test_fifty_watches_keep_up_with_a_thousand_writes(self, api: Api) -> None:
+class TestScale:
+    async def test_fifty_watches_receive_a_thousand_writes(self, api: Api) -> None:
         version = await api.version()
 
         async def count_events() -> int:
@@ -889,14 +887,11 @@ class TestSpeed:
             return await api.server.open_watches() == before + 50
 
         await until(all_open, SOON, "fifty watches")
-        start = time.monotonic()
         names = iter(range(1000))
         await asyncio.gather(*(write(names) for _ in range(10)))
         assert await asyncio.gather(*watching) == [1000] * 50
-        # A second alone on its machine; this is to notice if it were not.
-        assert time.monotonic() - start < 6
 
-    async def test_a_thousand_endpoints_are_listed_and_followed(self, api: Api) -> None:
+    async def test_a_thousand_endpoints_are_listed_and_watched(self, api: Api) -> None:
         def slices(ready: bool) -> list[Json]:
             return [
                 endpoint_slice(
@@ -919,9 +914,9 @@ class TestSpeed:
         assert time.monotonic() - start < 1
 
 
-class TestTheProcess:
+class TestProcess:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    async def test_it_stops_cleanly_with_watches_open(
+    async def test_stops_cleanly_with_open_watches(
         self, number: signal.Signals, tmp_path: Path
     ) -> None:
         server = StandInApiServer(tmp_path)
@@ -934,7 +929,7 @@ class TestTheProcess:
         assert await server.wait(5) == 0
         assert server.error_output() == ""
 
-    async def test_it_stops_while_frozen(self, tmp_path: Path) -> None:
+    async def test_stops_while_frozen(self, tmp_path: Path) -> None:
         server = StandInApiServer(tmp_path)
         await server.start()
         async with aiohttp.ClientSession() as session, Api(server, session).watch():
@@ -943,7 +938,7 @@ class TestTheProcess:
             assert await server.wait(5) == 0
         assert server.error_output() == ""
 
-    async def test_it_can_come_back_empty_on_the_same_port(self, api: Api, tmp_path: Path) -> None:
+    async def test_restarts_empty_on_the_same_port(self, api: Api, tmp_path: Path) -> None:
         server = StandInApiServer(tmp_path)
         await server.start()
         port = address_of(server)[1]
@@ -956,12 +951,12 @@ class TestTheProcess:
         finally:
             await again.stop()
 
-    async def test_a_closed_port_stays_reserved(self, server: StandInApiServer) -> None:
+    async def test_keeps_a_closed_port_reserved(self, server: StandInApiServer) -> None:
         await server.faults(listening=False)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(address_of(server))
 
-    async def test_a_port_that_is_taken_is_one_clear_line(self, server: StandInApiServer) -> None:
+    async def test_reports_a_used_port_in_one_line(self, server: StandInApiServer) -> None:
         port = str(address_of(server)[1])
         command = [sys.executable, "-m", "extproc.lab.api_server", "--port", port]
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
@@ -970,12 +965,12 @@ class TestTheProcess:
         assert result.stderr.count("\n") == 1
 
     @pytest.mark.parametrize("arguments", [["--port", "x"], ["--control-port", "70000"]])
-    def test_a_bad_command_line_is_refused(self, arguments: list[str]) -> None:
+    def test_refuses_invalid_arguments(self, arguments: list[str]) -> None:
         with pytest.raises(SystemExit) as exit_:
             parse(arguments)
         assert exit_.value.code == 2
 
-    def test_ports_are_announced_where_nobody_could_know_them(self) -> None:
+    def test_announces_ports_that_the_kernel_chooses(self) -> None:
         assert parse([]).announce
         assert not parse(["--port", "8001", "--control-port", "8002"]).announce
         assert parse(["--port", "8001", "--control-port", "8002", "--announce"]).announce

@@ -1,4 +1,4 @@
-"""The stand-in API server's store: what versions, lists, watches and selectors mean."""
+"""The stand-in API server's store: versions, lists, watches, selectors and roles."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def seen(cursor: Cursor) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def store() -> Store:
-    """With the namespace that the tests use, so that a write is one event."""
+    """A store with the namespace of the tests, so that a write is one event."""
     store = Store()
     store.create(NAMESPACES, {"metadata": {"name": "ns"}})
     return store
 
 
 class TestWrites:
-    def test_an_object_gets_what_the_server_gives(self, store: Store) -> None:
+    def test_server_sets_the_metadata_of_a_new_object(self, store: Store) -> None:
         metadata = put(store, "a").body["metadata"]
         assert re.fullmatch(r"[0-9a-f-]{36}", metadata["uid"])
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
@@ -87,13 +87,13 @@ class TestWrites:
             assert after.body["metadata"][field] == before.body["metadata"][field]
         assert version_of(after) == version_of(before) + 1
 
-    def test_a_replacement_by_the_same_is_no_event(self, store: Store) -> None:
+    def test_equal_replacement_is_no_event(self, store: Store) -> None:
         before = put(store, "a", "1")
         cursor = store.watch(EVERYWHERE, store.version)
         assert put(store, "a", "1") is before
         assert seen(cursor) == []
 
-    def test_what_was_stored_does_not_change(self, store: Store) -> None:
+    def test_stored_states_are_immutable(self, store: Store) -> None:
         before = put(store, "a", "1")
         put(store, "a", "2")
         assert before.body["data"] == {"key": "1"}
@@ -116,7 +116,7 @@ class TestWrites:
         with pytest.raises(ApiError, match="should not be set"):
             store.create(CONFIG_MAPS, body)
 
-    def test_what_is_not_there_is_not_found(self, store: Store) -> None:
+    def test_unknown_object_is_not_found(self, store: Store) -> None:
         for ask in (store.get, store.delete):
             with pytest.raises(ApiError, match='configmaps "a" not found') as error:
                 ask(CONFIG_MAPS, "ns", "a")
@@ -132,7 +132,7 @@ class TestWrites:
         assert gone.body["data"] == {"key": "1"}
         assert version_of(gone) == version_of(before) + 1 == store.version
 
-    def test_a_namespace_comes_with_its_first_object(self, store: Store) -> None:
+    def test_first_object_creates_its_namespace(self, store: Store) -> None:
         put(store, "a", namespace="other")
         put(store, "b", namespace="other")
         assert names(store.list(Scope(NAMESPACES))) == ["ns", "other"]
@@ -170,7 +170,9 @@ class TestValidation:
         ("address_type", "address"),
         [("IPv4", "127.0.0.1"), ("IPv6", "fd00::1"), ("FQDN", "pod.example")],
     )
-    def test_good_addresses_are_taken(self, store: Store, address_type: str, address: str) -> None:
+    def test_valid_addresses_are_accepted(
+        self, store: Store, address_type: str, address: str
+    ) -> None:
         body = endpoint_slice("s", "ns", "x", [(address, "p", {})], address_type=address_type)
         assert store.create(ENDPOINT_SLICES, body)
 
@@ -204,7 +206,7 @@ class TestLists:
         assert names(store.list(EVERYWHERE)) == ["x", "a", "b"]
         assert names(store.list(Scope(CONFIG_MAPS, "ns"))) == ["a", "b"]
 
-    def test_parts_of_a_list_are_of_the_version_of_the_first(self, store: Store) -> None:
+    def test_pages_show_the_version_of_the_first_one(self, store: Store) -> None:
         for name in "abcde":
             put(store, name, "old")
         first = store.page(EVERYWHERE, limit=2)
@@ -224,7 +226,7 @@ class TestLists:
         assert [page.remaining for page in (first, second, third)] == [3, 1, 0]
         assert third.token == ""
 
-    def test_after_a_compaction_the_rest_of_a_list_has_expired(self, store: Store) -> None:
+    def test_token_expires_with_a_compaction(self, store: Store) -> None:
         for name in "abc":
             put(store, name)
         token = store.page(EVERYWHERE, limit=1).token
@@ -237,7 +239,7 @@ class TestLists:
         assert (error.value.code, error.value.reason) == (410, "Expired")
 
     @pytest.mark.parametrize("token", ["?", "e30=", "W10=", "bm8="])
-    def test_a_made_up_token_is_refused(self, store: Store, token: str) -> None:
+    def test_invalid_token_is_refused(self, store: Store, token: str) -> None:
         with pytest.raises(ApiError, match="continue key is not valid"):
             store.page(EVERYWHERE, token=token)
 
@@ -245,7 +247,7 @@ class TestLists:
         writes=st.lists(st.tuples(st.sampled_from("abcdefg"), st.booleans()), max_size=30),
         split=st.integers(0, 30),
     )
-    def test_however_the_objects_change_a_list_goes_on_as_it_began(
+    def test_pages_do_not_depend_on_later_changes(
         self, writes: list[tuple[str, bool]], split: int
     ) -> None:
         store = Store()
@@ -269,7 +271,7 @@ class TestLists:
 
 
 class TestWatches:
-    def test_they_begin_after_a_version(self, store: Store) -> None:
+    def test_begin_after_a_version(self, store: Store) -> None:
         put(store, "a")
         version = store.version
         put(store, "b")
@@ -278,14 +280,14 @@ class TestWatches:
         expected = [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
         assert seen(store.watch(EVERYWHERE, version)) == expected
 
-    def test_each_change_is_seen_once_and_in_time(self, store: Store) -> None:
+    def test_return_each_change_once(self, store: Store) -> None:
         cursor = store.watch(EVERYWHERE, store.version)
         assert seen(cursor) == []
         put(store, "a")
         assert seen(cursor) == [("ADDED", "a")]
         assert seen(cursor) == []
 
-    def test_a_deletion_carries_the_last_state_with_its_own_version(self, store: Store) -> None:
+    def test_deletion_has_the_last_state_with_a_new_version(self, store: Store) -> None:
         put(store, "a", "last")
         cursor = store.watch(EVERYWHERE, store.version)
         delete(store, "a")
@@ -293,7 +295,7 @@ class TestWatches:
         assert change.stored.body["data"] == {"key": "last"}
         assert version_of(change.stored) == store.version
 
-    def test_an_object_that_stops_matching_is_deleted_for_the_watch(self, store: Store) -> None:
+    def test_object_that_stops_matching_is_deleted(self, store: Store) -> None:
         labels = label_selector("app=x")
         put(store, "a", app="x")
         cursor = store.watch(Scope(CONFIG_MAPS, labels=labels), store.version)
@@ -303,12 +305,12 @@ class TestWatches:
         put(store, "a", "more", app="x")
         gone, *others = cursor.changes()
         assert gone == Change("DELETED", gone.stored)
-        # As it was when it matched, with the version at which it no longer did.
+        # The last matching state, with the version of the change.
         assert gone.stored.body["metadata"]["labels"] == {"app": "x"}
         assert version_of(gone.stored) == store.version - 3
         assert [change.type for change in others] == ["ADDED", "MODIFIED"]
 
-    def test_other_resources_namespaces_and_names_are_not_seen(self, store: Store) -> None:
+    def test_skip_other_resources_namespaces_and_names(self, store: Store) -> None:
         fields = field_selector("metadata.name=a")
         cursor = store.watch(Scope(CONFIG_MAPS, "ns", fields=fields), store.version)
         put(store, "a", namespace="other")
@@ -317,7 +319,7 @@ class TestWatches:
         put(store, "a")
         assert seen(cursor) == [("ADDED", "a")]
 
-    def test_versions_before_a_compaction_have_expired(self, store: Store) -> None:
+    def test_versions_before_a_compaction_are_expired(self, store: Store) -> None:
         put(store, "a")
         old = store.version
         put(store, "b")
@@ -327,14 +329,14 @@ class TestWatches:
         assert (error.value.code, error.value.reason) == (410, "Expired")
         assert seen(store.watch(EVERYWHERE, store.version)) == []
 
-    def test_a_watch_that_is_open_outlives_a_compaction(self, store: Store) -> None:
+    def test_open_watch_survives_a_compaction(self, store: Store) -> None:
         cursor = store.watch(EVERYWHERE, store.version)
         put(store, "a")
         store.compact()
         put(store, "b")
         assert seen(cursor) == [("ADDED", "a"), ("ADDED", "b")]
 
-    def test_a_watch_from_the_future_waits_for_it(self, store: Store) -> None:
+    def test_watch_waits_for_a_future_version(self, store: Store) -> None:
         cursor = store.watch(EVERYWHERE, store.version + 2)
         for name in "abc":
             put(store, name)
@@ -351,7 +353,7 @@ class TestWatches:
         assert len(store.watch(EVERYWHERE, store.version - 10).changes()) == 10
         assert len(cursor.changes()) == 25
 
-    def test_who_wants_to_know_is_told_of_each_write(self) -> None:
+    def test_callback_is_called_for_each_write(self) -> None:
         told: list[int] = []
         own: Store = Store(lambda: told.append(own.version))
         own.create(NAMESPACES, {"metadata": {"name": "a"}})

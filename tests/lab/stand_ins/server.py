@@ -1,4 +1,4 @@
-"""A stand-in server as a real process, and requests to it over real HTTP."""
+"""A stand-in server as a process, and HTTP requests to it."""
 
 from __future__ import annotations
 

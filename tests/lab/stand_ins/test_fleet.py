@@ -1,4 +1,4 @@
-"""What a test can ask of a fleet of stand-ins beside the requests that a router sends it."""
+"""The methods of a stand-in fleet that tests use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def adapters(address: str) -> list[str]:
     return [model["id"] for model in models if model["parent"]]
 
 
-async def test_adapters_are_loaded_and_unloaded_on_one_replica(fleet: StandInFleet) -> None:
+async def test_loads_and_unloads_adapters_on_one_replica(fleet: StandInFleet) -> None:
     first, second = fleet.addresses
     await fleet.load_adapter(first, "a")
     assert (await adapters(first), await adapters(second)) == (["a"], [])
@@ -36,10 +36,10 @@ async def test_adapters_are_loaded_and_unloaded_on_one_replica(fleet: StandInFle
     assert await adapters(first) == []
 
 
-async def test_what_a_replica_refuses_is_an_error(fleet: StandInFleet) -> None:
+async def test_raises_the_error_of_a_replica(fleet: StandInFleet) -> None:
     with pytest.raises(aiohttp.ClientResponseError):
         await fleet.unload_adapter(fleet.addresses[0], "nobody")
 
 
-async def test_metrics_are_those_of_the_replica(fleet: StandInFleet) -> None:
+async def test_returns_the_metrics_of_one_replica(fleet: StandInFleet) -> None:
     assert "vllm:num_requests_running" in await fleet.metrics(fleet.addresses[1])

@@ -1,4 +1,4 @@
-"""The gauge of adapters in use: what its labels list, and which of its series counts."""
+"""The gauge of adapters in use: its labels and its current series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from extproc.lab.stand_ins.lora_gauge import STALE_SERIES, LoraGauge, LoraLabels
 
 
 def replica_with(max_loras: int, *adapters: str, tokens: int = 3) -> Replica:
-    """A request of a few tokens for each adapter."""
+    """Return a replica with a short request for each adapter."""
     replica = Replica(replace(L4_LLAMA_3_1_8B_FP8, max_loras=max_loras))
     for number, adapter in enumerate(adapters):
         replica.submit(SimRequest(number, 5, tokens, [], adapter))
@@ -22,22 +22,22 @@ def step(replica: Replica) -> None:
 
 
 def current(gauge: LoraGauge) -> LoraLabels:
-    """As a scraper finds it."""
+    """Return the labels of the current series."""
     return max(gauge.series, key=lambda labels: gauge.series[labels])
 
 
 class TestLabels:
-    def test_both_list_the_adapters_of_requests_that_have_a_token(self) -> None:
+    def test_list_the_adapters_of_requests_with_a_token(self) -> None:
         replica = replica_with(2, "a", "b", "a", "", "c")
         gauge = LoraGauge(replica)
         gauge.stamp(1.0)
         assert current(gauge) == ("", "")
         step(replica)
         gauge.stamp(2.0)
-        # c waits for a slot.
+        # Adapter c waits for a slot.
         assert current(gauge) == ("a,b", "a,b")
 
-    def test_older_releases_tell_running_from_waiting(self) -> None:
+    def test_separate_running_and_waiting_in_older_releases(self) -> None:
         replica = replica_with(2, "a", "b", "a", "", "c")
         gauge = LoraGauge(replica, separate=True)
         gauge.stamp(1.0)
@@ -46,7 +46,7 @@ class TestLabels:
         gauge.stamp(2.0)
         assert current(gauge) == ("a,b", "c")
 
-    def test_an_adapter_that_is_loaded_and_unused_is_not_listed(self) -> None:
+    def test_omit_an_unused_adapter(self) -> None:
         replica = replica_with(2, "a", tokens=1)
         gauge = LoraGauge(replica)
         step(replica)
@@ -56,10 +56,10 @@ class TestLabels:
 
 
 class TestStaleSeries:
-    def test_nothing_is_told_before_the_first_step(self) -> None:
+    def test_no_series_before_the_first_step(self) -> None:
         assert LoraGauge(replica_with(2)).series == {}
 
-    def test_a_set_of_labels_stays_with_the_time_it_was_last_true(self) -> None:
+    def test_old_series_keep_their_last_time(self) -> None:
         replica = replica_with(1, "a", "b", tokens=2)
         gauge = LoraGauge(replica)
         for now in (1.0, 2.0, 3.0, 4.0):
@@ -67,7 +67,7 @@ class TestStaleSeries:
             gauge.stamp(now)
         assert gauge.series == {("a", "a"): 1.0, ("", ""): 4.0, ("b", "b"): 3.0}
 
-    def test_the_current_one_is_not_always_the_last_one(self) -> None:
+    def test_current_series_may_come_before_old_ones(self) -> None:
         replica = replica_with(1, "a", tokens=2)
         gauge = LoraGauge(replica)
         gauge.stamp(1.0)
@@ -78,7 +78,7 @@ class TestStaleSeries:
         assert list(gauge.series) == [("", ""), ("a", "a")]
         assert current(gauge) == ("", "")
 
-    def test_of_very_many_the_oldest_are_dropped(self) -> None:
+    def test_oldest_series_are_dropped(self) -> None:
         replica = replica_with(1)
         gauge = LoraGauge(replica)
         names = [f"adapter-{i}" for i in range(STALE_SERIES + 10)]

@@ -1,4 +1,4 @@
-"""The load report of an answer, to the letter: parsers of it are written by hand."""
+"""The exact format of the load report header."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ def asked(format_: str, replica: Replica | None = None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("format_", ["TEXT", "text"])
-def test_text_is_a_list_of_named_metrics(format_: str) -> None:
+def test_text_lists_named_metrics(format_: str) -> None:
     value = "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"
     assert asked(format_) == {"endpoint-load-metrics": value}
 
 
 @pytest.mark.parametrize("format_", ["JSON", "json"])
-def test_json_is_one_object(format_: str) -> None:
+def test_json_is_an_object(format_: str) -> None:
     value = 'JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}'
     assert asked(format_) == {"endpoint-load-metrics": value}
 
 
 @pytest.mark.parametrize("format_", ["", "BIN", "text/plain"])
-def test_other_formats_are_passed_over(format_: str) -> None:
+def test_other_formats_give_no_header(format_: str) -> None:
     assert asked(format_) == {}
 
 
-def test_who_does_not_ask_is_not_told() -> None:
+def test_no_header_without_a_request_for_it() -> None:
     assert report({}, Replica()) == {}
 
 
-def test_it_tells_of_the_moment_of_the_answer() -> None:
+def test_reports_the_current_load() -> None:
     replica = Replica(replace(L4_LLAMA_3_1_8B_FP8, kv_tokens=256, max_num_seqs=1))
     for number in range(3):
         replica.submit(SimRequest(number, 50, 2, [(number, i) for i in range(3)]))

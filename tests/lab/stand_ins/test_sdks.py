@@ -1,4 +1,4 @@
-"""The official SDKs against a stand-in, without a router between: its responses satisfy them."""
+"""The official SDKs against a stand-in, without a router."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ MODEL = "m"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Two replicas, fifty times faster than real, that serve one model."""
+    """Two replicas of one model, fifty times faster than real time."""
     with stand_in("--ports", "0,0", "--time-scale", "50", "--model", MODEL) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK."""
+    """A client of OpenAI's SDK."""
     with openai.OpenAI(base_url=server.url("/v1"), api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def claude(server: Server) -> Iterator[anthropic.Anthropic]:
-    """Anthropic's SDK."""
+    """A client of Anthropic's SDK."""
     with anthropic.Anthropic(base_url=server.url(""), api_key="none", max_retries=0) as client:
         yield client
 
 
 def said(message: anthropic.types.Message) -> str:
-    """The text of a message."""
+    """Return the text of a message."""
     (block,) = message.content
     assert isinstance(block, anthropic.types.TextBlock)
     return block.text
 
 
 class TestChats:
-    def test_a_chat_ends_by_itself_or_at_its_limit(self, client: openai.OpenAI) -> None:
+    def test_finish_reason_depends_on_the_limit(self, client: openai.OpenAI) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
         for limit, reason in ((openai.omit, "stop"), (4, "length")):
             chat = client.chat.completions.create(
@@ -135,8 +135,8 @@ class TestResponses:
         with pytest.raises(openai.NotFoundError, match="not found"):
             other.responses.create(model=MODEL, input="x", previous_response_id=made.id)
 
-    def test_a_client_may_choose_the_id(self, client: openai.OpenAI) -> None:
-        """The field is vLLM's own."""
+    def test_the_client_may_choose_the_id(self, client: openai.OpenAI) -> None:
+        """The field is specific to vLLM."""
         body = {"request_id": "resp_of_my_own"}
         made = client.responses.create(model=MODEL, input="hello", extra_body=body)
         assert made.id == "resp_of_my_own"
@@ -207,7 +207,7 @@ class TestMessages:
         assert (final.role, final.type, final.stop_reason) == ("assistant", "message", "max_tokens")
         assert final.usage.output_tokens == whole.usage.output_tokens
 
-    def test_usage_tells_cached_tokens_apart(self, claude: anthropic.Anthropic) -> None:
+    def test_usage_separates_cached_tokens(self, claude: anthropic.Anthropic) -> None:
         asked: Any = {"model": MODEL, "max_tokens": 1}
         asked["messages"] = [{"role": "user", "content": "cached: " + TEXT}]
         first, second = (claude.messages.create(**asked).usage for _ in range(2))
@@ -225,7 +225,7 @@ class TestMessages:
         usage = claude.messages.create(model=MODEL, max_tokens=1, messages=messages).usage
         assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
-    def test_an_unknown_model_is_refused_in_anthropics_shape(
+    def test_unknown_model_is_an_error_in_anthropics_shape(
         self, claude: anthropic.Anthropic
     ) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
@@ -240,8 +240,8 @@ class TestMessages:
     @pytest.mark.parametrize(
         "change", [{"max_tokens": 0}, {"max_tokens": None}, {"model": ""}, {"messages": 7}]
     )
-    def test_validation_refuses_in_openais_shape(self, server: Server, change: Json) -> None:
-        """The validation of bodies does so on every path of a vLLM (vLLM issue 57997)."""
+    def test_invalid_body_is_an_error_in_openais_shape(self, server: Server, change: Json) -> None:
+        """Bodies are validated in the same way on every path of vLLM (vLLM issue 57997)."""
         body = {"model": MODEL, "max_tokens": 1, "messages": [], **change}
         answer = server.post("/v1/messages", body)
         assert answer.status == 400
@@ -256,13 +256,13 @@ class TestMessages:
 
 
 def prompt(system: object, *messages: Json) -> bytes:
-    """The tokens of a prompt for Anthropic's Messages API."""
+    """Return the prompt tokens of a body for Anthropic's Messages API."""
     body = {"model": MODEL, "max_tokens": 1, "system": system, "messages": list(messages)}
     return messages_request(encoded(body)).prompt
 
 
 class TestPromptsOfMessages:
-    def test_the_billing_block_is_no_part_of_the_prompt(self) -> None:
+    def test_billing_block_is_dropped(self) -> None:
         text = {"type": "text", "text": "You are Claude."}
         billing = {"type": "text", "text": "x-anthropic-billing-header: cch=a1b2c;"}
         user = {"role": "user", "content": "hello"}
@@ -271,7 +271,7 @@ class TestPromptsOfMessages:
         inline = {"role": "system", "content": [billing, text]}
         assert prompt(None, user, inline) == prompt([text], user)
 
-    def test_a_user_may_quote_the_billing_block(self) -> None:
+    def test_billing_block_of_a_user_is_kept(self) -> None:
         billing = {"type": "text", "text": "x-anthropic-billing-header: cch=a1b2c;"}
         quoted = {"role": "user", "content": [billing]}
         assert prompt(None, quoted) != prompt(None, {"role": "user", "content": []})
@@ -281,7 +281,7 @@ class TestPromptsOfMessages:
         system = {"role": "system", "content": "Be kind."}
         assert prompt("You are Claude.", user, system) == prompt("You are Claude.Be kind.", user)
 
-    def test_the_roles_of_claude_code_are_users(self) -> None:
+    def test_roles_of_claude_code_become_users(self) -> None:
         for role in ("ctx", "msg"):
             odd = {"role": role, "content": "hello"}
             assert prompt(None, odd) == prompt(None, {"role": "user", "content": "hello"})
@@ -299,7 +299,7 @@ class TestPromptsOfMessages:
 
 class TestEmbeddings:
     def test_both_encodings_have_the_same_numbers(self, client: openai.OpenAI) -> None:
-        """The SDK asks for base64 unless it is told otherwise."""
+        """The SDK requests base64 by default."""
         packed = client.embeddings.create(model=MODEL, input=["hello", "other"])
         plain = client.embeddings.create(
             model=MODEL, input=["hello", "other"], encoding_format="float"
@@ -312,7 +312,7 @@ class TestEmbeddings:
     def test_an_empty_text_has_an_embedding(self, server: Server) -> None:
         assert server.post("/v1/embeddings", {"input": ""}).status == 200
 
-    def test_base64_is_of_little_endian_floats(self, server: Server) -> None:
+    def test_base64_encodes_little_endian_floats(self, server: Server) -> None:
         body = {"input": "hello", "encoding_format": "base64", "dimensions": 8}
         text = server.post("/v1/embeddings", body).json["data"][0]["embedding"]
         plain = server.post("/v1/embeddings", {"input": "hello", "dimensions": 8}).json
@@ -370,7 +370,7 @@ class TestScores:
 
 
 class TestTokens:
-    def test_tokens_become_the_text_again(self, server: Server) -> None:
+    def test_detokenize_returns_the_text(self, server: Server) -> None:
         counted = server.post("/tokenize", {"model": MODEL, "prompt": "hello you"}).json
         assert counted["count"] == len(counted["tokens"]) == 3
         assert counted["max_model_len"] == 16_384
@@ -398,7 +398,7 @@ def test_speech_is_transcribed(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/v1/responses", "/tokenize"])
-def test_an_unknown_model_is_404_everywhere(server: Server, path: str) -> None:
+def test_unknown_model_is_404_on_every_path(server: Server, path: str) -> None:
     body = {"model": "other", "input": "x", "query": "x", "documents": ["y"], "prompt": "x"}
     answer = server.post(path, body)
     assert answer.status == 404

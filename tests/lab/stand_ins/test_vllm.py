@@ -1,4 +1,4 @@
-"""The stand-in server as a router's client meets it: a real process, real HTTP."""
+"""The stand-in server as a process, over real HTTP."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 
 
 @pytest.fixture(scope="module")
 def fast() -> Iterator[Server]:
-    """Two replicas, fifty times faster than real."""
+    """Two replicas, fifty times faster than real time."""
     with stand_in("--ports", "0,0", "--time-scale", "50") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Server]:
-    """One replica in real time, with a name and room for two requests at once."""
+    """One replica in real time, with a model name and a batch of two requests."""
     with stand_in("--ports", "0", "--model", "base,adapter", "--max-num-seqs", "2") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def lora() -> Iterator[Server]:
-    """Two replicas, fifty times faster than real, with two adapters and room for two more."""
+    """Two replicas with LoRA and two adapters, fifty times faster than real time."""
     command = ["--ports", "0,0", "--time-scale", "50", "--adapters", "a,b"]
     with stand_in(*command, "--max-loras", "2", "--max-cpu-loras", "4") as server:
         yield server
 
 
 def chat(*contents: str, **changes: Any) -> Json:
-    """A conversation that begins with the user."""
+    """Return a chat request; the messages alternate, and the user's is first."""
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
     return {"model": "m", "messages": messages, **changes}
@@ -63,7 +63,7 @@ def cached_tokens(answer: CompletionResponse) -> int:
     return cached
 
 
-class TestWholeAnswers:
+class TestResponse:
     def test_a_chat(self, fast: Server) -> None:
         answer = fast.post(CHAT, chat("hello", max_tokens=5))
         assert answer.status == 200
@@ -94,22 +94,22 @@ class TestWholeAnswers:
         ("limits", "length"),
         [({}, 16), ({"max_tokens": 3}, 3), ({"max_completion_tokens": 2, "max_tokens": 9}, 2)],
     )
-    def test_the_length_is_what_was_asked_for(
+    def test_length_is_the_requested_one(
         self, fast: Server, limits: dict[str, int], length: int
     ) -> None:
         answer = fast.post(CHAT, chat("hello", **limits))
         assert answer.json["usage"]["completion_tokens"] == length
 
-    def test_the_same_prompt_has_the_same_answer_everywhere(self, fast: Server) -> None:
+    def test_equal_prompts_have_equal_outputs_on_all_replicas(self, fast: Server) -> None:
         first, second = (fast.post(CHAT, chat("hello"), replica) for replica in (0, 1))
         assert answer_of(first) == answer_of(second)
 
-    def test_parts_of_text_are_text(self, fast: Server) -> None:
+    def test_text_parts_are_joined(self, fast: Server) -> None:
         parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
         body = {"messages": [{"role": "user", "content": parts}]}
         assert answer_of(fast.post(CHAT, body)) == answer_of(fast.post(CHAT, chat("hello")))
 
-    def test_other_images_are_other_prompts(self, fast: Server) -> None:
+    def test_different_images_are_different_prompts(self, fast: Server) -> None:
         def answer(url: str) -> str:
             image = {"type": "image_url", "image_url": {"url": url}}
             parts = [image, {"type": "text", "text": "What is this?"}]
@@ -130,13 +130,13 @@ class TestWholeAnswers:
         ("prompt", "length"),
         [("four" * 3, 3), (["four" * 3, "other"], 5), ([1, 2, 3, 4], 4), ([[1, 2], [3]], 3)],
     )
-    def test_a_prompt_comes_in_four_shapes(self, fast: Server, prompt: object, length: int) -> None:
+    def test_accepts_four_forms_of_prompts(self, fast: Server, prompt: object, length: int) -> None:
         answer = fast.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 1})
         assert answer.json["usage"]["prompt_tokens"] == length
 
 
 class TestStreams:
-    def test_a_chat_is_a_role_then_a_chunk_for_each_token(self, fast: Server) -> None:
+    def test_chat_has_a_role_and_a_chunk_for_each_token(self, fast: Server) -> None:
         answer = fast.post(CHAT, chat("hello", stream=True, max_tokens=4))
         assert answer.headers["content-type"].startswith("text/event-stream")
         choices = [chunk["choices"][0] for chunk in answer.chunks]
@@ -144,47 +144,47 @@ class TestStreams:
         assert [len(choice["delta"]["content"]) for choice in choices[1:]] == [4, 4, 4, 4]
         assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
 
-    def test_a_completion_is_a_chunk_for_each_token(self, fast: Server) -> None:
+    def test_completion_has_a_chunk_for_each_token(self, fast: Server) -> None:
         answer = fast.post(COMPLETIONS, {"prompt": "hello", "stream": True, "max_tokens": 3})
         choices = [chunk["choices"][0] for chunk in answer.chunks]
         assert [len(choice["text"]) for choice in choices] == [4, 4, 4]
         assert [choice["finish_reason"] for choice in choices] == [None, None, "length"]
 
-    def test_choices_of_a_completion_come_one_after_the_other(self, fast: Server) -> None:
+    def test_choices_of_a_completion_are_sent_in_order(self, fast: Server) -> None:
         prompts = {"prompt": ["one", "two"], "stream": True, "max_tokens": 2}
         choices = [chunk["choices"][0] for chunk in fast.post(COMPLETIONS, prompts).chunks]
         assert [choice["index"] for choice in choices] == [0, 0, 1, 1]
         ends = [None, "length", None, "length"]
         assert [choice["finish_reason"] for choice in choices] == ends
 
-    def test_all_chunks_are_of_one_answer(self, fast: Server) -> None:
+    def test_all_chunks_have_the_same_id(self, fast: Server) -> None:
         chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
         assert len({chunk["id"] for chunk in chunks}) == 1
         assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
         assert {chunk["model"] for chunk in chunks} == {"m"}
 
-    def test_the_text_is_that_of_the_whole_answer(self, fast: Server) -> None:
+    def test_stream_has_the_text_of_the_response_without_streaming(self, fast: Server) -> None:
         chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
         text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
         assert text == answer_of(fast.post(CHAT, chat("hello")))
 
-    def test_usage_comes_last_where_it_is_asked_for(self, fast: Server) -> None:
+    def test_usage_is_last_if_requested(self, fast: Server) -> None:
         body = chat("usage?", stream=True, max_tokens=4, stream_options={"include_usage": True})
         chunks = fast.post(CHAT, body).chunks
         assert chunks[-1]["choices"] == []
         assert chunks[-1]["usage"]["completion_tokens"] == 4
         assert not any("usage" in chunk for chunk in chunks[:-1])
 
-    def test_usage_does_not_come_otherwise(self, fast: Server) -> None:
+    def test_usage_is_omitted_by_default(self, fast: Server) -> None:
         chunks = fast.post(CHAT, chat("hello", stream=True)).chunks
         assert not any("usage" in chunk for chunk in chunks)
 
-    def test_a_model_name_is_told_back_as_it_came(self, fast: Server) -> None:
+    def test_response_repeats_the_model_name(self, fast: Server) -> None:
         name = 'a "quoted" \\ name\n\ud800é'
         chunks = fast.post(CHAT, chat("hello", stream=True, model=name)).chunks
         assert chunks[0]["model"] == name
 
-    def test_headers_go_out_before_the_first_token(self, slow: Server) -> None:
+    def test_headers_are_sent_before_the_first_token(self, slow: Server) -> None:
         async def timed() -> tuple[float, float]:
             body = chat(LONG_WORDS * 20, stream=True, max_tokens=1, model="base")
             start = time.perf_counter()
@@ -200,7 +200,7 @@ class TestStreams:
         # 6,200 tokens at 4,300 per second.
         assert headers < 0.7 < 1.4 < first
 
-    def test_tokens_come_one_by_one(self, slow: Server) -> None:
+    def test_tokens_are_sent_one_by_one(self, slow: Server) -> None:
         async def arrivals() -> list[float]:
             body = chat("hello", stream=True, max_tokens=8, model="base")
             async with (
@@ -216,21 +216,21 @@ class TestStreams:
 
 
 class TestPrefixCache:
-    def test_the_second_turn_finds_prompt_and_answer(self, fast: Server) -> None:
+    def test_second_turn_finds_prompt_and_output(self, fast: Server) -> None:
         fast.reset()
         first = fast.post(CHAT, chat(LONG_WORDS, max_tokens=64))
         second = fast.post(CHAT, chat(LONG_WORDS, answer_of(first), "And then?", max_tokens=8))
         assert cached_tokens(first) == 0
         total = first.json["usage"]["total_tokens"]
-        # All that was computed, in whole blocks; the last token of an answer never is.
+        # The computed tokens in whole blocks; the last output token is never computed.
         assert cached_tokens(second) == (total - 1) // 16 * 16
 
-    def test_the_same_prompt_again_still_computes_its_last_block(self, fast: Server) -> None:
+    def test_equal_prompt_computes_its_last_block_again(self, fast: Server) -> None:
         body = {"prompt": "same" * 64, "max_tokens": 1}
         assert cached_tokens(fast.post(COMPLETIONS, body)) == 0
         assert cached_tokens(fast.post(COMPLETIONS, body)) == 48
 
-    def test_each_port_has_a_cache_of_its_own(self, fast: Server) -> None:
+    def test_each_replica_has_its_own_cache(self, fast: Server) -> None:
         body = chat("each port: " + LONG_WORDS)
         fast.post(CHAT, body, replica=0)
         assert cached_tokens(fast.post(CHAT, body, replica=1)) == 0
@@ -242,7 +242,7 @@ class TestPrefixCache:
             assert cached_tokens(fast.post(CHAT, {**body, "cache_salt": salt})) == 0
         assert cached_tokens(fast.post(CHAT, {**body, "cache_salt": "a"})) > 0
 
-    def test_a_reset_makes_it_cold_and_counts_from_zero(self, fast: Server) -> None:
+    def test_reset_empties_the_cache_and_the_counters(self, fast: Server) -> None:
         body = chat("reset: " + LONG_WORDS)
         fast.post(CHAT, body)
         fast.reset()
@@ -287,7 +287,7 @@ class TestErrors:
         assert answer.status == 400
         assert "maximum context length is 16384" in answer.json["error"]["message"]
 
-    def test_a_request_that_the_cache_can_never_hold_is_400(self) -> None:
+    def test_request_larger_than_the_cache_is_400(self) -> None:
         with stand_in("--ports", "0", "--kv-tokens", "160") as tiny:
             body = {"prompt": "four" * 150, "max_tokens": 11}
             answer = tiny.post(COMPLETIONS, body)
@@ -301,7 +301,9 @@ class TestErrors:
         assert answer.json["error"]["param"] == "model"
 
     @pytest.mark.parametrize("model", ["base", "adapter", None])
-    def test_served_names_and_no_name_are_known(self, slow: Server, model: str | None) -> None:
+    def test_served_names_and_a_missing_name_are_accepted(
+        self, slow: Server, model: str | None
+    ) -> None:
         assert slow.post(CHAT, chat("hello", model=model, max_tokens=1)).status == 200
 
     def test_the_wrong_method_is_405(self, fast: Server) -> None:
@@ -309,10 +311,10 @@ class TestErrors:
 
 
 class TestAborts:
-    """The client goes away; the engine notices at once."""
+    """The engine aborts a request whose client disconnects."""
 
     def left_behind(self, server: Server, body: Json, seconds: float) -> None:
-        """Asks, and goes away after so many seconds."""
+        """Send a request and disconnect after some seconds."""
 
         async def leave() -> None:
             with pytest.raises(TimeoutError):
@@ -358,7 +360,7 @@ class TestAborts:
         assert slow.metric("num_requests_waiting") == 0
         assert slow.requests()["aborted"] == 3
 
-    def test_a_body_that_never_comes_is_aborted(self, fast: Server) -> None:
+    def test_a_request_with_an_incomplete_body_is_aborted(self, fast: Server) -> None:
         async def begin() -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", fast.ports[1])
             writer.write(b"POST /v1/rerank HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
@@ -378,7 +380,7 @@ class TestAborts:
 
 class TestAdapters:
     def adapters(self, server: Server) -> list[str]:
-        """Those that /v1/models lists."""
+        """Return the models that /v1/models lists."""
         models = server.get("/v1/models").json["data"]
         return [model["id"] for model in models if model["parent"] is not None]
 
@@ -389,13 +391,13 @@ class TestAdapters:
     def unload(self, server: Server, name: str) -> CompletionResponse:
         return server.post("/v1/unload_lora_adapter", {"lora_name": name})
 
-    def test_a_request_for_an_adapter_is_answered_under_its_name(self, lora: Server) -> None:
+    def test_response_has_the_name_of_the_adapter(self, lora: Server) -> None:
         assert lora.post(CHAT, chat("hello", model="a")).json["model"] == "a"
 
-    def test_any_other_name_is_the_base_model_s(self, lora: Server) -> None:
+    def test_other_names_mean_an_unnamed_base_model(self, lora: Server) -> None:
         assert lora.post(CHAT, chat("hello", model="whatever")).status == 200
 
-    def test_but_not_where_that_has_names(self) -> None:
+    def test_other_names_are_unknown_if_the_base_model_has_names(self) -> None:
         arguments = ["--model", "base", "--adapters", "a", "--max-loras", "1"]
         with stand_in("--ports", "0", "--time-scale", "50", *arguments) as server:
             statuses = [
@@ -403,28 +405,28 @@ class TestAdapters:
                 for model in ("base", "a", None, "whatever")
             ]
             assert statuses == [200, 200, 200, 404]
-            # Never an adapter's name.
+            # The default is never an adapter.
             assert b'model_name="base"' in server.get("/metrics").body
 
-    def test_each_has_a_prefix_cache_of_its_own(self, lora: Server) -> None:
+    def test_each_adapter_has_its_own_prefix_cache(self, lora: Server) -> None:
         lora.reset()
         asked = [("m", 0), ("a", 0), ("b", 0), ("a", 1), ("m", 1), ("other name of m", 1)]
         for model, found in asked:
             answer = lora.post(CHAT, chat(LONG_WORDS, model=model, max_tokens=1))
             assert (cached_tokens(answer) > 0) == found
 
-    def test_models_say_whose_adapters_they_are(self, lora: Server) -> None:
+    def test_models_name_the_parent_of_an_adapter(self, lora: Server) -> None:
         base, a, _ = lora.get("/v1/models").json["data"]
         assert (base["id"], base["root"], base["parent"]) == ("stand-in", "stand-in", None)
         assert (a["id"], a["root"], a["parent"]) == ("a", "/adapters/a", "stand-in")
         assert (base["max_model_len"], a["max_model_len"]) == (16384, None)
 
-    def test_what_is_known_from_the_start_is_loaded(self) -> None:
+    def test_initial_adapters_are_loaded(self) -> None:
         arguments = ["--adapters", "a,b", "--max-loras", "2", "--lora-load-seconds", "1000"]
         with stand_in("--ports", "0", *arguments) as server:
             assert server.post(CHAT, chat("hello", model="a", max_tokens=1)).status == 200
 
-    def test_adapters_come_and_go(self, lora: Server) -> None:
+    def test_loads_and_unloads_an_adapter(self, lora: Server) -> None:
         answer = self.load(lora, "new")
         assert answer.status == 200
         assert answer.body == b"Success: LoRA adapter 'new' added successfully."
@@ -435,13 +437,13 @@ class TestAdapters:
         assert answer.body == b"Success: LoRA adapter 'new' removed successfully."
         assert self.adapters(lora) == ["a", "b"]
 
-    def test_each_replica_has_its_own(self, lora: Server) -> None:
+    def test_each_replica_has_its_own_adapters(self, lora: Server) -> None:
         self.load(lora, "own")
         ids = [model["id"] for model in lora.get("/v1/models", replica=1).json["data"]]
         self.unload(lora, "own")
         assert ids == ["stand-in", "a", "b"]
 
-    def test_loading_takes_its_time(self) -> None:
+    def test_loading_takes_time(self) -> None:
         arguments = ["--max-loras", "1", "--lora-load-seconds", "10"]
         with stand_in("--ports", "0", "--time-scale", "50", *arguments) as server:
             start = time.perf_counter()
@@ -460,14 +462,14 @@ class TestAdapters:
             (b'{"lora_name": "", "lora_path": "/x"}', None),
         ],
     )
-    def test_what_cannot_be_loaded_is_400(
+    def test_invalid_load_request_is_400(
         self, lora: Server, body: bytes, param: str | None
     ) -> None:
         answer = lora.post("/v1/load_lora_adapter", body)
         assert answer.status == answer.json["error"]["code"] == 400
         assert answer.json["error"]["param"] == param
 
-    def test_nothing_is_loaded_twice_but_in_place(self, lora: Server) -> None:
+    def test_second_load_needs_load_inplace(self, lora: Server) -> None:
         answer = self.load(lora, "a")
         assert answer.status == 400
         assert answer.json["error"]["type"] == "InvalidUserInput"
@@ -476,13 +478,13 @@ class TestAdapters:
         )
         assert self.load(lora, "a", load_inplace=True).status == 200
 
-    def test_what_is_not_there_cannot_be_unloaded(self, lora: Server) -> None:
+    def test_unloading_an_unknown_adapter_is_404(self, lora: Server) -> None:
         answer = self.unload(lora, "nobody")
         assert answer.status == 404
         assert answer.json["error"]["message"] == "The lora adapter 'nobody' cannot be found."
         assert self.unload(lora, "").status == 400
 
-    def test_without_lora_there_are_no_such_paths(self, fast: Server) -> None:
+    def test_paths_are_404_without_lora(self, fast: Server) -> None:
         assert self.load(fast, "a").status == self.unload(fast, "a").status == 404
 
     def test_loading_is_not_counted_as_a_request(self, lora: Server) -> None:
@@ -494,7 +496,7 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("more", "waiting"), [([], "a,b"), (["--old-metric-names"], "c")], ids=["0.32", "older"]
     )
-    def test_metrics_say_whose_requests_are_in_flight(self, more: list[str], waiting: str) -> None:
+    def test_metrics_list_the_adapters_of_requests(self, more: list[str], waiting: str) -> None:
         labels = f'running_lora_adapters="a,b",waiting_lora_adapters="{waiting}"}}'
 
         async def crowd(server: Server) -> None:
@@ -517,12 +519,12 @@ class TestAdapters:
         with stand_in("--ports", "0", *arguments, *more) as server:
             run(crowd(server))
 
-    def test_metrics_of_a_replica_without_lora_say_nothing_of_it(self, fast: Server) -> None:
+    def test_metrics_without_lora_have_no_adapters(self, fast: Server) -> None:
         assert b"lora" not in fast.get("/metrics").body
 
 
 class TestLoadReports:
-    """ORCA: who asks for it in a header has the load in a header of a whole answer."""
+    """ORCA load reports: a response without streaming has one if a request header asks for it."""
 
     REPORT = "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"
 
@@ -530,22 +532,22 @@ class TestLoadReports:
         asking = {"endpoint-load-metrics-format": format_}
         return server.post(path, body, headers=asking).headers.get("endpoint-load-metrics")
 
-    def test_whole_answers_have_it(self, fast: Server) -> None:
+    def test_responses_without_streaming_have_one(self, fast: Server) -> None:
         assert self.reported(fast, CHAT, chat("hello")) == self.REPORT
         assert self.reported(fast, COMPLETIONS, {"prompt": "hello"}) == self.REPORT
 
-    def test_streams_do_not(self, fast: Server) -> None:
+    def test_streams_have_none(self, fast: Server) -> None:
         assert self.reported(fast, CHAT, chat("hello", stream=True)) is None
         assert self.reported(fast, COMPLETIONS, {"prompt": "hello", "stream": True}) is None
 
-    def test_refusals_do_not(self, fast: Server) -> None:
+    def test_errors_have_none(self, fast: Server) -> None:
         assert self.reported(fast, CHAT, {}) is None
 
-    def test_unknown_formats_are_passed_over(self, fast: Server) -> None:
+    def test_unknown_formats_are_ignored(self, fast: Server) -> None:
         assert self.reported(fast, CHAT, chat("hello"), "BIN") is None
 
 
-class TestWhatARouterReads:
+class TestReadings:
     def test_health(self, fast: Server) -> None:
         answer = fast.get("/health")
         assert (answer.status, answer.body) == (200, b"")
@@ -557,7 +559,7 @@ class TestWhatARouterReads:
         assert [model["root"] for model in models["data"]] == ["base", "base"]
         assert [model["parent"] for model in models["data"]] == [None, None]
 
-    def test_metrics_are_vllm_s(self, slow: Server) -> None:
+    def test_metrics_have_vllms_names(self, slow: Server) -> None:
         answer = slow.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         text = answer.body.decode()
@@ -584,7 +586,7 @@ class TestWhatARouterReads:
         assert fast.metric("prefix_cache_queries_total") == 200
         assert fast.metric("prefix_cache_hits_total") == 96
 
-    def test_requests_that_ended_are_completed_whatever_their_status(self, fast: Server) -> None:
+    def test_requests_of_any_status_count_as_completed(self, fast: Server) -> None:
         fast.reset()
         fast.post(CHAT, chat("hello"))
         fast.post(CHAT, chat("hello", stream=True))
@@ -605,7 +607,7 @@ class TestDiagnostics:
         ],
     )
     @pytest.mark.parametrize("replica", [0, 1])
-    def test_every_answer_to_a_post_says_what_arrived_where(
+    def test_response_to_a_post_describes_the_received_body(
         self, fast: Server, path: str, body: bytes, replica: int
     ) -> None:
         headers = fast.post(path, body, replica).headers
@@ -613,12 +615,12 @@ class TestDiagnostics:
         assert headers["x-stand-in-body-bytes"] == str(len(body))
         assert headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
 
-    def test_large_bodies_arrive_whole(self, fast: Server) -> None:
+    def test_large_bodies_are_received_completely(self, fast: Server) -> None:
         body = bytes(8 * 2**20)
         answer = fast.post("/v1/audio/transcriptions", body)
         assert answer.headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
 
-    def test_a_compressed_body_is_taken_as_it_came(self, fast: Server) -> None:
+    def test_compressed_bodies_are_not_decompressed(self, fast: Server) -> None:
         body = gzip.compress(b"hello")
         answer = fast.post("/v1/embeddings", body, headers={"content-encoding": "gzip"})
         assert answer.headers["x-stand-in-body-md5"] == hashlib.md5(body).hexdigest()
@@ -626,28 +628,28 @@ class TestDiagnostics:
     @pytest.mark.parametrize(
         "path", ["/v1/audio/speech", "/v1/images/edits", "/inference/v1/generate", "/invocations"]
     )
-    def test_other_apis_are_answered_with_what_arrived(self, fast: Server, path: str) -> None:
+    def test_other_apis_return_the_size_of_the_body(self, fast: Server, path: str) -> None:
         answer = fast.post(path, b"12345")
         assert answer.status == 200
         assert answer.json == {"object": "stand-in", "path": path, "bytes": 5}
 
 
-class TestTheProcess:
+class TestProcess:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_it_stops_cleanly_with_requests_running(self, number: signal.Signals) -> None:
+    def test_stops_cleanly_with_running_requests(self, number: signal.Signals) -> None:
         async def ask_and_stop(server: Server) -> None:
             body = encoded(chat("hello", max_tokens=1_000, stream=True))
             asking = asyncio.create_task(ask("POST", server.url(CHAT), body))
             await asyncio.sleep(0.2)
             server.process.send_signal(number)
-            # The connection breaks off; how the client library calls that does not matter.
+            # The connection breaks; any error of the client library is fine.
             await asyncio.gather(asking, return_exceptions=True)
 
         with stand_in("--ports", "0,0", "--announce") as server:
             run(ask_and_stop(server))
             assert server.process.wait(5) == 0
 
-    def test_a_port_that_is_taken_is_one_clear_line(self, fast: Server) -> None:
+    def test_reports_a_used_port_in_one_line(self, fast: Server) -> None:
         command = [
             sys.executable,
             "-m",
@@ -660,7 +662,7 @@ class TestTheProcess:
         assert result.stderr.startswith("stand-in vLLM: cannot listen on 127.0.0.1")
         assert result.stderr.count("\n") == 1
 
-    def test_ports_are_announced_where_nobody_could_know_them(self) -> None:
+    def test_announces_ports_that_the_kernel_chooses(self) -> None:
         assert parse(["--ports", "0"]).announce
         assert not parse(["--ports", "8001"]).announce
         assert parse(["--ports", "8001", "--announce"]).announce
@@ -683,23 +685,23 @@ class TestTheProcess:
             ["--ports", "0", "--metrics-padding", "-1"],
         ],
     )
-    def test_a_bad_command_line_is_refused(self, arguments: list[str]) -> None:
+    def test_refuses_invalid_arguments(self, arguments: list[str]) -> None:
         with pytest.raises(SystemExit) as exit_:
             parse(arguments)
         assert exit_.value.code == 2
 
-    def test_the_cache_and_the_batch_can_be_made_small(self) -> None:
+    def test_sizes_of_cache_and_batch_are_arguments(self) -> None:
         profile = parse(["--ports", "0", "--kv-tokens", "1600", "--max-num-seqs", "4"]).profile
         assert (profile.kv_blocks, profile.max_num_seqs) == (100, 4)
 
-    def test_lora_is_off_unless_it_is_turned_on(self) -> None:
+    def test_lora_is_off_by_default(self) -> None:
         assert parse(["--ports", "0"]).profile.max_loras == 0
         arguments = ["--max-loras", "2", "--max-cpu-loras", "4", "--lora-load-seconds", "0"]
         profile = parse(["--ports", "0", *arguments]).profile
         assert (profile.max_loras, profile.max_cpu_loras) == (2, 4)
         assert profile.lora_load_seconds == 0
 
-    def test_metrics_can_be_old_and_large(self) -> None:
+    def test_metrics_may_be_old_and_large(self) -> None:
         arguments = ["--old-metric-names", "--metrics-padding", "50000"]
         with stand_in("--ports", "0", *arguments) as server:
             text = server.get("/metrics").body
@@ -707,8 +709,8 @@ class TestTheProcess:
         assert b"vllm:gpu_cache_usage_perc{" in text
         assert b"vllm:kv_cache_usage_perc" not in text
 
-    def test_many_streams_keep_the_pace_of_the_model(self) -> None:
-        """Four replicas with thirty streams each, ten times faster than real."""
+    def test_many_streams_keep_the_speed_of_the_model(self) -> None:
+        """Four replicas with thirty streams each, ten times faster than real time."""
 
         async def crowd(server: Server) -> float:
             start = time.perf_counter()

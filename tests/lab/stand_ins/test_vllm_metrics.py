@@ -1,4 +1,4 @@
-"""The text of /metrics: names, labels and size as a scraper of vLLM must cope with them."""
+"""The text of /metrics: names, labels and size as in vLLM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LORA = replace(L4_LLAMA_3_1_8B_FP8, max_loras=2)
 
 
 def samples(text: bytes) -> list[Sample]:
-    """As Prometheus' own parser reads it."""
+    """Return the samples of a name, read by Prometheus' own parser."""
     families = text_string_to_metric_families(text.decode())
     return [sample for family in families for sample in family.samples]
 
@@ -26,12 +26,12 @@ def named(text: bytes, name: str) -> list[Sample]:
 
 
 class TestNames:
-    def test_the_usage_of_the_cache(self) -> None:
+    def test_usage_of_the_cache(self) -> None:
         text = exposition(Replica(), "m")
         assert len(named(text, "vllm:kv_cache_usage_perc")) == 1
         assert not named(text, "vllm:gpu_cache_usage_perc")
 
-    def test_its_old_name(self) -> None:
+    def test_old_name_of_the_cache_usage(self) -> None:
         text = exposition(Replica(), "m", MetricsStyle(old_names=True))
         assert len(named(text, "vllm:gpu_cache_usage_perc")) == 1
         assert not named(text, "vllm:kv_cache_usage_perc")
@@ -49,29 +49,29 @@ class TestNames:
 
 
 class TestCacheConfig:
-    def test_what_a_router_reads_is_among_many_labels(self) -> None:
+    def test_has_the_labels_that_routers_read(self) -> None:
         (info,) = named(exposition(Replica(), "m"), "vllm:cache_config_info")
         assert info.value == 1
         assert info.labels["block_size"] == "16"
         assert info.labels["num_gpu_blocks"] == str(L4_LLAMA_3_1_8B_FP8.kv_blocks)
         assert len(info.labels) == 37
 
-    def test_labels_come_in_the_order_of_their_names(self) -> None:
+    def test_labels_are_sorted(self) -> None:
         (info,) = named(exposition(Replica(), "m"), "vllm:cache_config_info")
         assert list(info.labels) == sorted(info.labels)
 
 
 class TestAdapters:
-    def test_without_lora_there_is_no_such_family(self) -> None:
+    def test_no_family_without_lora(self) -> None:
         assert b"lora" not in exposition(Replica(), "m")
 
-    def test_before_the_first_request_the_family_is_empty(self) -> None:
+    def test_family_is_empty_before_the_first_request(self) -> None:
         replica = Replica(LORA)
         text = exposition(replica, "m", gauge=LoraGauge(replica))
         assert b"# TYPE vllm:lora_requests_info gauge\n" in text
         assert not named(text, "vllm:lora_requests_info")
 
-    def test_a_series_is_a_set_of_labels_and_a_time(self) -> None:
+    def test_series_has_labels_and_a_time(self) -> None:
         replica = Replica(LORA)
         gauge = LoraGauge(replica)
         replica.submit(SimRequest(1, 5, 2, [], "a"))
@@ -88,17 +88,17 @@ class TestAdapters:
 
 class TestPadding:
     @pytest.mark.parametrize("size", [0, 1, 1_000, 50_000])
-    def test_it_is_as_large_as_asked_for(self, size: int) -> None:
+    def test_has_the_requested_size(self, size: int) -> None:
         plain = exposition(Replica(), "m")
         padded = exposition(Replica(), "m", MetricsStyle(padding=size))
         assert size <= len(padded) - len(plain) < size + 80
 
-    def test_what_matters_is_in_the_middle(self) -> None:
+    def test_surrounds_the_other_series(self) -> None:
         text = exposition(Replica(), "m", MetricsStyle(padding=50_000))
         before, _, after = text.partition(exposition(Replica(), "m"))
         assert len(before) == pytest.approx(len(after), abs=1_000)
 
-    def test_no_series_is_there_twice(self) -> None:
+    def test_has_no_duplicate_series(self) -> None:
         text = exposition(Replica(), "m", MetricsStyle(padding=50_000))
         found = [(sample.name, *sorted(sample.labels.items())) for sample in samples(text)]
         assert len(found) == len(set(found)) > 500

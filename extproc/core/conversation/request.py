@@ -13,6 +13,7 @@ from extproc.core.fleet.subset import subset_of
 from extproc.core.request.form_body import model_in_form
 from extproc.core.request.json_body import read_beginning, read_json_body, with_rest
 from extproc.core.request.json_document import Document
+from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
 from extproc.core.request.model_name import MODEL_HEADER, missing_model
 from extproc.core.request.native_prompt import with_prompt
 from extproc.core.request.paths import Api, model_in_query, without_query
@@ -83,7 +84,7 @@ class Request:
     def resolve(self, head: bytes, *, complete: bool) -> ResolvedRequest:
         """Resolve by everything that Envoy will show of the body. Raises Refusal."""
         self._whole = complete
-        if complete and self._has_prompt:
+        if complete and self._has_prompt and len(head) > ALWAYS_PARSED_BYTES:
             resolved = self._resolve_by_beginning(head)
             if resolved is not None:
                 return resolved
@@ -244,8 +245,9 @@ class Request:
         """
         if self._is_form:
             return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
-        body = read_json_body(head, complete=complete, fields=self._wanted())
-        return body.model, self._prompt_fields(body.document), body.parsed_bytes
+        fields = self._wanted()
+        model, document, parsed_bytes = read_json_body(head, complete=complete, fields=fields)
+        return model, self._prompt_fields(document), parsed_bytes
 
     def _prompt_fields(self, document: Document) -> Document | None:
         """Return the document with its prompt under a known key; None if it holds no prompt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from extproc.core.request.model_name import valid_model_name
+from extproc.core.request.model_name import invalid_model
 from extproc.core.request.refusals import InvalidRequest
 
 MAX_PARTS = 1000
@@ -33,7 +33,10 @@ def model_in_form(head: bytes, content_type: str) -> str | None:
     if not head:
         raise InvalidRequest("The request has no body; a multipart form is expected.")
     for start, end in form_values(head, content_type, b"model"):
-        return valid_model_name(head[start:end].decode(errors="replace").strip())
+        model = head[start:end].decode(errors="replace").strip()
+        if not model:
+            raise invalid_model()
+        return model
     return None
 
 

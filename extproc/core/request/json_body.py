@@ -43,11 +43,12 @@ class JsonBody(NamedTuple):
 def read_json_body(head: bytes, *, complete: bool, fields: Iterable[str] = ()) -> JsonBody:
     """Read a body, or its first part if it is not `complete`.
 
-    In a complete body, `cache_salt` and `fields` are found wherever they are. Raises InvalidRequest
-    if it is not a JSON object or its model is not valid.
+    In a complete body, `cache_salt` and `fields` are found in any position. Raises InvalidRequest
+    if the body is not a JSON object or its model is not valid.
     """
     if len(head) <= ALWAYS_PARSED_BYTES:
-        return _parse_all(head, complete=complete)
+        document = parse_document(head, complete=complete)
+        return JsonBody(model_of(head, document, complete=complete), document, len(head))
     limit = parsed_length(head.lstrip(_BLANKS))
     return read_within(head, limit, complete=complete, fields=fields)
 
@@ -56,7 +57,8 @@ def read_within(head: bytes, limit: int, *, complete: bool, fields: Iterable[str
     """Read a body of which `limit` bytes may be parsed with every value, blanks before it aside."""
     bare = head.lstrip(_BLANKS)
     if limit >= len(bare):
-        return _parse_all(head, complete=complete)
+        document = parse_document(head, complete=complete)
+        return JsonBody(model_of(head, document, complete=complete), document, len(head))
     beginning = bare[:limit]
     document = parse_document(beginning, complete=False)
     try:
@@ -78,7 +80,7 @@ def read_beginning(body: bytes) -> JsonBody | None:
     # In a larger body the values would have to be counted before the scan.
     if not ALWAYS_PARSED_BYTES < len(body) <= MAX_PARSED_BYTES:
         return None
-    return _parse_all(body[:_BEGINNING_BYTES], complete=False)
+    return read_json_body(body[:_BEGINNING_BYTES], complete=False)
 
 
 def with_rest(beginning: JsonBody, body: bytes, fields: Iterable[str]) -> JsonBody | None:
@@ -90,11 +92,6 @@ def with_rest(beginning: JsonBody, body: bytes, fields: Iterable[str]) -> JsonBo
     if model is None or model != beginning.model:
         return None
     return beginning._replace(document=_joined(beginning.document, scanned))
-
-
-def _parse_all(head: bytes, *, complete: bool) -> JsonBody:
-    document = parse_document(head, complete=complete)
-    return JsonBody(model_of(head, document, complete=complete), document, len(head))
 
 
 def _joined(document: Document, scanned: Document) -> Document:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jiter
 
-from extproc.core.request.model_name import valid_model_name
+from extproc.core.request.model_name import invalid_model
 from extproc.core.request.refusals import InvalidRequest
 
 Document = dict[str, Any]
@@ -46,7 +46,9 @@ def model_of(head: bytes, document: Document, *, complete: bool) -> str | None:
     model = document.get("model")
     if model is None:
         return None  # inference servers treat null like a missing field
-    return valid_model_name(model)
+    if not isinstance(model, str) or not model:
+        raise invalid_model()
+    return model
 
 
 def _parse(head: bytes, partial: bool | Literal["trailing-strings"]) -> Any:

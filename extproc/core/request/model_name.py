@@ -11,11 +11,9 @@ MODEL_HEADER = "x-model"
 """Request header that names the model if the body does not."""
 
 
-def valid_model_name(value: object) -> str:
-    """Return the value of the field `model`. Raises InvalidRequest unless it is non-empty text."""
-    if not isinstance(value, str) or not value:
-        raise InvalidRequest("'model' must be a non-empty string.", param="model")
-    return value
+def invalid_model() -> InvalidRequest:
+    """Return the refusal of a body whose model is not a non-empty string."""
+    return InvalidRequest("'model' must be a non-empty string.", param="model")
 
 
 def missing_model(api: Api, known: Sequence[str], cut_at: int | None = None) -> InvalidRequest:

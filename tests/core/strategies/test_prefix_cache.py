@@ -56,7 +56,7 @@ def query(name: str, tokens: int = 4000, *, after: Prompt | None = None) -> Quer
 
 
 class Replicas:
-    """Endpoints with one sidecar. Its requests are in flight until `end`."""
+    """Endpoints with one sidecar. Its requests are in flight until a test releases them."""
 
     def __init__(self, count: int = 4, *, replication: int = 256, **options: Any) -> None:
         self.clock = Clock()
@@ -98,14 +98,14 @@ class Replicas:
                 lease.prefill = self.signals.backlog.add(endpoint.address, backlog)
             self.leases.append(lease)
 
-    def says(self, endpoint: Endpoint, running: float = 0, **load: float) -> None:
+    def scrape(self, endpoint: Endpoint, running: float = 0, **load: float) -> None:
         """Record a scrape of the endpoint."""
         report = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
         inflight = self.ledger.loads.get(endpoint.address, 0)
         self.signals.record_scrape(endpoint.address, report, inflight)
 
-    def on_the_ring(self, place: int) -> list[Endpoint]:
-        return list(self.snapshot.walk(place, ""))
+    def ring_from(self, key: int) -> list[Endpoint]:
+        return list(self.snapshot.walk(key, ""))
 
     def others(self, than: Endpoint) -> Iterator[Endpoint]:
         return (endpoint for endpoint in self.snapshot.endpoints if endpoint != than)
@@ -163,7 +163,7 @@ class TestRepeatedPrompt:
     def test_other_endpoints_follow_in_the_order(self) -> None:
         replicas = Replicas()
         home = replicas.serve(query("prompt")).endpoint
-        replicas.load(replicas.on_the_ring(7)[0], 1)
+        replicas.load(replicas.ring_from(7)[0], 1)
         best, *others = replicas.order(query("prompt"))
         assert (best.endpoint, best.reason, best.hops) == (home, Reason.CACHED, 0)
         assert {other.reason for other in others} == {Reason.SPARED}
@@ -234,13 +234,13 @@ class TestColdPrompt:
             name = f"prompt {number}"
             first = replicas.serve(query(name))
             assert (first.endpoint, first.reason) == (
-                replicas.on_the_ring(key(name))[0],
+                replicas.ring_from(key(name))[0],
                 Reason.COLD,
             )
 
     def test_goes_to_the_next_on_the_ring_if_the_first_is_much_busier(self) -> None:
         replicas = Replicas(8)
-        first, second, *_ = replicas.on_the_ring(key("prompt"))
+        first, second, *_ = replicas.ring_from(key("prompt"))
         replicas.load(first, 20, 50_000)
         assert replicas.first(query("prompt")).endpoint == second
 
@@ -252,7 +252,7 @@ class TestColdPrompt:
         replicas = Replicas()
         for _ in range(2):
             candidate = replicas.serve(query("hi", 5))
-            assert candidate.endpoint == replicas.on_the_ring(key("hi"))[0]
+            assert candidate.endpoint == replicas.ring_from(key("hi"))[0]
             assert (candidate.reason, candidate.prediction) == (Reason.COLD, (5, 0))
 
     @brief
@@ -293,7 +293,7 @@ class TestSharedSystemPrompt:
         replicas = Replicas(8)
         place = self.LONG.system_hash
         assert place is not None
-        assert self.homes(replicas, self.LONG, tokens) == {replicas.on_the_ring(place)[0].address}
+        assert self.homes(replicas, self.LONG, tokens) == {replicas.ring_from(place)[0].address}
 
     def test_short_one_does_not_determine_the_home_endpoint(self) -> None:
         replicas = Replicas(8)
@@ -309,7 +309,7 @@ class TestSharedSystemPrompt:
         replicas = Replicas(8, by_header=True)
         assert len(self.homes(replicas, self.LONG)) > 4
         asked = query("session", 1000, after=self.LONG)
-        assert replicas.first(asked).endpoint == replicas.on_the_ring(key("session"))[0]
+        assert replicas.first(asked).endpoint == replicas.ring_from(key("session"))[0]
 
     def test_determines_the_home_endpoint_without_the_header(self) -> None:
         replicas = Replicas(8)
@@ -354,42 +354,42 @@ class TestOtherSidecars:
         replicas = Replicas(count)
         for endpoint in replicas.snapshot.endpoints:
             replicas.load(endpoint, round(4 * (1 - share)))
-            replicas.says(endpoint, running=4)
+            replicas.scrape(endpoint, running=4)
         return replicas
 
     def test_have_probably_sent_a_prompt_to_its_home_endpoint(self) -> None:
         replicas = self.replicas(0.75)
-        home, *_ = replicas.on_the_ring(key("prompt"))
-        replicas.says(home, running=7)  # nearly twice the load of the others
+        home, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=7)  # nearly twice the load of the others
         candidate = replicas.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (home, Reason.COLD)
         assert candidate.prediction == (4000, 0)  # only known cache hits are predicted
 
     def test_are_not_followed_to_an_overloaded_home_endpoint(self) -> None:
         replicas = self.replicas(0.75)
-        home, second, *_ = replicas.on_the_ring(key("prompt"))
-        replicas.says(home, running=60)
+        home, second, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=60)
         assert replicas.first(query("prompt")).endpoint == second
 
     def test_are_not_followed_to_a_stale_home_endpoint(self) -> None:
         replicas = self.replicas(0.75)
-        home, *others = replicas.on_the_ring(key("prompt"))
+        home, *others = replicas.ring_from(key("prompt"))
         replicas.clock.advance(10)
         for endpoint in others:
-            replicas.says(endpoint, running=4)
+            replicas.scrape(endpoint, running=4)
         replicas.load(home, 4)  # five with the one before; the others have four too
         assert replicas.first(query("prompt")).endpoint != home
 
     def test_count_less_than_known_cache_hits(self) -> None:
         replicas = self.replicas(0.75)
-        *_, last = replicas.on_the_ring(key("prompt"))
+        *_, last = replicas.ring_from(key("prompt"))
         replicas.signals.prefixes.sent(last.address, prompt("prompt").blocks)
         candidate = replicas.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
 
     def test_are_ignored_if_all_requests_are_from_this_sidecar(self) -> None:
         replicas = self.replicas(0.0)
-        home, *_ = replicas.on_the_ring(key("prompt"))
+        home, *_ = replicas.ring_from(key("prompt"))
         replicas.load(home, 3)
         assert replicas.first(query("prompt")).endpoint != home
 
@@ -398,7 +398,7 @@ class TestReportedLoad:
     def replicas(self) -> Replicas:
         replicas = Replicas()
         for endpoint in replicas.snapshot.endpoints:
-            replicas.says(endpoint)
+            replicas.scrape(endpoint)
         return replicas
 
     def test_endpoint_with_waiting_requests_is_avoided(self) -> None:
@@ -406,23 +406,23 @@ class TestReportedLoad:
         home = replicas.serve(query("prompt", 400)).endpoint
         for endpoint in replicas.snapshot.endpoints:
             replicas.load(endpoint, 40)
-            replicas.says(endpoint, running=40)
+            replicas.scrape(endpoint, running=40)
         assert replicas.first(query("prompt", 400)).endpoint == home
-        replicas.says(home, running=20, waiting=20)
+        replicas.scrape(home, running=20, waiting=20)
         assert replicas.first(query("prompt", 400)).endpoint != home
 
     def test_endpoint_with_a_full_kv_cache_is_avoided(self) -> None:
         replicas = self.replicas()
         home = replicas.serve(query("prompt", 400)).endpoint
-        replicas.says(home, kv_usage=0.6)
+        replicas.scrape(home, kv_usage=0.6)
         assert replicas.first(query("prompt", 400)).endpoint == home
-        replicas.says(home, kv_usage=1.0)
+        replicas.scrape(home, kv_usage=1.0)
         assert replicas.first(query("prompt", 400)).endpoint != home
 
     def test_becomes_stale(self) -> None:
         replicas = self.replicas()
         home = replicas.serve(query("prompt", 400)).endpoint
-        replicas.says(home, kv_usage=1.0)
+        replicas.scrape(home, kv_usage=1.0)
         replicas.clock.advance(10)
         assert replicas.first(query("prompt", 400)).endpoint == home
 
@@ -481,7 +481,7 @@ class TestRequestWithoutPrompt:
 
     def test_goes_to_its_home_endpoint_with_a_header(self) -> None:
         replicas = Replicas(8, by_header=True)
-        assert replicas.first(Query(key=7)).endpoint == replicas.on_the_ring(7)[0]
+        assert replicas.first(Query(key=7)).endpoint == replicas.ring_from(7)[0]
 
     def test_is_not_recorded(self) -> None:
         replicas = Replicas()
@@ -554,7 +554,7 @@ class TestRemovedEndpoint:
 
     def test_prompts_move_to_the_next_endpoint_on_the_ring(self) -> None:
         replicas = Replicas(8)
-        first, second, *_ = replicas.on_the_ring(key("prompt"))
+        first, second, *_ = replicas.ring_from(key("prompt"))
         assert replicas.serve(query("prompt")).endpoint == first
         replicas.signals.set_endpoints([a for a in replicas.addresses if a != first.address])
         replicas.snapshot = Snapshot.of([e for e in replicas.snapshot.endpoints if e != first])
@@ -757,4 +757,4 @@ class TestSecondCandidate:
             asked = query(f"prompt {number}")
             assert asked.key is not None
             order = [candidate.endpoint for candidate in replicas.order(asked)]
-            assert order == replicas.on_the_ring(asked.key)
+            assert order == replicas.ring_from(asked.key)

@@ -49,17 +49,19 @@ def read_json_body(head: bytes, *, complete: bool, fields: Iterable[str] = ()) -
     if len(head) <= ALWAYS_PARSED_BYTES:
         document = parse_document(head, complete=complete)
         return JsonBody(model_of(head, document, complete=complete), document, len(head))
-    limit = parsed_length(head.lstrip(_BLANKS))
-    return read_within(head, limit, complete=complete, fields=fields)
-
-
-def read_within(head: bytes, limit: int, *, complete: bool, fields: Iterable[str] = ()) -> JsonBody:
-    """Read a body of which `limit` bytes may be parsed with every value, blanks before it aside."""
     bare = head.lstrip(_BLANKS)
-    if limit >= len(bare):
+    start = len(head) - len(bare)
+    return read_within(head, start, start + parsed_length(bare), complete=complete, fields=fields)
+
+
+def read_within(
+    head: bytes, start: int, end: int, *, complete: bool, fields: Iterable[str] = ()
+) -> JsonBody:
+    """Read a body of which only the bytes from `start` to `end` may be parsed with every value."""
+    if end >= len(head):
         document = parse_document(head, complete=complete)
         return JsonBody(model_of(head, document, complete=complete), document, len(head))
-    beginning = bare[:limit]
+    beginning = head[start:end]
     document = parse_document(beginning, complete=False)
     try:
         model, scanned = scan_fields(head, (*fields, CACHE_SALT))
@@ -73,7 +75,7 @@ def read_within(head: bytes, limit: int, *, complete: bool, fields: Iterable[str
 
 
 def read_beginning(body: bytes) -> JsonBody | None:
-    """Read the first 64 KiB of a complete body; None if to read all of it costs no more.
+    """Read the first 64 KiB of a complete body; None if that is no faster than reading all of it.
 
     The model is certain only after `with_rest`.
     """
@@ -84,7 +86,7 @@ def read_beginning(body: bytes) -> JsonBody | None:
 
 
 def with_rest(beginning: JsonBody, body: bytes, fields: Iterable[str]) -> JsonBody | None:
-    """Return a body's beginning with what a scan of all of it finds; None if the model differs.
+    """Return a body's beginning with the fields of a scan of all of it; None if the model differs.
 
     Absent fields are in the document as None. If a field occurs twice, the first may remain.
     """

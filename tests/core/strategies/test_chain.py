@@ -15,7 +15,7 @@ from tests.core.builders import Traffic, balancing, endpoint, endpoints, thoroug
 from tests.core.clock import Clock, report, signals
 
 NAMES = ("a", "b", "c")
-FLEET = [endpoint(name, "sql", "law") for name in NAMES]
+ENDPOINTS = [endpoint(name, "sql", "law") for name in NAMES]
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def preset(name: str, known: Signals) -> Strategy:
 
 
 def order(strategy: Strategy, query: Query = Query(), **loads: int) -> list[tuple[str, Reason]]:  # noqa: B008
-    ranking = strategy.rank(query, Snapshot.of(FLEET), loads)
+    ranking = strategy.rank(query, Snapshot.of(ENDPOINTS), loads)
     return [(candidate.endpoint.name, candidate.reason) for candidate in ranking]
 
 
@@ -41,20 +41,20 @@ def best(strategy: Strategy, query: Query = Query(), **loads: int) -> tuple[str,
     return order(strategy, query, **loads)[0]
 
 
-def say(known: Signals, **figures: tuple[float, float, float]) -> None:
-    """Return signals with waiting and running requests and KV use, all from other sidecars."""
-    for name, (waiting, running, kv_usage) in figures.items():
+def scrape(known: Signals, **metrics: tuple[float, float, float]) -> None:
+    """Record scrapes of waiting and running requests and KV use, all from other sidecars."""
+    for name, (waiting, running, kv_usage) in metrics.items():
         known.record_scrape(name, report(waiting, running, kv_usage), inflight=0)
 
 
 def test_each_filter_gets_the_endpoints_that_the_previous_one_kept(known: Signals) -> None:
-    say(known, a=(0, 5, 0.9), b=(0, 5, 0.5), c=(9, 5, 0.0))
+    scrape(known, a=(0, 5, 0.9), b=(0, 5, 0.5), c=(9, 5, 0.0))
     assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("b", Reason.LEAST_KV_CACHE)
     assert best(chain(known, "LeastKVCache", "LeastQueue")) == ("c", Reason.LEAST_KV_CACHE)
 
 
 def test_reason_is_the_filter_that_left_one_endpoint(known: Signals) -> None:
-    say(known, a=(0, 5, 0.9), b=(5, 5, 0.3), c=(9, 5, 0.0))
+    scrape(known, a=(0, 5, 0.9), b=(5, 5, 0.3), c=(9, 5, 0.0))
     assert best(chain(known, "LeastQueue", "LeastKVCache")) == ("a", Reason.LEAST_QUEUE)
 
 
@@ -66,8 +66,8 @@ def test_own_requests_in_flight_break_ties(known: Signals) -> None:
 
 class TestTiesOnTheRing:
     def test_every_sidecar_chooses_the_same(self, known: Signals) -> None:
-        say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
-        snapshot = Snapshot.of(FLEET)
+        scrape(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
+        snapshot = Snapshot.of(ENDPOINTS)
         for key in range(0, 2**64, 2**60):
             home = next(snapshot.walk(key, ""))
             for seed in range(3):
@@ -75,7 +75,7 @@ class TestTiesOnTheRing:
                 assert best(ranking, Query(key=key)) == (home.name, Reason.RING)
 
     def test_adapter_is_part_of_the_key_and_limits_the_endpoints(self, known: Signals) -> None:
-        snapshot = Snapshot.of([*FLEET[:2], endpoint("c")])
+        snapshot = Snapshot.of([*ENDPOINTS[:2], endpoint("c")])
         ranking = chain(known, "LeastQueue")
         for key in range(0, 2**64, 2**60):
             found = [c.endpoint.name for c in ranking.rank(Query("sql", key), snapshot, {})]
@@ -89,7 +89,7 @@ class TestTiesOnTheRing:
 
 
 def test_second_candidate_is_the_choice_without_the_first(known: Signals) -> None:
-    say(known, a=(0, 5, 0.9), b=(4, 5, 0.3), c=(9, 5, 0.0))
+    scrape(known, a=(0, 5, 0.9), b=(4, 5, 0.3), c=(9, 5, 0.0))
     found = order(chain(known, "LeastQueue", "LeastKVCache"))
     assert found == [
         ("a", Reason.LEAST_QUEUE),
@@ -99,7 +99,7 @@ def test_second_candidate_is_the_choice_without_the_first(known: Signals) -> Non
 
 
 def test_thresholds_are_configurable(known: Signals) -> None:
-    say(known, a=(6, 5, 0.1), b=(5, 5, 0.9), c=(0, 5, 0.95))
+    scrape(known, a=(6, 5, 0.1), b=(5, 5, 0.9), c=(0, 5, 0.95))
     kv = "LeastKVCache"
     assert best(chain(known, {"filter": "LowLatency", "maxQueue": 5}, kv))[0] == "b"
     assert best(chain(known, {"filter": "LowLatency", "maxQueue": 6}, kv))[0] == "a"
@@ -109,12 +109,12 @@ def test_thresholds_are_configurable(known: Signals) -> None:
 
 
 def test_prefixes_stay_on_their_home_endpoint_among_short_queues(known: Signals) -> None:
-    say(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
+    scrape(known, a=(0, 5, 0.5), b=(0, 5, 0.5), c=(0, 5, 0.5))
     ranking = chain(known, {"filter": "LowLatency", "maxQueue": 5}, "PrefixHash")
-    home, neighbour, _ = (e.name for e in Snapshot.of(FLEET).walk(7, ""))
+    home, neighbor, _ = (e.name for e in Snapshot.of(ENDPOINTS).walk(7, ""))
     assert best(ranking, Query(key=7)) == (home, Reason.PREFIX)
-    say(known, **{home: (6.0, 5.0, 0.5)})
-    assert best(ranking, Query(key=7)) == (neighbour, Reason.PREFIX)
+    scrape(known, **{home: (6.0, 5.0, 0.5)})
+    assert best(ranking, Query(key=7)) == (neighbor, Reason.PREFIX)
 
 
 class TestWithoutSignals:
@@ -127,22 +127,22 @@ class TestWithoutSignals:
 
     def test_affinity_still_applies(self, known: Signals) -> None:
         ranking = chain(known, "PrefixHash")
-        assert best(ranking, Query(key=7))[0] == next(Snapshot.of(FLEET).walk(7, "")).name
+        assert best(ranking, Query(key=7))[0] == next(Snapshot.of(ENDPOINTS).walk(7, "")).name
 
 
 class TestBetweenScrapes:
     def test_burst_is_spread_as_if_each_request_were_scraped(self, known: Signals) -> None:
-        traffic = Traffic(preset("LeastQueue", known), *FLEET)
-        say(known, a=(0, 5, 0.5), b=(3, 5, 0.5), c=(6, 5, 0.5))
-        went = traffic.send(30)
+        traffic = Traffic(preset("LeastQueue", known), *ENDPOINTS)
+        scrape(known, a=(0, 5, 0.5), b=(3, 5, 0.5), c=(6, 5, 0.5))
+        sent = traffic.send(30)
         # There are 39 waiting requests, 13 on each. The slack allows small differences.
-        assert went["a"] == pytest.approx(13, abs=2)
-        assert went["b"] == pytest.approx(10, abs=2)
-        assert went["c"] == pytest.approx(7, abs=2)
+        assert sent["a"] == pytest.approx(13, abs=2)
+        assert sent["b"] == pytest.approx(10, abs=2)
+        assert sent["c"] == pytest.approx(7, abs=2)
 
     def test_endpoint_with_an_empty_cache_is_not_overloaded(self, known: Signals) -> None:
-        traffic = Traffic(preset("LeastKVCache", known), *FLEET)
-        say(known, a=(0, 10, 0.5), b=(0, 10, 0.5), c=(0, 0, 0.0))
+        traffic = Traffic(preset("LeastKVCache", known), *ENDPOINTS)
+        scrape(known, a=(0, 10, 0.5), b=(0, 10, 0.5), c=(0, 0, 0.0))
         # Each request counts as 1/20 of a cache. After ten requests all endpoints are equal.
         assert traffic.send(10) == {"c": 10}
         assert sorted(traffic.send(12).values()) == [4, 4, 4]
@@ -157,14 +157,14 @@ class TestAdapters:
 
     def test_requests_stay_together_from_the_first_one(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
-        first = ranking_best(ranking, "sql", 0)
-        assert {ranking_best(ranking, "sql", key) for key in range(20)} == {first}
+        first = send_one(ranking, "sql", 0)
+        assert {send_one(ranking, "sql", key) for key in range(20)} == {first}
 
     def test_another_adapter_goes_to_a_free_slot(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
         for name in NAMES[:2]:
             slots.residency.observed(name, frozenset({"x", "y"}), 2)
-        assert ranking_best(ranking, "sql", 7) == "c"
+        assert send_one(ranking, "sql", 7) == "c"
 
     def test_stay_although_another_endpoint_has_a_shorter_queue(self, slots: Signals) -> None:
         busy = report(waiting=40, running=9, max_loras=2, adapters=frozenset({"sql"}))
@@ -179,17 +179,17 @@ class TestAdapters:
             assert best(preset(strategy, slots), Query("sql"))[0] in "ac"
 
     def test_leave_an_engine_that_hangs(self, slots: Signals) -> None:
-        traffic = Traffic(preset("LoraQueue", slots), *FLEET)
+        traffic = Traffic(preset("LoraQueue", slots), *ENDPOINTS)
         home = next(iter(traffic.send(1, Query("sql"))))
         # Its metrics still report no running request, and no request that is sent there ends.
-        went = traffic.send(99, Query("sql"))
-        assert went[home] <= 51
+        sent = traffic.send(99, Query("sql"))
+        assert sent[home] <= 51
 
 
-def ranking_best(ranking: Strategy, adapter: str, key: int) -> str:
-    """Send one request."""
+def send_one(ranking: Strategy, adapter: str, key: int) -> str:
+    """Send a request and return the name of its endpoint."""
     query = Query(adapter, key)
-    candidate = next(ranking.rank(query, Snapshot.of(FLEET), {}))
+    candidate = next(ranking.rank(query, Snapshot.of(ENDPOINTS), {}))
     ranking.record_choice(query, candidate.endpoint)
     return candidate.endpoint.name
 

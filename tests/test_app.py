@@ -150,8 +150,8 @@ async def scene(api: StandInApiServer, tmp_path: Path) -> AsyncIterator[Scene]:
     await scene.sidecar.kill()
 
 
-class TestTheStart:
-    async def test_is_over_when_all_endpoints_are_known(self, scene: Scene) -> None:
+class TestStart:
+    async def test_ends_when_all_endpoints_are_known(self, scene: Scene) -> None:
         """Until then streams end with UNAVAILABLE, so that Envoy takes its fallback."""
         await scene.api.faults(forbidden=["endpointslices"])
         scene.sidecar.spawn()
@@ -186,7 +186,7 @@ class TestTheStart:
         await scene.is_ready()
         await scene.ends_when_told()
 
-    async def test_needs_no_endpoints_only_to_know_that_there_are_none(self, scene: Scene) -> None:
+    async def test_accepts_a_service_without_endpoints(self, scene: Scene) -> None:
         await scene.configure(scene.by_service)
         scene.sidecar.spawn()
         await scene.is_ready()
@@ -220,9 +220,9 @@ class TestTheStart:
         assert line.startswith(says)
 
 
-class TestTheEnd:
+class TestStop:
     @pytest.mark.parametrize("fault", ["listening", "frozen"])
-    async def test_may_come_while_it_waits_for_the_api_server(
+    async def test_can_come_while_waiting_for_the_api_server(
         self, fault: str, scene: Scene
     ) -> None:
         await scene.configure(STATIC)
@@ -231,7 +231,7 @@ class TestTheEnd:
         await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: ")
         await scene.ends_when_told()
 
-    async def test_may_come_while_it_waits_for_the_document(self, scene: Scene) -> None:
+    async def test_can_come_while_waiting_for_the_document(self, scene: Scene) -> None:
         scene.sidecar.spawn()
         await scene.is_not_ready("not found")
         await scene.ends_when_told()
@@ -239,7 +239,7 @@ class TestTheEnd:
     @pytest.mark.parametrize(
         "fault", [{"forbidden": ["endpointslices"]}, {"listening": False}, {"frozen": True}]
     )
-    async def test_may_come_while_it_waits_for_endpoints(
+    async def test_can_come_while_waiting_for_endpoints(
         self, fault: dict[str, Any], scene: Scene, tmp_path: Path
     ) -> None:
         await scene.api.faults(**fault)
@@ -250,7 +250,7 @@ class TestTheEnd:
         await scene.is_not_ready("")
         await scene.ends_when_told()
 
-    async def test_may_come_while_the_api_server_is_away(self, scene: Scene) -> None:
+    async def test_can_come_while_the_api_server_is_down(self, scene: Scene) -> None:
         await scene.configure(scene.by_service)
         scene.sidecar.spawn()
         await scene.is_ready()

@@ -42,7 +42,7 @@ def explained(
     )
 
 
-def test_each_step_is_told() -> None:
+def test_explains_each_step() -> None:
     explanation = explained()
     assert explanation.model == "llama"
     assert explanation.adapter == ""
@@ -57,7 +57,7 @@ def test_each_step_is_told() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["PrefixHash", "PrefixCache"])
-def test_a_sessions_source_is_told(strategy: str) -> None:
+def test_names_the_source_of_a_session(strategy: str) -> None:
     model = model_spec("llama", strategy=strategy, prefixSource="Session")
     rules = {"role": "system", "content": "rules " * 1000}
     messages = [rules, {"role": "user", "content": "hello"}]
@@ -78,7 +78,7 @@ def test_a_sessions_source_is_told(strategy: str) -> None:
         assert without.prompt.home_by == "the system prompt"
 
 
-def test_the_blocks_of_several_prompts_are_told_together() -> None:
+def test_adds_up_the_blocks_of_several_prompts() -> None:
     model = model_spec("llama", strategy="PrefixCache")
     body = {"model": "llama", "prompt": ["a" * 1000, "b" * 2000]}
     explanation = explained(model, body=body, path="/v1/completions")
@@ -86,7 +86,7 @@ def test_the_blocks_of_several_prompts_are_told_together() -> None:
     assert (explanation.prompt.bytes, explanation.prompt.blocks) == (3002, 3 + 7)
 
 
-def test_a_salt_changes_the_hash_and_not_the_prefix() -> None:
+def test_salt_changes_the_hash_and_not_the_prefix() -> None:
     asked = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
     plain, salted = (explained(body={**asked, **salt}) for salt in ({}, {"cache_salt": "a"}))
     assert plain.prefix == salted.prefix == "hello"
@@ -95,7 +95,7 @@ def test_a_salt_changes_the_hash_and_not_the_prefix() -> None:
 
 @brief
 @given(st.text(min_size=1, max_size=20))
-def test_the_endpoint_is_the_one_that_serve_would_choose(content: str) -> None:
+def test_chooses_the_endpoint_of_serve(content: str) -> None:
     body = {"model": "llama", "messages": [{"role": "user", "content": content}]}
     serving = router(LLAMA)
     conversation = Conversation(serving, None)  # type: ignore[arg-type]  # no dice are thrown
@@ -106,7 +106,7 @@ def test_the_endpoint_is_the_one_that_serve_would_choose(content: str) -> None:
     assert explained(body=body).endpoint == conversation.verdict.address
 
 
-def test_assumed_loads_count() -> None:
+def test_uses_assumed_loads() -> None:
     home = explained().endpoint
     assert home is not None
     (other,) = set(TWO_ADDRESSES) - {home}
@@ -119,25 +119,25 @@ def test_assumed_loads_count() -> None:
     ]
 
 
-def test_an_adapter_is_told_and_its_prefix_has_a_place_of_its_own() -> None:
+def test_names_the_adapter_and_hashes_it() -> None:
     explanation = explained(body={"model": "sql", "prompt": "hello"}, path="/v1/completions")
     assert (explanation.model, explanation.adapter) == ("llama", "sql")
     assert explanation.prefix_hash == f"{xxhash.xxh64_intdigest(b'sqlhello'):016x}"
 
 
-def test_a_request_without_a_prefix_is_told_as_such() -> None:
+def test_shows_a_missing_prefix() -> None:
     explanation = explained(body={"model": "llama", "input": "hello"}, path="/v1/embeddings")
     assert (explanation.prefix, explanation.prefix_hash) == ("", None)
     assert explanation.reason == "no_prefix"
     assert "prefix      - (none)" in list(explanation.lines())
 
 
-def test_a_header_is_read_whatever_its_case() -> None:
+def test_reads_headers_in_any_case() -> None:
     spec = model_spec("llama", prefixSource="Header:x-session")
     assert explained(spec, headers={"X-Session": "s1"}).prefix == "s1"
 
 
-def test_a_cut_body_is_read_as_serve_would_read_it() -> None:
+def test_reads_a_cut_body_like_serve() -> None:
     qwen = model_spec("qwen", endpoints=["10.0.1.1:8000"])
     body = {"messages": [{"role": "user", "content": "hello"}], "model": "qwen"}
     cut = explained(LLAMA, qwen, body=body, head=40)
@@ -151,11 +151,11 @@ def test_a_cut_body_is_read_as_serve_would_read_it() -> None:
     ("length", "seen"),
     [(0, 0), (WHOLE_BYTES, WHOLE_BYTES), (WHOLE_BYTES + 1, HEAD_LIMIT)],
 )
-def test_envoy_shows_bodies_whole_and_the_head_of_large_ones(length: int, seen: int) -> None:
+def test_cuts_large_bodies_like_envoy(length: int, seen: int) -> None:
     assert len(shown(b"x" * length)) == seen
 
 
-def test_people_read_how_much_of_the_body_envoy_shows_where_it_is_not_all() -> None:
+def test_lines_show_how_much_of_a_cut_body_is_read() -> None:
     qwen = model_spec("qwen", endpoints=["10.0.1.1:8000"])
     body = {"messages": [{"role": "user", "content": "x" * 1_000}], "model": "qwen"}
     line = "shown       40 of 1,064 bytes of the body"
@@ -175,9 +175,7 @@ def test_people_read_how_much_of_the_body_envoy_shows_where_it_is_not_all() -> N
         ({"model": "llama"}, "/nowhere", 404, "unknown_path"),
     ],
 )
-def test_a_refusal_is_told_and_nothing_else(
-    body: object, path: str, status: int, code: str
-) -> None:
+def test_shows_only_a_refusal(body: object, path: str, status: int, code: str) -> None:
     explanation = explained(body=body, path=path)
     assert explanation.error is not None
     assert (explanation.error["status"], explanation.error["code"]) == (status, code)
@@ -187,7 +185,7 @@ def test_a_refusal_is_told_and_nothing_else(
     assert second.strip() == explanation.error["message"]
 
 
-def test_people_read_a_line_for_each_step() -> None:
+def test_lines_have_each_step() -> None:
     home = explained().endpoint
     assert home is not None
     (other,) = set(TWO_ADDRESSES) - {home}
@@ -206,7 +204,7 @@ def test_people_read_a_line_for_each_step() -> None:
     ]
 
 
-def test_machines_read_the_documented_keys() -> None:
+def test_json_has_the_documented_keys() -> None:
     told = json.loads(json.dumps(explained().as_dict()))
     documented = {
         *["model", "adapter", "strategy", "endpoint", "reason", "prefix", "prefix_hash"],
@@ -221,7 +219,7 @@ def test_machines_read_the_documented_keys() -> None:
     assert documented <= set(refused)
 
 
-def test_a_request_by_an_alias_is_told_its_new_name() -> None:
+def test_shows_the_new_name_of_an_alias() -> None:
     aliased = model_spec("llama", aliases=["l3"])
     explanation = explained(aliased, body={"model": "l3", "prompt": "hello"})
     assert (explanation.model, explanation.rename) == ("llama", "llama")
@@ -229,12 +227,12 @@ def test_a_request_by_an_alias_is_told_its_new_name() -> None:
     assert explained(aliased).rename is None
 
 
-def test_a_split_is_told_by_its_target() -> None:
+def test_shows_the_target_of_a_split() -> None:
     explanation = explained(LLAMA, split_spec(llama=1), body={"model": "canary", "prompt": "hi"})
     assert (explanation.model, explanation.rename) == ("llama", "llama")
 
 
-def test_a_strategy_that_reads_signals_says_that_there_are_none_here() -> None:
+def test_shows_that_there_are_no_signals() -> None:
     explanation = explained(
         model_spec("llama", strategy="LowLatency"), inflight={TWO_ADDRESSES[0]: 3}
     )
@@ -243,7 +241,7 @@ def test_a_strategy_that_reads_signals_says_that_there_are_none_here() -> None:
     assert not any(line.startswith("signals") for line in explained().lines())
 
 
-class TestAStrategyThatComparesPrompts:
+class TestStrategyThatComparesPrompts:
     CACHE = model_spec("llama", strategy="PrefixCache")
 
     def explained(self, *, system: int = 0, user: int = 0, **more: Any) -> Explanation:
@@ -254,7 +252,7 @@ class TestAStrategyThatComparesPrompts:
         specs = more.pop("specs", (self.CACHE,))
         return explained(*specs, body={"model": "llama", "messages": messages}, **more)
 
-    def test_tells_what_was_read_and_that_nothing_is_known_to_be_cached(self) -> None:
+    def test_shows_the_prompt_and_an_empty_index(self) -> None:
         explanation = self.explained(system=3_000, user=600)
         assert (explanation.endpoint in TWO_ADDRESSES, explanation.reason) == (True, "cold")
         assert explanation.prompt is not None
@@ -279,13 +277,13 @@ class TestAStrategyThatComparesPrompts:
             ),
         ],
     )
-    def test_tells_what_says_where_a_new_prompt_is_at_home(
+    def test_shows_the_source_of_the_ring_key(
         self, spec: ModelSpec, user: int, home_by: str
     ) -> None:
         explanation = self.explained(user=user, specs=(spec,))
         assert f"home        on the ring by {home_by}" in list(explanation.lines())
 
-    def test_counts_what_is_beyond_the_head_of_a_cut_body(
+    def test_counts_the_bytes_beyond_a_cut_body(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         models, body = tmp_path / "models.yaml", tmp_path / "body.json"
@@ -301,14 +299,14 @@ class TestAStrategyThatComparesPrompts:
         assert prompt["blocks"] == 78
         assert prompt["bytes"] == pytest.approx(60_000, rel=0.01)
 
-    def test_has_nothing_to_compare_where_there_is_no_prompt(self) -> None:
+    def test_shows_no_prompt_without_one(self) -> None:
         body = {"model": "llama", "input": "hello"}
         explanation = explained(self.CACHE, body=body, path="/v1/embeddings")
         assert explanation.endpoint in TWO_ADDRESSES
         assert explanation.prompt is None
         assert not any(line.startswith(("prompt", "index")) for line in explanation.lines())
 
-    def test_gives_machines_numbers(self) -> None:
+    def test_json_has_numbers(self) -> None:
         told = json.loads(json.dumps(self.explained(user=600).as_dict()))
         assert told["prompt"] == {
             "bytes": 606,

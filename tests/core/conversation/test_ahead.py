@@ -28,8 +28,8 @@ def bodies(answers: Replies) -> list[bytes | None]:
     return [a.body for a in answers if isinstance(a, Proceed) and a.kind is Kind.REQUEST_BODY]
 
 
-class TestTheHeaders:
-    def test_are_answered_with_the_decision_once_the_body_is_there(self) -> None:
+class TestHeaders:
+    def test_get_the_decision_after_the_body(self) -> None:
         one = peer(LLAMA, QWEN)
         assert one.headers() == ()
         headers, body = one.body(asking(), end=True)
@@ -41,10 +41,10 @@ class TestTheHeaders:
         assert body == Proceed(Kind.REQUEST_BODY)
         assert one.in_flight == 1
 
-    def test_are_answered_at_once_where_there_is_no_body(self) -> None:
+    def test_get_the_decision_at_once_without_a_body(self) -> None:
         assert refusal(peer().headers(end=True)) == (400, "invalid_request")
 
-    def test_are_decided_by_a_body_that_has_said_enough(self) -> None:
+    def test_get_the_decision_once_the_body_is_sufficient(self) -> None:
         one = peer()
         one.headers()
         body = asking(content="tell me of the sea " * 100)
@@ -56,8 +56,8 @@ class TestTheHeaders:
         assert one.in_flight == 1
 
 
-class TestThePartsOfTheBody:
-    def test_have_an_answer_each(self) -> None:
+class TestBodyParts:
+    def test_get_a_reply_each(self) -> None:
         one = peer()
         one.headers()
         body = asking()
@@ -66,7 +66,7 @@ class TestThePartsOfTheBody:
         assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
         assert bodies(answers) == [None] * 3
 
-    def test_may_end_with_an_empty_one(self) -> None:
+    def test_can_end_with_an_empty_one(self) -> None:
         one = peer()
         one.headers()
         assert one.body(asking()[:10]) == ()
@@ -74,7 +74,7 @@ class TestThePartsOfTheBody:
         answers = one.body(b"", end=True)
         assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
 
-    def test_may_be_followed_by_trailers(self) -> None:
+    def test_can_be_followed_by_trailers(self) -> None:
         one = peer()
         one.headers()
         assert one.body(asking()) == ()
@@ -84,13 +84,13 @@ class TestThePartsOfTheBody:
             Kind.REQUEST_TRAILERS,
         ]
 
-    def test_may_be_none_but_trailers(self) -> None:
+    def test_can_be_missing_before_trailers(self) -> None:
         one = peer()
         one.headers()
         assert refusal(one.trailers()) == (400, "invalid_request")
 
     @pytest.mark.parametrize("cuts", [[], [5], [5, 20]])
-    def test_go_on_under_another_name_in_place_of_the_first(self, cuts: list[int]) -> None:
+    def test_are_renamed_as_a_whole_in_the_first_part(self, cuts: list[int]) -> None:
         one = peer(SERVED)
         one.headers()
         body = asking("l")
@@ -103,7 +103,7 @@ class TestThePartsOfTheBody:
         assert shown[1:] == [b""] * len(cuts)
 
 
-def test_a_refusal_is_the_only_answer() -> None:
+def test_refusal_is_the_only_reply() -> None:
     one = peer()
     one.headers()
     assert one.body(b'{"mod') == ()
@@ -112,7 +112,7 @@ def test_a_refusal_is_the_only_answer() -> None:
     assert one.in_flight == 0
 
 
-def test_a_stream_that_ends_while_the_body_is_awaited_leaves_nothing() -> None:
+def test_stream_that_ends_before_its_body_holds_no_lease() -> None:
     one = peer()
     one.headers()
     assert one.body(asking()[:10]) == ()

@@ -101,8 +101,8 @@ def refusal(answers: Replies) -> tuple[int, str]:
     return answer.status, json.loads(answer.body)["error"]["code"]
 
 
-class TestTheHeaders:
-    def test_are_answered_with_the_decision_once_the_body_has_said_enough(self) -> None:
+class TestHeaders:
+    def test_get_the_decision_once_the_body_is_sufficient(self) -> None:
         peer = Peer()
         assert peer.headers() == ()
         headers, *body = peer.body(asking(), end=True)
@@ -114,7 +114,7 @@ class TestTheHeaders:
         assert headers.reroute
         assert body == [Chunk(Kind.REQUEST_BODY, asking(), end_of_stream=True)]
 
-    def test_are_answered_before_the_bodys_end_if_its_head_is_enough(self) -> None:
+    def test_get_the_decision_before_the_bodys_end(self) -> None:
         peer = Peer()
         peer.headers()
         body = asking(content="x" * 1000)
@@ -128,7 +128,7 @@ class TestTheHeaders:
         (other,) = set(TWO_ADDRESSES) - {answer.target}
         assert answer.destination == f"{answer.target},{other}"
 
-    def test_carry_one_destination_where_there_is_no_other(self) -> None:
+    def test_carry_one_destination_without_a_fallback(self) -> None:
         assert Peer(QWEN).routed(asking("qwen")).destination == "10.0.1.1:8000"
 
     def test_carry_the_target_alone_in_the_other_modes(self) -> None:
@@ -141,13 +141,13 @@ class TestTheHeaders:
             assert answer.destination == answer.target
             assert answer.target in TWO_ADDRESSES
 
-    def test_carry_no_destination_while_the_target_is_pending(self) -> None:
+    def test_carry_no_destination_with_a_pending_target(self) -> None:
         peer = Peer(LLAMA, QWEN, modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
         (early,) = peer.headers()
         assert isinstance(early, Proceed)
         assert (early.target, early.destination) == (PENDING, "")
 
-    def test_stay_within_the_subset_that_the_gateway_allows(self) -> None:
+    def test_stay_within_the_gateways_subset(self) -> None:
         for allowed in TWO_ADDRESSES:
             peer = Peer()
             peer.headers(subset=(allowed,))
@@ -155,7 +155,7 @@ class TestTheHeaders:
             assert isinstance(answer, Proceed)
             assert answer.destination == allowed
 
-    def test_that_come_again_have_no_second_answer(self) -> None:
+    def test_that_are_repeated_get_no_reply(self) -> None:
         peer = Peer()
         peer.headers()
         assert peer.headers("/elsewhere") == ()
@@ -165,8 +165,8 @@ class TestTheHeaders:
         assert peer.headers() == ()
 
 
-class TestTheBody:
-    def test_is_given_back_as_it_comes(self) -> None:
+class TestBody:
+    def test_is_streamed_back_unchanged(self) -> None:
         peer = Peer()
         peer.headers()
         peer.body(asking(content="x" * 1000)[:300])
@@ -174,7 +174,7 @@ class TestTheBody:
             assert peer.body(part) == (Chunk(Kind.REQUEST_BODY, part),)
         assert peer.body(b"last", end=True) == (Chunk(Kind.REQUEST_BODY, b"last", True),)
 
-    def test_is_held_while_it_says_too_little(self) -> None:
+    def test_is_held_until_it_is_sufficient(self) -> None:
         peer = Peer()
         peer.headers()
         body = asking()
@@ -184,14 +184,14 @@ class TestTheBody:
         _, *given = peer.body(body[10:], end=True)
         assert given == [Chunk(Kind.REQUEST_BODY, body, end_of_stream=True)]
 
-    def test_ends_where_it_ends_though_its_last_piece_is_empty(self) -> None:
+    def test_can_end_with_an_empty_part(self) -> None:
         peer = Peer()
         peer.headers()
         peer.body(asking(content="x" * 99))
         assert peer.body(b"") == ()
         assert peer.body(b"", end=True) == (Chunk(Kind.REQUEST_BODY, b"", end_of_stream=True),)
 
-    def test_is_nothing_more_after_its_end(self) -> None:
+    def test_is_ignored_after_its_end(self) -> None:
         peer = Peer()
         peer.routed()
         for end in (True, False):
@@ -199,7 +199,7 @@ class TestTheBody:
         assert peer.trailers() == ()
         assert peer.in_flight == 1
 
-    def test_is_not_waited_for_beyond_the_limit(self) -> None:
+    def test_is_decided_at_the_limit(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers(x_model="qwen")
         part = b'{"messages": [{"role": "user", "content": "' + b"x" * 30_000
@@ -215,7 +215,7 @@ class TestTheBody:
 
 
 class TestRequestTrailers:
-    def test_end_a_body_that_is_held(self) -> None:
+    def test_end_a_held_body(self) -> None:
         peer = Peer()
         peer.headers()
         body = asking()
@@ -226,7 +226,7 @@ class TestRequestTrailers:
         assert piece == Chunk(Kind.REQUEST_BODY, body, end_of_stream=False)
         assert trailers == Proceed(Kind.REQUEST_TRAILERS)
 
-    def test_end_a_body_that_is_passing(self) -> None:
+    def test_end_a_passing_body(self) -> None:
         peer = Peer()
         peer.headers()
         peer.body(asking(content="x" * 99))
@@ -234,14 +234,14 @@ class TestRequestTrailers:
         assert peer.body(b"late", end=True) == ()
         assert peer.in_flight == 1
 
-    def test_in_place_of_a_body_mean_that_it_was_empty(self) -> None:
+    def test_without_a_body_mean_an_empty_body(self) -> None:
         peer = Peer()
         peer.headers()
         assert refusal(peer.trailers()) == (400, "invalid_request")
 
 
 class TestRefusals:
-    def test_come_as_immediate_responses_and_end_the_conversation(self) -> None:
+    def test_are_immediate_responses_and_end_the_conversation(self) -> None:
         peer = Peer()
         peer.headers()
         assert refusal(peer.body(asking("gpt"))) == (404, "model_not_found")
@@ -252,28 +252,28 @@ class TestRefusals:
     def test_of_a_path_do_not_wait_for_the_body(self) -> None:
         assert refusal(Peer().headers("/nowhere")) == (404, "unknown_path")
 
-    def test_of_a_body_that_is_no_request(self) -> None:
+    def test_of_a_malformed_body(self) -> None:
         peer = Peer()
         peer.headers()
         assert refusal(peer.body(b"no JSON")) == (400, "invalid_request")
         assert isinstance(peer.conversation.verdict, InvalidRequest)
 
-    def test_of_a_request_that_ends_with_its_headers(self) -> None:
+    def test_of_a_request_without_a_body(self) -> None:
         assert refusal(Peer().headers(end=True)) == (400, "invalid_request")
 
-    def test_where_the_gateway_allows_no_endpoint_that_is_ready(self) -> None:
+    def test_of_a_subset_without_ready_endpoints(self) -> None:
         peer = Peer()
         peer.headers(subset=())
         assert refusal(peer.body(asking(), end=True)) == (503, "no_endpoints")
 
-    def test_do_not_meet_the_list_of_models(self) -> None:
+    def test_do_not_apply_to_the_list_of_models(self) -> None:
         (answer,) = Peer().headers("/v1/models", method="GET", end=True)
         assert isinstance(answer, Immediate)
         assert answer.status == 200
 
 
-class TestTheResponse:
-    def test_is_given_back_piece_by_piece_at_once(self) -> None:
+class TestResponse:
+    def test_is_streamed_back_at_once(self) -> None:
         peer = Peer()
         peer.routed()
         assert peer.conversation.receive(Event(Kind.RESPONSE_HEADERS)) == (
@@ -284,7 +284,7 @@ class TestTheResponse:
         assert peer.response(b"", end=True) == (Chunk(Kind.RESPONSE_BODY, b"", True),)
         assert peer.response(b"again", end=True) == ()
 
-    def test_is_cut_to_the_protocols_measure(self) -> None:
+    def test_is_cut_to_the_protocols_limit(self) -> None:
         peer = Peer()
         peer.routed()
         body = bytes(range(256)) * 1_000
@@ -292,21 +292,21 @@ class TestTheResponse:
         assert streamed(answers, Kind.RESPONSE_BODY) == body
         assert max(len(a.body) for a in answers if isinstance(a, Chunk)) <= CHUNK_LIMIT
 
-    def test_may_end_with_trailers(self) -> None:
+    def test_can_end_with_trailers(self) -> None:
         peer = Peer()
         peer.routed()
         peer.response(b"{}")
         trailers = peer.conversation.receive(Event(Kind.RESPONSE_TRAILERS))
         assert trailers == (Proceed(Kind.RESPONSE_TRAILERS),)
 
-    def test_may_come_before_the_request_has_ended(self) -> None:
+    def test_can_begin_before_the_requests_end(self) -> None:
         peer = Peer()
         peer.headers()
         peer.body(asking(content="x" * 99))
         assert peer.response(b"early") == (Chunk(Kind.RESPONSE_BODY, b"early"),)
         assert peer.body(b"more", end=True) == (Chunk(Kind.REQUEST_BODY, b"more", True),)
 
-    def test_may_be_envoys_own_while_the_request_is_held(self) -> None:
+    def test_can_be_envoys_own_while_the_request_is_held(self) -> None:
         peer = Peer()
         peer.headers()
         assert peer.conversation.receive(Event(Kind.RESPONSE_HEADERS)) == (
@@ -317,23 +317,21 @@ class TestTheResponse:
 
     @pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.BUFFERED, BodyMode.OTHER])
     @pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
-    def test_goes_on_untouched_in_the_other_modes(
-        self, mode: BodyMode, request_mode: BodyMode
-    ) -> None:
+    def test_passes_unchanged_in_other_modes(self, mode: BodyMode, request_mode: BodyMode) -> None:
         peer = Peer(modes=Modes(request_mode, mode))
         peer.headers()
         peer.body(asking(), end=True)
         for end in (False, True, True):
             assert peer.response(b"x", end=end) == (Proceed(Kind.RESPONSE_BODY),)
 
-    def test_is_given_back_where_nothing_of_the_request_was_shown(self) -> None:
+    def test_is_streamed_back_also_without_a_request(self) -> None:
         peer = Peer()
         first = Event(Kind.RESPONSE_HEADERS, modes=DUPLEX)
         assert peer.conversation.receive(first) == (Proceed(Kind.RESPONSE_HEADERS),)
         assert peer.response(b"x", end=True) == (Chunk(Kind.RESPONSE_BODY, b"x", True),)
 
     @pytest.mark.parametrize("end", [True, False])
-    def test_says_who_served_and_the_lease_moves_there(self, end: bool) -> None:
+    def test_moves_the_lease_to_the_endpoint_that_served(self, end: bool) -> None:
         peer = Peer()
         peer.headers()
         answer, *_ = peer.body(asking(content="x" * 99), end=end)
@@ -345,7 +343,7 @@ class TestTheResponse:
         assert peer.in_flight == 0
 
 
-class TestPieces:
+class TestChunks:
     @pytest.mark.parametrize(
         ("size", "pieces"),
         [
@@ -356,21 +354,21 @@ class TestPieces:
         ],
     )
     @pytest.mark.parametrize("end", [True, False])
-    def test_are_as_large_as_they_may_be_and_the_last_is_the_end(
+    def test_have_the_largest_size_and_the_last_is_the_end(
         self, size: int, pieces: list[int], end: bool
     ) -> None:
         made = chunks(Kind.REQUEST_BODY, b"x" * size, end_of_stream=end)
         assert [len(piece.body) for piece in made] == pieces
         assert [piece.end_of_stream for piece in made] == [*[False] * (len(pieces) - 1), end]
 
-    def test_of_nothing_are_none_but_for_the_end(self) -> None:
+    def test_of_no_bytes_are_none_except_for_the_end(self) -> None:
         assert chunks(Kind.REQUEST_BODY, b"", end_of_stream=False) == ()
         assert chunks(Kind.REQUEST_BODY, b"", end_of_stream=True) == (
             Chunk(Kind.REQUEST_BODY, b"", end_of_stream=True),
         )
 
 
-def test_a_stream_that_ends_while_its_request_is_held_leaves_nothing() -> None:
+def test_stream_that_ends_with_a_held_request_holds_no_lease() -> None:
     peer = Peer()
     peer.headers()
     peer.body(asking()[:9])
@@ -380,14 +378,14 @@ def test_a_stream_that_ends_while_its_request_is_held_leaves_nothing() -> None:
     assert peer.in_flight == 0
 
 
-def test_a_routed_conversation_holds_nothing_of_the_body() -> None:
+def test_routed_conversation_holds_no_body() -> None:
     peer = Peer()
     peer.headers()
     peer.body(asking(content="x" * 50_000))
     assert peer.conversation.head is None
 
 
-def test_the_headers_that_the_key_needs_are_kept() -> None:
+def test_conversation_keeps_the_headers_of_the_key() -> None:
     peer = Peer(model_spec("llama", prefixSource="Header:x-session"))
     peer.headers(x_session="s-1")
     answer, *_ = peer.body(b'{"model": "llama", ')

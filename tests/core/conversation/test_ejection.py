@@ -101,7 +101,7 @@ class Gateway:
         return set(self.router.fleet.ejection.ejected)
 
 
-class TestAnEndpointThatRefuses:
+class TestFailingEndpoint:
     @STRATEGIES
     def test_is_avoided_by_every_strategy(self, strategy: str) -> None:
         gateway = Gateway(strategy)
@@ -110,7 +110,7 @@ class TestAnEndpointThatRefuses:
         assert gateway.tried() == set(ADDRESSES[1:])
 
     @STRATEGIES
-    def test_comes_back_to_every_strategy_with_one_request(self, strategy: str) -> None:
+    def test_gets_one_trial_from_every_strategy(self, strategy: str) -> None:
         gateway = Gateway(strategy)
         gateway.fail()
         gateway.clock.advance(5)
@@ -123,26 +123,26 @@ class TestAnEndpointThatRefuses:
         assert gateway.tried() == set(ADDRESSES)
         assert decision.fallback in ADDRESSES[1:]
 
-    def test_is_no_fallback_either(self) -> None:
+    def test_is_not_a_fallback_either(self) -> None:
         gateway = Gateway()
         gateway.fail()
         fallbacks = {gateway.request()[1].fallback for _ in range(100)}
         assert fallbacks == set(ADDRESSES[1:])
 
-    def test_is_the_fallback_of_the_only_other_one(self) -> None:
+    def test_is_the_fallback_of_the_only_other_endpoint(self) -> None:
         gateway = Gateway(endpoints=2)
         gateway.fail()
         _, decision = gateway.request()
         assert (decision.address, decision.fallback) == (ADDRESSES[1], FAILING)
         assert decision.candidates == 1
 
-    def test_that_then_serves_a_retry_is_back(self) -> None:
+    def test_returns_after_it_served_a_retry(self) -> None:
         gateway = Gateway(endpoints=2)
         gateway.fail()
         gateway.answered(served_by=FAILING, attempts=2)
         assert gateway.ejected == set()
 
-    def test_keeps_the_requests_that_it_has(self) -> None:
+    def test_keeps_its_requests(self) -> None:
         gateway = Gateway("Random")
         running, _ = gateway.until_chosen()
         gateway.fail()
@@ -150,7 +150,7 @@ class TestAnEndpointThatRefuses:
         running.close()
         assert FAILING not in gateway.router.fleet.ledger.loads
 
-    def test_is_ejected_for_longer_when_it_refuses_its_trial(self) -> None:
+    def test_is_ejected_for_longer_after_a_failed_trial(self) -> None:
         gateway = Gateway()
         gateway.fail()
         gateway.clock.advance(5)
@@ -160,7 +160,7 @@ class TestAnEndpointThatRefuses:
         gateway.clock.advance(0.1)
         gateway.until_chosen()
 
-    def test_whose_trial_is_given_up_by_the_client_gets_another_later(self) -> None:
+    def test_gets_another_trial_if_the_client_gave_up(self) -> None:
         gateway = Gateway()
         gateway.fail()
         gateway.clock.advance(5)
@@ -171,34 +171,34 @@ class TestAnEndpointThatRefuses:
         gateway.until_chosen()
 
 
-class TestAnAnswer:
+class TestResponse:
     @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.RESET])
-    def test_that_failed_ejects_when_it_is_one_of_several_in_a_row(self, outcome: Outcome) -> None:
+    def test_ejects_after_consecutive_failures(self, outcome: Outcome) -> None:
         gateway = Gateway("RoundRobin", endpoints=2)
         while not gateway.ejected:
             gateway.answered(outcome=outcome if gateway.asked % 2 else Outcome.SERVED)
         assert len(gateway.ejected) == 1
 
     @pytest.mark.parametrize("outcome", [Outcome.SERVED, None])
-    def test_that_served_or_tells_nothing_never_does(self, outcome: Outcome | None) -> None:
+    def test_does_not_eject_without_a_failure(self, outcome: Outcome | None) -> None:
         gateway = Gateway()
         for _ in range(100):
             gateway.answered(outcome=outcome)
         assert gateway.ejected == set()
 
-    def test_of_nobody_known_never_does(self) -> None:
+    def test_does_not_eject_without_an_address(self) -> None:
         gateway = Gateway()
         for _ in range(100):
             gateway.answered(served_by="", outcome=Outcome.ERROR)
         assert gateway.ejected == set()
 
-    def test_of_another_whom_envoy_asked_first_does_not_blame_the_chosen_one(self) -> None:
+    def test_of_another_endpoint_on_the_first_attempt_spares_the_chosen_one(self) -> None:
         gateway = Gateway()
         for _ in range(100):
             gateway.answered(served_by="10.9.9.9:1", attempts=1)
         assert gateway.ejected == set()
 
-    def test_of_another_whom_nobody_knows_does_not_unless_envoy_says_that_it_came_after(
+    def test_of_an_unknown_endpoint_counts_only_after_several_attempts(
         self,
     ) -> None:
         gateway = Gateway(endpoints=2)
@@ -210,7 +210,7 @@ class TestAnAnswer:
         assert len(gateway.ejected) == 1
 
     @pytest.mark.parametrize("attempts", [0, 2])
-    def test_of_the_fallback_blames_the_chosen_one(self, attempts: int) -> None:
+    def test_of_the_fallback_counts_against_the_chosen_one(self, attempts: int) -> None:
         gateway = Gateway("RoundRobin", endpoints=3)
         while not gateway.ejected:
             conversation, decision = gateway.request()
@@ -227,7 +227,7 @@ class TestAnAnswer:
         assert gateway.ejected == {FAILING}
         assert gateway.asked <= 9
 
-    def test_that_fails_on_the_fallback_too_counts_against_both(self) -> None:
+    def test_of_a_failed_fallback_counts_against_both(self) -> None:
         gateway = Gateway(endpoints=3)
         for _ in range(3):
             conversation, _ = gateway.until_chosen()
@@ -242,17 +242,17 @@ class TestAnAnswer:
         assert gateway.ejected == {ADDRESSES[1]}
 
 
-class TestWhereAllFail:
+class TestAllFailing:
     @STRATEGIES
     @pytest.mark.parametrize("endpoints", [1, 2, 3, 4])
-    def test_requests_go_out_all_the_same(self, strategy: str, endpoints: int) -> None:
+    def test_requests_are_still_routed(self, strategy: str, endpoints: int) -> None:
         gateway = Gateway(strategy, endpoints=endpoints)
         for _ in range(200):
             gateway.answered(outcome=Outcome.ERROR)
             assert len(gateway.ejected) <= endpoints // 2
         assert gateway.tried() <= set(gateway.addresses)
 
-    def test_a_split_still_counts_the_target_as_having_endpoints(self) -> None:
+    def test_split_keeps_the_target(self) -> None:
         other = model_spec("other", endpoints=["10.0.1.1:8000"])
         gateway = Gateway("PrefixHash", other, split_spec(llama=1, other=0), endpoints=2)
         gateway.fail()
@@ -260,7 +260,7 @@ class TestWhereAllFail:
             assert gateway.answered(model="canary") in gateway.addresses
 
 
-def test_nothing_is_ejected_where_nobody_fails() -> None:
+def test_nothing_is_ejected_without_failures() -> None:
     gateway = Gateway()
     assert gateway.tried() == set(ADDRESSES)
     assert gateway.ejected == set()

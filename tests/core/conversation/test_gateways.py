@@ -50,8 +50,8 @@ class WithoutPath:
         return self.body(body)
 
 
-class TestAPeerThatSendsNoPath:
-    def test_gets_the_decision_in_the_answer_to_the_headers(self) -> None:
+class TestGatewayWithoutPath:
+    def test_gets_the_decision_in_the_reply_to_the_headers(self) -> None:
         peer = WithoutPath(LLAMA, QWEN)
         headers, body = peer.asked(asking("qwen"))
         assert isinstance(headers, Proceed)
@@ -59,7 +59,7 @@ class TestAPeerThatSendsNoPath:
         assert headers.destination == headers.target == "10.0.1.1:8000"
         assert body == Proceed(Kind.REQUEST_BODY)
 
-    def test_gets_one_address_and_no_list(self) -> None:
+    def test_gets_one_address(self) -> None:
         answer = proceed(WithoutPath(LLAMA).asked(asking()))
         assert answer.decision is not None
         assert answer.decision.fallback is not None
@@ -75,11 +75,11 @@ class TestAPeerThatSendsNoPath:
             {},
         ],
     )
-    def test_is_asked_for_no_path_whatever_the_body_is_for(self, fields: dict[str, object]) -> None:
+    def test_needs_no_path_for_any_body(self, fields: dict[str, object]) -> None:
         answer = proceed(WithoutPath(LLAMA).asked(json.dumps({"model": "l", **fields}).encode()))
         assert answer.target in TWO_ADDRESSES
 
-    def test_has_its_prompts_prefix_followed(self) -> None:
+    def test_is_routed_by_prefix(self) -> None:
         first, second = (
             proceed(WithoutPath(LLAMA).asked(json.dumps({"model": "l", **fields}).encode()))
             for fields in (
@@ -92,90 +92,90 @@ class TestAPeerThatSendsNoPath:
         assert first.decision.key is not None
         assert first.decision.key == second.decision.key
 
-    def test_may_send_a_form(self) -> None:
+    def test_can_send_a_form(self) -> None:
         answer = proceed(WithoutPath(LLAMA, QWEN).asked(FORM, content_type=MULTIPART))
         assert answer.target == "10.0.1.1:8000"
 
-    def test_is_refused_for_what_the_body_lacks(self) -> None:
+    def test_gets_refusals_for_malformed_bodies(self) -> None:
         assert refusal(WithoutPath(LLAMA, QWEN).asked(b"{}")) == (400, "invalid_request")
         assert refusal(WithoutPath(LLAMA).asked(asking("gpt"))) == (404, "model_not_found")
 
-    def test_gets_any_endpoint_of_the_only_model_for_a_request_without_a_body(self) -> None:
+    def test_gets_an_endpoint_of_the_only_model_without_a_body(self) -> None:
         assert proceed(WithoutPath(LLAMA).headers(end=True)).destination in TWO_ADDRESSES
 
-    def test_must_name_one_of_several_models_in_a_header_without_a_body(self) -> None:
+    def test_must_name_one_of_several_models_without_a_body(self) -> None:
         assert refusal(WithoutPath(LLAMA, QWEN).headers(end=True)) == (400, "invalid_request")
         answer = proceed(WithoutPath(LLAMA, QWEN).headers(end=True, x_model=b"qwen"))
         assert answer.destination == "10.0.1.1:8000"
 
-    def test_is_answered_by_the_modes_that_it_names(self) -> None:
+    def test_gets_replies_by_its_modes(self) -> None:
         conversation = Conversation(router(LLAMA, QWEN), Random(0))
         event = Event(Kind.REQUEST_HEADERS, modes=BUFFERED)
         assert proceed(conversation.receive(event)).target == PENDING
 
 
-class TestABufferingGateway:
+class TestBufferingGateway:
     """Envoy AI Gateway with `processing-body-mode: buffered`."""
 
-    def test_gets_the_destination_with_the_answer_to_the_body(self) -> None:
+    def test_gets_the_destination_in_the_reply_to_the_body(self) -> None:
         peer = Peer(LLAMA, QWEN, modes=BUFFERED)
         peer.headers()
         answer = proceed(peer.body(asking("qwen"), end=True))
         assert answer.destination == "10.0.1.1:8000"
 
-    def test_gets_no_word_that_is_no_address_before_that(self) -> None:
+    def test_gets_no_pending_destination_before_that(self) -> None:
         early = proceed(Peer(LLAMA, QWEN, modes=BUFFERED).headers())
         assert (early.target, early.destination) == (PENDING, "")
 
-    def test_gets_a_ready_endpoint_before_that_where_the_model_is_certain(self) -> None:
+    def test_gets_a_ready_endpoint_before_that_if_the_model_is_certain(self) -> None:
         early = proceed(Peer(LLAMA, modes=BUFFERED).headers())
         assert early.destination == early.target
         assert early.target in TWO_ADDRESSES
 
 
-class TestTheModelsName:
+class TestModelHeaders:
     @pytest.mark.parametrize("name", ["llama", "l", "sql", "llama_sql"])
-    def test_is_the_requests_and_beside_it_the_configured_models(self, name: str) -> None:
+    def test_have_the_requested_and_the_configured_name(self, name: str) -> None:
         answer = Peer(LLAMA, QWEN).routed(asking(name))
         assert (answer.requested, answer.model) == (name, "llama")
 
-    def test_of_a_split_is_the_splits_and_beside_it_the_chosen_models(self) -> None:
+    def test_have_the_splits_and_the_targets_name(self) -> None:
         split = split_spec("canary", llama=1).model_copy(update={"aliases": ("c",)})
         for name in ("canary", "c"):
             answer = Peer(LLAMA, split).routed(asking(name))
             assert (answer.requested, answer.model) == (name, "llama")
 
-    def test_is_told_before_the_body_where_a_header_names_it(self) -> None:
+    def test_come_before_the_body_if_a_header_names_the_model(self) -> None:
         early = proceed(Peer(LLAMA, QWEN, modes=BUFFERED).headers(x_model="l"))
         assert (early.requested, early.model) == ("l", "llama")
 
-    def test_is_told_before_the_body_where_there_is_one_model(self) -> None:
+    def test_come_before_the_body_with_one_model(self) -> None:
         early = proceed(Peer(LLAMA, modes=BUFFERED).headers(x_model="unknown"))
         assert (early.requested, early.model) == ("llama", "llama")
 
-    def test_is_not_told_while_it_is_unknown(self) -> None:
+    def test_are_missing_while_the_model_is_unknown(self) -> None:
         early = proceed(Peer(LLAMA, QWEN, modes=BUFFERED).headers(x_model="unknown"))
         assert (early.requested, early.model) == ("", "")
 
 
-class TestAHintThatComesWithTheBody:
+class TestSubsetWithTheBody:
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.DUPLEX])
     @pytest.mark.parametrize("address", TWO_ADDRESSES)
-    def test_is_kept_to(self, mode: BodyMode, address: str) -> None:
+    def test_is_respected(self, mode: BodyMode, address: str) -> None:
         peer = Peer(LLAMA, modes=Modes(mode))
         peer.headers()
         event = Event(Kind.REQUEST_BODY, body=asking(), end_of_stream=True, subset=(address,))
         assert proceed(peer.conversation.receive(event)).target == address
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.DUPLEX])
-    def test_does_not_replace_the_one_with_the_headers(self, mode: BodyMode) -> None:
+    def test_does_not_replace_the_subset_of_the_headers(self, mode: BodyMode) -> None:
         first, second = TWO_ADDRESSES
         peer = Peer(LLAMA, modes=Modes(mode))
         peer.headers(subset=(first,))
         event = Event(Kind.REQUEST_BODY, body=asking(), end_of_stream=True, subset=(second,))
         assert proceed(peer.conversation.receive(event)).target == first
 
-    def test_that_allows_nothing_is_a_refusal(self) -> None:
+    def test_that_allows_nothing_is_refused(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         event = Event(Kind.REQUEST_BODY, body=asking(), end_of_stream=True, subset=())

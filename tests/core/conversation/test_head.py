@@ -39,16 +39,16 @@ def chat(**fields: Any) -> bytes:
 TALK = {"messages": [{"role": "user", "content": "tell me of the sea " * 9_000}]}
 
 
-class TestItIsEnough:
-    def test_at_the_end_of_the_body(self) -> None:
+class TestSufficientHead:
+    def test_is_sufficient_at_the_end_of_the_body(self) -> None:
         assert model_of(head().end(chat(prompt="hi"))) == "llama"
 
-    def test_at_the_end_of_the_body_all_of_it_is_read(self) -> None:
+    def test_is_read_whole_at_the_end_of_the_body(self) -> None:
         late = json.dumps({**TALK, "model": "llama"}).encode()
         assert len(late) > HEAD_LIMIT
         assert model_of(head().end(late)) == "llama"
 
-    def test_once_model_and_prefix_are_read(self) -> None:
+    def test_has_model_and_prefix(self) -> None:
         held = head()
         body = chat(**TALK)
         assert held.add(body[:40]) is None
@@ -56,69 +56,69 @@ class TestItIsEnough:
         assert resolved is not None
         assert (model_of(resolved), resolved.prefix) == ("llama", "tell me of the sea tell"[:20])
 
-    def test_once_the_model_is_read_where_a_header_is_the_key(self) -> None:
+    def test_has_the_model_if_a_header_is_the_key(self) -> None:
         held = head(x_session="s-1")
         resolved = held.add(b'{"model": "qwen", "mess')
         assert resolved is not None
         assert (model_of(resolved), resolved.prefix) == ("qwen", "s-1")
 
-    def test_once_the_model_is_read_where_the_api_has_no_prefix(self) -> None:
+    def test_has_the_model_if_the_api_has_no_prefix(self) -> None:
         assert model_of(head(Api.MODEL_ONLY).add(b'{"model": "llama", "input": "he')) == "llama"
 
-    def test_once_the_form_has_told_its_model(self) -> None:
+    def test_has_the_model_of_a_form(self) -> None:
         held = head(Api.FORM, content_type="multipart/form-data; boundary=XX")
         field = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nlla'
         assert held.add(field) is None
         assert model_of(held.add(b"ma\r\n--XX\r\n" + b"-" * len(field))) == "llama"
 
-    def test_at_the_limit_with_as_much_of_the_prefix_as_there_is(self) -> None:
+    def test_has_a_part_of_the_prefix_at_the_limit(self) -> None:
         padding = {"metadata": "x" * HEAD_LIMIT}
         held = head()
         body = chat(messages=[{"role": "user", "content": "hi"}], **padding)
         assert model_of(held.add(body[:HEAD_LIMIT])) == "llama"
 
-    def test_at_the_limit_by_a_header_where_the_body_has_not_named_its_model(self) -> None:
+    def test_uses_the_model_header_at_the_limit(self) -> None:
         body = json.dumps({**TALK, "model": "qwen"}).encode()
         held = head(x_model="llama")
         assert held.add(body[: HEAD_LIMIT - 1]) is None
         assert model_of(held.add(body[HEAD_LIMIT - 1 :])) == "llama"
 
 
-class TestItIsNotEnough:
+class TestInsufficientHead:
     @pytest.mark.parametrize("beginning", [b"", b" ", b"\r\n\t ", b"{", b'{"model": "lla'])
-    def test_without_the_model(self, beginning: bytes) -> None:
+    def test_lacks_the_model(self, beginning: bytes) -> None:
         assert head(x_model="llama").add(beginning) is None
 
-    def test_while_the_prefix_may_grow(self) -> None:
+    def test_has_a_prefix_that_may_grow(self) -> None:
         body = b'{"model": "llama", "messages": [{"role": "user", "content": "tell me'
         assert head().add(body) is None
 
 
-class TestARefusal:
-    def test_comes_as_soon_as_nothing_could_make_it_a_request(self) -> None:
+class TestRefusal:
+    def test_comes_as_soon_as_the_body_is_malformed(self) -> None:
         with pytest.raises(InvalidRequest):
             head().add(b"hello")
         with pytest.raises(ModelNotFound):
             head().add(b'{"model": "gpt", "mess')
 
-    def test_comes_at_the_end_for_a_body_that_is_cut_short(self) -> None:
+    def test_comes_at_the_end_of_a_truncated_body(self) -> None:
         held = head()
         assert held.add(b'{"model": "llama"') is None
         with pytest.raises(InvalidRequest):
             held.end(b", ")
 
-    def test_comes_at_the_limit_and_says_how_much_was_seen(self) -> None:
+    def test_comes_at_the_limit_and_names_it(self) -> None:
         body = json.dumps({**TALK, "model": "llama"}).encode()
         held = head()
         with pytest.raises(InvalidRequest, match=f"first {HEAD_LIMIT} bytes"):
             held.add(body)
 
-    def test_comes_for_no_body_at_all(self) -> None:
+    def test_comes_for_an_empty_body(self) -> None:
         with pytest.raises(InvalidRequest, match="no body"):
             head().end()
 
 
-class TestAStrategyThatReadsPrompts:
+class TestStrategyThatReadsPrompts:
     """The more of a prompt is seen, the more is known of where it is cached."""
 
     REMEMBERS = model_spec("remembers", strategy="PrefixCache", prefixCharLength=20)
@@ -136,7 +136,7 @@ class TestAStrategyThatReadsPrompts:
 
     BODY = chat(**{"model": "remembers", **TALK})
 
-    def test_is_shown_all_of_a_body_that_fits(self) -> None:
+    def test_gets_all_of_a_small_body(self) -> None:
         held = self.head()
         body = chat(model="remembers", prompt="tell me of the sea " * 1000)
         # Model and prefix are known by then, and PrefixHash would let it go.
@@ -145,7 +145,7 @@ class TestAStrategyThatReadsPrompts:
         resolved = held.end()
         assert resolved.prompt == prompt_of(parse_document(body, complete=True), "remembers")
 
-    def test_is_shown_the_head_of_a_body_that_does_not(self) -> None:
+    def test_gets_the_head_of_a_large_body(self) -> None:
         held = self.head()
         for start in range(0, HEAD_LIMIT - 1, 1000):
             assert held.add(self.BODY[start : min(start + 1000, HEAD_LIMIT - 1)]) is None
@@ -154,12 +154,12 @@ class TestAStrategyThatReadsPrompts:
         seen = parse_document(self.BODY[:HEAD_LIMIT], complete=False)
         assert resolved.prompt == prompt_of(seen, "remembers")
 
-    def test_does_not_keep_other_models_from_being_let_go_early(self) -> None:
+    def test_does_not_delay_other_models(self) -> None:
         body = chat(model="llama", **TALK)
         resolved = self.head().add(body[:300])
         assert model_of(resolved) == "llama"
 
-    def test_is_told_how_long_a_body_is_that_is_cut(self) -> None:
+    def test_gets_the_size_of_a_cut_body(self) -> None:
         assert len(self.BODY) > 2 * HEAD_LIMIT
         whole = prompt_of(parse_document(self.BODY, complete=True), "remembers")
         prompt = self.placed(self.BODY, str(len(self.BODY)))
@@ -173,17 +173,17 @@ class TestAStrategyThatReadsPrompts:
             *("9" * 13, "9" * 5000, "٩٩٩٩٩٩٩", "99999999 ", "1,000,000", "²", "\x00", "\xff"),
         ],
     )
-    def test_does_not_believe_a_length_that_can_be_none(self, length: str) -> None:
+    def test_ignores_malformed_lengths(self, length: str) -> None:
         assert self.placed(self.BODY, length).bytes < HEAD_LIMIT
 
     @pytest.mark.parametrize("length", ["1000000000", "9" * 12])
-    def test_believes_no_length_that_no_prompt_has(self, length: str) -> None:
+    def test_limits_the_size_of_a_prompt(self, length: str) -> None:
         prompt = self.placed(self.BODY, length)
         assert HEAD_LIMIT < prompt.bytes <= MAX_PROMPT_BYTES
         assert prompt.blocks == self.placed(self.BODY, "").blocks
 
     @pytest.mark.parametrize("length", ["1", "1000000", "9" * 12])
-    def test_does_not_look_at_the_length_of_a_body_that_it_has_seen(self, length: str) -> None:
+    def test_ignores_the_length_of_a_complete_body(self, length: str) -> None:
         body = chat(model="remembers", prompt="tell me of the sea " * 100)
         whole = prompt_of(parse_document(body, complete=True), "remembers")
         assert self.head(content_length=length).end(body).prompt == whole
@@ -197,7 +197,7 @@ def _renamed() -> Decision:
 RENAMED = _renamed()
 
 
-def test_everything_fed_is_held_also_beyond_what_is_read() -> None:
+def test_head_holds_all_parts() -> None:
     held = head()
     body = chat(**TALK)
     assert held.add(body[:10]) is None
@@ -205,14 +205,14 @@ def test_everything_fed_is_held_also_beyond_what_is_read() -> None:
     assert held.held == body
 
 
-def test_what_was_read_of_it_is_given_back_under_another_name() -> None:
+def test_parsed_part_is_renamed() -> None:
     for padding in ("", "x" * HEAD_LIMIT):
         held = head()
         assert held.add(chat(prompt="once upon a time in the west", padding=padding)) is not None
         assert held.edited(RENAMED) == held.held.replace(b"llama", b"qwen")
 
 
-def test_what_was_not_read_of_it_keeps_its_name() -> None:
+def test_unparsed_part_is_not_renamed() -> None:
     late = json.dumps({"prompt": "x" * HEAD_LIMIT, "model": "llama"}).encode()
     held = head(x_model="llama")
     assert held.add(late) is not None
@@ -220,7 +220,7 @@ def test_what_was_not_read_of_it_keeps_its_name() -> None:
 
 
 @pytest.mark.skipif(COMPILED, reason="nothing here can stand in for what is compiled")
-def test_a_trickle_is_read_no_more_often_than_it_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_body_is_parsed_only_after_doubling(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     def counting(body: bytes, *, complete: bool, fields: Iterable[str]) -> JsonBody:

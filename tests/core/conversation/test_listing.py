@@ -43,8 +43,8 @@ def listed(listing: Listing) -> list[dict[str, Any]]:
     return entries
 
 
-class TestInOpenAIsShape:
-    def test_names_models_aliases_adapters_with_their_parent_and_splits(self) -> None:
+class TestOpenAiShape:
+    def test_lists_models_aliases_adapters_and_splits(self) -> None:
         assert json.loads(openai().all())["object"] == "list"
         assert [(entry["id"], entry.get("parent")) for entry in listed(openai())] == [
             ("llama", None),
@@ -59,28 +59,28 @@ class TestInOpenAIsShape:
             assert isinstance(entry["created"], int)
             assert isinstance(entry["owned_by"], str)
 
-    def test_gives_each_entry_alone_too(self) -> None:
+    def test_returns_each_entry_alone(self) -> None:
         for entry in listed(openai()):
             assert json.loads(openai().one(entry["id"])) == entry
 
-    def test_gives_a_name_that_requests_may_use_though_it_is_not_listed(self) -> None:
+    def test_returns_a_usable_name_that_is_not_listed(self) -> None:
         entry = json.loads(openai().one("llama_my_lora"))
         assert (entry["id"], entry["parent"]) == ("llama_my_lora", "llama")
 
     @pytest.mark.parametrize("name", ["gpt", "meta-llama", "Llama-3", "llama/", " "])
-    def test_does_not_find_other_names(self, name: str) -> None:
+    def test_raises_for_other_names(self, name: str) -> None:
         with pytest.raises(ModelNotFound, match="canary, llama, meta-llama/Llama-3"):
             openai().one(name)
 
-    def test_of_no_models_is_empty(self) -> None:
+    def test_is_empty_without_models(self) -> None:
         assert listed(openai(models=Catalog())) == []
 
 
-class TestTheContextLength:
-    def test_is_absent_where_no_endpoint_says(self) -> None:
+class TestContextLength:
+    def test_is_missing_if_unknown(self) -> None:
         assert all("max_model_len" not in entry for entry in listed(openai()))
 
-    def test_is_the_shortest_of_the_models_endpoints(self) -> None:
+    def test_is_the_shortest_of_the_endpoints(self) -> None:
         known = lengths(x0_1=8192, x0_2=4096, x1_1=100, x9_9=1)
         found = {entry["id"]: entry["max_model_len"] for entry in listed(openai(known))}
         assert found == {
@@ -92,13 +92,13 @@ class TestTheContextLength:
             "canary": 100,
         }
 
-    def test_is_that_of_the_endpoints_that_say(self) -> None:
+    def test_is_that_of_the_known_endpoints(self) -> None:
         assert json.loads(openai(lengths(x0_2=4096)).one("llama"))["max_model_len"] == 4096
 
-    def test_of_a_split_is_told_only_where_all_targets_say(self) -> None:
+    def test_of_a_split_needs_all_targets(self) -> None:
         assert "max_model_len" not in json.loads(openai(lengths(x0_1=8)).one("canary"))
 
-    def test_is_forgotten_with_its_endpoint_or_its_word(self) -> None:
+    def test_is_forgotten_with_its_endpoint(self) -> None:
         known = lengths(x0_1=8, x0_2=4)
         known.keep_only(["10.0.0.1:1"])
         assert json.loads(openai(known).one("llama"))["max_model_len"] == 8
@@ -106,8 +106,8 @@ class TestTheContextLength:
         assert "max_model_len" not in json.loads(openai(known).one("llama"))
 
 
-class TestInAnthropicsShape:
-    def test_is_a_page_that_has_all(self) -> None:
+class TestAnthropicShape:
+    def test_is_one_page(self) -> None:
         page = json.loads(anthropic().all())
         assert (page["first_id"], page["last_id"], page["has_more"]) == ("llama", "canary", False)
         assert [entry["id"] for entry in page["data"]] == list(ALL.names_in_order())
@@ -115,10 +115,10 @@ class TestInAnthropicsShape:
             assert set(entry) == {"type", "id", "display_name", "created_at"}
             assert entry["type"] == "model"
 
-    def test_gives_one_model(self) -> None:
+    def test_returns_one_model(self) -> None:
         entry = json.loads(anthropic().one("meta-llama/Llama-3"))
         assert (entry["type"], entry["id"]) == ("model", "meta-llama/Llama-3")
 
-    def test_of_no_models_is_empty(self) -> None:
+    def test_is_empty_without_models(self) -> None:
         page = json.loads(anthropic(Catalog()).all())
         assert page == {"data": [], "has_more": False, "first_id": None, "last_id": None}

@@ -72,12 +72,12 @@ class Request:
         return self.conversation.receive(event)
 
 
-class TestARequest:
+class TestRequestForReport:
     @IN_MODES
-    def test_asks_for_a_report(self, mode: BodyMode) -> None:
+    def test_is_added(self, mode: BodyMode) -> None:
         assert Gateway().request(mode).asks
 
-    def test_does_not_before_envoy_has_shown_that_it_shows_answers(self) -> None:
+    def test_is_not_added_before_envoy_has_shown_a_response(self) -> None:
         gateway = Gateway(shows_answers=False)
         first, second = gateway.request(), gateway.request()
         assert not first.asks
@@ -86,18 +86,18 @@ class TestARequest:
         assert gateway.request().asks
 
     @pytest.mark.parametrize("strategy", ["PrefixHash", "LeastLoad", "RoundRobin", "Random"])
-    def test_does_not_for_a_strategy_that_would_not_listen(self, strategy: str) -> None:
+    def test_is_not_added_for_a_strategy_without_signals(self, strategy: str) -> None:
         assert not Gateway(strategy).request().asks
 
     @pytest.mark.parametrize("wanted", [b"TEXT", b"JSON", b"json"])
-    def test_does_not_where_the_client_does(self, wanted: bytes) -> None:
+    def test_is_not_added_if_the_client_sent_one(self, wanted: bytes) -> None:
         assert not Gateway().request(endpoint_load_metrics_format=wanted).asks
 
     @pytest.mark.parametrize("wanted", [b"", b"BIN", b"\xff"])
-    def test_does_where_the_client_asks_for_what_no_one_gives(self, wanted: bytes) -> None:
+    def test_is_added_if_the_client_sent_an_unknown_format(self, wanted: bytes) -> None:
         assert Gateway().request(endpoint_load_metrics_format=wanted).asks
 
-    def test_whose_headers_were_not_shown_asks_too(self) -> None:
+    def test_is_added_without_request_headers(self) -> None:
         gateway = Gateway()
         conversation = Conversation(gateway.router, Random(0), gateway.shown)
         (answer,) = conversation.receive(Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True))
@@ -105,16 +105,16 @@ class TestARequest:
         assert answer.set_headers == ASKED
 
 
-class TestAReport:
+class TestReport:
     @IN_MODES
-    def test_is_heard_and_taken_away(self, mode: BodyMode) -> None:
+    def test_is_read_and_removed(self, mode: BodyMode) -> None:
         gateway = Gateway()
         request = gateway.request(mode)
         answers = request.answered(REPORT)
         assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
         assert gateway.loads() == {request.address: Load(3, 0.25)}
 
-    def test_is_that_of_the_endpoint_which_served_after_a_retry(self) -> None:
+    def test_counts_for_the_endpoint_that_served_the_retry(self) -> None:
         gateway = Gateway()
         request = gateway.request()
         (other,) = set(TWO_ADDRESSES) - {request.address}
@@ -122,39 +122,39 @@ class TestAReport:
         assert gateway.loads() == {other: Load(3, 0.25)}
         assert dict(gateway.router.fleet.ledger.loads) == {other: 1}
 
-    def test_that_the_client_asked_for_is_heard_and_reaches_it(self) -> None:
+    def test_that_the_client_requested_is_read_and_passed(self) -> None:
         gateway = Gateway()
         request = gateway.request(endpoint_load_metrics_format=b"TEXT")
         assert request.answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
         assert gateway.loads() == {request.address: Load(3, 0.25)}
 
-    def test_that_nobody_asked_for_reaches_the_client(self) -> None:
+    def test_that_was_not_requested_is_passed(self) -> None:
         gateway = Gateway(shows_answers=False)
         assert gateway.request().answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
 
-    def test_is_not_heard_where_the_strategy_does_not_listen(self) -> None:
+    def test_is_ignored_for_a_strategy_without_signals(self) -> None:
         gateway = Gateway("PrefixHash")
         assert gateway.request().answered(REPORT) == (Proceed(Kind.RESPONSE_HEADERS),)
         assert gateway.loads() == {}
 
     @pytest.mark.parametrize("report", [b"TEXT nonsense", b""])
-    def test_that_says_nothing_sound_is_taken_away_all_the_same(self, report: bytes) -> None:
+    def test_with_implausible_numbers_is_removed_too(self, report: bytes) -> None:
         gateway = Gateway()
         answers = gateway.request().answered(report)
         assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
         assert gateway.loads() == {}
 
-    def test_that_did_not_come_is_not_taken_away(self) -> None:
+    def test_that_is_missing_is_not_removed(self) -> None:
         assert Gateway().request().answered() == (Proceed(Kind.RESPONSE_HEADERS),)
 
-    def test_after_the_end_is_not_heard(self) -> None:
+    def test_after_the_end_is_ignored(self) -> None:
         gateway = Gateway()
         request = gateway.request()
         request.conversation.close()
         assert request.answered(REPORT) == ()
         assert gateway.loads() == {}
 
-    def test_before_a_decision_is_nobodys(self) -> None:
+    def test_before_a_decision_is_ignored(self) -> None:
         gateway = Gateway()
         conversation = Conversation(gateway.router, Random(0), gateway.shown)
         event = Event(Kind.RESPONSE_HEADERS, load_report=REPORT)

@@ -77,7 +77,7 @@ def message(answers: Replies) -> str:
     return told
 
 
-class TestAPathBelowAPrefix:
+class TestPathBelowPrefix:
     def test_is_routed_like_the_path_itself(self) -> None:
         peer = Peer()
         peer.headers("/team/llama/v1//chat/completions/?beta=true")
@@ -85,7 +85,7 @@ class TestAPathBelowAPrefix:
         assert peer.decision.model == "llama"
 
 
-class TestARequestThatNamesNoModel:
+class TestRequestWithoutModel:
     @pytest.mark.parametrize("body", [{"messages": []}, {"model": None, "messages": []}])
     def test_goes_to_the_only_model(self, body: dict[str, Any]) -> None:
         peer = Peer(LLAMA)
@@ -95,7 +95,7 @@ class TestARequestThatNamesNoModel:
         assert isinstance(answer, Proceed)
         assert answer.body is None
 
-    def test_goes_to_the_only_model_though_servers_have_another_name_for_it(self) -> None:
+    def test_goes_to_the_only_model_and_is_renamed(self) -> None:
         peer = Peer(LLAMA.model_copy(update={"served_name": "meta/llama"}), mode=BodyMode.AHEAD)
         peer.headers("/v1/chat/completions")
         _, body = peer.body({"messages": []})
@@ -103,13 +103,13 @@ class TestARequestThatNamesNoModel:
         assert body.body in (None, b'{"messages": []}')
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.DUPLEX])
-    def test_goes_to_the_only_model_though_only_its_head_is_shown(self, mode: BodyMode) -> None:
+    def test_goes_to_the_only_model_with_a_cut_body(self, mode: BodyMode) -> None:
         peer = Peer(LLAMA, mode=mode)
         peer.headers("/v1/chat/completions")
         peer.body(b'{"messages": [{"role": "user", "content": "' + b"x" * 70_000, end=False)
         assert peer.decision.model == "llama"
 
-    def test_goes_to_the_only_model_with_a_large_body_shown_whole(self) -> None:
+    def test_goes_to_the_only_model_with_a_large_body(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/chat/completions")
         peer.body({"messages": [{"role": "user", "content": "x" * 200_000}]})
@@ -122,19 +122,19 @@ class TestARequestThatNamesNoModel:
         peer.body(part)
         assert peer.decision.model == "llama"
 
-    def test_goes_where_the_header_says(self) -> None:
+    def test_goes_to_the_model_of_the_header(self) -> None:
         peer = Peer()
         peer.headers("/v1/chat/completions", x_model="qwen")
         peer.body({"messages": []})
         assert peer.decision.model == "qwen"
 
-    def test_goes_where_its_body_says_whatever_the_header_says(self) -> None:
+    def test_goes_to_the_model_of_the_body_before_the_header(self) -> None:
         peer = Peer()
         peer.headers("/v1/chat/completions", x_model="qwen")
         peer.body({"model": "llama", "messages": []})
         assert peer.decision.model == "llama"
 
-    def test_is_told_what_to_do_where_there_are_several(self) -> None:
+    def test_is_refused_with_advice_if_there_are_several_models(self) -> None:
         for specs in ((LLAMA, QWEN), (LLAMA, split_spec("canary", llama=1))):
             peer = Peer(*specs)
             peer.headers("/v1/chat/completions")
@@ -143,37 +143,37 @@ class TestARequestThatNamesNoModel:
             assert "'x-model'" in told
             assert "llama" in told
 
-    def test_is_told_what_to_do_where_bodies_are_not_shown(self) -> None:
+    def test_is_refused_with_advice_if_bodies_are_not_shown(self) -> None:
         told = message(Peer(mode=BodyMode.NONE).headers("/v1/chat/completions"))
         assert "'x-model'" in told
         assert "Known models: l, llama, qwen, sql." in told
 
-    def test_with_an_unknown_model_is_refused_though_there_is_only_one(self) -> None:
+    def test_with_an_unknown_model_is_refused_also_with_one_model(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/chat/completions")
         assert refused(peer.body({"model": "gpt"}))[0] == 404
 
     @pytest.mark.parametrize("body", [b"", b"[]", b'{"model": ""}', b'{"model": 7}'])
-    def test_is_refused_where_its_body_is_wrong(self, body: bytes) -> None:
+    def test_is_refused_with_a_malformed_body(self, body: bytes) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/chat/completions")
         assert refused(peer.body(body))[0] == 400
 
 
-class TestAFormPath:
-    def test_takes_json_too(self) -> None:
+class TestFormPath:
+    def test_accepts_json(self) -> None:
         peer = Peer()
         peer.headers("/v1/images/edits", content_type="application/json; charset=utf-8")
         peer.body({"prompt": "x", "model": "qwen"})
         assert peer.decision.model == "qwen"
 
-    def test_takes_nothing_else(self) -> None:
+    def test_rejects_other_content(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/images/edits", content_type="text/plain")
         assert "multipart/form-data" in message(peer.body(b"x"))
 
 
-class TestAPromptOfANativeApi:
+class TestNativeApi:
     @pytest.mark.parametrize(
         ("path", "prompt"),
         [
@@ -183,7 +183,7 @@ class TestAPromptOfANativeApi:
             ("/inference/v1/generate", {"token_ids": [5, 6, 7]}),
         ],
     )
-    def test_decides_like_the_prompt_of_a_completion(
+    def test_prompt_is_routed_like_that_of_a_completion(
         self, path: str, prompt: dict[str, Any]
     ) -> None:
         peer, same = Peer(LLAMA), Peer(LLAMA)
@@ -194,14 +194,14 @@ class TestAPromptOfANativeApi:
         assert peer.decision.key is not None
         assert peer.decision.key == same.decision.key
 
-    def test_of_another_path_is_not_one(self) -> None:
+    def test_fields_on_other_paths_are_no_prompt(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/completions")
         peer.body({"text": "tell me"})
         assert peer.decision.key is None
 
 
-class TestARequestWithoutABody:
+class TestRequestWithoutBody:
     @pytest.mark.parametrize("mode", EVERY_MODE)
     @pytest.mark.parametrize(("method", "path"), [("GET", RESPONSE), ("DELETE", "/v1/videos/v_1")])
     def test_goes_to_the_only_model_in_every_mode(
@@ -214,19 +214,19 @@ class TestARequestWithoutABody:
         assert answer.reroute
         assert peer.decision.rename is None
 
-    def test_goes_where_the_header_or_the_query_says(self) -> None:
+    def test_goes_to_the_model_of_the_header_or_the_query(self) -> None:
         for path, more in ((RESPONSE, {"x_model": "qwen"}), (f"{RESPONSE}?model=qwen", {})):
             peer = Peer()
             peer.headers(path, "GET", end=True, **more)
             assert peer.decision.model == "qwen"
 
-    def test_is_told_what_to_do_where_there_are_several(self) -> None:
+    def test_is_refused_with_advice_if_there_are_several_models(self) -> None:
         told = message(Peer().headers(f"/team{RESPONSE}?x=y", "GET", end=True))
         assert f"GET /team{RESPONSE} does not name a model" in told
         assert "'x-model'" in told
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.OTHER])
-    def test_that_has_one_after_all_goes_on_with_it(self, mode: BodyMode) -> None:
+    def test_passes_a_body_unchanged(self, mode: BodyMode) -> None:
         peer = Peer(LLAMA, mode=mode)
         (answer,) = peer.headers(f"{RESPONSE}/cancel")
         assert isinstance(answer, Proceed)
@@ -234,7 +234,7 @@ class TestARequestWithoutABody:
         for end in (False, True):
             assert peer.body(b"{}", end=end) == (Proceed(Kind.REQUEST_BODY),)
 
-    def test_that_has_one_after_all_gets_it_streamed_back(self) -> None:
+    def test_gets_a_body_streamed_back(self) -> None:
         peer = Peer(LLAMA, mode=BodyMode.DUPLEX)
         peer.headers(f"{RESPONSE}/cancel")
         assert peer.body(b"{", end=False) == (Chunk(Kind.REQUEST_BODY, b"{"),)
@@ -242,17 +242,17 @@ class TestARequestWithoutABody:
         assert peer.body(b"") == ()
 
     @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
-    def test_but_to_a_path_that_needs_one_is_refused(self, method: str) -> None:
+    def test_is_refused_on_a_path_that_needs_a_body(self, method: str) -> None:
         told = message(Peer(LLAMA).headers("/team/v1/chat/completions", method, end=True))
         assert told == f"{method} is not a method of /v1/chat/completions: use POST."
 
-    def test_that_asks_for_options_is_left_to_the_server(self) -> None:
+    def test_with_options_is_left_to_the_server(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/chat/completions", "OPTIONS", end=True)
         assert peer.decision.model == "llama"
 
 
-class TestTheModels:
+class TestModels:
     def one(self, path: str, **headers: str) -> tuple[int, Any]:
         peer = Peer()
         answers = peer.headers(path, "GET", end=True, **headers)
@@ -261,13 +261,13 @@ class TestTheModels:
             assert peer.conversation.verdict == Listed()
         return status, body
 
-    def test_are_answered_one_by_one_too(self) -> None:
+    def test_are_returned_one_by_one(self) -> None:
         named = LLAMA.model_copy(update={"aliases": ("meta-llama/Llama-3",)})
         for path in ("meta-llama/Llama-3", "meta-llama%2FLlama-3", "meta-llama/Llama-3/"):
             status, entry = refused(Peer(named).headers(f"/v1/models/{path}", "GET", end=True))
             assert (status, entry["id"], entry["object"]) == (200, "meta-llama/Llama-3", "model")
 
-    def test_that_do_not_exist_are_404_in_openais_shape(self) -> None:
+    def test_unknown_is_404_in_openais_shape(self) -> None:
         status, body = self.one("/v1/models/gpt-9")
         assert (status, body["error"]["code"]) == (404, "model_not_found")
         assert "'gpt-9'" in body["error"]["message"]
@@ -278,20 +278,20 @@ class TestTheModels:
         _, entry = self.one("/v1/models/llama", anthropic_version="2023-06-01")
         assert entry["type"] == "model"
 
-    def test_that_do_not_exist_are_404_in_anthropics_shape_for_its_clients(self) -> None:
+    def test_unknown_is_404_in_anthropics_shape_for_its_clients(self) -> None:
         status, body = self.one("/v1/models/gpt-9", anthropic_version="2023-06-01")
         assert (status, body["error"]["type"]) == (404, "not_found_error")
 
-    def test_are_told_with_the_length_of_their_context(self) -> None:
+    def test_are_listed_with_their_context_length(self) -> None:
         peer = Peer(LLAMA)
         peer.router.fleet.context_lengths.set(TWO_ADDRESSES[0], 4096)
         _, entry = refused(peer.headers("/v1/models/l", "GET", end=True))
         assert entry["max_model_len"] == 4096
 
 
-class TestAnthropicsErrors:
+class TestAnthropicErrors:
     @pytest.mark.parametrize("path", ["/v1/messages", "/team/v1/messages/count_tokens?beta=true"])
-    def test_are_those_of_its_paths(self, path: str) -> None:
+    def test_are_used_on_its_paths(self, path: str) -> None:
         peer = Peer()
         peer.headers(path, x_request_id="id-1")
         answers = peer.body({"model": "gpt", "messages": []})
@@ -302,25 +302,25 @@ class TestAnthropicsErrors:
         assert body["error"]["type"] == "not_found_error"
         assert "'gpt'" in body["error"]["message"]
 
-    def test_are_those_of_paths_below_that_nobody_knows(self) -> None:
+    def test_are_used_on_unknown_paths_below(self) -> None:
         _, body = refused(Peer().headers("/v1/messages/batches"))
         assert body["type"] == "error"
 
-    def test_are_nobody_elses(self) -> None:
+    def test_are_not_used_on_other_paths(self) -> None:
         peer = Peer()
         peer.headers("/v1/chat/completions", anthropic_version="2023-06-01")
         _, body = refused(peer.body(b"[]"))
         assert set(body["error"]) == {"message", "type", "param", "code"}
 
 
-class TestTheRequestsId:
+class TestRequestId:
     def test_is_in_a_refusals_headers_and_body(self) -> None:
         (answer,) = Peer().headers("/", x_request_id="3f-1")
         assert isinstance(answer, Immediate)
         assert answer.headers["x-request-id"] == "3f-1"
         assert json.loads(answer.body)["request_id"] == "3f-1"
 
-    def test_has_the_name_that_anthropics_clients_read_too(self) -> None:
+    def test_has_the_name_that_anthropics_clients_read(self) -> None:
         (answer,) = Peer().headers("/v1/messages", "GET", x_request_id="3f-1")
         assert isinstance(answer, Immediate)
         assert answer.headers["request-id"] == answer.headers["x-request-id"] == "3f-1"
@@ -342,16 +342,16 @@ class TestTheRequestsId:
         assert peer.conversation.request_id == "3f-1"
 
 
-class TestAnUnknownPathThatIsToPass:
+class TestPassingUnknownPath:
     @pytest.mark.parametrize("mode", EVERY_MODE)
     @pytest.mark.parametrize("end", [True, False])
-    def test_goes_on_undecided_in_every_mode(self, mode: BodyMode, end: bool) -> None:
+    def test_passes_undecided_in_every_mode(self, mode: BodyMode, end: bool) -> None:
         peer = Peer(mode=mode, pass_unknown=True)
         assert peer.headers("/app", "GET", end=end) == (Proceed(Kind.REQUEST_HEADERS),)
         assert peer.conversation.verdict == Passed()
 
     @pytest.mark.parametrize("mode", [m for m in BodyMode if m is not BodyMode.DUPLEX])
-    def test_gets_an_answer_for_each_part_of_its_body(self, mode: BodyMode) -> None:
+    def test_gets_a_reply_for_each_part_of_its_body(self, mode: BodyMode) -> None:
         peer = Peer(mode=mode, pass_unknown=True)
         peer.headers("/upload")
         for end in (False, False, True):
@@ -367,13 +367,13 @@ class TestAnUnknownPathThatIsToPass:
         assert b"".join(p.body for p in pieces if isinstance(p, Chunk)) == b"x" * 100_000 + b"y"
         assert [p.end_of_stream for p in pieces if isinstance(p, Chunk)] == [False, False, True]
 
-    def test_loses_the_headers_that_choose_an_endpoint(self) -> None:
+    def test_loses_the_routing_headers(self) -> None:
         peer = Peer(pass_unknown=True)
         named = {name.replace("-", "_"): "6.6.6.6:6666" for name in ROUTING_HEADERS}
         (answer,) = peer.headers("/app", "GET", end=True, **named)
         assert answer == Proceed(Kind.REQUEST_HEADERS, reroute=True, remove_headers=ROUTING_HEADERS)
 
-    def test_may_show_its_response(self) -> None:
+    def test_can_show_its_response(self) -> None:
         peer = Peer(pass_unknown=True)
         peer.headers("/app", "GET", end=True)
         for kind in (Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS):
@@ -381,7 +381,7 @@ class TestAnUnknownPathThatIsToPass:
         peer.conversation.close()
         assert peer.conversation.verdict == Passed()
 
-    def test_leaves_known_paths_to_be_decided_or_refused(self) -> None:
+    def test_leaves_known_paths_unchanged(self) -> None:
         peer = Peer(pass_unknown=True)
         peer.headers("/v1/chat/completions")
         assert refused(peer.body(b"[]"))[0] == 400

@@ -230,7 +230,7 @@ ahead = sequences_of([Modes(BodyMode.AHEAD)])
 
 @thorough
 @given(catalogs, one_to_one, st.booleans())
-def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one(
+def test_each_event_has_one_reply_of_its_kind_until_an_immediate_one(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     conversation = conversing(Router(Fleet(), models), pass_unknown)
@@ -253,7 +253,7 @@ def test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate
 
 @thorough
 @given(catalogs, sequences, st.integers(0, 8), st.booleans())
-def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
+def test_at_most_one_lease_is_held_and_none_after_the_end(
     models: Catalog, sequence: list[Event], end: int, pass_unknown: bool
 ) -> None:
     router = Router(Fleet(), models)
@@ -272,7 +272,7 @@ def test_at_most_one_lease_is_held_and_none_after_the_end_whenever_it_comes(
 
 @thorough
 @given(catalogs, sequences, st.booleans())
-def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
+def test_target_is_a_ready_endpoint_or_pending(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Fleet(), models)
@@ -309,9 +309,7 @@ def test_a_target_is_a_ready_endpoint_or_pending_and_never_the_clients(
 
 @thorough
 @given(catalogs, sequences, st.booleans())
-def test_a_verdict_never_changes(
-    models: Catalog, sequence: list[Event], pass_unknown: bool
-) -> None:
+def test_verdict_never_changes(models: Catalog, sequence: list[Event], pass_unknown: bool) -> None:
     conversation = conversing(Router(Fleet(), models), pass_unknown)
     verdict = None
     for event in sequence:
@@ -329,7 +327,7 @@ PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
 
 @thorough
 @given(catalogs, duplex, st.booleans())
-def test_a_body_to_be_streamed_back_comes_back_once_and_in_order(
+def test_duplex_body_is_streamed_back_once_and_in_order(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Fleet(), models)
@@ -389,7 +387,7 @@ def renamings(body: bytes, name: str) -> set[bytes]:
 
 @thorough
 @given(catalogs, ahead, st.booleans())
-def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
+def test_body_ahead_of_the_reply_passes_whole_and_in_order(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     router = Router(Fleet(), models)
@@ -433,9 +431,7 @@ def test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole(
 
 @thorough
 @given(catalogs, sequences)
-def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that_route(
-    models: Catalog, sequence: list[Event]
-) -> None:
+def test_passing_request_loses_only_routing_headers(models: Catalog, sequence: list[Event]) -> None:
     router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown=True)
     for event in sequence:
@@ -454,7 +450,7 @@ def test_a_request_that_passes_takes_no_lease_and_loses_nothing_but_headers_that
 
 @thorough
 @given(catalogs, one_to_one, st.booleans())
-def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_answer(
+def test_body_changes_only_by_the_decision_and_in_its_own_reply(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     conversation = conversing(Router(Fleet(), models), pass_unknown)
@@ -474,7 +470,7 @@ def test_a_body_is_changed_only_where_the_decision_says_so_and_only_in_its_own_a
 
 @thorough
 @given(catalogs, sequences, st.booleans())
-def test_a_report_is_taken_away_only_where_we_asked_for_it(
+def test_report_is_removed_only_if_the_sidecar_requested_it(
     models: Catalog, sequence: list[Event], pass_unknown: bool
 ) -> None:
     conversation = conversing(Router(Fleet(), models), pass_unknown)
@@ -492,7 +488,7 @@ def test_a_report_is_taken_away_only_where_we_asked_for_it(
 
 @thorough
 @given(catalogs, sequences)
-def test_an_answer_says_something_only_of_a_prompt_that_was_predicted_and_nothing_of_it_is_kept(
+def test_usage_needs_a_prediction_and_leaves_no_backlog(
     models: Catalog, sequence: list[Event]
 ) -> None:
     router = Router(Fleet(), models)
@@ -537,7 +533,7 @@ OF_A_PREFIX = st.sampled_from(["FirstUserMessage", "PromptHead", "Header:x-sessi
 
 @thorough
 @given(requests(), places, st.booleans(), OF_A_PREFIX, st.integers(1, 40))
-def test_however_a_request_is_cut_it_comes_back_whole_and_is_decided_alike(
+def test_decision_does_not_depend_on_how_the_body_is_cut(
     body: bytes, cuts: list[int], with_trailers: bool, source: str, length: int
 ) -> None:
     spec = model_spec(

@@ -73,7 +73,7 @@ class Peer:
         return self.conversation.receive(Event(Kind.REQUEST_BODY, body=part, end_of_stream=end))
 
 
-class TestABodyThatWasShownInOne:
+class TestBufferedBody:
     def send(self, body: bytes, *, end: bool = True, **headers: bytes) -> Proceed:
         peer = Peer(BodyMode.BUFFERED)
         peer.headers("/v1/chat/completions", **headers)
@@ -89,38 +89,38 @@ class TestABodyThatWasShownInOne:
             ("qwen", "Qwen/Qwen3"),
         ],
     )
-    def test_is_replaced_by_one_of_its_new_length(self, requested: str, served: str) -> None:
+    def test_is_replaced_with_its_new_length(self, requested: str, served: str) -> None:
         answer = self.send(asking(requested))
         assert answer.body == asking(served)
         assert answer.set_headers == (("content-length", str(len(asking(served)))),)
         assert answer.remove_headers == ()
 
     @pytest.mark.parametrize("requested", ["llama", "sql"])
-    def test_that_names_the_model_as_its_servers_do_goes_on_untouched(self, requested: str) -> None:
+    def test_with_the_servers_name_passes_unchanged(self, requested: str) -> None:
         answer = self.send(asking(requested))
         assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
 
-    def test_in_part_has_no_length_that_anyone_could_tell(self) -> None:
+    def test_in_part_has_no_content_length(self) -> None:
         body = asking("l", "x" * 1000)
         answer = self.send(body[:500], end=False)
         assert answer.body == asking("llama", "x" * 1000)[:504]
         assert (answer.set_headers, answer.remove_headers) == ((), ("content-length",))
 
-    def test_in_part_without_its_model_goes_on_untouched(self) -> None:
+    def test_in_part_without_its_model_passes_unchanged(self) -> None:
         body = json.dumps({"messages": "x" * 100, "model": "l"}).encode()[:90]
         answer = self.send(body, end=False, x_model=b"l")
         assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
 
-    def test_as_a_form_is_replaced_too(self) -> None:
+    def test_can_be_a_form(self) -> None:
         peer = Peer(BodyMode.BUFFERED)
         peer.headers("/v1/audio/transcriptions", content_type=FORM["content-type"])
         assert decided(peer.body(form("l"))).body == form("llama")
 
-    def test_without_headers_is_replaced_too(self) -> None:
+    def test_can_come_without_headers(self) -> None:
         peer = Peer(BodyMode.BUFFERED)
         assert decided(peer.body(asking("l"))).body == asking("llama")
 
-    def test_that_no_endpoint_can_serve_is_refused(self) -> None:
+    def test_without_endpoints_is_refused(self) -> None:
         peer = Peer(BodyMode.BUFFERED, by_service("gone"), split_spec("canary", gone=1))
         peer.headers()
         (answer,) = peer.body(asking("canary"))
@@ -128,12 +128,12 @@ class TestABodyThatWasShownInOne:
         assert answer.status == 503
 
 
-class TestABodyThatIsStreamedBack:
+class TestDuplexBody:
     @pytest.mark.parametrize(
         ("requested", "served"), [("l", "llama"), ("llama_sql", "sql"), ("qwen", "Qwen/Qwen3")]
     )
     @pytest.mark.parametrize("cut", [1, 10, 15, 200, 900])
-    def test_comes_back_with_the_new_name(self, requested: str, served: str, cut: int) -> None:
+    def test_is_renamed(self, requested: str, served: str, cut: int) -> None:
         peer = Peer(BodyMode.DUPLEX)
         body = asking(requested, "x" * 1000)
         answers = peer.headers() + peer.body(body[:cut], end=False) + peer.body(body[cut:])
@@ -142,35 +142,35 @@ class TestABodyThatIsStreamedBack:
         assert (decided(answers).set_headers, decided(answers).remove_headers) == ((), ())
         assert decided(answers).body is None
 
-    def test_under_the_name_that_its_servers_know_comes_back_as_it_is(self) -> None:
+    def test_with_the_servers_name_is_unchanged(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         assert streamed(peer.headers() + peer.body(asking("llama"))) == asking("llama")
 
-    def test_is_changed_no_further_than_it_was_read(self) -> None:
+    def test_changes_only_in_the_parsed_part(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers(x_model=b"l")
         late = json.dumps({"messages": "x" * HEAD_LIMIT, "model": "l"}).encode()
         assert streamed(peer.body(late, end=False)) == late
 
-    def test_is_changed_wherever_it_says_its_name_if_all_of_it_was_read(self) -> None:
+    def test_changes_each_model_key_if_parsed_whole(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers()
         late = {"messages": "x" * HEAD_LIMIT, "model": "l"}
         changed = json.dumps({**late, "model": "llama"}).encode()
         assert streamed(peer.body(json.dumps(late).encode())) == changed
 
-    def test_comes_back_whole_where_its_head_ends_in_a_large_piece(self) -> None:
+    def test_is_complete_if_its_head_ends_in_a_large_piece(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers()
         body, expected = (asking(model, "x" * 200_000) for model in ("l", "llama"))
         assert streamed(peer.body(body)) == expected
 
-    def test_that_is_a_form_comes_back_with_the_new_name(self) -> None:
+    def test_can_be_a_form(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers("/v1/audio/transcriptions", content_type=FORM["content-type"])
         assert streamed(peer.body(form("l"))) == form("llama")
 
-    def test_has_it_before_its_trailers(self) -> None:
+    def test_comes_before_its_trailers(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers()
         peer.body(asking("l"), end=False)
@@ -178,18 +178,16 @@ class TestABodyThatIsStreamedBack:
         assert streamed(answers) in (asking("llama"), b"")
 
 
-def test_a_body_that_is_not_shown_goes_on_as_it_is() -> None:
+def test_body_that_envoy_does_not_show_passes_unchanged() -> None:
     answer = decided(Peer(BodyMode.NONE).headers(x_model=b"l"))
     assert answer.decision is not None
     assert answer.decision.rename == "llama"
     assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
 
 
-class TestASplit:
+class TestSplit:
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
-    def test_puts_the_targets_name_in_the_body_and_keeps_conversations_together(
-        self, mode: BodyMode
-    ) -> None:
+    def test_renames_to_the_target_and_keeps_conversations_together(self, mode: BodyMode) -> None:
         served = {"llama": "llama", "qwen": "Qwen/Qwen3"}
         seen = set()
         for content in [f"question {i}" for i in range(20)]:
@@ -212,7 +210,7 @@ class TestASplit:
             seen |= models
         assert seen == set(served)
 
-    def test_that_a_header_names_leaves_the_target_open(self) -> None:
+    def test_named_in_a_header_leaves_the_target_pending(self) -> None:
         (early,) = Peer(BodyMode.BUFFERED).headers(x_model=b"canary")
         assert isinstance(early, Proceed)
         assert early.target == PENDING
@@ -222,7 +220,7 @@ class TestASplit:
         assert isinstance(early, Proceed)
         assert early.target in TWO_ADDRESSES
 
-    def test_waits_for_what_requests_stick_to_though_the_models_key_is_read(self) -> None:
+    def test_waits_for_its_own_key(self) -> None:
         by_session = model_spec("llama", prefixSource="Header:x-session")
         peer = Peer(BodyMode.DUPLEX, by_session, QWEN, split_spec("canary", llama=1))
         peer.headers(x_session=b"s")
@@ -241,7 +239,7 @@ class TestASplit:
             b'{"model": "Qwen/Qwen3", "mess'
         )
 
-    def test_is_decided_by_a_header_where_bodies_are_not_shown(self) -> None:
+    def test_is_decided_by_a_header_if_bodies_are_not_shown(self) -> None:
         by_user = split_spec("canary", "Header:X-User", llama=1, qwen=1)
         models = set()
         for user in range(20):

@@ -42,10 +42,10 @@ CHAT = {
 MESSAGE = {"id": "m1", "content": [{"type": "text", "text": '{"model": "y"}'}], "model": "llama"}
 
 
-class TestAJsonAnswer:
+class TestJson:
     @pytest.mark.parametrize("document", [CHAT, MESSAGE])
     @pytest.mark.parametrize("indent", [None, 2])
-    def test_has_the_value_of_its_own_model_replaced_and_nothing_else(
+    def test_replaces_only_its_own_model(
         self, document: dict[str, Any], indent: int | None
     ) -> None:
         body = json.dumps(document, indent=indent).encode()
@@ -73,10 +73,10 @@ class TestAJsonAnswer:
             b"\xff\xfe{",
         ],
     )
-    def test_without_such_a_text_passes_byte_for_byte(self, body: bytes) -> None:
+    def test_without_a_model_passes_unchanged(self, body: bytes) -> None:
         assert everywhere(body) == body
 
-    def test_passes_as_it_comes(self) -> None:
+    def test_passes_without_delay(self) -> None:
         names = ResponseNames(NAME, events=False)
         assert names.feed(b'{"a": "long te') == b'{"a": "long te'
         assert names.feed(b'xt", "mod') == b'xt", '
@@ -93,10 +93,10 @@ class TestAJsonAnswer:
             assert passed + names.feed(b'"}', end=True) == begun + passed[len(begun) :] + b'"}'
 
 
-class TestAStreamOfEvents:
+class TestEvents:
     @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
     @pytest.mark.parametrize("space", ["", " "])
-    def test_has_it_replaced_in_every_event(self, line_end: str, space: str) -> None:
+    def test_replace_the_model_in_each_event(self, line_end: str, space: str) -> None:
         def stream(model: str) -> bytes:
             text = '{"model": "no"} data: {"model": "no"}\n\ndata: {}'
             events: list[dict[str, Any]] = [
@@ -127,15 +127,15 @@ class TestAStreamOfEvents:
             b'{"model": "x"}\n',
         ],
     )
-    def test_without_one_passes_byte_for_byte(self, body: bytes) -> None:
+    def test_without_a_model_pass_unchanged(self, body: bytes) -> None:
         assert everywhere(body, events=True) == body
 
-    def test_passes_each_event_at_once(self) -> None:
+    def test_pass_at_once(self) -> None:
         names = ResponseNames("a", events=True)
         for event in (b'data: {"model":"b"}\n\n', b"data: [DONE]\n\n", b": \n"):
             assert names.feed(event) == event.replace(b'"b"', b'"a"')
 
-    def test_is_replaced_in_an_event_of_any_length(self) -> None:
+    def test_can_have_any_length(self) -> None:
         names = ResponseNames("a", events=True)
         begun = b'data: {"response": {"instructions": "'
         assert names.feed(begun) == begun
@@ -161,7 +161,7 @@ json_values = st.recursive(
     st.lists(st.integers(0, 400), max_size=5),
 )
 @example({"response": {"model": "x"}}, True, [])
-def test_any_object_is_renamed_as_a_parser_would(
+def test_renames_any_object_like_a_parser(
     document: dict[str, Any], events: bool, cuts: list[int]
 ) -> None:
     text = json.dumps(document)
@@ -184,6 +184,6 @@ def test_any_object_is_renamed_as_a_parser_would(
 
 @thorough
 @given(st.binary(), st.booleans(), st.lists(st.integers(0, 100), max_size=5))
-def test_any_bytes_without_the_key_come_back(body: bytes, events: bool, cuts: list[int]) -> None:
+def test_returns_any_bytes_without_the_key(body: bytes, events: bool, cuts: list[int]) -> None:
     places = sorted(min(cut, len(body)) for cut in cuts)
     assert renamed(body, *places, events=events) == body

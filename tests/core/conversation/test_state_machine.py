@@ -96,32 +96,32 @@ def asking(model: str = "llama", content: str = "hello") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": content}]}
 
 
-class TestTheAnswerToTheHeaders:
-    def test_names_a_ready_endpoint_where_there_is_but_one_model(self) -> None:
+class TestReplyToHeaders:
+    def test_names_a_ready_endpoint_of_the_only_model(self) -> None:
         answer = proceeding(Peer(LLAMA).headers())
         assert answer.kind is Kind.REQUEST_HEADERS
         assert answer.target in TWO_ADDRESSES
         assert answer.reroute
         assert answer.decision is None
 
-    def test_is_pending_where_the_model_is_not_yet_known(self) -> None:
+    def test_is_pending_while_the_model_is_unknown(self) -> None:
         answer = proceeding(Peer(LLAMA, QWEN).headers())
         assert (answer.target, answer.reroute, answer.decision) == (PENDING, True, None)
 
-    def test_names_an_endpoint_of_the_model_that_a_header_names(self) -> None:
+    def test_names_an_endpoint_of_the_model_in_the_header(self) -> None:
         assert proceeding(Peer(LLAMA, QWEN).headers(x_model="qwen")).target == "10.0.1.1:8000"
 
-    def test_is_pending_where_the_header_names_no_model_of_ours(self) -> None:
+    def test_is_pending_if_the_header_names_an_unknown_model(self) -> None:
         assert proceeding(Peer(LLAMA, QWEN).headers(x_model="gpt")).target == PENDING
 
-    def test_is_pending_where_no_endpoint_is_ready(self) -> None:
+    def test_is_pending_without_ready_endpoints(self) -> None:
         peer = Peer(catalog=without_endpoints(LLAMA))
         assert proceeding(peer.headers()).target == PENDING
         assert proceeding(Peer(catalog=without_endpoints(LLAMA)).headers(x_model="sql")).target == (
             PENDING
         )
 
-    def test_counts_no_request_yet(self) -> None:
+    def test_takes_no_lease(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         assert peer.in_flight == 0
@@ -137,21 +137,21 @@ class TestTheAnswerToTheHeaders:
             targets.add(proceeding(peer.headers()).target)
         assert targets == set(TWO_ADDRESSES)
 
-    def test_names_an_endpoint_that_the_gateway_allows(self) -> None:
+    def test_names_an_endpoint_of_the_subset(self) -> None:
         for allowed in TWO_ADDRESSES:
             for _ in range(5):
                 assert proceeding(Peer(LLAMA).headers(subset=(allowed,))).target == allowed
 
-    def test_is_pending_where_the_gateway_allows_no_endpoint_of_the_model(self) -> None:
+    def test_is_pending_if_the_subset_has_no_endpoint(self) -> None:
         assert proceeding(Peer(LLAMA).headers(subset=("10.9.9.9:1",))).target == PENDING
         assert proceeding(Peer(LLAMA).headers(subset=())).target == PENDING
 
-    def test_is_never_what_the_client_asks_for(self) -> None:
+    def test_never_has_the_clients_target(self) -> None:
         peer = Peer(LLAMA, QWEN)
         assert proceeding(peer.headers(x_target_endpoint="6.6.6.6:66")).target == PENDING
 
 
-class TestTheAnswerToTheBody:
+class TestReplyToBody:
     def test_carries_the_decision(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
@@ -162,12 +162,12 @@ class TestTheAnswerToTheBody:
         assert answer.target in TWO_ADDRESSES
         assert peer.conversation.verdict is answer.decision
 
-    def test_changes_the_host_but_not_the_route(self) -> None:
+    def test_changes_the_host_and_not_the_route(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         assert not proceeding(peer.body(asking())).reroute
 
-    def test_is_the_same_for_the_same_prefix_and_each_has_its_home(self) -> None:
+    def test_is_the_same_for_the_same_prefix(self) -> None:
         shared = router(LLAMA)
         homes: dict[str, set[str]] = {}
         for content in [f"conversation {i % 20}" for i in range(60)]:
@@ -192,12 +192,12 @@ class TestTheAnswerToTheBody:
         peer.conversation.close()
         assert peer.in_flight == 0
 
-    def test_follows_the_body_where_the_header_names_another_model(self) -> None:
+    def test_prefers_the_body_to_the_header(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers(x_model="llama")
         assert proceeding(peer.body(asking("qwen"))).target == "10.0.1.1:8000"
 
-    def test_follows_the_header_where_the_cut_body_does_not_reach_its_model(self) -> None:
+    def test_uses_the_header_if_a_cut_body_has_no_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers(x_model="qwen")
         answer = proceeding(
@@ -205,27 +205,27 @@ class TestTheAnswerToTheBody:
         )
         assert answer.target == "10.0.1.1:8000"
 
-    def test_takes_a_cut_body_that_reached_its_model(self) -> None:
+    def test_accepts_a_cut_body_with_its_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers()
         head = json.dumps(asking("qwen", "x" * 1000)).encode()[:200]
         assert proceeding(peer.body(head, end=False)).target == "10.0.1.1:8000"
 
-    def test_knows_the_adapter(self) -> None:
+    def test_has_the_adapter(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         decision = proceeding(peer.body(asking("sql"))).decision
         assert decision is not None
         assert (decision.model, decision.adapter) == ("llama", "sql")
 
-    def test_keys_by_a_header_where_configured(self) -> None:
+    def test_uses_a_header_as_key_if_configured(self) -> None:
         peer = Peer(model_spec("llama", prefixSource="Header:X-Session"))
         peer.headers(x_session="s-1", x_other="o")
         decision = proceeding(peer.body(asking())).decision
         assert decision is not None
         assert decision.reason is Reason.PREFIX
 
-    def test_does_not_key_by_bodies_that_hold_no_prompt(self) -> None:
+    def test_has_no_key_without_a_prompt(self) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/embeddings")
         decision = proceeding(peer.body({"model": "llama", "input": "hello"})).decision
@@ -238,29 +238,29 @@ class TestTheAnswerToTheBody:
         form = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nqwen\r\n--XX--\r\n'
         assert proceeding(peer.body(form)).target == "10.0.1.1:8000"
 
-    def test_comes_too_where_the_headers_were_not_shown(self) -> None:
+    def test_does_not_need_headers(self) -> None:
         answer = proceeding(Peer(LLAMA).body(asking()))
         assert answer.target in TWO_ADDRESSES
         assert not answer.reroute
 
-    def test_is_made_once(self) -> None:
+    def test_decides_once(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         peer.body(asking())
         assert peer.body(asking()) == Proceed(Kind.REQUEST_BODY)
         assert peer.in_flight == 1
 
-    def test_uses_the_catalog_in_force_when_it_is_made(self) -> None:
+    def test_uses_the_catalog_in_force(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         peer.router.publish(router(QWEN).catalog)
         assert proceeding(peer.body(asking("qwen"))).target == "10.0.1.1:8000"
 
 
-class TestWhereTheGatewayAllowsASubset:
+class TestSubset:
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.NONE])
     @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
-    def test_the_decision_stays_within_it(self, mode: BodyMode, allowed: str) -> None:
+    def test_limits_the_decision(self, mode: BodyMode, allowed: str) -> None:
         peer = Peer(LLAMA)
         answer = peer.headers(mode=mode, subset=(allowed, "10.9.9.9:8000"))
         if mode is BodyMode.BUFFERED:
@@ -272,7 +272,7 @@ class TestWhereTheGatewayAllowsASubset:
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.NONE])
     @pytest.mark.parametrize("subset", [(), ("",), ("10.9.9.9:8000",), ("nonsense", "10.0.0.1:1")])
-    def test_a_request_is_refused_if_none_of_it_is_ready(
+    def test_without_ready_endpoints_is_refused(
         self, mode: BodyMode, subset: tuple[str, ...]
     ) -> None:
         peer = Peer(LLAMA)
@@ -285,36 +285,36 @@ class TestWhereTheGatewayAllowsASubset:
         assert peer.in_flight == 0
 
 
-class TestWhereBodiesAreNotShown:
-    def test_the_only_model_is_meant(self) -> None:
+class TestHiddenBodies:
+    def test_use_the_only_model(self) -> None:
         answer = proceeding(Peer(LLAMA).headers(mode=BodyMode.NONE))
         assert answer.target in TWO_ADDRESSES
         assert answer.reroute
         assert answer.decision is not None
         assert answer.decision.reason is Reason.NO_PREFIX
 
-    def test_a_header_says_which_of_several(self) -> None:
+    def test_use_the_model_of_a_header(self) -> None:
         peer = Peer(LLAMA, QWEN)
         answer = proceeding(peer.headers(mode=BodyMode.NONE, x_model="qwen"))
         assert (answer.target, answer.reroute) == ("10.0.1.1:8000", True)
         assert peer.in_flight == 1
 
-    def test_a_header_may_ask_the_only_model_for_an_adapter(self) -> None:
+    def test_use_the_adapter_of_a_header(self) -> None:
         decision = proceeding(Peer(LLAMA).headers(mode=BodyMode.NONE, x_model="sql")).decision
         assert decision is not None
         assert decision.adapter == "sql"
 
-    def test_without_it_several_are_refused(self) -> None:
+    def test_are_refused_without_a_header(self) -> None:
         answer = Peer(LLAMA, QWEN).headers(mode=BodyMode.NONE)
         assert refusal(answer) == (400, "invalid_request")
         assert isinstance(answer, Immediate)
         assert b"x-model" in answer.body
 
-    def test_a_header_that_names_no_model_of_ours_is_refused(self) -> None:
+    def test_are_refused_if_the_header_names_an_unknown_model(self) -> None:
         answer = Peer(LLAMA).headers(mode=BodyMode.NONE, x_model="gpt")
         assert refusal(answer) == (404, "model_not_found")
 
-    def test_a_header_can_be_the_key(self) -> None:
+    def test_can_use_a_header_as_key(self) -> None:
         spec = model_spec("llama", prefixSource="Header:x-session")
         decision = proceeding(Peer(spec).headers(mode=BodyMode.NONE, x_session="s1")).decision
         assert decision is not None
@@ -329,7 +329,7 @@ class TestRefusals:
             *[b'{"model": "llama"', b"\xff", b"[" * 100_000, b'{"model": "\\ud800"}'],
         ],
     )
-    def test_of_a_body_that_is_no_request(self, body: bytes) -> None:
+    def test_of_a_malformed_body(self, body: bytes) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         answer = peer.body(body)
@@ -337,7 +337,7 @@ class TestRefusals:
         assert isinstance(peer.conversation.verdict, InvalidRequest)
         assert peer.in_flight == 0
 
-    def test_of_a_cut_body_that_does_not_reach_its_model(self) -> None:
+    def test_of_a_cut_body_without_its_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers()
         head = b'{"messages": [{"role": "user", "content": "a lo'
@@ -364,10 +364,10 @@ class TestRefusals:
             *[("DELETE", "/v1/models/llama"), ("POST", "/v1/chat/completions/..")],
         ],
     )
-    def test_of_a_path_that_is_no_inference_path(self, method: str, path: str) -> None:
+    def test_of_an_unknown_path(self, method: str, path: str) -> None:
         assert refusal(Peer(LLAMA).headers(path, method=method)) == (404, "unknown_path")
 
-    def test_of_a_request_while_no_endpoint_is_ready(self) -> None:
+    def test_without_ready_endpoints(self) -> None:
         peer = Peer(catalog=without_endpoints(LLAMA))
         peer.headers()
         answer = peer.body(asking())
@@ -375,24 +375,24 @@ class TestRefusals:
         assert isinstance(answer, Immediate)
         assert int(answer.headers["retry-after"]) > 0
 
-    def test_of_a_request_that_ends_with_its_headers(self) -> None:
+    def test_of_a_request_without_a_body(self) -> None:
         assert refusal(Peer(LLAMA).headers(end=True)) == (400, "invalid_request")
 
-    def test_of_a_request_with_trailers_in_place_of_a_body(self) -> None:
+    def test_of_trailers_without_a_body(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         assert refusal(peer.event(Kind.REQUEST_TRAILERS)) == (400, "invalid_request")
 
-    def test_of_bodies_that_are_streamed_past_us(self) -> None:
+    def test_of_streamed_bodies(self) -> None:
         answer = Peer(LLAMA).headers(mode=BodyMode.OTHER)
         assert refusal(answer) == (500, "unsupported_body_mode")
 
-    def test_of_a_body_alone_that_is_streamed(self) -> None:
+    def test_of_a_streamed_body_without_headers(self) -> None:
         for mode in (BodyMode.OTHER, BodyMode.DUPLEX):
             event = Event(Kind.REQUEST_BODY, body=b"{}", end_of_stream=True, modes=Modes(mode))
             assert refusal(Peer(LLAMA).send(event)) == (500, "unsupported_body_mode")
 
-    def test_are_json_and_their_code_is_the_details(self) -> None:
+    def test_are_json_with_the_code_as_details(self) -> None:
         answer = Peer(LLAMA).headers("/")
         assert isinstance(answer, Immediate)
         assert answer.headers["content-type"] == "application/json"
@@ -408,10 +408,10 @@ class TestRefusals:
         assert isinstance(verdict, Refusal)
 
 
-class TestTheListOfModels:
+class TestListOfModels:
     @pytest.mark.parametrize("path", ["/v1/models", "/v1/models?limit=5"])
     @pytest.mark.parametrize("end", [True, False])
-    def test_is_answered_here(self, path: str, end: bool) -> None:
+    def test_is_an_immediate_response(self, path: str, end: bool) -> None:
         peer = Peer(LLAMA, QWEN)
         answer = peer.headers(path, method="GET", end=end)
         assert isinstance(answer, Immediate)
@@ -424,7 +424,7 @@ class TestTheListOfModels:
 
 class TestOtherEvents:
     @pytest.mark.parametrize("kind", LATER_KINDS)
-    def test_of_the_response_go_on_in_every_phase(self, kind: Kind) -> None:
+    def test_of_the_response_continue_in_every_phase(self, kind: Kind) -> None:
         peer = Peer(LLAMA)
         assert peer.event(kind) == Proceed(kind)
         peer.headers()
@@ -433,27 +433,27 @@ class TestOtherEvents:
         assert peer.event(kind) == Proceed(kind)
         assert peer.in_flight == 1
 
-    def test_that_we_do_not_know_are_not_answered(self) -> None:
+    def test_of_unknown_kind_get_no_reply(self) -> None:
         peer = Peer(LLAMA)
         assert peer.event(Kind.UNKNOWN) is None
         peer.headers()
         assert peer.event(Kind.UNKNOWN) is None
         assert isinstance(proceeding(peer.body(asking())).decision, Decision)
 
-    def test_headers_that_come_again_change_nothing(self) -> None:
+    def test_repeated_headers_change_nothing(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         assert peer.headers("/elsewhere") == Proceed(Kind.REQUEST_HEADERS)
         assert proceeding(peer.body(asking())).target in TWO_ADDRESSES
 
-    def test_request_trailers_after_the_body_go_on(self) -> None:
+    def test_request_trailers_after_the_body_continue(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         peer.body(asking(), end=False)
         assert peer.event(Kind.REQUEST_TRAILERS) == Proceed(Kind.REQUEST_TRAILERS)
 
 
-class TestARetry:
+class TestRetry:
     """Envoy may tell, with the response's headers, that another endpoint answered."""
 
     def peer(self) -> tuple[Peer, str, str]:
@@ -467,31 +467,31 @@ class TestARetry:
     def answered_by(self, peer: Peer, address: str) -> Reply | None:
         return peer.send(Event(Kind.RESPONSE_HEADERS, served_by=address))
 
-    def test_on_another_endpoint_takes_the_lease_along(self) -> None:
+    def test_moves_the_lease(self) -> None:
         peer, _, other = self.peer()
         assert self.answered_by(peer, other) == Proceed(Kind.RESPONSE_HEADERS)
         assert dict(peer.router.fleet.ledger.loads) == {other: 1}
         peer.conversation.close()
         assert peer.in_flight == 0
 
-    def test_that_did_not_happen_leaves_the_lease_where_it_is(self) -> None:
+    def test_on_the_same_endpoint_keeps_the_lease(self) -> None:
         peer, chosen, _ = self.peer()
         for address in (chosen, ""):
             assert self.answered_by(peer, address) == Proceed(Kind.RESPONSE_HEADERS)
             assert dict(peer.router.fleet.ledger.loads) == {chosen: 1}
 
-    def test_on_an_endpoint_that_has_left_is_counted_there_too(self) -> None:
+    def test_on_a_removed_endpoint_counts_there(self) -> None:
         peer, _, _ = self.peer()
         self.answered_by(peer, "10.9.9.9:8000")
         assert dict(peer.router.fleet.ledger.loads) == {"10.9.9.9:8000": 1}
 
-    def test_counts_once_however_often_it_is_told(self) -> None:
+    def test_counts_once(self) -> None:
         peer, chosen, other = self.peer()
         for address in (other, other, chosen, other):
             self.answered_by(peer, address)
             assert dict(peer.router.fleet.ledger.loads) == {address: 1}
 
-    def test_before_the_decision_or_after_the_end_means_nothing(self) -> None:
+    def test_before_the_decision_or_after_the_end_is_ignored(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         self.answered_by(peer, "10.0.0.1:8000")
@@ -502,8 +502,8 @@ class TestARetry:
         assert peer.in_flight == 0
 
 
-class TestTheEnd:
-    def test_gives_the_lease_back_once_however_often_it_comes(self) -> None:
+class TestClose:
+    def test_releases_the_lease_once(self) -> None:
         peer = Peer(LLAMA)
         held = peer.router.fleet.ledger.acquire(
             "llama", peer.router.catalog.models["llama"].snapshot.endpoints[0]
@@ -517,7 +517,7 @@ class TestTheEnd:
         held.release()
         assert peer.in_flight == 0
 
-    def test_before_a_decision_leaves_no_verdict_and_no_lease(self) -> None:
+    def test_before_a_decision_leaves_no_verdict(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
         peer.conversation.close()
@@ -533,7 +533,7 @@ class TestTheEnd:
 
 
 @pytest.mark.parametrize("body", [b"{" * 999, b'{"model": "nobody", "messages": []}', b"{}"])
-def test_a_refused_body_is_freed_without_the_collector(body: bytes) -> None:
+def test_refused_body_is_freed_without_the_garbage_collector(body: bytes) -> None:
     body = body.ljust(5_000)  # an object of its own, which nothing else refers to
     peer = Peer(LLAMA, QWEN)
     peer.headers()

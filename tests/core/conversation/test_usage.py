@@ -68,74 +68,74 @@ def responses(prompt: int = 402, cached: int = 384) -> dict[str, Any]:
     return {"input_tokens": prompt, "input_tokens_details": details, "output_tokens": 7}
 
 
-class TestAChatCompletion:
-    def test_says_how_long_its_prompt_was_and_how_much_of_it_was_cached(self) -> None:
+class TestChatCompletion:
+    def test_has_prompt_and_cached_tokens(self) -> None:
         assert read(chat(openai())) == Usage(402, 384)
 
-    def test_that_found_nothing_in_the_cache_says_so(self) -> None:
+    def test_can_have_zero_cached_tokens(self) -> None:
         assert read(chat(openai(cached=0))) == Usage(402, 0)
 
     @pytest.mark.parametrize("details", [None, {}, {"cached_tokens": None}, [], "384"])
-    def test_may_not_say_what_was_cached(self, details: object) -> None:
+    def test_can_lack_cached_tokens(self, details: object) -> None:
         said = {"prompt_tokens": 402, "prompt_tokens_details": details}
         assert read(chat(said)) == Usage(402, None)
         assert read(chat({"prompt_tokens": 402})) == Usage(402, None)
 
-    def test_may_be_of_any_length(self) -> None:
+    def test_can_have_any_length(self) -> None:
         assert read(chat(openai(), content='ab\n"\\é世' * 20_000)) == Usage(402, 384)
 
-    def test_may_be_written_with_spaces_and_line_breaks(self) -> None:
+    def test_can_have_whitespace(self) -> None:
         document = json.loads(chat(openai(), content="x" * 3000))
         for body in (json.dumps(document, indent=2), "\n " + json.dumps(document) + "\n"):
             assert read(body.encode()) == Usage(402, 384)
 
     @pytest.mark.parametrize("usage", [None, {}, [], "usage", 7, {"completion_tokens": 7}])
-    def test_without_usage_says_nothing(self, usage: object) -> None:
+    def test_without_usage_has_no_counts(self, usage: object) -> None:
         assert read(chat(usage)) is None
 
-    def test_may_say_a_little_more_after_it(self) -> None:
+    def test_can_have_fields_after_usage(self) -> None:
         assert read(chat(openai(), user="usage", metrics={"usage": 1})) == Usage(402, 384)
         assert read(chat(openai(), names=["usage"] * 100)) is None, "nobody looks so far"
 
-    def test_that_was_cut_says_nothing(self) -> None:
+    def test_cut_short_has_no_counts(self) -> None:
         body = chat(openai())
         assert [read(body[:end]) for end in range(len(body))] == [None] * len(body)
 
-    def test_that_is_an_error_says_nothing(self) -> None:
+    def test_error_has_no_counts(self) -> None:
         assert read(compact({"error": {"message": "usage", "code": 400}})) is None
 
-    def test_with_too_much_behind_its_usage_says_nothing(self) -> None:
+    def test_with_too_many_bytes_after_usage_has_no_counts(self) -> None:
         assert read(chat(openai(), prompt_token_ids=list(range(1000)))) is None
 
 
-class TestAStreamOfChatCompletions:
-    def test_says_it_in_its_last_chunk(self) -> None:
+class TestChatCompletionStream:
+    def test_has_counts_in_its_last_chunk(self) -> None:
         chunks = [chunk("a", usage=None) for _ in range(100)]
         assert read(*chunks, chunk(usage=openai()), DONE) == Usage(402, 384)
 
-    def test_may_say_it_in_every_chunk_and_the_last_counts(self) -> None:
+    def test_uses_the_last_of_several_counts(self) -> None:
         chunks = [chunk("a", usage=openai(cached=None)) for _ in range(100)]
         assert read(*chunks) == Usage(402, None)
         assert read(*chunks, chunk(usage=openai()), DONE) == Usage(402, 384)
 
-    def test_that_says_it_nowhere_says_nothing(self) -> None:
+    def test_without_usage_has_no_counts(self) -> None:
         assert read(*(chunk("a") for _ in range(100)), DONE) is None
 
-    def test_may_begin_with_a_comment_and_end_lines_as_it_likes(self) -> None:
+    def test_can_have_comments_and_any_line_ends(self) -> None:
         stream = b": here I am\n\n" + chunk("a") + chunk(usage=openai()) + DONE
         for end in (b"\n", b"\r\n", b"\r"):
             assert read(stream.replace(b"\n", end)) == Usage(402, 384)
 
-    def test_may_end_in_an_error(self) -> None:
+    def test_can_end_with_an_error(self) -> None:
         assert read(chunk("a"), b'data: {"error": {"message": "dead"}}\n\n', DONE) is None
 
 
 class TestResponses:
-    def test_say_it_under_other_names(self) -> None:
+    def test_have_counts_with_other_names(self) -> None:
         body = compact({"output": [{"content": "x" * 5000}], "usage": responses(), "user": None})
         assert read(body) == Usage(402, 384)
 
-    def test_that_are_streamed_say_it_within_the_last_event(self) -> None:
+    def test_streamed_have_counts_in_the_last_event(self) -> None:
         for length in (10, 50_000):
             response = {"output": ["x" * length], "usage": responses(), "user": None}
             stream = [
@@ -146,26 +146,26 @@ class TestResponses:
             assert read(*stream) == Usage(402, 384)
 
 
-class TestAnAnswerOfAnthropicsMessages:
+class TestAnthropicMessages:
     def said(self, **counts: int | None) -> bytes:
         content = [{"type": "text", "text": "hello"}]
         return compact({"type": "message", "content": content, "usage": counts})
 
-    def test_counts_what_was_cached_beside_the_rest(self) -> None:
+    def test_count_cached_tokens_separately(self) -> None:
         body = self.said(input_tokens=18, cache_read_input_tokens=384, output_tokens=7)
         assert read(body) == Usage(402, 384)
 
-    def test_counts_what_is_cached_now_as_what_was_not(self) -> None:
+    def test_count_newly_cached_tokens_as_uncached(self) -> None:
         body = self.said(
             input_tokens=2, cache_creation_input_tokens=16, cache_read_input_tokens=384
         )
         assert read(body) == Usage(402, 384)
 
-    def test_may_find_everything_in_the_cache(self) -> None:
+    def test_can_be_cached_completely(self) -> None:
         assert read(self.said(input_tokens=0, cache_read_input_tokens=402)) == Usage(402, 402)
 
     @pytest.mark.parametrize("counts", [{}, {"cache_read_input_tokens": None}])
-    def test_may_not_say_what_was_cached(self, counts: dict[str, None]) -> None:
+    def test_can_lack_cached_tokens(self, counts: dict[str, None]) -> None:
         assert read(self.said(input_tokens=402, **counts)) == Usage(402, None)
 
     def stream(self, first: dict[str, int], last: dict[str, int]) -> list[bytes]:
@@ -176,17 +176,17 @@ class TestAnAnswerOfAnthropicsMessages:
             event("message_stop"),
         ]
 
-    def test_that_is_streamed_says_it_in_the_first_event(self) -> None:
+    def test_streamed_have_counts_in_the_first_event(self) -> None:
         first = {"input_tokens": 18, "cache_read_input_tokens": 384, "output_tokens": 1}
         assert read(*self.stream(first, {"output_tokens": 500})) == Usage(402, 384)
 
-    def test_may_say_it_better_in_the_last(self) -> None:
+    def test_prefer_the_counts_of_the_last_event(self) -> None:
         last = {"input_tokens": 18, "cache_read_input_tokens": 384, "output_tokens": 500}
         stream = self.stream({"input_tokens": 402, "output_tokens": 0}, last)
         assert read(*stream) == Usage(402, 384)
         assert read(*stream[:400]) == Usage(402, None), "the client went away"
 
-    def test_is_not_what_a_model_gives_to_a_tool(self) -> None:
+    def test_ignore_usage_in_tool_arguments(self) -> None:
         forged: dict[str, Any] = {"usage": {"input_tokens": 9}}
         for tried in (forged, {"a": forged}, {"a": [forged]}, {'x"usage': forged["usage"]}):
             tool = {"type": "tool_use", "input": tried}
@@ -195,7 +195,7 @@ class TestAnAnswerOfAnthropicsMessages:
             assert read(event("content_block_start", content_block=tool)) is None
 
 
-class TestWhatAModelWrites:
+class TestModelOutput:
     forged = '"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 9}}'
 
     @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ class TestWhatAModelWrites:
             *("\n\ndata: {" + forged + "}\n\n", "\\", '\\"usage', '"usage"', "usage"),
         ],
     )
-    def test_is_not_what_the_server_says(self, text: str) -> None:
+    def test_with_usage_is_ignored(self, text: str) -> None:
         for content in (text, text + "x" * TAIL, "x" * TAIL + text):
             assert read(chat(None, content)) is None
             assert read(chat(openai(), content)) == Usage(402, 384)
@@ -216,7 +216,7 @@ class TestWhatAModelWrites:
 
     @thorough
     @given(st.lists(st.sampled_from([*'"\\{}[]:, \n', "usage", forged])).map("".join))
-    def test_is_never_what_the_server_says(self, text: str) -> None:
+    def test_of_any_text_is_ignored(self, text: str) -> None:
         assert read(chat(None, text)) is None
         assert read(chunk(text)) is None
         assert read(chat(openai(), text)) == Usage(402, 384)
@@ -226,37 +226,37 @@ class TestNumbers:
     @pytest.mark.parametrize(
         "tokens", [0, -1, 1.5, 402.0, "402", True, None, [], MOST_TOKENS + 1, 10**40]
     )
-    def test_that_no_prompt_has_say_nothing(self, tokens: object) -> None:
+    def test_implausible_prompt_tokens_are_ignored(self, tokens: object) -> None:
         assert read(chat({"prompt_tokens": tokens})) is None
         assert read(chat({"input_tokens": tokens})) is None
         assert read(chat({"input_tokens": tokens, "input_tokens_details": {}})) is None
 
     @pytest.mark.parametrize("cached", [403, -1, 1.5, "384", True])
-    def test_that_no_cache_has_are_unknown(self, cached: object) -> None:
+    def test_implausible_cached_tokens_are_unknown(self, cached: object) -> None:
         said = {"prompt_tokens": 402, "prompt_tokens_details": {"cached_tokens": cached}}
         assert read(chat(said)) == Usage(402, None)
 
-    def test_without_end_say_nothing(self) -> None:
+    def test_of_any_length_are_ignored(self) -> None:
         assert read(b'{"usage":{"prompt_tokens":' + b"9" * 1900 + b"}}") is None
 
 
 class TestOtherBodies:
     @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-    def test_that_are_compressed_say_nothing(self, pack: Any) -> None:
+    def test_compressed_have_no_counts(self, pack: Any) -> None:
         assert read(pack(chat(openai()))) is None
         assert read(pack(chunk("a") + chunk(usage=openai()))) is None
 
     @pytest.mark.parametrize(
         "body", [b"", b"\n", b"hello", b'"usage"', b'[{"usage":{"prompt_tokens":9}}]', b"\xff{"]
     )
-    def test_that_are_no_answer_say_nothing(self, body: bytes) -> None:
+    def test_unknown_documents_have_no_counts(self, body: bytes) -> None:
         assert read(body) is None
 
-    def test_that_are_text_say_nothing_whatever_it_is(self) -> None:
+    def test_text_has_no_counts(self) -> None:
         assert read(b'He said:\n{"usage": {"prompt_tokens": 9}}\n') is None
 
     @pytest.mark.parametrize("start", [b"", b"{", b"data: {"])
-    def test_may_nest_without_end(self, start: bytes) -> None:
+    def test_can_nest_deeply(self, start: bytes) -> None:
         assert read(start + b'"usage":{' * 5000) is None
         assert read(start + b'"usage",' * 5000) is None
 
@@ -283,7 +283,7 @@ cuts = st.lists(st.integers(0, 300) | st.integers(0, 12_000), max_size=20)
 
 @thorough
 @given(answers, cuts)
-def test_however_an_answer_is_cut_it_says_the_same(body: bytes, places: list[int]) -> None:
+def test_counts_do_not_depend_on_how_the_body_is_cut(body: bytes, places: list[int]) -> None:
     assert read(*cut(body, places)) == read(body)
     every_byte = [body[place : place + 1] for place in range(len(body))]
     assert read(*every_byte) == read(body)
@@ -291,7 +291,7 @@ def test_however_an_answer_is_cut_it_says_the_same(body: bytes, places: list[int
 
 @thorough
 @given(usages, st.text(max_size=200))
-def test_what_is_said_is_what_was_counted(said: dict[str, Any], content: str) -> None:
+def test_counts_are_read_exactly(said: dict[str, Any], content: str) -> None:
     usage = read(chat(said, content))
     assert usage is not None
     assert usage.prompt_tokens == said.get("prompt_tokens", said.get("input_tokens"))
@@ -307,7 +307,7 @@ PARTS = [
 @thorough
 @given(st.lists(st.binary(max_size=50) | st.sampled_from(PARTS), max_size=60))
 @example([b"{", b'"usage":' * 200, b"}"])
-def test_garbage_says_something_sound_or_nothing(parts: list[bytes]) -> None:
+def test_garbage_gives_plausible_counts_or_none(parts: list[bytes]) -> None:
     usage = read(*parts)
     if usage is not None:
         assert 0 < usage.prompt_tokens <= MOST_TOKENS
@@ -317,7 +317,7 @@ def test_garbage_says_something_sound_or_nothing(parts: list[bytes]) -> None:
 
 @thorough
 @given(documents, st.booleans())
-def test_any_document_says_what_its_own_usage_says(document: Any, ascii_only: bool) -> None:
+def test_only_a_documents_own_usage_counts(document: Any, ascii_only: bool) -> None:
     document.pop("usage", None)
     assert read(written(document, compact=True, ascii_only=ascii_only)) is None
     said = {**document, "usage": openai()}
@@ -325,7 +325,7 @@ def test_any_document_says_what_its_own_usage_says(document: Any, ascii_only: bo
 
 
 @pytest.mark.parametrize("size", [1, 100, 100_000])
-def test_little_is_kept_however_long_an_answer_is(size: int) -> None:
+def test_reader_keeps_little_of_a_long_body(size: int) -> None:
     reader = UsageReader()
     for _ in range(20_000_000 // size if size > 1 else 100_000):
         reader.feed(b"x" * size)
@@ -333,7 +333,7 @@ def test_little_is_kept_however_long_an_answer_is(size: int) -> None:
     assert len(reader._head) <= HEAD
 
 
-class TestAnEngineSpeaks:
+class TestFirstToken:
     def speaks(self, *parts: bytes) -> list[bool]:
         reader = UsageReader()
         said = []
@@ -349,10 +349,10 @@ class TestAnEngineSpeaks:
             *(b"\x1f\x8b", b"event: error\n"),
         ],
     )
-    def test_with_the_first_bytes_of_its_answer(self, part: bytes) -> None:
+    def test_is_in_the_first_bytes(self, part: bytes) -> None:
         assert self.speaks(part) == [True]
 
-    def test_not_with_the_events_that_open_a_stream_of_responses(self) -> None:
+    def test_is_not_in_the_opening_events_of_responses(self) -> None:
         tools = [{"name": "event: response.output"}, "x" * 20_000]
         created = event("response.created", response={"tools": tools})
         waiting = event("response.in_progress", response={"tools": tools})

@@ -230,7 +230,7 @@ class TestRestartedEngine:
         self.say(signals, 1)
         assert self.cached(signals) == {B}
 
-    def test_is_not_assumed_if_only_hits_are_missing(self, signals: Signals) -> None:
+    def test_is_not_assumed_if_only_cached_tokens_went_down(self, signals: Signals) -> None:
         self.say(signals, 1000, cached=900)
         self.say(signals, 1000, cached=100)
         assert self.cached(signals) == {A, B}

@@ -311,7 +311,7 @@ class TestStrategyThatReadsPrompts:
             decision = serving.decide(serving.resolve("llama", asked, {}))
             assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
 
-    def test_predicts_zero_without_a_prompt(self) -> None:
+    def test_predicts_nothing_without_a_prompt(self) -> None:
         # Embeddings, transcriptions: only the model is read.
         serving = remembering(self.SPEC)
         decisions = [serving.decide(serving.resolve("llama", None, {})) for _ in range(20)]

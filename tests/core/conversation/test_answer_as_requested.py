@@ -50,7 +50,7 @@ def passed(answers: Replies, part: bytes) -> bytes:
     return part if answer.body is None else answer.body
 
 
-class TestAResponse:
+class TestResponse:
     @pytest.mark.parametrize("modes", SHOWN)
     @pytest.mark.parametrize(
         ("media_type", "body"), [("application/json", ANSWER), ("text/event-stream", EVENT)]
@@ -64,13 +64,13 @@ class TestAResponse:
         assert passed(peer.response(b"", end=True), b"") == b""
 
     @pytest.mark.parametrize("name", ["llama", "l", "llama_sql"])
-    def test_carries_whatever_name_was_requested(self, name: str) -> None:
+    def test_carries_any_requested_name(self, name: str) -> None:
         peer = routed(RENAMING, name=name)
         head(peer)
         body = passed(peer.response(ANSWER, end=True), ANSWER)
         assert json.loads(body)["model"] == name
 
-    def test_carries_a_splits_name_where_the_split_wants_it(self) -> None:
+    def test_carries_a_splits_name_if_configured(self) -> None:
         split = split_spec("canary", llama=1)
         wanting = split.model_copy(update={"answer_as_requested": True})
         for spec, name in ((split, b"meta/llama"), (wanting, b"canary")):
@@ -94,7 +94,7 @@ class TestAResponse:
         assert head(peer, media_type) == Proceed(Kind.RESPONSE_HEADERS)
         assert peer.response(ANSWER, end=True) == (Proceed(Kind.RESPONSE_BODY),)
 
-    def test_that_ends_with_trailers_loses_nothing_that_was_held(self) -> None:
+    def test_with_trailers_keeps_its_held_bytes(self) -> None:
         peer = routed(RENAMING, modes=Modes(BodyMode.DUPLEX, BodyMode.DUPLEX))
         head(peer)
         assert passed(peer.response(b'{"mod'), b"") == b"{"
@@ -103,9 +103,9 @@ class TestAResponse:
         assert trailers == Proceed(Kind.RESPONSE_TRAILERS)
 
 
-class TestABodyThatIsNotShown:
+class TestBodyThatEnvoyDoesNotShow:
     @pytest.mark.parametrize("request_mode", [BodyMode.BUFFERED, BodyMode.NONE])
-    def test_is_asked_for_where_a_name_is_to_be_replaced(self, request_mode: BodyMode) -> None:
+    def test_is_requested_if_a_name_must_change(self, request_mode: BodyMode) -> None:
         peer = Peer(RENAMING, modes=Modes(request_mode))
         peer.headers(x_model="l")
         if request_mode is BodyMode.BUFFERED:
@@ -114,13 +114,13 @@ class TestABodyThatIsNotShown:
         assert answer.show_response
         assert answer.remove_headers == ("content-length",)
 
-    def test_is_not_asked_for_where_envoy_would_not_listen(self) -> None:
+    def test_is_not_requested_if_envoy_would_ignore_that(self) -> None:
         for mode in (BodyMode.AHEAD, BodyMode.DUPLEX):
             peer = routed(RENAMING, modes=Modes(mode))
             assert head(peer) == Proceed(Kind.RESPONSE_HEADERS)
             assert peer.conversation.response is not None
             assert peer.conversation.response.keeps_name
 
-    def test_is_not_asked_for_otherwise(self) -> None:
+    def test_is_not_requested_otherwise(self) -> None:
         assert head(routed(LLAMA, modes=Modes())) == Proceed(Kind.RESPONSE_HEADERS)
         assert head(routed(RENAMING, modes=Modes()), "") == Proceed(Kind.RESPONSE_HEADERS)

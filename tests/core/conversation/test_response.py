@@ -107,26 +107,26 @@ class Stream:
         ]
 
 
-class TestTheFirstBytesOfAnAnswer:
+class TestFirstBytes:
     @MODES
-    def test_mean_that_the_prompt_is_computed(self, mode: BodyMode) -> None:
+    def test_finish_the_prefill(self, mode: BodyMode) -> None:
         stream = Gateway().request(mode)
         assert not stream.computed
         stream.answered(CHUNK)
         assert stream.computed
 
-    def test_are_not_its_head_and_no_bytes(self) -> None:
+    def test_are_not_headers_or_empty_parts(self) -> None:
         stream = Gateway().request()
         stream.headed()
         stream.answered(b"")
         assert not stream.computed
 
-    def test_are_those_of_an_error_too(self) -> None:
+    def test_of_an_error_finish_the_prefill_too(self) -> None:
         stream = Gateway().request()
         stream.answered(b'{"error": {"code": 400}}', end=True)
         assert stream.computed
 
-    def test_are_not_the_events_that_say_that_it_is_computed_now(self) -> None:
+    def test_are_not_the_opening_events_of_responses(self) -> None:
         stream = Gateway().request(path="/v1/responses")
         for kind in (b"created", b"in_progress"):
             stream.answered(b"event: response.%b\ndata: {}\n\n" % kind)
@@ -134,7 +134,7 @@ class TestTheFirstBytesOfAnAnswer:
         stream.answered(b"event: response.output_item.added\ndata: {}\n\n")
         assert stream.computed
 
-    def test_tell_of_the_endpoint_that_answered(self) -> None:
+    def test_finish_the_prefill_on_the_endpoint_that_responded(self) -> None:
         gateway = Gateway()
         first, second = gateway.request(content="a" * 999), gateway.request(content="b" * 999)
         (other,) = set(TWO_ADDRESSES) - {first.decision.address}
@@ -145,14 +145,14 @@ class TestTheFirstBytesOfAnAnswer:
         assert second.computed
         assert not any(gateway.signals.backlog.tokens.values())
 
-    def test_before_the_decision_mean_nothing(self) -> None:
+    def test_before_the_decision_are_ignored(self) -> None:
         conversation = Conversation(Gateway().router, Random(0))
         event = Event(Kind.RESPONSE_BODY, body=CHUNK, modes=Modes(), end_of_stream=True)
         assert conversation.receive(event) == (Proceed(Kind.RESPONSE_BODY),)
         conversation.close()
         assert conversation.response is None
 
-    def test_mean_nothing_where_nothing_was_predicted(self) -> None:
+    def test_without_a_prediction_are_ignored(self) -> None:
         stream = Gateway("PrefixHash").request()
         stream.answered(CHUNK, LAST)
         assert not stream.reads
@@ -160,9 +160,9 @@ class TestTheFirstBytesOfAnAnswer:
         assert stream.usage is None
 
 
-class TestTheUsageInAnAnswer:
+class TestUsage:
     @MODES
-    def test_is_known_at_its_end(self, mode: BodyMode) -> None:
+    def test_is_known_at_the_end_of_the_body(self, mode: BodyMode) -> None:
         stream = Gateway().request(mode)
         stream.answered(CHUNK, CHUNK, LAST, DONE)
         assert stream.usage is None
@@ -171,7 +171,7 @@ class TestTheUsageInAnAnswer:
         assert stream.usage == Usage(400, 384)
         assert not stream.reads, "nothing more is kept of it"
 
-    def test_is_known_when_the_stream_ends_before(self) -> None:
+    def test_is_known_at_the_end_of_the_stream(self) -> None:
         stream = Gateway().request()
         stream.answered(CHUNK, LAST)
         stream.conversation.close()
@@ -179,37 +179,37 @@ class TestTheUsageInAnAnswer:
         stream.conversation.close()
         assert stream.usage == Usage(400, 384)
 
-    def test_is_read_from_an_answer_in_one_piece(self) -> None:
+    def test_is_read_from_a_body_in_one_part(self) -> None:
         stream = Gateway().request(BodyMode.BUFFERED)
         stream.answered(b'{"choices": [], "usage": {"prompt_tokens": 400}}', end=True)
         assert stream.usage == Usage(400, None)
 
     @MODES
-    def test_is_not_read_from_what_comes_after_the_end(self, mode: BodyMode) -> None:
+    def test_is_not_read_after_the_end(self, mode: BodyMode) -> None:
         stream = Gateway().request(mode)
         stream.answered(CHUNK, LAST, end=True)
         stream.answered(TOLD % b"null", end=True)
         stream.conversation.close()
         assert stream.usage == Usage(400, 384)
 
-    def test_is_none_where_there_is_none(self) -> None:
+    def test_is_none_if_the_body_has_none(self) -> None:
         stream = Gateway().request()
         stream.answered(CHUNK, DONE, end=True)
         assert stream.usage is None
 
-    def test_is_none_where_no_body_is_shown(self) -> None:
+    def test_is_none_without_a_body(self) -> None:
         stream = Gateway().request()
         stream.headed()
         assert not stream.reads
         stream.conversation.close()
         assert stream.usage is None
 
-    def test_counts_nothing_where_the_prompt_was_not_seen(self) -> None:
+    def test_is_ignored_if_the_prompt_was_not_shown(self) -> None:
         stream = Gateway().request(path="/v1/embeddings")
         stream.answered(b'{"usage": {"prompt_tokens": 400}}', end=True)
         assert stream.usage is None
 
-    def test_changes_nothing_of_what_goes_back(self) -> None:
+    def test_leaves_the_body_unchanged(self) -> None:
         stream = Gateway().request()
         parts = (CHUNK, LAST, DONE)
         assert stream.answered(*parts, end=True) == [
@@ -219,8 +219,8 @@ class TestTheUsageInAnAnswer:
         assert stream.answered(*parts, end=True) == [(Proceed(Kind.RESPONSE_BODY),)] * 3
 
 
-class TestARetryElsewhere:
-    def test_is_told_because_the_prediction_was_of_another_endpoint(self) -> None:
+class TestRetry:
+    def test_is_recorded_if_another_endpoint_responded(self) -> None:
         stream = Gateway().request()
         (other,) = set(TWO_ADDRESSES) - {stream.decision.address}
         assert not stream.retried
@@ -229,13 +229,13 @@ class TestARetryElsewhere:
         stream.answered(LAST, end=True)
         assert stream.usage == Usage(400, 384)
 
-    def test_did_not_happen_where_the_chosen_one_answers(self) -> None:
+    def test_is_not_recorded_if_the_chosen_endpoint_responded(self) -> None:
         stream = Gateway().request()
         stream.headed(stream.decision.address)
         assert not stream.retried
 
 
-class TestTheSizeOfTokens:
+class TestTokenSizes:
     def learned(self, **how: Any) -> bool:
         """Whether something is learned from this request's answer."""
         gateway = Gateway()
@@ -244,7 +244,7 @@ class TestTheSizeOfTokens:
         assert stream.usage == Usage(400, 384)
         return gateway.bytes_per_token != BYTES_PER_TOKEN
 
-    def test_is_learned_from_an_answer(self) -> None:
+    def test_are_learned_from_a_response(self) -> None:
         gateway = Gateway()
         for _ in range(500):
             stream = gateway.request(content="x" * 1194)
@@ -254,18 +254,18 @@ class TestTheSizeOfTokens:
         assert gateway.bytes_per_token == pytest.approx(3.0, rel=1e-3)
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
-    def test_is_learned_from_prompts_under_any_name(self, mode: BodyMode) -> None:
+    def test_are_learned_under_any_name_of_the_model(self, mode: BodyMode) -> None:
         assert self.learned(request_mode=mode)
         assert self.learned(request_mode=mode, model="l")
         assert self.learned(request_mode=mode, model="sql")
 
-    def test_is_not_learned_from_a_prompt_that_was_cut(self) -> None:
+    def test_are_not_learned_from_a_cut_prompt(self) -> None:
         assert not self.learned(whole=False)
         long = "x" * HEAD_LIMIT
         assert not self.learned(request_mode=BodyMode.DUPLEX, content=long)
         assert not self.learned(request_mode=BodyMode.DUPLEX, content=long, whole=False)
 
-    def test_is_learned_after_a_retry_too(self) -> None:
+    def test_are_learned_after_a_retry_too(self) -> None:
         gateway = Gateway()
         stream = gateway.request()
         stream.headed("10.9.9.9:8000")

@@ -1,4 +1,4 @@
-"""A stand-in API server for all tests of this directory; each has a namespace of its own."""
+"""Fixtures: a stand-in API server that all tests share, each with its own namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _numbers = count()
 
 @pytest.fixture(autouse=True)
 def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read the system's for each client takes longer than most of these tests."""
+    """Skip the system's certificates: reading them takes longer than most of these tests."""
     monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
 
 
@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
 
 @pytest.fixture
 async def server(running: StandInApiServer) -> StandInApiServer:
-    """With nothing wrong with it."""
+    """Return the server without faults."""
     await running.faults(
         listening=True, frozen=False, forbidden=[], failing=0, list_delay=0, garbage=False
     )
@@ -55,14 +55,14 @@ async def api(server: StandInApiServer) -> AsyncIterator[KubernetesApi]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between attempts are an eightieth of what they are."""
+    """Shorten the waits between attempts to an eightieth."""
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.375)
 
 
 @pytest.fixture
 def short_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watches of a second, the shortest there are, which count as silent soon after that."""
+    """Shorten watches to a second, the minimum; they count as silent soon after it."""
     monkeypatch.setattr(reflector, "WATCH_SECONDS", (1, 1))
     monkeypatch.setattr(reflector, "_SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(reflector, "_SHORT_WATCH_SECONDS", 0.5)

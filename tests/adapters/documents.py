@@ -1,4 +1,4 @@
-"""Models documents and what they are applied to."""
+"""Models documents, and a configuration to which tests apply them."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class Served:
         return list(self.router.catalog.models)
 
     def addresses(self, model: str) -> list[str]:
-        """Where a model runs, as requests see it."""
+        """Return the addresses of a model's endpoints in the catalog."""
         snapshot = self.router.catalog.models[model].snapshot
         return [endpoint.address for endpoint in snapshot.endpoints]
 
     def sample(self, name: str, **labels: str) -> float:
-        """The value of one line of the metrics."""
+        """Return the value of one line of the metrics."""
         return sample(self.telemetry, name, **labels)
 
     def refusals(self) -> float:
-        """How many documents were refused so far."""
+        """Return the number of refused documents."""
         return self.sample("extproc_config_reloads_total", result="failure")
 
     async def close(self) -> None:
-        """Ends discovery."""
+        """Stop discovery."""
         await self.discovery.keep_only(())
         await self.cluster.close()
 
@@ -71,7 +71,7 @@ class Served:
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Waits for what is to happen soon."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(5):
         while True:
             found = condition()
@@ -81,7 +81,7 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def sample(telemetry: Telemetry, name: str, **labels: str) -> float:
-    """The value of one line of the metrics; -1 where there is no such line."""
+    """Return the value of one line of the metrics; -1 if there is no such line."""
     listed = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
     start = f"{name}{{{listed}}} " if labels else f"{name} "
     for line in telemetry.exposition().decode().splitlines():

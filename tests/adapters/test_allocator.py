@@ -1,4 +1,4 @@
-"""The allocator keeps freed memory where the C library can be told to."""
+"""The allocator keeps freed memory if the C library supports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from extproc.adapters.allocator import KEPT_BYTES, keep_freed_memory
 
 
 class Library:
-    """A C library whose `mallopt` notes what it is given."""
+    """A C library whose `mallopt` records its arguments."""
 
     def __init__(self, accepts: int) -> None:
         self.given: list[tuple[int, int]] = []

@@ -30,20 +30,20 @@ pytestmark = pytest.mark.usefixtures("quick")
 Json = dict[str, Any]
 
 QUIET = 0.15
-"""Seconds after which nothing is taken to have happened."""
+"""Wait in seconds after which a test assumes that nothing more happens."""
 
 OTHER_BROKEN = b"models: {}\n"
 
 
 class Scene:
-    """A ConfigMap of the stand-in, and a configuration that follows it."""
+    """A ConfigMap of the stand-in API server, and a configuration that watches it."""
 
     def __init__(self, server: StandInApiServer, namespace: str) -> None:
         self.server = server
         self.namespace = namespace
         self.served = Served(Cluster(server.kubeconfig, allow_loopback=False))
         self.source = source_of(self.served, namespace)
-        self.following: asyncio.Task[None] | None = None
+        self.watching: asyncio.Task[None] | None = None
 
     async def put(self, document: bytes) -> None:
         await self.put_data({"models.yaml": document.decode()})
@@ -57,19 +57,19 @@ class Scene:
         await self.server.delete("ConfigMap", self.namespace, "models")
 
     async def start(self, document: bytes = LLAMA) -> None:
-        """Has a first document in force, and follows."""
+        """Put a first document in force, and watch for changes."""
         await self.put(document)
         await self.source.load()
         self.follow()
 
     def follow(self) -> None:
-        self.following = asyncio.create_task(self.source.watch())
+        self.watching = asyncio.create_task(self.source.watch())
 
     async def stop(self) -> None:
-        if self.following is not None:
-            assert not self.following.done(), "it follows for ever"
-            self.following.cancel()
-            await asyncio.wait([self.following])
+        if self.watching is not None:
+            assert not self.watching.done(), "it keeps watching"
+            self.watching.cancel()
+            await asyncio.wait([self.watching])
         await self.source.close()
         await self.served.close()
 
@@ -77,25 +77,25 @@ class Scene:
         await eventually(lambda: self.served.models == list(models))
 
     async def refuses(self, times: int = 1) -> None:
-        """Waits until so many documents were refused."""
+        """Wait until this many documents were refused."""
         await eventually(lambda: self.served.refusals() == times)
 
     def accepted(self) -> float:
         return self.served.sample("extproc_config_reloads_total", result="success")
 
     async def events(self) -> list[tuple[str, str, str]]:
-        """Type, reason and message of each, in order."""
+        """Return type, reason and message of each Event, in order."""
         found = await self.server.objects("events", self.namespace)
         found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
         return [(one["type"], one["reason"], one["message"]) for one in found]
 
-    async def tells(self, *reasons: str) -> None:
-        """Waits until there are Events for these reasons, and no others."""
+    async def has_events(self, *reasons: str) -> None:
+        """Wait until there are Events with exactly these reasons."""
 
-        async def has_told() -> bool:
+        async def are_created() -> bool:
             return [reason for _, reason, _ in await self.events()] == list(reasons)
 
-        await eventually(has_told)
+        await eventually(are_created)
 
     async def asked(self) -> list[Json]:
         return [one for one in await self.server.requests() if one["namespace"] == self.namespace]
@@ -125,18 +125,18 @@ async def scene(server: StandInApiServer, namespace: str) -> AsyncIterator[Scene
     yield scene
     await scene.stop()
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    assert not left, "nothing is left running"
+    assert not left, "no task is left"
 
 
 @asynccontextmanager
 async def following(api: ScriptedApi) -> AsyncIterator[Served]:
-    """Follows a script, from its first document on."""
+    """Watch a scripted API after its first document."""
     served = Served(ScriptedCluster(api))
     source = source_of(served)
     await source.load()
     task = asyncio.create_task(source.watch())
     yield served
-    assert not task.done(), "it follows for ever"
+    assert not task.done(), "it keeps watching"
     task.cancel()
     await asyncio.wait([task])
     await source.close()
@@ -291,7 +291,7 @@ class TestChange:
         await scene.server.apply(config_map(scene.namespace, "kube-root-ca.crt", {}))
         await scene.start(LLAMA)
         await scene.put(BROKEN)
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         asked = await scene.server.requests()
         assert [(one["verb"], one["resource"]) for one in asked] == [
             ("list", "configmaps"),
@@ -337,14 +337,14 @@ class TestInvalidDocument:
     async def test_creates_an_event_on_the_config_map(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         ((kind, _, message),) = await scene.events()
         assert kind == "Warning"
         assert message == "line 2, column 1: did not find expected node content"
-        (told,) = await scene.server.objects("events", scene.namespace)
+        (created,) = await scene.server.objects("events", scene.namespace)
         (about,) = await scene.server.objects("configmaps", scene.namespace)
         for field in ("name", "namespace", "uid", "resourceVersion"):
-            assert told["involvedObject"][field] == about["metadata"][field]
+            assert created["involvedObject"][field] == about["metadata"][field]
 
     async def test_each_one_creates_an_event_and_so_does_the_next_valid_one(
         self, scene: Scene
@@ -356,42 +356,42 @@ class TestInvalidDocument:
         await scene.refuses(2)
         await scene.put(QWEN)
         refused_and_mended = ["ModelsRefused", "ModelsRefused", "ModelsAccepted"]
-        await scene.tells(*refused_and_mended)
+        await scene.has_events(*refused_and_mended)
         assert (await scene.events())[-1][0] == "Normal"
         await scene.put(LLAMA)
         await scene.serves("llama")
         await scene.put(BROKEN)
-        await scene.tells(*refused_and_mended, "ModelsRefused")
+        await scene.has_events(*refused_and_mended, "ModelsRefused")
 
     async def test_creates_only_one_event(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         await scene.put_data({"models.yaml": BROKEN.decode()}, touched="yes")
-        await self.is_listed_anew(scene)
+        await self.lists_again(scene)
         await asyncio.sleep(QUIET)
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         assert scene.served.refusals() == 1
-        assert said(caplog, logging.ERROR) == ["models document refused"]
+        assert messages(caplog, logging.ERROR) == ["models document refused"]
 
     async def test_missing_key_creates_only_one_event(self, scene: Scene) -> None:
         await scene.start(LLAMA)
         await scene.put_data({})
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         await scene.put_data({"other": "x"})
         await scene.put_data({}, touched="yes")
-        await self.is_listed_anew(scene)
+        await self.lists_again(scene)
         await asyncio.sleep(QUIET)
         assert [message for *_, message in await scene.events()] == [
             "there is no key 'models.yaml'"
         ]
         await scene.put(LLAMA)
-        await scene.tells("ModelsRefused", "ModelsAccepted")
+        await scene.has_events("ModelsRefused", "ModelsAccepted")
 
-    async def is_listed_anew(self, scene: Scene) -> None:
-        """As after an hour without the API server."""
+    async def lists_again(self, scene: Scene) -> None:
+        """Make the next watch list again, as after a long outage of the API server."""
         await scene.server.apply(config_map(f"{scene.namespace}-elsewhere", "x", {}))
         await scene.server.compact()
         await scene.server.drop_watches()
@@ -410,8 +410,8 @@ class TestInvalidDocument:
         await scene.refuses()
         await scene.put(QWEN)
         await scene.serves("qwen")
-        await eventually(lambda: len(said(caplog, logging.WARNING)) == 2)
-        assert said(caplog, logging.WARNING) == ["Event not created"] * 2
+        await eventually(lambda: len(messages(caplog, logging.WARNING)) == 2)
+        assert messages(caplog, logging.WARNING) == ["Event not created"] * 2
         assert await scene.events() == []
 
 
@@ -422,7 +422,9 @@ class TestDeletedConfigMap:
         await scene.start(LLAMA)
         await scene.delete()
         await eventually(
-            lambda: said(caplog, logging.WARNING) == ["ConfigMap deleted, last valid models kept"]
+            lambda: (
+                messages(caplog, logging.WARNING) == ["ConfigMap deleted, last valid models kept"]
+            )
         )
         assert scene.served.models == ["llama"]
         assert scene.served.sample("extproc_config_last_reload_successful") == 1
@@ -447,16 +449,16 @@ class TestDeletedConfigMap:
         await scene.start(LLAMA)
         await scene.delete()
         await scene.put(BROKEN)
-        await scene.tells("ModelsRefused")
+        await scene.has_events("ModelsRefused")
         assert scene.served.models == ["llama"]
         await scene.delete()
         await scene.put(LLAMA)
-        await scene.tells("ModelsRefused", "ModelsAccepted")
+        await scene.has_events("ModelsRefused", "ModelsAccepted")
 
 
 def models(document: bytes) -> Json:
     return config_map("ns", "models", {"models.yaml": document.decode()})
 
 
-def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+def messages(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == level]

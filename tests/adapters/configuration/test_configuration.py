@@ -70,7 +70,7 @@ class TestWhileDocumentIsApplied:
         while not applying.done():
             turns += 1
             await asyncio.sleep(0.001)
-        # It takes half a second, in which the loop would turn once or twice.
+        # Building takes half a second; a blocked loop would run only once or twice in that time.
         assert turns > 5
         assert len(served.models) == 10
 
@@ -160,7 +160,7 @@ class TestDocumentWithService:
 
 
 class HostNames:
-    """Host names that resolve as told."""
+    """A resolver with scripted results."""
 
     def __init__(self, **addresses: str) -> None:
         self.results: dict[str, Resolved | LookupFailed] = {

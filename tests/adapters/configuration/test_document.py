@@ -143,7 +143,7 @@ models:
 
 
 def with_key(text: str) -> str:
-    """The good model with one more line."""
+    """Return the valid model with one more line."""
     return f"{LLAMA}  {text}\n"
 
 
@@ -538,13 +538,13 @@ class TestHostileDocument:
             pytest.param(b"{models: [], ~: 2}", id="null as a key"),
             pytest.param(b"{models: [], ? [a] : 2}", id="a list as a key"),
             pytest.param(b"{models: [], ? {a: b} : 2}", id="a mapping as a key"),
-            pytest.param(b"models: !!bool maybe", id="a boolean that is none"),
-            pytest.param(b"models: !!int foo", id="an integer that is none"),
+            pytest.param(b"models: !!bool maybe", id="invalid boolean"),
+            pytest.param(b"models: !!int foo", id="invalid integer"),
             pytest.param(b"models: !!int ''", id="an empty integer"),
             pytest.param(b"models: !!float ''", id="an empty float"),
-            pytest.param(b"models: !!timestamp foo", id="a date that is none"),
-            pytest.param(b"models: !!binary '='", id="base64 that is none"),
-            pytest.param(b"models: !!map x", id="a mapping that is none"),
+            pytest.param(b"models: !!timestamp foo", id="invalid date"),
+            pytest.param(b"models: !!binary '='", id="invalid base64"),
+            pytest.param(b"models: !!map x", id="invalid mapping"),
         ],
     )
     def test_is_refused_with_a_problem(self, text: bytes) -> None:
@@ -564,7 +564,7 @@ class TestHostileDocument:
         assert (run.returncode, run.stdout) == (0, "refused\n"), run.stderr
 
     def test_deep_nesting_does_not_crash_the_process(self) -> None:
-        # In a process of its own: a parser that overflows the C stack ends it at once.
+        # In its own process: a parser that overflows the C stack ends the process at once.
         code = (
             "from extproc.adapters.configuration.document import DocumentError, parse\n"
             "try: parse(b'[' * 500_000)\n"
@@ -591,9 +591,9 @@ class TestHostileDocument:
         "text",
         [
             pytest.param("models:", id="no models"),
-            pytest.param("models: x", id="a word for models"),
-            pytest.param("models: [x]", id="a word for a model"),
-            pytest.param("models: [[]]", id="a list for a model"),
+            pytest.param("models: x", id="text as models"),
+            pytest.param("models: [x]", id="text as a model"),
+            pytest.param("models: [[]]", id="list as a model"),
             pytest.param("models: [{name: a, endpoints: '10.0.0.1:1'}]", id="one endpoint"),
             pytest.param(with_key("aliases:"), id="no aliases"),
             pytest.param(with_key("loadBalancing:"), id="no loadBalancing"),
@@ -652,7 +652,7 @@ documents = anything | st.fixed_dictionaries(
 
 
 def taken_or_refused(text: bytes) -> tuple[object, ...]:
-    """The models or the problems; anything else that is raised fails the test."""
+    """Return the models or the problems; any other exception fails the test."""
     try:
         models: tuple[object, ...] = parse(text).models
     except DocumentError as refused:

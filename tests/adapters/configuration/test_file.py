@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def served(path: Path) -> AsyncIterator[Served]:
-    """A configuration that follows the file."""
+    """A configuration that watches the file."""
     served = Served()
     file = ModelsFile(path, served.configuration)
     await file.load()
@@ -45,7 +45,7 @@ async def served(path: Path) -> AsyncIterator[Served]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """As editors and deployment tools do: a new file in the old one's place."""
+    """Replace the file by a new one, as editors and deployment tools do."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.replace(path)
@@ -158,7 +158,7 @@ class TestLastValidDocumentStaysInForce:
     async def test_only_while_file_is_unreadable(
         self, path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The change came while all files were in use, and there is no other."""
+        """A change during exhausted file descriptors is applied later, without another change."""
         with monkeypatch.context() as patched:
             no_file = OSError(errno.EMFILE, "Too many open files")
             patched.setattr(ModelsFile, "_parse", Mock(side_effect=no_file))
@@ -215,7 +215,7 @@ async def test_half_written_file_is_not_read(
     sleep = asyncio.sleep
 
     async def sleep_and_write(delay: float) -> None:
-        """The writer adds a piece between the first looks."""
+        """The writer adds a piece between the first polls."""
         nonlocal polls
         polls += 1
         if polls in (1, 2):

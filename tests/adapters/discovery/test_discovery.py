@@ -40,7 +40,7 @@ POOL = InferencePoolSpec(namespace="ns", name="pool")
 
 
 class Observed:
-    """A discovery, with all that it published, in order, and all that it refused."""
+    """A discovery with everything that it published and rejected, in order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.published: list[dict[str, str]] = []
@@ -74,12 +74,12 @@ async def observed(cluster: Cluster) -> AsyncIterator[Observed]:
     yield one
     await one.discovery.keep_only(())
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    assert not left, "nothing is left running"
+    assert not left, "no task is left"
     await cluster.close()
 
 
 class Scene:
-    """A namespace of the stand-in with a discovery that looks at it."""
+    """A namespace of the stand-in API server, and a discovery that watches it."""
 
     def __init__(self, server: StandInApiServer, namespace: str, observed: Observed) -> None:
         self.server = server
@@ -97,7 +97,7 @@ class Scene:
         service: str = "vllm",
         port: int = 8000,
     ) -> None:
-        """A slice of these addresses by pod."""
+        """Create or replace a slice with these addresses by pod."""
         those = [(address, pod_name, conditions) for pod_name, address in endpoints.items()]
         await self.server.apply(endpoint_slice(service, self.namespace, name, those, port=port))
 
@@ -112,7 +112,7 @@ class Scene:
         return [one for one in found if verb in ("", one["verb"])]
 
     async def watched(self, plural: str, times: int = 1) -> None:
-        """Waits until so many watches of a resource have been answered."""
+        """Wait until this many watches of a resource were opened."""
 
         async def is_watched() -> bool:
             watches = [one for one in await self.asked("watch") if one["resource"] == plural]
@@ -121,7 +121,7 @@ class Scene:
         await eventually(is_watched)
 
     async def becomes(self, **addresses: str) -> None:
-        """Waits until pods by these names have these addresses, and nobody else has."""
+        """Wait until exactly these pods are known, with these addresses."""
         wanted = {f"{self.namespace}/{name}": address for name, address in addresses.items()}
         await eventually(lambda: self.published[-1:] == [wanted])
 
@@ -131,7 +131,7 @@ class Scene:
 
     @property
     def names(self) -> list[list[str]]:
-        """The pods of each set that was published."""
+        """Pod names of each published set."""
         return [[name.partition("/")[2] for name in one] for one in self.published]
 
 
@@ -144,7 +144,7 @@ async def scene(server: StandInApiServer, namespace: str) -> AsyncIterator[Scene
 
 @pytest.fixture
 async def local(server: StandInApiServer, namespace: str) -> AsyncIterator[Scene]:
-    """Where loopback addresses are allowed."""
+    """A scene in which loopback addresses are allowed."""
     cluster = Cluster(server.kubeconfig, allow_loopback=True)
     async with observed(cluster) as one:
         yield Scene(server, namespace, one)
@@ -188,7 +188,7 @@ class TestServiceSource:
     async def test_unchanged_endpoints_are_not_published_again(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.discovery.watch([scene.service])
-        # A new slice takes the place of the old one, as controllers have it.
+        # A new slice replaces the old one, as controllers do it.
         await scene.put_slice("t", {"a": "10.0.0.1"})
         await scene.server.delete("EndpointSlice", scene.namespace, "s")
         await scene.put_slice("t", {"a": "10.0.0.1", "b": "10.0.0.2"})
@@ -244,7 +244,7 @@ class TestServiceSource:
         await asyncio.sleep(0.2)
         assert scene.discovery.age(scene.service) > 0.2
         assert scene.names == [["a"]]
-        assert scene.discovery.why_not_synced() is None, "once known is known"
+        assert scene.discovery.why_not_synced() is None, "a synced reflector stays synced"
         await scene.server.faults(listening=True)
         await scene.becomes(b="10.0.0.2:8000")
         assert scene.discovery.age(scene.service) < 0.2
@@ -375,7 +375,7 @@ class TestRejectedAddress:
     POISON = ("127.0.0.1", "240.0.0.1")
 
     async def poison(self, scene: Scene, *good: str) -> None:
-        """One slice of bad addresses and good ones."""
+        """Create a slice of bad and good addresses."""
         named = {f"bad-{number}": address for number, address in enumerate(self.POISON)}
         named |= {f"pod-{number}": address for number, address in enumerate(good)}
         await scene.put_slice("s", named)
@@ -494,7 +494,7 @@ class TestInferencePoolSource:
         await scene.becomes(b="10.0.0.2:9000")
         assert scene.names == [["a"], ["b"]]
         assert scene.published[0] == {f"{scene.namespace}/a": "10.0.0.1:8000"}
-        # Nobody asks for the old ones any longer.
+        # The old pods are not watched any more.
         await scene.put_pod("c", "10.0.0.3", app="old")
         await scene.put_pod("d", "10.0.0.4", app="new")
         await scene.becomes(b="10.0.0.2:9000", d="10.0.0.4:9000")
@@ -508,7 +508,7 @@ class TestInferencePoolSource:
         await scene.put_pool({"app": "new"})
         await asyncio.sleep(0.2)
         assert scene.names == [["a"]]
-        # A change of the ports meanwhile is none of the old pods' business.
+        # A change of the ports in the meantime does not affect the old pods.
         await scene.put_pool({"app": "new"}, ports=[9000])
         await asyncio.sleep(0.1)
         assert scene.names == [["a"]]

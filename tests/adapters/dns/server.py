@@ -1,4 +1,4 @@
-"""A small DNS server on loopback, over UDP and TCP, and a clock for those who ask it."""
+"""A small DNS server on loopback, over UDP and TCP, and a clock for its clients."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import dns.rrset
 from extproc.adapters.dns.lookup import NameServer
 
 Records = dict[tuple[str, str], tuple[int, list[str]]]
-"""TTL and data by name (with its last dot) and type."""
+"""TTL and data by name (with the final dot) and type."""
 
 
 class DnsServer:
-    """Answers from `records`; a name without any record does not exist."""
+    """Responds from `records`; a name without any record does not exist."""
 
     def __init__(self) -> None:
         self.records: Records = {}
         self.mode: Literal["answer", "silent", "servfail", "truncate"] = "answer"
-        """`truncate` answers in full over TCP only."""
+        """With `truncate`, complete responses come over TCP only."""
         self.queries: list[tuple[str, str]] = []
         self.address = NameServer("127.0.0.1", 0)
         self._udp: asyncio.DatagramTransport | None = None
         self._tcp: asyncio.Server | None = None
 
     def asked(self, name: str, kind: str = "A") -> int:
-        """How many queries there were for these records."""
+        """Return the number of queries for these records."""
         return self.queries.count((name, kind))
 
     async def start(self) -> DnsServer:
-        """Listens on the last port again, or on one that is free for UDP and for TCP."""
+        """Listen on the last port again, or on one that is free for UDP and TCP."""
         self._tcp = await asyncio.start_server(self._serve_tcp, "127.0.0.1", self.address.port)
         port: int = self._tcp.sockets[0].getsockname()[1]
         loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class DnsServer:
         return self
 
     async def stop(self) -> None:
-        """Closes the port."""
+        """Close the port."""
         if self._udp is not None and self._tcp is not None:
             self._udp.close()
             self._tcp.close()
@@ -55,7 +55,7 @@ class DnsServer:
             self._udp = self._tcp = None
 
     def answer(self, wire: bytes, *, tcp: bool) -> bytes | None:
-        """The response to a query, if there is one."""
+        """Return the response to a query; None if the query gets none."""
         query = dns.message.from_wire(wire)
         (question,) = query.question
         name, kind = question.name.to_text(), dns.rdatatype.to_text(question.rdtype)
@@ -107,12 +107,12 @@ class _Udp(asyncio.DatagramProtocol):
 
 
 class FakeTime:
-    """A clock that stands still until a test advances it, and sleeps that follow it."""
+    """A clock that only a test advances, and sleeps by this clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.sleeps: list[float] = []
-        """Every sleep that began, in seconds."""
+        """Durations of all sleeps, in seconds."""
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def clock(self) -> float:
@@ -125,7 +125,7 @@ class FakeTime:
         await done
 
     async def advance(self, seconds: float) -> None:
-        """Wakes all that sleep no longer than this, in order, and lets them do their work."""
+        """Advance the clock; wake the sleeps that end by then, in order, and run their tasks."""
         until = self.now + seconds
         while self._sleepers and self._sleepers[0][0] <= until:
             self.now, _, done = heapq.heappop(self._sleepers)
@@ -136,11 +136,11 @@ class FakeTime:
 
 
 async def settle() -> None:
-    """Lets tasks run that wait for nothing but each other."""
+    """Run all tasks that wait only for each other."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def a(records: Mapping[str, list[str]], ttl: int = 60) -> Records:
-    """IPv4 records by name."""
+    """Return IPv4 records by name."""
     return {(name, "A"): (ttl, data) for name, data in records.items()}

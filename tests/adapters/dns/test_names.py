@@ -28,7 +28,7 @@ DOWN = Unanswered("no response from DNS")
 
 
 class Scene:
-    """A name, a resolver that answers as told, and a clock that stands still."""
+    """A name, a resolver with scripted results, and a clock that stands still."""
 
     def __init__(self) -> None:
         self.result: Resolved | LookupFailed = Resolved(("10.0.0.1",), 10)
@@ -41,7 +41,7 @@ class Scene:
         )
 
     async def subscribe(self) -> Name:
-        """Follows the name until it was looked up once."""
+        """Subscribe to the name and wait for its first lookup."""
         self.name = self.names.subscribe("vllm", self._changed)
         await settle()
         return self.name
@@ -140,9 +140,11 @@ class TestLookupWithoutResponse:
         for result in (DOWN, GONE, Resolved(("10.0.0.1",), 10)):
             scene.result = result
             await scene.time.advance(100)
-        told = [(one.levelname, one.getMessage(), one.__dict__["fields"]) for one in caplog.records]
+        logged = [
+            (one.levelname, one.getMessage(), one.__dict__["fields"]) for one in caplog.records
+        ]
         unresolved = ("WARNING", "endpoint name not resolved")
-        assert told == [
+        assert logged == [
             (*unresolved, {"host": "vllm", "why": str(DOWN), "addresses_kept": 1}),
             (*unresolved, {"host": "vllm", "why": str(GONE), "addresses_kept": 1}),
             ("INFO", "endpoint name resolved", {"host": "vllm"}),
@@ -173,7 +175,7 @@ class TestResponseWithoutAddresses:
         assert (name.synced, name.addresses) == (True, ())
 
     async def test_removes_addresses_only_after_a_while(self, scene: Scene) -> None:
-        """A Service that scaled to zero gets it, but so do some lookups of one that did not."""
+        """DNS responds so for a Service that scaled to zero, but sometimes also in error."""
         name = await scene.subscribe()
         scene.result = GONE
         await scene.time.advance(10 + HOLD_SECONDS - 0.01)

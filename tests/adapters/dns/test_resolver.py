@@ -29,7 +29,7 @@ async def test_name_has_all_ipv4_addresses_and_their_ttl(
 
 
 async def test_ipv6_is_used_without_ipv4(server: DnsServer, resolver: Resolver) -> None:
-    """A server with both is one endpoint: it has one cache and one load."""
+    """A server with both kinds is one endpoint: it has one cache and one load."""
     six = {("six.test.", "AAAA"): (7, ["fd00::1"]), ("both.test.", "AAAA"): (7, ["fd00::2"])}
     server.records = six | a({"both.test.": ["10.0.0.1"]})
     assert await resolver.resolve("six.test.") == Resolved(("fd00::1",), 7)

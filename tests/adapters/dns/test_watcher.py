@@ -22,7 +22,7 @@ def resolved(*addresses: str, ttl: float = 10) -> Resolved:
 
 
 class Scene:
-    """A watcher of some endpoints, whose names resolve as told."""
+    """A watcher of endpoints, and a resolver with scripted results."""
 
     def __init__(self, *endpoints: str, results: Results) -> None:
         self.results = results
@@ -38,7 +38,7 @@ class Scene:
         self._running = asyncio.create_task(self.watcher.run())
 
     def addresses(self) -> list[str]:
-        """The endpoints that were published last."""
+        """Endpoints that were published last."""
         found = [one for one in self.published[-1] if isinstance(one, FoundAddress)]
         return [endpoint.address for endpoint in select_endpoints(found)]
 
@@ -91,7 +91,7 @@ async def test_address_under_two_names_is_one_endpoint() -> None:
 
 
 async def test_publishes_nothing_before_each_name_was_looked_up() -> None:
-    """A model that moves to names must not be without some of its endpoints for a moment."""
+    """A model that moves to names must have all its endpoints at every moment."""
     results: Results = {"a": resolved("10.0.0.1"), "slow": Unanswered("no response")}
     scene = Scene("a:8000", "slow:8000", results=results)
     scene.pending.clear()
@@ -171,7 +171,7 @@ async def test_impossible_address_is_rejected(address: str, reason: str) -> None
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 async def test_name_can_resolve_to_loopback(address: str) -> None:
-    """The author of the document may write its address, too."""
+    """The document's author could also write the address."""
     scene = Scene("localhost:8000", results={"localhost": resolved(address)})
     await settle()
     assert len(scene.addresses()) == 1

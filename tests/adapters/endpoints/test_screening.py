@@ -65,7 +65,7 @@ def test_special_addresses_are_rejected(address: str, reason: RejectionReason) -
         ("::ffff:224.0.0.1", RejectionReason.MULTICAST),
         ("::ffff:255.255.255.255", RejectionReason.RESERVED),
         ("::ffff:10.96.0.1", RejectionReason.API_SERVER),
-        # As old as IPv6, and what a translating gateway (NAT64) listens to.
+        # Old notations of IPv4 addresses, to which a translating gateway (NAT64) listens.
         ("::127.0.0.1", RejectionReason.RESERVED),
         ("64:ff9b::169.254.169.254", RejectionReason.RESERVED),
     ],

@@ -20,7 +20,7 @@ def found(
 
 
 def chosen(*those: FoundAddress) -> dict[str, str]:
-    """The addresses that would be routed to, by name."""
+    """Return the addresses of the selected endpoints, by name."""
     endpoints = select_endpoints(those)
     assert len({endpoint.name for endpoint in endpoints}) == len(endpoints)
     return {endpoint.name: endpoint.address for endpoint in endpoints}
@@ -67,7 +67,7 @@ class TestEndpoint:
         assert chosen(found(), other) == {"ns/pod-7": "10.0.0.7:8000", "ns/pod-8": "10.0.0.8:8001"}
 
     def test_two_pods_at_one_address_are_one(self) -> None:
-        # The address of a pod that has gone is soon another's.
+        # Another pod soon gets the address of a removed pod.
         assert len(chosen(found(pod="ns/a"), found(pod="ns/b"))) == 1
 
 
@@ -153,6 +153,6 @@ def test_all_are_ready_or_all_are_serving(those: list[FoundAddress]) -> None:
 
 
 def alone(one: FoundAddress) -> str:
-    """The address by which it would be reached."""
+    """Return the address under which the endpoint is reached."""
     (endpoint,) = select_endpoints([one._replace(state=AddressState.READY)])
     return endpoint.address

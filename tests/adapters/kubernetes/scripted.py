@@ -1,4 +1,4 @@
-"""Stand-ins for the API server's client, for what needs an exact sequence of answers."""
+"""Scripted API server clients, for tests that need an exact sequence of responses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from extproc.adapters.kubernetes.objects import Json
 
 @dataclass(frozen=True)
 class Listed:
-    """The answer to a list, or to one page of it."""
+    """The response to a list, or to one page of it."""
 
     version: str
     items: Sequence[Json] = ()
     more: str = ""
-    """The token by which to continue."""
+    """Token of the next page."""
 
     def json(self) -> Json:
         metadata = {"resourceVersion": self.version, "continue": self.more}
@@ -29,13 +29,13 @@ class Listed:
 
 @dataclass(frozen=True)
 class Watched:
-    """The answer to a watch: events, and how it ends."""
+    """The response to a watch: its events and its end."""
 
     events: Sequence[Json] = ()
     error: KubernetesError | None = None
     stays_open: bool = False
     closes_in: float = 0.0
-    """Seconds; where it stays open."""
+    """Seconds that closing takes, if the watch stays open."""
 
 
 Answer = Listed | Watched | KubernetesError | Json
@@ -43,7 +43,7 @@ Answer = Listed | Watched | KubernetesError | Json
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that came."""
+    """A request that arrived."""
 
     verb: str
     plural: str
@@ -51,12 +51,12 @@ class Asked:
 
     @property
     def since(self) -> object:
-        """The version that a watch starts from."""
+        """Version from which a watch starts."""
         return self.query.get("resourceVersion")
 
 
 class ScriptedApi:
-    """Satisfies `Api`: to each request for a resource its next answer, after the last silence."""
+    """An `Api` that gives each request its next scripted response, and none after the last."""
 
     def __init__(self, **scripts: Sequence[Answer]) -> None:
         self._scripts = {plural: list(script) for plural, script in scripts.items()}
@@ -65,7 +65,7 @@ class ScriptedApi:
 
     @property
     def verbs(self) -> list[str]:
-        """What was asked for, in short."""
+        """Verbs of the requests, in order."""
         return [asked.verb for asked in self.asked]
 
     async def get(self, path: str, query: Mapping[str, object]) -> Json:
@@ -95,7 +95,7 @@ class ScriptedApi:
             raise answer.error
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is no connection."""
 
     async def _next(self, verb: str, path: str, query: Mapping[str, object]) -> Answer:
         plural = path.rpartition("/")[2]
@@ -105,7 +105,7 @@ class ScriptedApi:
             await asyncio.Event().wait()
             raise AssertionError
         answer = script.pop(0)
-        # As over a network, nothing is answered at once.
+        # As over a network, no response comes at once.
         await asyncio.sleep(0)
         if isinstance(answer, KubernetesError):
             raise answer
@@ -113,7 +113,7 @@ class ScriptedApi:
 
 
 class ScriptedCluster(Cluster):
-    """Is connected to a stand-in, or to an API with other addresses never to be routed to."""
+    """A cluster whose connection is a scripted API, with any screen."""
 
     def __init__(self, api: ScriptedApi, screen: Screen | None = None) -> None:
         super().__init__(None, allow_loopback=False)
@@ -121,22 +121,22 @@ class ScriptedCluster(Cluster):
 
 
 def at(version: str, item: Json) -> Json:
-    """An object as of a version."""
+    """Return an object with a version."""
     return {**item, "metadata": {**item["metadata"], "resourceVersion": version}}
 
 
 def event(kind: str, version: str, item: Json) -> Json:
-    """An event of a watch."""
+    """Return an event of a watch."""
     return {"type": kind, "object": at(version, item)}
 
 
 def bookmark(version: str) -> Json:
-    """As sparse as a real server's."""
+    """Return a bookmark, as sparse as that of a real server."""
     return {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": version}}}
 
 
 def expired() -> Json:
-    """How a watch that was answered with 200 says that its version is gone."""
+    """Return the event by which a watch with status 200 reports an expired version."""
     message = "too old resource version: 1 (2)"
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": message}
     return {"type": "ERROR", "object": status}

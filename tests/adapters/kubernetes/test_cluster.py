@@ -51,7 +51,7 @@ async def test_close_works_without_a_connection() -> None:
 
 
 def test_client_is_not_imported_before_it_is_needed() -> None:
-    """It takes a third of a second and 20 MB."""
+    """The import takes a third of a second and 20 MB."""
     program = "import sys, extproc.cli; print(*(m for m in sys.modules if 'kubernetes.aio' in m))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "\n", "")

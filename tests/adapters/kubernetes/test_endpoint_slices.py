@@ -42,7 +42,7 @@ def read(slices: Iterable[Json], port: str | int = "http") -> list[FoundAddress 
 
 
 def chosen(*slices: Json, port: str | int = "http") -> dict[str, str]:
-    """The addresses that would be routed to, by name."""
+    """Return the addresses of the selected endpoints, by name."""
     endpoints = select_endpoints(one for one in read(slices, port) if isinstance(one, FoundAddress))
     return {endpoint.name: endpoint.address for endpoint in endpoints}
 
@@ -95,7 +95,7 @@ class TestConditions:
             (STARTING, AddressState.UNREADY),
             (TERMINATING, AddressState.SERVING),
             (GONE, AddressState.GONE),
-            # Who does not say `ready` means true.
+            # A missing `ready` means true.
             ({}, AddressState.READY),
             (None, AddressState.READY),
             ({"ready": None}, AddressState.READY),
@@ -104,11 +104,11 @@ class TestConditions:
             # An API server older than `serving` and `terminating`.
             ({"ready": False}, AddressState.UNREADY),
             ({"ready": True}, AddressState.READY),
-            # Who is not ready may serve for all that, until it is.
+            # An address that is not ready may still report that it serves.
             ({"ready": False, "serving": True}, AddressState.UNREADY),
             ({"terminating": True}, AddressState.SERVING),
             ({"ready": False, "terminating": True}, AddressState.GONE),
-            # A Service that publishes what is not ready calls all of its endpoints ready.
+            # A Service with publishNotReadyAddresses reports all its endpoints as ready.
             ({"ready": True, "serving": True, "terminating": True}, AddressState.SERVING),
             ({"ready": True, "serving": False, "terminating": True}, AddressState.GONE),
         ],

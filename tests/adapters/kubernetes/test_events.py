@@ -23,8 +23,8 @@ def test_event_refers_to_the_object_in_its_namespace() -> None:
         "uid": "u-1",
         "resourceVersion": "7",
     }
-    said = (body["type"], body["reason"], body["message"], body["source"]["component"])
-    assert said == ("Warning", "ModelsRefused", "models: is required", "extproc")
+    event_fields = (body["type"], body["reason"], body["message"], body["source"]["component"])
+    assert event_fields == ("Warning", "ModelsRefused", "models: is required", "extproc")
 
 
 def test_each_event_has_its_own_name() -> None:
@@ -36,8 +36,8 @@ def test_each_event_has_its_own_name() -> None:
 def test_event_has_the_current_time() -> None:
     _, body = event(ABOUT, "Normal", "R", "m")
     assert body["firstTimestamp"] == body["lastTimestamp"]
-    said = datetime.strptime(body["lastTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert abs((datetime.now(UTC) - said).total_seconds()) < 5
+    created = datetime.strptime(body["lastTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - created).total_seconds()) < 5
 
 
 def test_message_is_cut_to_the_limit_of_the_api() -> None:

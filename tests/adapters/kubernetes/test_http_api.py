@@ -47,7 +47,7 @@ def write_kubeconfig(directory: Path, server: str) -> Path:
 
 @pytest.fixture
 async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
-    """Starts a server with one answer to everything; the API that talks to it."""
+    """Return a function that starts a server with one handler, and returns its API."""
     servers: list[TestServer] = []
     apis: list[KubernetesApi] = []
 
@@ -111,7 +111,7 @@ class TestCredentials:
     async def test_missing_ones_are_reported(self, caplog: pytest.LogCaptureFixture) -> None:
         assert "/nonexistent/k: there is no such file" in await self.refused(Path("/nonexistent/k"))
         assert "/nonexistent/default: there is no such file" in await self.refused(None)
-        assert caplog.records == [], "what is raised is not logged too"
+        assert caplog.records == [], "an error that is raised is not logged"
 
     @pytest.mark.parametrize(
         "text", ["", "x", "[]", "{", "current-context: c", "\x00", "clusters: 7\nusers: {}"]

@@ -26,11 +26,11 @@ MAP = config_map("ns", "models", {"models.yaml": "models: []"})
 
 
 _MAPS = ("labels", "matchLabels")
-"""Their keys are the users', not the API's."""
+"""Fields whose keys belong to users instead of the API."""
 
 
 def with_news(value: Any) -> Any:
-    """The same from a newer server: a field more in every object, at every depth."""
+    """Return the object as a newer server sends it: with one more field at every depth."""
     if isinstance(value, list):
         return [with_news(item) for item in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""People hear of endpoints that are avoided: a line at the beginning, one at the end, a count."""
+"""Ejections and returns are logged, and ejections are counted."""
 
 from __future__ import annotations
 

@@ -14,20 +14,20 @@ PATIENCE_SECONDS = 5
 
 
 class Pipe:
-    """What somebody else should read. Its other end is left open: a thread may still write."""
+    """A pipe. Its writing end stays open, because a thread may still write."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
 
     def read(self, size: int) -> bytes:
-        """So many bytes, once they are there."""
+        """Wait for this many bytes and return them."""
         found = b""
         while len(found) < size and (more := os.read(self._reader, size - len(found))):
             found += more
         return found
 
     def close(self) -> None:
-        """Nobody will ever read; a write that waits ends with an error."""
+        """Close the reading end; a blocked write then fails."""
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
@@ -47,13 +47,13 @@ def writer(pipe: Pipe) -> Iterator[LogWriter]:
     made.close()
 
 
-def say(writer: LogWriter, *lines: str) -> None:
+def write(writer: LogWriter, *lines: str) -> None:
     for line in lines:
         writer.handle(logging.makeLogRecord({"msg": line}))
 
 
 def settles(writer: LogWriter, dropped: int) -> bool:
-    """Whether so many lines come to be dropped, and no more."""
+    """Return True if the number of dropped lines settles at this count."""
     until = time.monotonic() + PATIENCE_SECONDS
     while writer.dropped < dropped and time.monotonic() < until:
         time.sleep(0.01)
@@ -62,20 +62,20 @@ def settles(writer: LogWriter, dropped: int) -> bool:
 
 def test_lines_are_written_in_order(writer: LogWriter, pipe: Pipe) -> None:
     lines = [f"line {i}" for i in range(1_000)]
-    said = "".join(f"{line}\n" for line in lines).encode()
-    say(writer, *lines)
-    assert pipe.read(len(said)) == said
+    logged = "".join(f"{line}\n" for line in lines).encode()
+    write(writer, *lines)
+    assert pipe.read(len(logged)) == logged
     assert writer.dropped == 0
 
 
 def test_line_larger_than_pipe_is_written_completely(writer: LogWriter, pipe: Pipe) -> None:
     size = 1_000_000
-    say(writer, "x" * size)
+    write(writer, "x" * size)
     assert pipe.read(size + 1) == b"x" * size + b"\n"
 
 
 def test_unencodable_text_is_written_escaped(writer: LogWriter, pipe: Pipe) -> None:
-    say(writer, "a\ud800b")
+    write(writer, "a\ud800b")
     assert pipe.read(9) == b"a\\ud800b\n"
 
 
@@ -84,12 +84,12 @@ class TestWithoutReader:
 
     @pytest.fixture(autouse=True)
     def _flooded(self, writer: LogWriter) -> None:
-        # By a thread, so that one that waits fails the test instead of holding it.
+        # In a thread, so that a blocked call fails the test instead of blocking it.
         lines = (f"{i:0999}" for i in range(self.FLOOD))
-        logger = Thread(target=say, args=(writer, *lines), daemon=True)
+        logger = Thread(target=write, args=(writer, *lines), daemon=True)
         logger.start()
         logger.join(PATIENCE_SECONDS)
-        assert not logger.is_alive(), "who logs waits"
+        assert not logger.is_alive(), "logging blocks"
 
     def test_lines_without_room_are_dropped_and_counted(
         self, writer: LogWriter, pipe: Pipe
@@ -104,7 +104,7 @@ class TestWithoutReader:
     ) -> None:
         dropped = writer.dropped
         pipe.read((self.FLOOD - dropped) * 1_000)
-        say(writer, "here again")
+        write(writer, "here again")
         assert pipe.read(11) == b"here again\n"
         assert writer.dropped == dropped
 
@@ -121,7 +121,7 @@ class TestWithoutReader:
 def test_lines_without_space_on_device_are_counted() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     writer = LogWriter(full)
-    say(writer, "a", "b", "c")
+    write(writer, "a", "b", "c")
     writer.flush()
     assert writer.dropped == 3
     writer.close()
@@ -133,7 +133,7 @@ def test_flush_waits_for_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
         time.sleep(0.2)
         pipe.read(500_000)
 
-    say(writer, *(f"{i:0999}" for i in range(500)))
+    write(writer, *(f"{i:0999}" for i in range(500)))
     reader = Thread(target=read_late)
     reader.start()
     began = time.monotonic()
@@ -144,6 +144,6 @@ def test_flush_waits_for_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
 
 def test_accepted_lines_are_written_after_close(pipe: Pipe) -> None:
     writer = LogWriter(pipe.writer)
-    say(writer, "last words")
+    write(writer, "last words")
     writer.close()
     assert pipe.read(11) == b"last words\n"

@@ -16,7 +16,7 @@ BREAKS = "a\nb\r\nc\u2028d\x85e\x0bf"
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """The loggers are everybody's."""
+    """Restore the loggers, which all tests share."""
     root, ours = logging.getLogger(), logging.getLogger("extproc")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield
@@ -27,7 +27,7 @@ def _restored() -> Iterator[None]:
 
 @pytest.fixture
 def lines(capfd: pytest.CaptureFixture[str]) -> Lines:
-    """What went to stderr since the last look, split wherever any reader might."""
+    """Return the new lines on stderr, split at every kind of line break."""
 
     def since() -> list[str]:
         logs.flush()
@@ -132,7 +132,7 @@ def test_second_configure_replaces_the_handler(lines: Lines) -> None:
 
 
 def test_nothing_is_written_without_stderr(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
-    # What opens a file next is given its number.
+    # The next opened file gets this descriptor.
     monkeypatch.setattr("sys.stderr", None)
     logs.configure("info", "text")
     logging.getLogger("extproc").info("x")

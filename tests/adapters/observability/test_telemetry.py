@@ -307,7 +307,7 @@ class TestPrompts:
         return sample(telemetry, f"extproc_{name}_total", model=model)
 
     def errors(self, telemetry: Telemetry, up_to: str = "+Inf") -> float:
-        """How many predictions were off by no more than that."""
+        """Return the number of predictions whose error is at most `bound`."""
         name = "extproc_hit_prediction_error_bucket"
         return sample(telemetry, name, le=up_to, model="llama")
 
@@ -387,8 +387,8 @@ class TestPrefixes:
 
     def test_cached_tokens_reported_by_endpoints_are_exposed(self) -> None:
         serving, (one, two) = self.serving(), TWO_ADDRESSES
-        said = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
-        serving.fleet.signals.record_scrape(one, said, inflight=0)
+        report = Report(Load(0.0, 0.0), 0.0, prompt_tokens=1206.0, cached_tokens=768.0)
+        serving.fleet.signals.record_scrape(one, report, inflight=0)
         serving.fleet.signals.record_scrape(two, Report(Load(0.0, 0.0), 0.0), inflight=0)
         telemetry = telemetry_of(serving)
         prompt, cached = (
@@ -397,7 +397,7 @@ class TestPrefixes:
         )
         assert sample(telemetry, prompt, model="llama", endpoint=one) == 1206
         assert sample(telemetry, cached, model="llama", endpoint=one) == 768
-        assert sample(telemetry, prompt, model="llama", endpoint=two) == -1, "it does not say"
+        assert sample(telemetry, prompt, model="llama", endpoint=two) == -1, "it is not reported"
         assert sample(telemetry, prompt, model="b", endpoint=one) == -1, "its strategy reads none"
 
     def test_cached_tokens_are_missing_after_a_load_report_only(self) -> None:

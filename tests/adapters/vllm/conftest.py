@@ -15,7 +15,7 @@ Start = Callable[[], Awaitable[Server]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts a server."""
+    """Return a function that starts a server."""
     servers: list[Server] = []
 
     async def one() -> Server:
@@ -36,7 +36,7 @@ async def server(start: Start) -> Server:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    """Whatever the endpoints did to it, nothing but its tasks may be left, and none has failed."""
+    """After each test, no task has failed and only the expected tasks are left."""
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     scene = Scene()
@@ -47,8 +47,8 @@ async def scene() -> AsyncIterator[Scene]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes seconds takes fractions of one here, unless it is there to bear with slowness."""
-    # A machine may stand still for a moment: readings that shall succeed have time for that.
+    """Shorten all waits of seconds, except time limits that tolerate slowness."""
+    # A machine may pause for a moment: readings that must succeed have time for it.
     monkeypatch.setattr(client, "READ_SECONDS", 10.0)
     monkeypatch.setattr(schedule, "LONGEST_BACKOFF", 0.1)
     monkeypatch.setattr(found_adapters, "SPACING_SECONDS", 0.03)
@@ -56,5 +56,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests in which something hangs: a reading is given up soon."""
+    """Shorten the limit of a reading, for tests in which an endpoint hangs."""
     monkeypatch.setattr(client, "READ_SECONDS", 0.2)

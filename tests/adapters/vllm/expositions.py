@@ -1,4 +1,4 @@
-"""Expositions as vLLM servers send them: excerpts of real ones, in their order."""
+"""Expositions of vLLM servers: excerpts of real ones, in the original order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 3.0
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"} 0.0625
 """
 )
-"""vLLM 0.32 without LoRA, as far as it says how loaded it is."""
+"""Load metrics of vLLM 0.32 without LoRA."""
 
 LORA = """\
 # HELP vllm:lora_requests_info Running stats on lora requests.
@@ -57,14 +57,14 @@ vllm:lora_requests_info{max_lora="2",running_lora_adapters="a,b",waiting_lora_ad
 vllm:lora_requests_info{max_lora="2",running_lora_adapters="c,d",waiting_lora_adapters="d"} 1.795275033753160e+09
 vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 1.795275033753159e+09
 """  # noqa: E501
-"""Of 0.32: what was ever in use, in no order of time. The last but one is the newest."""
+"""All sets of adapters ever used, of vLLM 0.32, in no order. The last but one is the newest."""
 
 CACHE = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{_block_size_resolved="True",block_size="32",cache_dtype="auto",cache_hit_alignment_tokens="None",effective_attention_block_size="16",enable_mamba_shared_prefix_checkpoint="False",enable_prefix_caching="True",engine="0",gpu_memory_utilization="0.92",hash_block_size="None",is_attention_free="False",kv_cache_dtype_skip_layers="[]",kv_cache_layout="None",kv_cache_max_concurrency="4.0",kv_cache_memory_bytes="1073741824",kv_cache_size_tokens="16384",kv_offloading_backend="native",kv_offloading_size="None",kv_sharing_fast_prefill="False",mamba_block_size="None",mamba_cache_dtype="auto",mamba_cache_mode="none",mamba_page_size_padded="None",mamba_ssm_cache_dtype="float32",num_cpu_blocks="None",num_gpu_blocks="512",num_gpu_blocks_override="512",prefix_cache_retention_interval="0",prefix_caching_hash_algo="sha256",prefix_match_unit="None",replayssm_buffer_len="16",skip_page_size_padded="None",sliding_window="None",swa_bounded_replay="True",use_kda_recoverssm="False",use_replayssm="False",user_specified_block_size="True"} 1.0
 """  # noqa: E501
-"""Of 0.32: all its labels."""
+"""Cache configuration of vLLM 0.32, with all labels."""
 
 OLD = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
@@ -86,7 +86,7 @@ vllm:gpu_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B"} 0.0003
 # TYPE vllm:cpu_cache_usage_perc gauge
 vllm:cpu_cache_usage_perc{model_name="meta-llama/Llama-3.1-8B"} 0.5
 """  # noqa: E501
-"""In the manner of the first releases: no engine, the cache of the GPU has a name of its own."""
+"""Metrics of the first releases: no engine label, and a separate name for the GPU cache."""
 
 ENGINES = """\
 vllm:num_requests_running{engine="0",model_name="base"} 3.0
@@ -104,4 +104,4 @@ vllm:prefix_cache_hits_total{engine="1",model_name="base"} 64.0
 vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 2.0
 vllm:time_to_first_token_seconds_count{engine="1",model_name="base"} 3.0
 """
-"""Data parallel: two engines behind one port."""
+"""Metrics of two data parallel engines behind one port."""

@@ -1,4 +1,4 @@
-"""Endpoints that answer as a test tells them, on real sockets, and what reads them."""
+"""Scripted endpoints on real sockets, and a scraper that reads them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
-    """A whole HTTP answer."""
+    """Return a complete HTTP response."""
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def model_list(*adapters: str) -> bytes:
-    """The body of /v1/models: a base model and these adapters."""
+    """Return the body of /v1/models: a base model and these adapters."""
     cards = [{"id": "base", "parent": None}, *({"id": a, "parent": "base"} for a in adapters)]
     return json.dumps({"object": "list", "data": cards}).encode()
 
 
 def in_use(*adapters: str) -> bytes:
-    """Metrics of an engine whose requests use these adapters."""
+    """Return metrics of an engine whose requests use these adapters."""
     labels = f'max_lora="4",running_lora_adapters="{",".join(adapters)}",waiting_lora_adapters=""'
     return BASE.encode() + f"vllm:lora_requests_info{{{labels}}} 1.0\n".encode()
 
 
 class Server:
-    """A healthy vLLM server, until a test says something else of a path."""
+    """A healthy vLLM server, until a test changes the response of a path."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | Behave] = {
@@ -57,31 +57,31 @@ class Server:
         self._server: asyncio.Server | None = None
 
     async def start(self, port: int = 0) -> None:
-        """Listens, on a free port where none is named."""
+        """Listen on `port`, or on a free one."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Listens no more; connections stay."""
+        """Stop listening; connections stay open."""
         assert self._server is not None
         self._server.close()
 
     def always(self, behave: bytes | Behave) -> None:
-        """Behaves so on every path."""
+        """Use this response for every path."""
         self.answers = {METRICS: behave, MODELS: behave}
 
     def has(self, *adapters: str) -> None:
-        """Lists these adapters from now on."""
+        """List these adapters from now on."""
         self.answers[MODELS] = answer(model_list(*adapters))
 
     def count(self, path: str) -> int:
-        """How often it was asked for a path."""
+        """Return the number of requests for a path."""
         return self.asked.count(path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.open += 1
-        # What hangs shall notice that the other side has gone; asyncio would leave it half open.
+        # A hanging handler must notice that the client closed; asyncio would stay half open.
         protocol = writer.transport.get_protocol()
         protocol.eof_received = writer.transport.abort  # type: ignore[attr-defined]
         try:
@@ -105,7 +105,7 @@ class Server:
 
 
 class Scene:
-    """A router whose endpoints are asked."""
+    """A router with a scraper of its endpoints."""
 
     def __init__(self) -> None:
         fleet = Fleet(monotonic)
@@ -115,11 +115,11 @@ class Scene:
         self.router.subscribe(self.scraper.set_models)
 
     def signal_read(self, path: str, result: str) -> None:
-        """Counts a reading."""
+        """Count a reading."""
         self.results[path, result] += 1
 
     def configure(self, *models: dict[str, object]) -> None:
-        """Puts these models in force."""
+        """Put these models in force."""
         spec = ModelsSpec.model_validate({"models": models})
         router = self.router
         self.router.publish(
@@ -129,16 +129,16 @@ class Scene:
         )
 
     def reading(self, address: str) -> Reading | None:
-        """The last word of an endpoint."""
+        """Return the last reading of an endpoint."""
         return self.router.fleet.signals.latest(address)
 
     def has_read(self, *servers: Server) -> bool:
-        """Whether each of these has said something."""
+        """Return True if each of these has a reading."""
         return all(self.reading(server.address) is not None for server in servers)
 
     @property
     def adapters(self) -> dict[str, set[str]]:
-        """Adapters by model."""
+        """Return the adapters by model."""
         models = self.router.catalog.models.items()
         return {name: set(model.snapshot.adapters) for name, model in models}
 
@@ -151,7 +151,7 @@ def model(
     idle: float = 0.05,
     **more: object,
 ) -> dict[str, object]:
-    """A model of the document."""
+    """Return a model of the document."""
     addresses: Iterable[str] = (s.address if isinstance(s, Server) else s for s in servers)
     signals = {"intervalSeconds": busy, "idleIntervalSeconds": idle}
     signals["staleAfterSeconds"] = max(3.0, 2 * busy, 2 * idle)

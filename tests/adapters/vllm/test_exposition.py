@@ -28,8 +28,8 @@ NAMES = {
 OLD_USAGE = "vllm:gpu_cache_usage_perc"
 
 
-def said(**values: str) -> str:
-    """An exposition with these values instead of zeros; "" leaves a metric out."""
+def exposition(**values: str) -> str:
+    """Return an exposition with these values instead of zeros; "" omits a metric."""
     shown = {name: values.get(name, "0.0") for name in NAMES}
     return "".join(f'{NAMES[n]}{{engine="0"}} {value}\n' for n, value in shown.items() if value)
 
@@ -39,7 +39,7 @@ def read(text: str) -> Report:
 
 
 def adapters(text: str) -> tuple[int | None, set[str], set[str]]:
-    report = read(said() + text)
+    report = read(exposition() + text)
     return report.max_loras, set(report.running_adapters), set(report.waiting_adapters)
 
 
@@ -48,7 +48,7 @@ def lora(labels: str, value: str = "1.0") -> str:
 
 
 def refused(text: str) -> str:
-    """Why the reading came to nothing."""
+    """Return the reason for the failure."""
     with pytest.raises(Failure) as failure:
         read(text)
     assert failure.value.result is Result.GARBLED
@@ -103,15 +103,15 @@ class TestNumber:
     @pytest.mark.parametrize("missing", NAMES)
     def test_missing_one_is_a_failure(self, missing: str) -> None:
         shown = OLD_USAGE if missing == "usage" else NAMES[missing]
-        assert refused(said(**{missing: ""})) == f"{shown} is missing"
+        assert refused(exposition(**{missing: ""})) == f"{shown} is missing"
 
     @pytest.mark.parametrize("name", NAMES)
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1.0", "", "many", "1,5", "0x1"])
     def test_malformed_one_is_a_failure(self, name: str, value: str) -> None:
-        assert NAMES[name] in refused(said(**{name: f" {value}"}))
+        assert NAMES[name] in refused(exposition(**{name: f" {value}"}))
 
     def test_can_have_any_notation_of_the_format(self) -> None:
-        text = said(waiting="1.2e+01", running="  7", usage="5e-1 1795275033697")
+        text = exposition(waiting="1.2e+01", running="  7", usage="5e-1 1795275033697")
         assert read(text) == Report(Load(12.0, 0.5), 7.0)
 
     def test_needs_no_labels(self) -> None:
@@ -124,27 +124,31 @@ class TestNumber:
         assert read(text) == Report(Load(1.0, 1.0), 1.0)
 
     def test_too_long_one_is_a_failure(self) -> None:
-        assert "waiting" in refused(said(waiting="1" * 100_000))
+        assert "waiting" in refused(exposition(waiting="1" * 100_000))
 
     def test_is_not_read_from_a_comment_or_within_a_line(self) -> None:
         text = f"# {NAMES['waiting']} 5.0\n x{NAMES['waiting']} 5.0\n #\t{NAMES['waiting']} 5.0\n"
-        assert "is missing" in refused(text + said(waiting=""))
+        assert "is missing" in refused(text + exposition(waiting=""))
 
     @pytest.mark.parametrize("sibling", ["_by_reason", "_total", "s", "_", ":x", "2"])
     def test_is_not_read_from_a_metric_with_a_longer_name(self, sibling: str) -> None:
         siblings = "".join(f'{name}{sibling}{{engine="0"}} 9.0\n' for name in NAMES.values())
-        assert read(siblings + said(waiting="1.0") + siblings) == Report(Load(1.0, 0.0), 0.0)
+        assert read(siblings + exposition(waiting="1.0") + siblings) == Report(Load(1.0, 0.0), 0.0)
         assert "is missing" in refused(siblings)
 
     def test_can_be_anywhere_in_the_text(self) -> None:
-        assert read(said() + PREAMBLE + said(waiting="1.0", usage="1.0")).load == Load(1.0, 0.5)
+        assert read(exposition() + PREAMBLE + exposition(waiting="1.0", usage="1.0")).load == Load(
+            1.0, 0.5
+        )
 
     def test_is_not_read_from_a_cut_line(self) -> None:
-        assert refused(said(usage="0.25")[:-2]) == "the exposition is cut off"
+        assert refused(exposition(usage="0.25")[:-2]) == "the exposition is cut off"
 
     def test_number_of_series_is_limited(self) -> None:
-        assert "more than 1000 series" in refused(said() * 1001)
-        assert "more than 1000 series" in refused(said() + f"{NAMES['running']}_x 1.0\n" * 1001)
+        assert "more than 1000 series" in refused(exposition() * 1001)
+        assert "more than 1000 series" in refused(
+            exposition() + f"{NAMES['running']}_x 1.0\n" * 1001
+        )
 
 
 COUNTERS = {
@@ -157,10 +161,10 @@ COUNTERS = {
 @pytest.mark.parametrize("counter", COUNTERS)
 class TestCounter:
     def total(self, counter: str, *values: str) -> float | None:
-        """What is read of engines that say these."""
+        """Return the total for engines with these values."""
         rows = enumerate(values)
         text = "".join(f'{COUNTERS[counter]}{{engine="{i}"}} {value}\n' for i, value in rows)
-        report = read(said() + text)
+        report = read(exposition() + text)
         assert report.load == Load(0.0, 0.0)
         others = {getattr(report, name) for name in COUNTERS if name != counter}
         assert others == {None}
@@ -186,14 +190,14 @@ class TestCounter:
 
     def test_is_not_read_from_a_metric_with_a_longer_name(self, counter: str) -> None:
         text = f"{COUNTERS[counter]}_x 5.0\n{COUNTERS[counter]}s 5.0\n# {COUNTERS[counter]} 5.0\n"
-        assert getattr(read(said() + text), counter) is None
+        assert getattr(read(exposition() + text), counter) is None
 
 
 class TestCacheUsage:
     def test_new_name_has_priority(self) -> None:
         old = f"{OLD_USAGE} 0.75\n"
-        assert read(old + said(usage="0.5")).load.kv_usage == 0.5
-        assert read(old + said(usage="")).load.kv_usage == 0.75
+        assert read(old + exposition(usage="0.5")).load.kv_usage == 0.5
+        assert read(old + exposition(usage="")).load.kv_usage == 0.75
 
 
 class TestAdapters:
@@ -283,16 +287,16 @@ class TestCache:
     def test_description_can_be_partial(
         self, labels: str, block_size: int | None, blocks: int | None
     ) -> None:
-        report = read(said() + f"vllm:cache_config_info{{{labels}}} 1.0\n")
+        report = read(exposition() + f"vllm:cache_config_info{{{labels}}} 1.0\n")
         assert (report.block_size, report.blocks) == (block_size, blocks)
 
     def test_of_reconfigured_engine_counts_once(self) -> None:
         of = 'vllm:cache_config_info{{engine="0",num_gpu_blocks="{}"}} 1.0\n'
-        assert read(said() + of.format(0) + of.format(5) + of.format(7)).blocks == 7
+        assert read(exposition() + of.format(0) + of.format(5) + of.format(7)).blocks == 7
 
     def test_description_can_have_any_length(self) -> None:
         text = f'vllm:cache_config_info{{x="{"y" * 100_000}",block_size="16"}} 1.0\n'
-        assert read(said() + text).block_size is None
+        assert read(exposition() + text).block_size is None
 
 
 @thorough
@@ -320,7 +324,7 @@ LINE_PARTS = [
 @given(st.lists(st.sampled_from(LINE_PARTS), max_size=40).map("".join))
 def test_damaged_exposition_is_a_report_or_a_failure(text: str) -> None:
     try:
-        report = read(said() + text + "\n")
+        report = read(exposition() + text + "\n")
     except Failure:
         return
     assert report.load.waiting >= 0

@@ -10,86 +10,86 @@ from tests.adapters.documents import eventually
 SQL, LAW, BOTH = frozenset({"sql"}), frozenset({"law"}), frozenset({"sql", "law"})
 
 
-class Told:
-    """What was told, in order."""
+class Reports:
+    """The reported adapters, in order."""
 
     def __init__(self) -> None:
-        self.found = FoundAdapters(self._tell)
+        self.found = FoundAdapters(self._report)
         self.times: list[Adapters] = []
 
-    def _tell(self, adapters: Adapters) -> None:
+    def _report(self, adapters: Adapters) -> None:
         self.times.append(adapters)
 
     async def next(self) -> Adapters:
-        """What is told next."""
+        """Return the next report."""
         before = len(self.times)
         await eventually(lambda: len(self.times) > before)
         return self.times[-1]
 
 
 async def test_changes_are_gathered() -> None:
-    told = Told()
-    told.found.listed("a", SQL)
-    told.found.listed("b", LAW)
-    told.found.listed("c", frozenset())
-    assert await told.next() == {"a": SQL, "b": LAW}
-    assert len(told.times) == 1
+    reports = Reports()
+    reports.found.listed("a", SQL)
+    reports.found.listed("b", LAW)
+    reports.found.listed("c", frozenset())
+    assert await reports.next() == {"a": SQL, "b": LAW}
+    assert len(reports.times) == 1
 
 
 async def test_nothing_is_reported_without_a_change() -> None:
-    told = Told()
-    told.found.listed("a", SQL)
-    await told.next()
-    told.found.listed("a", SQL)
-    told.found.seen("a", SQL)
-    told.found.not_listed("b")
-    told.found.keep_only(["a"])
+    reports = Reports()
+    reports.found.listed("a", SQL)
+    await reports.next()
+    reports.found.listed("a", SQL)
+    reports.found.seen("a", SQL)
+    reports.found.not_listed("b")
+    reports.found.keep_only(["a"])
     await asyncio.sleep(0.1)
-    assert len(told.times) == 1
+    assert len(reports.times) == 1
 
 
 async def test_adapters_in_use_count_until_there_is_a_list() -> None:
-    told = Told()
-    told.found.seen("a", SQL)
-    assert await told.next() == {"a": SQL}
-    told.found.seen("a", LAW)
-    assert await told.next() == {"a": BOTH}
-    told.found.listed("a", LAW)
-    assert await told.next() == {"a": LAW}
-    told.found.not_listed("a")
-    assert await told.next() == {"a": BOTH}
+    reports = Reports()
+    reports.found.seen("a", SQL)
+    assert await reports.next() == {"a": SQL}
+    reports.found.seen("a", LAW)
+    assert await reports.next() == {"a": BOTH}
+    reports.found.listed("a", LAW)
+    assert await reports.next() == {"a": LAW}
+    reports.found.not_listed("a")
+    assert await reports.next() == {"a": BOTH}
 
 
 async def test_empty_list_counts_as_a_list() -> None:
-    told = Told()
-    told.found.seen("a", SQL)
-    await told.next()
-    told.found.listed("a", frozenset())
-    assert await told.next() == {}
+    reports = Reports()
+    reports.found.seen("a", SQL)
+    await reports.next()
+    reports.found.listed("a", frozenset())
+    assert await reports.next() == {}
 
 
 async def test_number_of_adapters_in_use_is_limited() -> None:
-    told = Told()
+    reports = Reports()
     for number in range(0, 5 * MOST_ADAPTERS, 500):
-        told.found.seen("a", frozenset(f"adapter-{number + i}" for i in range(700)))
-    (adapters,) = (await told.next()).values()
+        reports.found.seen("a", frozenset(f"adapter-{number + i}" for i in range(700)))
+    (adapters,) = (await reports.next()).values()
     assert len(adapters) == MOST_ADAPTERS
 
 
 async def test_removed_endpoint_is_forgotten() -> None:
-    told = Told()
-    told.found.listed("a", SQL)
-    told.found.seen("b", LAW)
-    await told.next()
-    told.found.keep_only(["b"])
-    assert await told.next() == {"b": LAW}
-    told.found.keep_only([])
-    assert await told.next() == {}
+    reports = Reports()
+    reports.found.listed("a", SQL)
+    reports.found.seen("b", LAW)
+    await reports.next()
+    reports.found.keep_only(["b"])
+    assert await reports.next() == {"b": LAW}
+    reports.found.keep_only([])
+    assert await reports.next() == {}
 
 
 async def test_nothing_is_reported_after_close() -> None:
-    told = Told()
-    told.found.listed("a", SQL)
-    told.found.close()
+    reports = Reports()
+    reports.found.listed("a", SQL)
+    reports.found.close()
     await asyncio.sleep(0.05)
-    assert told.times == []
+    assert reports.times == []

@@ -27,14 +27,14 @@ def by_chunks(*chunks: bytes, trailers: bytes = b"") -> bytes:
 
 
 def read(*pieces: bytes) -> HttpResponse:
-    answer = HttpResponse()
+    response = HttpResponse()
     for piece in pieces:
-        answer.add(piece)
-    return answer
+        response.add(piece)
+    return response
 
 
 def failure(*pieces: bytes) -> Result:
-    """Of an answer that comes in these pieces, after which the server closes."""
+    """Return the failure of a response in these pieces, after which the server closes."""
     with pytest.raises(Failure) as raised:
         read(*pieces).end()
     return raised.value.result
@@ -46,26 +46,26 @@ WHOLE = {
     "by chunks": (by_chunks(b"one", b"two\r\n", BODY), b"onetwo\r\n" + BODY),
     "by chunks, with trailers": (by_chunks(b"one", trailers=b"x: y\r\n"), b"one"),
     "by no chunk": (by_chunks(), b""),
-    "said to be as it is": (by_length(BODY, b"content-encoding: identity\r\n"), BODY),
+    "identity encoding": (by_length(BODY, b"content-encoding: identity\r\n"), BODY),
 }
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_response_is_complete_by_length_or_chunks(kind: str) -> None:
     text, body = WHOLE[kind]
-    answer = read(text)
-    assert answer.body == body
-    assert answer.reusable
+    response = read(text)
+    assert response.body == body
+    assert response.reusable
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_pieces_can_end_anywhere(kind: str) -> None:
     text, body = WHOLE[kind]
-    answer = HttpResponse()
+    response = HttpResponse()
     for position in range(len(text)):
-        assert answer.body is None
-        answer.add(text[position : position + 1])
-    assert answer.body == body
+        assert response.body is None
+        response.add(text[position : position + 1])
+    assert response.body == body
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -77,11 +77,11 @@ def test_response_that_ends_early_is_a_failure(kind: str) -> None:
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 def test_response_without_length_lasts_until_the_connection_closes(version: bytes) -> None:
-    answer = read(b"HTTP/%s 200 OK\r\nserver: x\r\n\r\nhalf" % version, b" and half")
-    assert answer.body is None
-    answer.end()
-    assert answer.body == b"half and half"
-    assert not answer.reusable
+    response = read(b"HTTP/%s 200 OK\r\nserver: x\r\n\r\nhalf" % version, b" and half")
+    assert response.body is None
+    response.end()
+    assert response.body == b"half and half"
+    assert not response.reusable
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_response_without_length_lasts_until_the_connection_closes(version: byte
     ],
 )
 def test_connection_is_not_reused_if_it_closes(text: bytes) -> None:
-    answer = read(text)
-    assert answer.body == BODY
-    assert not answer.reusable
+    response = read(text)
+    assert response.body == BODY
+    assert not response.reusable
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"302 Found", b"404", b"500 Oops", b"100 C"])
@@ -147,31 +147,31 @@ def test_response_can_have_one_mebibyte_at_most() -> None:
 @given(st.lists(st.binary() | st.sampled_from([OK, b"\r\n", CHUNKED, b"4\r\n", b"0\r\n\r\n"])))
 def test_any_bytes_are_a_response_or_a_failure(pieces: list[bytes]) -> None:
     try:
-        answer = read(*pieces)
-        answer.end()
+        response = read(*pieces)
+        response.end()
     except Failure:
         return
-    assert answer.body is not None
+    assert response.body is not None
 
 
 def test_response_that_may_be_cut_ends_at_the_limit() -> None:
     body = b"x" * (MOST_BYTES + 99)
     for text in (by_length(body), by_chunks(body), OK + b"\r\n" + body):
-        answer = HttpResponse(may_be_cut=True)
-        answer.add(text)
-        assert answer.body == body[:MOST_BYTES]
-        assert not answer.whole
-        assert not answer.reusable
+        response = HttpResponse(may_be_cut=True)
+        response.add(text)
+        assert response.body == body[:MOST_BYTES]
+        assert not response.whole
+        assert not response.reusable
 
 
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"0\r\nx: y\r\n", b"0\r\n", b"5;x="], ids=repr)
 def test_endless_framing_is_too_large(endless: bytes) -> None:
-    answer = HttpResponse(1000)
-    answer.add(CHUNKED + endless)
+    response = HttpResponse(1000)
+    response.add(CHUNKED + endless)
     with suppress(Failure):
         for _ in range(10):
-            answer.add(b"x: y" * 2_500)
-        raise AssertionError("it would go on for ever")
+            response.add(b"x: y" * 2_500)
+        raise AssertionError("the response never ends")
 
 
 def test_responses_leave_no_reference_cycles() -> None:
@@ -179,11 +179,11 @@ def test_responses_leave_no_reference_cycles() -> None:
     gc.disable()
     try:
         for text in (by_length(), by_chunks(b"one"), OK + b"x: y\r\n" * 5_000):
-            answer = HttpResponse()
+            response = HttpResponse()
             with suppress(Failure):
-                answer.add(text)
-            gone = weakref.ref(answer)
-            del answer
+                response.add(text)
+            gone = weakref.ref(response)
+            del response
             assert gone() is None
     finally:
         gc.enable()

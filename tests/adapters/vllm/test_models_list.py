@@ -20,7 +20,7 @@ STRANGE_LENGTHS: tuple[object, ...] = (None, "4096", 0, -1, True, 4096.0, 2**50,
 
 
 def card(name: object, parent: object, **more: object) -> dict[str, object]:
-    """As vLLM describes a model."""
+    """Return an entry in the form of vLLM."""
     known = {"object": "model", "created": 1_795_275_033, "owned_by": "vllm", "root": "/models/x"}
     return {"id": name, **known, "parent": parent, "permission": [PERMISSION], **more}
 

@@ -19,12 +19,12 @@ def spec(*addresses: str, **more: object) -> ModelSpec:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real times: nothing here waits."""
+    """Use the real times, because these tests never wait."""
     monkeypatch.setattr(schedule, "LONGEST_BACKOFF", 10.0)
 
 
 class Middle(Random):
-    """Always draws the middle."""
+    """A random generator that always returns the middle."""
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2

@@ -25,7 +25,7 @@ Start = Callable[[], Awaitable[Server]]
 
 
 def known(scene: Scene, name: str) -> bool:
-    """Whether requests can call a model by this name."""
+    """Return True if requests can use this name."""
     try:
         scene.router.resolve(name, None, {})
     except ModelNotFound:
@@ -48,7 +48,7 @@ class TestMetrics:
         scene.configure(model(server))
         await eventually(lambda: min(scene.results[p, "ok"] for p in (METRICS, MODELS)) >= 5)
         timeouts = scene.results[METRICS, "timeout"] + scene.results[MODELS, "timeout"]
-        # One that was given up may still be answered, so its connection is not used again.
+        # A reading that timed out may still get a response, so its connection is not reused.
         assert server.connections <= 1 + timeouts
         assert {result for _, result in scene.results} <= {"ok", "timeout"}
 
@@ -115,7 +115,7 @@ class TestEndpoint:
             model(server, name="other", strategy="PrefixHash", discoverAdapters=True),
         )
         await eventually(lambda: server.count(MODELS) >= 4)
-        # Each has a times of its own: one may be about to be asked for.
+        # Each path has its own times: one may be about to be read.
         assert abs(server.count(METRICS) - server.count(MODELS)) <= 1
         assert server.connections == 1
 
@@ -186,7 +186,7 @@ class TestEndpoint:
 
 
 async def hangs(writer: asyncio.StreamWriter) -> None:
-    """Says nothing more, until the other side has gone."""
+    """Send nothing until the client closes."""
     while not writer.transport.is_closing():
         await asyncio.sleep(0.005)
 
@@ -210,7 +210,7 @@ async def resets(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def for_ever(piece: bytes) -> Behave:
+def until_closed(piece: bytes) -> Behave:
     async def behave(writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(piece)
@@ -226,29 +226,31 @@ BAD: dict[str, tuple[Behave, Result]] = {
     "hangs": (hangs, Result.TIMEOUT),
     "hangs in the headers": (sends(HEAD, then=hangs), Result.TIMEOUT),
     "hangs in the body": (sends(answer(METRICS_TEXT)[:-9], then=hangs), Result.TIMEOUT),
-    "says it is longer": (
+    "length too large": (
         sends(HEAD + b"content-length: 9999\r\n\r\n" + METRICS_TEXT, then=closes),
         Result.UNREACHABLE,
     ),
-    "says it is shorter": (
+    "length too small": (
         sends(HEAD + b"content-length: 9\r\n\r\n" + METRICS_TEXT),
         Result.GARBLED,
     ),
-    "says it has 100 MB": (
-        sends(HEAD + b"content-length: 100000000\r\n\r\n", then=for_ever(b"x" * 65_536)),
+    "length of 100 MB": (
+        sends(HEAD + b"content-length: 100000000\r\n\r\n", then=until_closed(b"x" * 65_536)),
         Result.TOO_LARGE,
     ),
     "sends without end": (
-        sends(HEAD + b"\r\n", then=for_ever(b"# " + b"x" * 65_536 + b"\n")),
+        sends(HEAD + b"\r\n", then=until_closed(b"# " + b"x" * 65_536 + b"\n")),
         Result.TOO_LARGE,
     ),
     "sends chunks without end": (
-        sends(HEAD + b"transfer-encoding: chunked\r\n\r\n", then=for_ever(b"3\r\nabc\r\n" * 999)),
+        sends(
+            HEAD + b"transfer-encoding: chunked\r\n\r\n", then=until_closed(b"3\r\nabc\r\n" * 999)
+        ),
         Result.TOO_LARGE,
     ),
-    "sends headers without end": (sends(HEAD, then=for_ever(b"x: y\r\n" * 99)), Result.GARBLED),
-    "sends an endless header": (sends(HEAD, then=for_ever(b"x" * 999)), Result.GARBLED),
-    "sends garbage": (for_ever(b"\0\xff garbage" * 999), Result.GARBLED),
+    "sends headers without end": (sends(HEAD, then=until_closed(b"x: y\r\n" * 99)), Result.GARBLED),
+    "sends an endless header": (sends(HEAD, then=until_closed(b"x" * 999)), Result.GARBLED),
+    "sends garbage": (until_closed(b"\0\xff garbage" * 999), Result.GARBLED),
     "sends another text": (sends(answer(b"<html></html>\n")), Result.GARBLED),
     "sends nothing": (sends(answer(b"")), Result.GARBLED),
     "compresses": (
@@ -308,7 +310,7 @@ class TestBrokenEndpoint:
         server.answers[METRICS] = floods
         scene.configure(model(server, discoverAdapters=False))
         await eventually(lambda: server.open == 0 and sent > 0)
-        # With what the kernel and asyncio hold on both sides.
+        # Including the buffers of the kernel and of asyncio on both sides.
         assert sent < 8 * 2**20
         assert scene.results == {(METRICS, "too_large"): 1}
 
@@ -360,7 +362,7 @@ class TestBrokenEndpoint:
             await writer.drain()
             answered = monotonic()
             await asyncio.sleep(0.01)
-            # Later, it could be taken for the answer to the next question.
+            # Later bytes could be taken for the response to the next request.
             if monotonic() < answered + 0.03:
                 writer.write(answer(b"vllm:num_requests_waiting 99.0\n"))
 
@@ -377,8 +379,8 @@ class TestBrokenEndpoint:
         server.always(answer(b"", "503 Busy"))
         scene.configure(model(server))
         await eventually(lambda: scene.results.total() >= 6)
-        told = [record.__dict__["fields"] for record in caplog.records]
-        assert [(t["endpoint"], t["path"], t["result"], str(t["why"])) for t in told] == [
+        logged = [record.__dict__["fields"] for record in caplog.records]
+        assert [(t["endpoint"], t["path"], t["result"], str(t["why"])) for t in logged] == [
             (server.address, path, "status", "status 503") for path in (METRICS, MODELS)
         ]
 
@@ -403,7 +405,7 @@ class TestBrokenEndpoint:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """The address of a socket whose queue is full: the kernel answers no more."""
+    """Return the address of a socket whose queue is full, so that the kernel does not respond."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -436,9 +438,9 @@ class TestAdapter:
         two.has("law")
         await eventually(lambda: known(scene, "law") and not known(scene, "sql"))
         assert scene.adapters == {"base": {"configured", "law"}}
-        told = [r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed"]
-        assert {fields["came"] for fields in told} >= {"sql", "law"}
-        assert "sql" in {fields["left"] for fields in told}
+        logged = [r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed"]
+        assert {fields["came"] for fields in logged} >= {"sql", "law"}
+        assert "sql" in {fields["left"] for fields in logged}
 
     async def test_is_not_discovered_unless_a_model_wants_it(
         self, scene: Scene, server: Server
@@ -529,8 +531,10 @@ class TestAdapter:
         server.answers[MODELS] = answer(model_list(*(f"adapter-{i:03}" for i in range(100))))
         scene.configure(model(server))
         await eventually(lambda: known(scene, "adapter-099"))
-        (told,) = (r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed")
-        assert told["came"].endswith("adapter-009 and 90 more")
+        (logged,) = (
+            r.__dict__["fields"] for r in caplog.records if r.message == "adapters changed"
+        )
+        assert logged["came"].endswith("adapter-009 and 90 more")
 
 
 class TestContextLength:

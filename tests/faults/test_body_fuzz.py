@@ -36,7 +36,7 @@ WORST_SECONDS = 0.05
 """CPU time of one body. Only `make faults` asserts it: a busy neighbor can double it."""
 MOST_BUILT_BYTES = MAX_PARSED_BYTES  # and once more the value of `model`, which may be all of it
 MOST_BUILT_VALUES = 2 * MAX_PARSED_VALUES
-MOST_TIMES_SKIMMED = 2
+MOST_TIMES_SCANNED = 2
 MOST_TIMES_HASHED = 1
 REFERENCE = b"[" + b"1," * 500_000 + b"1]"
 REFERENCE_SECONDS = 0.0188
@@ -193,7 +193,7 @@ def bounded(work: Work, size: int) -> bool:
     return (
         work.built_bytes <= size + MOST_BUILT_BYTES + 64
         and work.built_values <= MOST_BUILT_VALUES
-        and work.skimmed_bytes <= MOST_TIMES_SKIMMED * size
+        and work.scanned_bytes <= MOST_TIMES_SCANNED * size
         and work.hashed_bytes <= MOST_TIMES_HASHED * size + BLOCK_BYTES * MAX_BLOCKS
     )
 

@@ -23,7 +23,7 @@ class Work:
     """Bytes that were parsed into Python objects; leading blanks cost nothing."""
     built_values: int = 0
     """Objects made from them: dicts, lists, texts, numbers, keys."""
-    skimmed_bytes: int = 0
+    scanned_bytes: int = 0
     """Bytes that were checked without making objects of them."""
     hashed_bytes: int = 0
     """Bytes that went into hashes."""
@@ -35,7 +35,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Work]:
     work = Work()
     with patch.context() as within:
         within.setattr(jiter, "from_json", _parsing(work, jiter.from_json))
-        within.setattr(json_scan, "_decoder", _skimming(work, json_scan._decoder))
+        within.setattr(json_scan, "_decoder", _scanning(work, json_scan._decoder))
         within.setattr(xxhash, "xxh64_intdigest", _hashing(work, xxhash.xxh64_intdigest))
         within.setattr(xxhash, "xxh3_64_hexdigest", _hashing(work, xxhash.xxh3_64_hexdigest))
         yield work
@@ -59,11 +59,11 @@ def _hashing(work: Work, digest: Callable[..., Any]) -> Callable[..., Any]:
     return counting
 
 
-def _skimming(work: Work, skimmer: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *fields: _Skimming(work, skimmer(*fields))
+def _scanning(work: Work, decoder_of: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *fields: _Scanning(work, decoder_of(*fields))
 
 
-class _Skimming:
+class _Scanning:
     """Stands in front of a decoder that checks large bodies."""
 
     def __init__(self, work: Work, decoder: msgspec.json.Decoder[Any]) -> None:
@@ -71,7 +71,7 @@ class _Skimming:
         self._decoder = decoder
 
     def decode(self, body: bytes) -> Any:
-        self._work.skimmed_bytes += len(body)
+        self._work.scanned_bytes += len(body)
         return self._decoder.decode(body)
 
 

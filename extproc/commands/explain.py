@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _UnknownEndpoint(Exception):
-    """A load was given for an address that is not an endpoint of the document."""
+    """An error for a load of an address that is not an endpoint of the document."""
 
 
 def _loads(spec: ModelsSpec, given: Sequence[tuple[str, int]]) -> dict[str, int]:

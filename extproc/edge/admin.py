@@ -45,7 +45,7 @@ def admin_app(
 
 
 class AdminServer:
-    """Serves the admin port on HOST:PORT or unix:PATH."""
+    """The server of the admin port, on HOST:PORT or unix:PATH."""
 
     def __init__(self, app: web.Application) -> None:
         # Probes come every few seconds: their log lines would hide all others.

@@ -58,7 +58,7 @@ class KeyPair:
 
 
 class Certificates:
-    """Provides the TLS context of each new connection, from the current files of a key pair.
+    """The TLS contexts of new connections, from the current files of a key pair.
 
     Raises OSError if the files are bad at the start. Later, the last good pair stays in force.
     """

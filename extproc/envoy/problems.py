@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ConfigurationError(ValueError):
-    """The pieces cannot be written. The message is one line that says what to change."""
+    """An error that prevents writing the pieces. The message is one line and says what to change."""

@@ -21,7 +21,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff
 
 
 class YamlError(ValueError):
-    """The text is not one YAML document. The message has the line."""
+    """An error in a text that is not one YAML document. The message has the line."""
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

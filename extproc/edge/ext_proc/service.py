@@ -23,7 +23,7 @@ _WARNED_MODELS = 1024
 
 
 class ExternalProcessor:
-    """Opens a session for each stream. All sessions share one router."""
+    """The ext_proc service: it opens a session for each stream. All sessions share one router."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from extproc.edge.grpc.messages import Messages
 
 
 class Handler(Protocol):
-    """Handles the messages of one call."""
+    """The receiver of the messages of one call."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """Return the response messages. Raises CallError, or DecodeError for a garbled message."""
@@ -19,14 +19,14 @@ class Handler(Protocol):
 
 
 Send = Callable[[bytes], None]
-"""Sends a message at any time, not only in response to a message."""
+"""Function that sends a message at any time, not only in response to a message."""
 
 
 class Method(NamedTuple):
     """A gRPC method, which clients call by its HTTP/2 path."""
 
     handler: Callable[[Send], Handler]
-    """Opens a call. Raises CallError to refuse it."""
+    """Function that opens a call. Raises CallError to refuse it."""
     ends_with_peer: bool = True
     """True if the call ends when the peer has sent its last message."""
 

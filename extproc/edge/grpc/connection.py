@@ -31,7 +31,7 @@ _CONTENT_TYPES = (b"application/grpc+", b"application/grpc;")
 
 
 class GrpcConnection:
-    """Opens a call for each stream, and passes its messages to the handler.
+    """The calls of one connection: each stream is a call, and its handler gets the messages.
 
     `flush` is called when there are bytes to `take` although none were received. `unfinished` and
     `most_unfinished` are limits of `UnfinishedMessages`, in bytes.

@@ -28,7 +28,7 @@ def statuses(*, serving: bool) -> Mapping[str, HealthCheckResponse.ServingStatus
 
 
 class Health:
-    """Serves `grpc.health.v1.Health` over the fast transport."""
+    """The service `grpc.health.v1.Health` over the fast transport."""
 
     def __init__(self) -> None:
         self._statuses = statuses(serving=False)

@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class Listener:
-    """Accepts connections on HOST:PORT or unix:PATH until it is closed.
+    """A listener that accepts connections on HOST:PORT or unix:PATH until it is closed.
 
     Raises OSError if the address cannot be bound.
     """

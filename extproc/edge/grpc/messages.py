@@ -30,7 +30,7 @@ class Status(IntEnum):
 
 
 class CallError(Exception):
-    """Ends a call with a status and a message."""
+    """An error that ends a call with a status and a message."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ def framed(message: bytes) -> bytes:
 
 
 class Messages:
-    """Splits the bytes of one stream into messages."""
+    """The messages in the bytes of one stream."""
 
     __slots__ = ("_crumbs", "_missing", "_pieces", "unfinished")
 

@@ -19,7 +19,7 @@ ENHANCE_YOUR_CALM: Final = 0xB
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule of the whole connection, which must end."""
+    """An error that ends the connection, because the peer broke one of its rules."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)

@@ -15,7 +15,7 @@ are joined by commas (RFC 9110, section 5.3)."""
 
 
 class Opened(NamedTuple):
-    """A request has begun."""
+    """The beginning of a request."""
 
     stream: int
     headers: Headers
@@ -29,13 +29,13 @@ class Data(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The peer has sent END_STREAM."""
+    """The end of a request: the peer has sent END_STREAM."""
 
     stream: int
 
 
 class Reset(NamedTuple):
-    """The peer reset the stream, or the connection ended."""
+    """The reset of a stream by the peer, or by the end of the connection."""
 
     stream: int
     code: int

@@ -7,7 +7,7 @@ from extproc.edge.http2.frames import HEADER_SIZE, PREFACE
 
 
 class FrameBuffer:
-    """Checks the connection preface, and keeps the beginning of an incomplete frame."""
+    """The rest of the connection preface, and the beginning of an incomplete frame."""
 
     def __init__(self) -> None:
         self._preface = PREFACE

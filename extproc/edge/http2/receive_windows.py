@@ -16,7 +16,7 @@ from extproc.edge.http2.streams import StreamTable
 
 
 class ReceiveWindows:
-    """Gives the peer credit to send. Calls for streams that are not open do nothing."""
+    """The windows that limit the peer. Calls for streams that are not open do nothing."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ReceiveWindows:
         self._unacknowledged.append(size)
 
     def acknowledged(self) -> None:
-        """The peer has applied our oldest SETTINGS."""
+        """Apply our oldest unacknowledged SETTINGS, as the peer has."""
         if not self._unacknowledged:
             return
         size = self._unacknowledged.popleft()

@@ -38,7 +38,7 @@ _new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
 
 
 class Receiver:
-    """Turns the frames of streams into `events`.
+    """The receiving half: it turns the frames of streams into `events`.
 
     Every method raises ConnectionFault if the peer breaks a rule of the whole connection.
     """

@@ -38,7 +38,7 @@ _pack = frames.HEADER.pack
 
 
 class Sender:
-    """Sends responses. Calls for streams that are closed, or that we have ended, do nothing."""
+    """The sending half. Calls for streams that are closed, or that we have ended, do nothing."""
 
     def __init__(
         self, table: StreamTable, budget: Budget, output: list[bytes | memoryview]

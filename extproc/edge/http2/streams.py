@@ -11,7 +11,7 @@ from extproc.edge.http2.stream import Stream
 
 
 class StreamTable:
-    """All that a connection knows about its streams.
+    """The open streams of a connection, and those that were closed recently.
 
     A stream that is not open is idle if its number is above `last`, and closed otherwise.
     """

@@ -41,7 +41,7 @@ def body_streamed_after_headers(subject: Subject) -> Iterator[Finding]:
 
 
 def body_streamed_in_pieces(subject: Subject) -> Iterator[Finding]:
-    """Without the buffer filter, message_timeout includes the wait for a slow client."""
+    """Report a missing buffer filter: message_timeout then includes the wait for slow clients."""
     unbuffered = [r for r in _shown(subject, "STREAMED") if not subject.buffers(r)]
     for route in unbuffered:
         if _least_length(route.node) <= 0:
@@ -57,7 +57,7 @@ def body_streamed_in_pieces(subject: Subject) -> Iterator[Finding]:
 
 
 def body_refused(subject: Subject) -> Iterator[Finding]:
-    """With BUFFERED the limit of the listener or the route is the largest body."""
+    """Report BUFFERED with a small limit, which is the size of the largest body."""
     for route in _shown(subject, "BUFFERED"):
         if subject.held(route) < MOST_BODY:
             yield error(
@@ -97,7 +97,7 @@ def retries_repeat_body(subject: Subject) -> Iterator[Finding]:
 
 
 def large_bodies_refused(subject: Subject) -> Iterator[Finding]:
-    """Bodies beyond the buffer filter's limit need a route without it."""
+    """Report a missing route for bodies beyond the buffer filter's limit."""
     routes = subject.fallbacks or subject.targets
     refusing = [one for one in routes if subject.buffers(one)]
     passing = [one for one in routes if not subject.buffers(one)]
@@ -112,7 +112,7 @@ def large_bodies_refused(subject: Subject) -> Iterator[Finding]:
 
 
 def body_not_kept(subject: Subject) -> Iterator[Finding]:
-    """Envoy can retry a request only while it still has the whole body."""
+    """Report a small buffer limit: Envoy can retry only a request whose whole body it has."""
     for route in subject.llm_routes:
         limit = number(route.node, "request_body_buffer_limit", 0)
         large = _least_length(route.node) > MOST_BODY

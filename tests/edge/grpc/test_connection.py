@@ -22,7 +22,7 @@ CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 
 
 class Echo:
-    """Echoes messages, except for some words."""
+    """A handler that echoes messages, except for some words."""
 
     def __init__(self, open_calls: list[Echo]) -> None:
         self._open = open_calls

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Size:
-    """Responds with the size of each message."""
+    """A handler that responds with the size of each message."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         return (b"%d" % len(message),)
@@ -33,7 +33,7 @@ class Size:
 
 
 class Client:
-    """Sends one message on each stream, a frame at a time, as far as its windows allow."""
+    """A client that sends one message on each stream, frame by frame, as its windows allow."""
 
     def __init__(self, unfinished: int = 32 * MIB, most: int = 72 * MIB) -> None:
         methods = {ECHO_SIZE: Method(lambda _: Size())}

@@ -14,7 +14,7 @@ DONE = encode_headers([(b"grpc-status", b"0")])
 
 
 class Http2Client:
-    """Sends raw frames, and parses the frames that it receives."""
+    """A client that sends raw frames and parses the frames that it receives."""
 
     def __init__(
         self, limits: Limits = LIMITS, settings: Iterable[tuple[int, int]] = (), greet: bool = True

@@ -35,7 +35,7 @@ def requests(draw: st.DrawFn) -> tuple[tuple[bytes, bytes], ...]:
 
 @st.composite
 def header_frames(draw: st.DrawFn, which: st.SearchStrategy[int] = any_stream) -> bytes:
-    """A whole header block in one frame or two, possibly padded or with a priority."""
+    """Draw a whole header block in one frame or two, possibly padded or with a priority."""
     stream = draw(which)
     fields = draw(requests() | st.lists(st.sampled_from(MORE_FIELDS), min_size=1, max_size=2))
     block = wire.block(fields)
@@ -86,7 +86,7 @@ frames = st.one_of(
 
 @st.composite
 def mutated(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """Bytes with a few changes, removals or insertions."""
+    """Draw bytes with a few changes, removals or insertions."""
     spoilt = bytearray(draw(whole))
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, len(spoilt)))

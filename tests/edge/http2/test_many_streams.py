@@ -25,7 +25,7 @@ BODY = 4_000
 
 
 class Echo:
-    """Echoes every body, and consumes only bytes that it has sent back."""
+    """A server that echoes every body, and consumes only bytes that it has sent back."""
 
     def __init__(self) -> None:
         self.connection = Http2Connection(SMALL)

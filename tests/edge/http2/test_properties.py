@@ -22,7 +22,7 @@ LIMITS = Limits(
 
 
 class Application:
-    """Responds to events, and checks their order."""
+    """An application that responds to events and checks their order."""
 
     def __init__(self, connection: Http2Connection) -> None:
         self.connection = connection
@@ -32,9 +32,9 @@ class Application:
 
     def receive(self, events: list[Event]) -> None:
         for event in events:
-            self._hear(event.stream, event)
+            self._handle(event.stream, event)
 
-    def _hear(self, stream: int, event: Event) -> None:
+    def _handle(self, stream: int, event: Event) -> None:
         if isinstance(event, Opened):
             assert stream not in self.begun
             self.begun.add(stream)

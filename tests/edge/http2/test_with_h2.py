@@ -79,9 +79,9 @@ class Server:
 
     def receive(self, data: bytes) -> None:
         for event in self.connection.receive(data, 0.0):
-            self._hear(event)
+            self._handle(event)
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, Opened):
             assert event.headers == dict(wire.REQUEST)
             self.open.add(event.stream)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ConfigurationError(ValueError):
-    """An error that prevents writing the pieces. The message is one line and says what to change."""
+    """An error that prevents the merge. The message is one line and says what to change."""

@@ -20,7 +20,7 @@ from extproc.core.request.routing_key import ring_key
 from extproc.core.routing.resolved_request import ResolvedRequest
 from tests.core import bodies
 from tests.core.builders import brief, model_spec, router, split_spec
-from tests.core.request.test_blocks import blocks_of
+from tests.core.request.block_prompts import blocks_of
 
 Json = dict[str, Any]
 

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.strategies import Query, Reason
+from tests.core.strategies.prefix_cache_replicas import (
+    TOKENS,
+    Replicas,
+    chain_of,
+    key,
+    prompt,
+    query,
+    rules,
+)
+
+
+class TestRequestWithoutPrompt:
+    def test_goes_to_the_least_busy_endpoint(self) -> None:
+        replicas = Replicas(4)
+        for number, endpoint in enumerate(replicas.snapshot.endpoints):
+            replicas.load(endpoint, 10 if number != 2 else 1)
+        order = replicas.order(Query())
+        assert order[0].endpoint == replicas.snapshot.endpoints[2]
+        assert {candidate.reason for candidate in order} == {Reason.NO_PREFIX}
+        assert {candidate.prediction for candidate in order} == {None}
+
+    def test_backlog_counts(self) -> None:
+        replicas = Replicas(4)
+        for number, endpoint in enumerate(replicas.snapshot.endpoints):
+            replicas.load(endpoint, 1, 50_000 if number != 2 else 100)
+        assert replicas.first(Query()).endpoint == replicas.snapshot.endpoints[2]
+
+    def test_does_not_overload_one_endpoint(self) -> None:
+        replicas = Replicas(8)
+        went = Counter(replicas.send(Query()).endpoint.address for _ in range(400))
+        assert len(went) == 8
+        assert max(went.values()) <= 1.5 * min(went.values())
+
+    def test_goes_to_its_home_endpoint_with_a_header(self) -> None:
+        replicas = Replicas(8, by_header=True)
+        assert replicas.first(Query(key=7)).endpoint == replicas.ring_from(7)[0]
+
+    def test_is_not_recorded(self) -> None:
+        replicas = Replicas()
+        replicas.serve(Query(key=7))
+        assert len(replicas.signals.prefixes) == 0
+
+
+class TestRequestWithSeveralPrompts:
+    """Engines cache each prompt separately."""
+
+    def both(self, one: str, other: str) -> Query:
+        first, second = prompt(one), prompt(other)
+        together = first._replace(bytes=first.bytes + second.bytes, other_chains=[second.blocks])
+        return Query(key=key(one), prompt=together)
+
+    def test_all_prompts_are_recorded_for_its_endpoint(self) -> None:
+        replicas = Replicas()
+        home = replicas.serve(self.both("one", "other")).endpoint
+        for name in ("one", "other"):
+            found = replicas.first(query(name))
+            assert (found.endpoint, found.reason) == (home, Reason.CACHED)
+            assert found.prediction == (4000, 62 * TOKENS)
+
+    def test_prediction_adds_up_the_cached_blocks(self) -> None:
+        replicas = Replicas(1)
+        replicas.serve(query("other"))
+        assert replicas.first(self.both("one", "other")).prediction == (8000, 62 * TOKENS)
+        replicas.serve(query("one"))
+        assert replicas.first(self.both("one", "other")).prediction == (8000, 2 * 62 * TOKENS)
+
+    def test_goes_to_the_endpoint_with_most_cached_blocks(self) -> None:
+        replicas = Replicas(2)
+        one, other = replicas.snapshot.endpoints
+        replicas.signals.prefixes.sent(one.address, prompt("a").blocks)
+        for name in ("b", "c"):
+            replicas.signals.prefixes.sent(other.address, prompt(name).blocks)
+        asked = Query(
+            prompt=prompt("a")._replace(bytes=48_000, other_chains=[*map(chain_of, "bc")])
+        )
+        assert replicas.first(asked).endpoint == other
+
+
+class TestSession:
+    def test_id_determines_the_home_endpoint_before_the_system_prompt(self) -> None:
+        replicas = Replicas(8)
+        asked = [
+            query(f"{number}", after=rules("all", 4000))._replace(session=True)
+            for number in range(40)
+        ]
+        homes = {replicas.first(one).endpoint for one in asked}
+        assert len(homes) > 4
+        assert len({replicas.first(one._replace(session=False)).endpoint for one in asked}) == 1
+
+
+class TestAdapters:
+    def replicas(self) -> Replicas:
+        replicas = Replicas()
+        served = [
+            Endpoint(e.address, e.name, frozenset({"sql"} if number else ()))
+            for number, e in enumerate(replicas.snapshot.endpoints)
+        ]
+        replicas.snapshot = Snapshot.of(served)
+        return replicas
+
+    def test_only_endpoints_with_the_adapter_are_candidates(self) -> None:
+        replicas = self.replicas()
+        order = replicas.order(query("prompt")._replace(adapter="sql"))
+        assert [c.endpoint.address for c in order] != replicas.addresses
+        assert {c.endpoint.address for c in order} == set(replicas.addresses[1:])
+        assert replicas.order(query("prompt")._replace(adapter="law")) == []
+
+    def test_load_of_other_endpoints_does_not_count(self) -> None:
+        replicas = self.replicas()
+        without, *with_it = replicas.snapshot.endpoints
+        replicas.load(without, 1000, 1e6)
+        home = replicas.serve(query("prompt")._replace(adapter="sql")).endpoint
+        replicas.load(home, 200, 100_000)
+        helper = replicas.first(query("prompt")._replace(adapter="sql")).endpoint
+        assert helper in with_it
+        assert helper != home
+
+    def test_chosen_endpoint_counts_as_having_the_adapter(self) -> None:
+        replicas = self.replicas()
+        home = replicas.serve(query("prompt")._replace(adapter="sql")).endpoint
+        assert replicas.signals.residency.has(home.address, "sql")

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.signals import Load, Report
+from extproc.core.strategies import Reason
+from tests.core.strategies.prefix_cache_replicas import (
+    Replicas,
+    key,
+    prompt,
+    query,
+)
+
+
+class TestOtherSidecars:
+    """Only the engines' metrics show the requests of other sidecars."""
+
+    def replicas(self, share: float, count: int = 8) -> Replicas:
+        """Return engines with a few requests each, some of them from other sidecars."""
+        replicas = Replicas(count)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, round(4 * (1 - share)))
+            replicas.scrape(endpoint, running=4)
+        return replicas
+
+    def test_have_probably_sent_a_prompt_to_its_home_endpoint(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=7)  # nearly twice the load of the others
+        candidate = replicas.first(query("prompt"))
+        assert (candidate.endpoint, candidate.reason) == (home, Reason.COLD)
+        assert candidate.prediction == (4000, 0)  # only known cache hits are predicted
+
+    def test_are_not_followed_to_an_overloaded_home_endpoint(self) -> None:
+        replicas = self.replicas(0.75)
+        home, second, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=60)
+        assert replicas.first(query("prompt")).endpoint == second
+
+    def test_are_not_followed_to_a_stale_home_endpoint(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *others = replicas.ring_from(key("prompt"))
+        replicas.clock.advance(10)
+        for endpoint in others:
+            replicas.scrape(endpoint, running=4)
+        replicas.load(home, 4)  # five with the one before; the others have four too
+        assert replicas.first(query("prompt")).endpoint != home
+
+    def test_count_less_than_known_cache_hits(self) -> None:
+        replicas = self.replicas(0.75)
+        *_, last = replicas.ring_from(key("prompt"))
+        replicas.signals.prefixes.sent(last.address, prompt("prompt").blocks)
+        candidate = replicas.first(query("prompt"))
+        assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
+
+    def test_are_ignored_if_all_requests_are_from_this_sidecar(self) -> None:
+        replicas = self.replicas(0.0)
+        home, *_ = replicas.ring_from(key("prompt"))
+        replicas.load(home, 3)
+        assert replicas.first(query("prompt")).endpoint != home
+
+
+class TestReportedLoad:
+    def replicas(self) -> Replicas:
+        replicas = Replicas()
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint)
+        return replicas
+
+    def test_endpoint_with_waiting_requests_is_avoided(self) -> None:
+        replicas = self.replicas()
+        home = replicas.serve(query("prompt", 400)).endpoint
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 40)
+            replicas.scrape(endpoint, running=40)
+        assert replicas.first(query("prompt", 400)).endpoint == home
+        replicas.scrape(home, running=20, waiting=20)
+        assert replicas.first(query("prompt", 400)).endpoint != home
+
+    def test_endpoint_with_a_full_kv_cache_is_avoided(self) -> None:
+        replicas = self.replicas()
+        home = replicas.serve(query("prompt", 400)).endpoint
+        replicas.scrape(home, kv_usage=0.6)
+        assert replicas.first(query("prompt", 400)).endpoint == home
+        replicas.scrape(home, kv_usage=1.0)
+        assert replicas.first(query("prompt", 400)).endpoint != home
+
+    def test_becomes_stale(self) -> None:
+        replicas = self.replicas()
+        home = replicas.serve(query("prompt", 400)).endpoint
+        replicas.scrape(home, kv_usage=1.0)
+        replicas.clock.advance(10)
+        assert replicas.first(query("prompt", 400)).endpoint == home
+
+
+class TestDifferentPrompts:
+    @pytest.mark.parametrize("tokens", [50, 1000, 20_000])
+    def test_are_spread_evenly(self, tokens: int) -> None:
+        replicas = Replicas(8)
+        asked = (query(f"{number}", tokens) for number in range(400))
+        went = Counter(replicas.send(one).endpoint.address for one in asked)
+        assert len(went) == 8
+        assert max(went.values()) <= 1.5 * min(went.values())
+
+    def test_are_spread_by_their_length(self) -> None:
+        replicas = Replicas(4)
+        random = Random(0)
+        for number in range(300):
+            replicas.send(query(f"{number}", random.choice([100, 1000, 10_000])))
+        to_do = replicas.signals.backlog.tokens
+        assert max(to_do.values()) < 1.5 * min(to_do.values())
+
+    def test_avoid_an_endpoint_that_computes_nothing(self) -> None:
+        # A request to an engine that hangs gets no response. The others respond at once.
+        replicas = Replicas(4)
+        hangs = replicas.addresses[0]
+        went: Counter[str] = Counter()
+        for number in range(400):
+            address = replicas.send(query(f"{number}", 2000)).endpoint.address
+            went[address] += 1
+            if address != hangs:
+                replicas.leases.pop().release()
+        assert went[hangs] < 0.05 * 400
+
+
+class TestRemovedEndpoint:
+    def test_removed_or_restarted_endpoint_has_no_cached_blocks(self) -> None:
+        for leaves in (True, False):
+            replicas = Replicas()
+            home = replicas.serve(query("prompt")).endpoint
+            if leaves:
+                replicas.signals.set_endpoints([a for a in replicas.addresses if a != home.address])
+                replicas.signals.set_endpoints(replicas.addresses)
+            else:
+                for tokens in (4000, 100):
+                    report = Report(Load(0, 0), 0, prompt_tokens=tokens)
+                    replicas.signals.record_scrape(home.address, report, 0)
+            assert {candidate.reason for candidate in replicas.order(query("prompt"))} == {
+                Reason.COLD
+            }
+
+    def test_prompts_move_to_the_next_endpoint_on_the_ring(self) -> None:
+        replicas = Replicas(8)
+        first, second, *_ = replicas.ring_from(key("prompt"))
+        assert replicas.serve(query("prompt")).endpoint == first
+        replicas.signals.set_endpoints([a for a in replicas.addresses if a != first.address])
+        replicas.snapshot = Snapshot.of([e for e in replicas.snapshot.endpoints if e != first])
+        candidate = replicas.serve(query("prompt"))
+        assert (candidate.endpoint, candidate.reason) == (second, Reason.COLD)
+
+
+class TestFullCache:
+    def test_evicts_the_least_recently_used_blocks(self) -> None:
+        replicas = Replicas(1)
+        room = Report(Load(0, 0), 0, block_size=16, blocks=10_000 // 16)
+        replicas.signals.record_scrape(replicas.addresses[0], room, 0)
+        for name in ("first", "second", "third"):
+            replicas.serve(query(name, 4000))
+        hits = {}
+        for name in ("first", "second", "third"):
+            prediction = replicas.first(query(name, 4000)).prediction
+            assert prediction is not None
+            hits[name] = prediction.hit
+        assert hits["third"] > 0.95
+        assert hits["second"] > 0.95
+        assert 0.2 < hits["first"] < 0.6
+
+
+class TestStaleEndpoint:
+    """It was scraped once, but its metrics are stale now. Those of the others are not."""
+
+    @pytest.fixture
+    def replicas(self) -> Replicas:
+        replicas = Replicas(3)
+        self.speak(replicas, replicas.snapshot.endpoints)
+        return replicas
+
+    def speak(self, replicas: Replicas, endpoints: Iterable[Endpoint]) -> None:
+        for endpoint in endpoints:
+            replicas.signals.record_scrape(endpoint.address, Report(Load(0, 0), 0), 0)
+
+    def test_counts_as_having_no_cached_blocks(self, replicas: Replicas) -> None:
+        home = replicas.serve(query("prompt")).endpoint
+        replicas.clock.advance(10)
+        self.speak(replicas, replicas.others(home))
+        assert {c.reason for c in replicas.order(query("prompt"))} == {Reason.COLD}
+
+    def test_counts_again_after_its_next_report(self, replicas: Replicas) -> None:
+        home = replicas.serve(query("prompt")).endpoint
+        replicas.clock.advance(10)
+        self.speak(replicas, replicas.snapshot.endpoints)
+        again = replicas.first(query("prompt"))
+        assert (again.endpoint, again.reason) == (home, Reason.CACHED)
+
+    def test_counts_if_no_endpoint_reports(self, replicas: Replicas) -> None:
+        # Then the sidecar cannot scrape, and the endpoint does not hang.
+        home = replicas.serve(query("prompt")).endpoint
+        replicas.clock.advance(1000)
+        assert replicas.first(query("prompt")).endpoint == home

@@ -36,6 +36,8 @@ WITH_IT = [
     "tests/core/fleet/test_load_report.py",
     "tests/core/request/test_routing_key.py",
     "tests/core/request/test_prompt.py",
+    "tests/core/request/test_prompt_media.py",
+    "tests/core/request/test_prompt_text.py",
     "tests/core/conversation/test_usage.py",
     "tests/edge/http2/test_properties.py",
     "tests/faults/test_message_fuzz.py",

@@ -34,7 +34,7 @@ from extproc.lab.bench.ways import Way, ways
 _P99_ENDPOINTS = 100
 _WIDTH = 160
 """Columns of the widest table. A narrower terminal would fold its lines."""
-_SIGNALS = "beside a fleet whose signals are read"
+_SIGNALS = "next to a fleet whose metrics are read"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
         crowds = sse.QUICK if quick else sse.CROWDS
         held = asyncio.run(sse.measure(compared, crowds, directory, progress))
         alone = _alone(quick)
-        beside = asyncio.run(_beside(directory, quick, progress))
+        with_signals = asyncio.run(_with_signals(directory, quick, progress))
     console.print()
     return Results(
         machine=machine(),
@@ -96,7 +96,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
             strategy: decision.p99_microseconds(strategy, _P99_ENDPOINTS, 40_000 // _less(quick))
             for strategy in decision.STRATEGIES
         },
-        grids=alone | beside,
+        grids=alone | with_signals,
     )
 
 
@@ -118,7 +118,9 @@ def _alone(quick: bool) -> dict[str, Grid]:
     return found
 
 
-async def _beside(directory: Path, quick: bool, progress: Callable[[], object]) -> dict[str, Grid]:
+async def _with_signals(
+    directory: Path, quick: bool, progress: Callable[[], object]
+) -> dict[str, Grid]:
     seconds = 4.0 / _less(quick)
     alone = await signals.measure(decision.messages(1_000), seconds)
     progress()

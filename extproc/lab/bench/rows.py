@@ -140,15 +140,15 @@ def _figures(
 ) -> Figures:
     # A setup without responses has failed, so its cost does not matter.
     answers = len(load.latencies) or 1
-    beside = running.sidecar
+    sidecar_process = running.sidecar
     return Figures(
         per_second=len(load.latencies) / load.seconds,
         p50_ms=load.percentile_ms(50),
         p99_ms=load.percentile_ms(99),
         proxy_us=proxy / answers * 1e6,
-        sidecar_us=sidecar / answers * 1e6 if beside else None,
+        sidecar_us=sidecar / answers * 1e6 if sidecar_process else None,
         proxy_mb=running.proxy.resident_bytes() / 1e6,
-        sidecar_mb=beside.resident_bytes() / 1e6 if beside else None,
+        sidecar_mb=sidecar_process.resident_bytes() / 1e6 if sidecar_process else None,
         generator_cores=load.cpu_seconds / load.seconds,
         upstream_cores=upstream / load.seconds,
         failed=load.failed,

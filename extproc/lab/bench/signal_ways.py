@@ -120,7 +120,7 @@ def grid(title: str, measured: Sequence[Way]) -> Grid:
     """Compare each fleet with the periods without scrapes before and after it."""
     rows = []
     for position, way in enumerate(measured):
-        beside = (
+        neighbors = (
             measured[max(position - 1, 0) : position + 2 : 2] if position % 2 else measured[::2]
         )
         p50, p99 = way.percentile_us(50), way.percentile_us(99)
@@ -131,9 +131,9 @@ def grid(title: str, measured: Sequence[Way]) -> Grid:
                 ", ".join(readings) or "-",
                 f"{len(way.latencies):,}",
                 f"{p50:.0f}",
-                f"{p50 / fmean(one.percentile_us(50) for one in beside):.2f}",
+                f"{p50 / fmean(one.percentile_us(50) for one in neighbors):.2f}",
                 f"{p99:.0f}",
-                f"{p99 / fmean(one.percentile_us(99) for one in beside):.2f}",
+                f"{p99 / fmean(one.percentile_us(99) for one in neighbors):.2f}",
                 f"{way.cpu_percent:.1f}",
             ]
         )

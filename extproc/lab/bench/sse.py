@@ -88,8 +88,8 @@ async def _hold(way: Way, crowd: Crowd, directory: Path) -> Held:
         running = await way.start(addresses, directory, cleanup)
         before, spent = _megabytes(running), _cpu_seconds(running)
         client = await _client(running.port, crowd.streams)
-        opened, at = await _said(client), _megabytes(running)
-        ended = await _said(client)
+        opened, at = await _next_line(client), _megabytes(running)
+        ended = await _next_line(client)
         await client.wait()
         await asyncio.sleep(_SETTLE_SECONDS)
         after, total = _megabytes(running), _cpu_seconds(running)
@@ -116,14 +116,14 @@ async def _client(port: int, streams: int) -> asyncio.subprocess.Process:
     )
 
 
-async def _said(client: asyncio.subprocess.Process) -> dict[str, float]:
+async def _next_line(client: asyncio.subprocess.Process) -> dict[str, float]:
     """Return the next line. Raises RuntimeError if there is none."""
     assert client.stdout is not None
     line = await client.stdout.readline()
     if not line:
         raise RuntimeError(f"the streams' client exited with code {await client.wait()}")
-    said: dict[str, float] = json.loads(line)
-    return said
+    figures: dict[str, float] = json.loads(line)
+    return figures
 
 
 def _megabytes(running: Running) -> list[float]:

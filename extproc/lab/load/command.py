@@ -137,7 +137,7 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
         print(written)
     else:
         print(block(summary), more(summary), figures.client(result), sep="\n")
-        table = published.beside(summary, "measured") if _is_whole(result, parsed) else None
+        table = published.compare(summary, "measured") if _is_whole(result, parsed) else None
         if table is not None:
             Output().print(table)
     sys.stdout.flush()

@@ -144,7 +144,7 @@ def row_of(workload: str, strategy: str, *, second_run: bool = False) -> Publish
     return next((row for row in rows if (row.strategy, row.second_run) == wanted), None)
 
 
-def beside(summary: Summary, ours: str = "simulated") -> Table | None:
+def compare(summary: Summary, ours: str = "simulated") -> Table | None:
     """Return a table of the published figures, ours by the name of their run, and ours over theirs.
 
     Several published runs show as a mean and a range. None if nothing was published.

@@ -31,7 +31,7 @@ class Outcome:
 
     fault: str
     promise: str
-    """What must hold in spite of the fault."""
+    """The behavior that must hold in spite of the fault."""
     tried: str
     lost: str
     verdict: Verdict

@@ -15,7 +15,7 @@ _SIGMAS = 1
 
 
 class AIBrix(Rule):
-    """If unbalanced, the fewest requests. Else the longest match among pods that are not too busy.
+    """The fewest requests if unbalanced. Else the longest match among pods that are not too busy.
 
     Without a match, the fewest requests. The original's index forgets after 20 minutes; this one
     follows the engine's cache.

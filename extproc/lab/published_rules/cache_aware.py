@@ -18,7 +18,7 @@ _MATCH = 0.3
 
 
 class CacheAware(Rule):
-    """If unbalanced, the least loaded. Else the best match, if good enough, else the smallest tree.
+    """The least loaded if unbalanced. Else the best match, if good enough, else the smallest tree.
 
     If all trees are full, any endpoint has the smallest.
     """

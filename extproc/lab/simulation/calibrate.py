@@ -90,7 +90,7 @@ def fit(pairs: Sequence[Pair], start: Profile, pool: ProcessPoolExecutor) -> Pro
         off = np.concatenate(
             [_off(row, one) for (row, _), one in zip(pairs, summaries, strict=True)]
         )
-        _tell(engine, off)
+        _report(engine, off)
         return np.concatenate([off, _INERTIA * (point - 1)])
 
     best = least_squares(
@@ -183,7 +183,7 @@ def _pairs(table: PublishedTable, start: Profile) -> list[Pair]:
     return pairs
 
 
-def _tell(engine: Profile, off: Floats) -> None:
+def _report(engine: Profile, off: Floats) -> None:
     shown = ", ".join(f"{name} {getattr(engine, name):.4g}" for name in PARAMETERS)
     print(f"off by {np.sqrt(np.mean(off**2)):.1%} on average: {shown}", file=sys.stderr)
 

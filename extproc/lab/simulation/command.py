@@ -79,7 +79,7 @@ def _print(
         out.print(f"{block(summary)}\n{more(summary)}", markup=False)
         if "refused" in summary.notes:
             out.print(f"Refused: {summary.notes['refused']}", markup=False)
-        theirs = published.beside(summary) if is_as_published(asked) else None
+        theirs = published.compare(summary) if is_as_published(asked) else None
         if theirs is not None:
             out.print(theirs)
     out.print(comparison.table(summaries))

@@ -15,7 +15,7 @@ from extproc.lab.simulation.workers import context, workers
 OnProgress = Callable[[int, int], None]
 """Called with the scenario's number and its newly answered requests."""
 
-_TOLD_EVERY = 200
+_REPORT_EVERY = 200
 """Requests per progress report. Each report costs some microseconds in two processes."""
 
 _POLL_SECONDS = 0.1
@@ -27,14 +27,16 @@ def simulate_all(
     scenarios: Sequence[Scenario], progress: OnProgress = lambda number, more: None
 ) -> list[Run]:
     """Return the runs of all scenarios, in their order."""
-    told: Queue[tuple[int, int]] = context().Queue()
-    with workers(len(scenarios), partial(_start, told)) as pool:
+    reported: Queue[tuple[int, int]] = context().Queue()
+    with workers(len(scenarios), partial(_start, reported)) as pool:
         runs = [pool.submit(_simulate, number, one) for number, one in enumerate(scenarios)]
-        _wait(runs, told, progress)
+        _wait(runs, reported, progress)
         return [run.result() for run in runs]
 
 
-def _wait(runs: Sequence[Future[Run]], told: Queue[tuple[int, int]], progress: OnProgress) -> None:
+def _wait(
+    runs: Sequence[Future[Run]], reported: Queue[tuple[int, int]], progress: OnProgress
+) -> None:
     pending = set(runs)
     while pending:
         done, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
@@ -42,26 +44,26 @@ def _wait(runs: Sequence[Future[Run]], told: Queue[tuple[int, int]], progress: O
             run.result()  # raises the first error at once
         while True:
             try:
-                progress(*told.get_nowait())
+                progress(*reported.get_nowait())
             except Empty:
                 break
 
 
-def _start(told: Queue[tuple[int, int]]) -> None:
+def _start(reported: Queue[tuple[int, int]]) -> None:
     global _progress
-    _progress = told
+    _progress = reported
 
 
 def _simulate(number: int, scenario: Scenario) -> Run:
     answered = 0
 
-    def tell(more: int) -> None:
+    def report(more: int) -> None:
         nonlocal answered
         answered += more
-        if answered >= _TOLD_EVERY:
+        if answered >= _REPORT_EVERY:
             _progress.put((number, answered))
             answered = 0
 
-    run = simulate(scenario, tell)
+    run = simulate(scenario, report)
     _progress.put((number, answered))
     return run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.comparison import compare
 from extproc.lab.tables.markdown import number, table
 
 WORKLOADS = ("blog-2xL4", "blog-8xH100")
@@ -27,7 +27,7 @@ _METRICS = {
 def compared(figures: Figures) -> str:
     """Compare published and simulated figures."""
     names = {"scenario": lambda cell: cell.workload, "strategy": lambda cell: cell.strategy}
-    return beside(
+    return compare(
         _PUBLISHED, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures
     )
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.comparison import compare
 from extproc.lab.tables.markdown import number, percent, table
 
 LOADS = (800, 1_600, 3_200, 8_000)
@@ -51,7 +51,7 @@ def within_targets(cell: Cell, figures: Figures) -> bool:
 def table_of(cells: Sequence[Cell], figures: Figures) -> str:
     """Compare published and simulated figures of the most important metrics."""
     names = {"load": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
-    return beside(cells, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+    return compare(cells, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
 
 
 def fitted(figures: Figures) -> str:

@@ -28,8 +28,8 @@ def _prefix_hash(source: str) -> Contender:
     return _of(strategy="PrefixHash", prefixHash=keys)
 
 
-def _of(**said: Any) -> Contender:
-    return Contender(LoadBalancingSpec.model_validate(said))
+def _of(**keys: Any) -> Contender:
+    return Contender(LoadBalancingSpec.model_validate(keys))
 
 
 CONTENDERS = {

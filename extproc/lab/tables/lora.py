@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
 from extproc.lab.tables.claims import LORA
+from extproc.lab.tables.comparison import compare
 from extproc.lab.tables.markdown import table, yes
 
 SEEDS = (0, 1, 2)
@@ -37,7 +37,7 @@ def ours(workload: str, strategy: str, metric: str, figures: Figures) -> float:
 def compared(workload: str, figures: Figures) -> str:
     """Compare published and simulated figures. Several published runs count by their mean."""
     names = {"strategy": lambda cell: cell.strategy, "published as": lambda cell: cell.row.label}
-    return beside(
+    return compare(
         published_cells(workload),
         names,
         _METRICS,

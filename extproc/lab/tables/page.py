@@ -8,8 +8,8 @@ from string import Template
 from extproc.lab.engine import profile
 from extproc.lab.simulation.client import SINGLE_THREADED
 from extproc.lab.tables import blog, chat, lora, threads
-from extproc.lab.tables.beside import draw
 from extproc.lab.tables.cells import Figures
+from extproc.lab.tables.comparison import draw
 from extproc.lab.tables.markdown import table
 
 CELLS = [*chat.CELLS, *threads.CELLS, *lora.CELLS, *blog.CELLS]

@@ -63,7 +63,7 @@ def against_best(found: dict[str, Figures], metric: str) -> str:
     best = choose(others, key=lambda name: found[name][metric])
     ratio = found[OURS][metric] / found[best][metric]
     holds = ratio <= NO_WORSE if is_time else ratio >= NO_LESS
-    return _said(holds, f"{ratio:.3f}" if best == OURS else f"{ratio:.3f}, {best}")
+    return _verdict(holds, f"{ratio:.3f}" if best == OURS else f"{ratio:.3f}, {best}")
 
 
 def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
@@ -71,7 +71,7 @@ def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
     times = found[YARDSTICK]["mean_ttft_ms"] / found[OURS]["mean_ttft_ms"]
     if scene not in BETTER:
         return f"{times:.2f} x shorter"
-    return _said(times >= BETTER[scene], f"{times:.2f} x shorter, target {BETTER[scene]:g} x")
+    return _verdict(times >= BETTER[scene], f"{times:.2f} x shorter, target {BETTER[scene]:g} x")
 
 
 def with_four(book: Book, scene: str) -> str:
@@ -81,8 +81,8 @@ def with_four(book: Book, scene: str) -> str:
         return ""
     half = len(figures) // 2
     kept = left(figures[0], figures[half], figures[-1])
-    return "no advantage" if kept is None else _said(kept >= LEFT, percent(kept))
+    return "no advantage" if kept is None else _verdict(kept >= LEFT, percent(kept))
 
 
-def _said(holds: bool, figure: str) -> str:
+def _verdict(holds: bool, figure: str) -> str:
     return f"yes ({figure})" if holds else f"**no ({figure})**"

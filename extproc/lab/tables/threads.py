@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import combinations
 
 from extproc.lab.measures.published import row_of
-from extproc.lab.tables.beside import beside
 from extproc.lab.tables.cells import Cell, Figures, published_cells, simulated
+from extproc.lab.tables.comparison import compare
 from extproc.lab.tables.markdown import against, table, yes
 
 LOADS = (300, 600, 1_200)
@@ -29,7 +29,7 @@ _TIE = 0.05
 def held_out(figures: Figures) -> str:
     """Compare published and simulated figures."""
     names = {"threads": lambda cell: cell.load, "strategy": lambda cell: cell.strategy}
-    return beside(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
+    return compare(CELLS, names, _METRICS, lambda cell, one: simulated(one, figures[cell]), figures)
 
 
 def second_run() -> str:

@@ -136,13 +136,13 @@ def key(task: Task) -> str:
 
 
 def try_all(
-    tasks: Collection[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
+    tasks: Collection[Task], trace: Path | None, on_result: Callable[[Task, Figures], None]
 ) -> None:
-    """Run all tasks on all cores; call `tell` with each result."""
+    """Run all tasks on all cores; call `on_result` with each result."""
     with workers(len(tasks)) as pool:
         runs = {pool.submit(_work, task, trace): task for task in tasks}
         for run in track(as_completed(runs), "simulating", total=len(runs)):
-            tell(runs[run], run.result())
+            on_result(runs[run], run.result())
 
 
 def _work(task: Task, trace: Path | None) -> Figures:

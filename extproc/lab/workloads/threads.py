@@ -61,14 +61,14 @@ class Threads:
                 least=_MARKERS + 1,
             )
         )
-        said = iter(answers)
+        rest = iter(answers)
         return [
             Session(
                 conversation(
                     f"{self.name}/{number}",
                     (),
                     list(islice(messages, size)),
-                    list(islice(said, size)),
+                    list(islice(rest, size)),
                 )
             )
             for number, size in enumerate(sizes)

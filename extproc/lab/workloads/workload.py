@@ -148,11 +148,11 @@ def conversation(
 
     `opening` starts the conversation, such as a system prompt. `name` is the conversation's own.
     """
-    said = list(opening)
+    segments = list(opening)
     turns = []
     for number, (message, answer) in enumerate(zip(messages, answers, strict=True)):
-        said.append(Segment(f"{name}/{number}", message))
+        segments.append(Segment(f"{name}/{number}", message))
         output = Segment(f"{name}/{number}/answer", answer, "assistant")
-        turns.append(Turn(tuple(said), output, adapter))
-        said.append(output)
+        turns.append(Turn(tuple(segments), output, adapter))
+        segments.append(output)
     return turns

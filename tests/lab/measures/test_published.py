@@ -14,7 +14,7 @@ from rich.table import Table
 from extproc.lab.measures.published import (
     PublishedRow,
     PublishedTable,
-    beside,
+    compare,
     row_of,
     table_of,
     tables,
@@ -175,7 +175,7 @@ def test_refuses_unknown_keys() -> None:
 
 def test_comparison_pairs_by_name(make_run: MakeRun) -> None:
     summary = summarize(make_run(workload="kubeai-chat-800"))
-    lines = text(beside(replace(summary, mean_ttft_ms=560.40))).splitlines()
+    lines = text(compare(replace(summary, mean_ttft_ms=560.40))).splitlines()
     ttft = next(line for line in lines if "Mean TTFT" in line)
     assert ttft.split() == ["Mean", "TTFT", "(ms)", "280.20", "560.40", "2.00"]
     tokens = next(line for line in lines if "Total input" in line)
@@ -188,7 +188,7 @@ def test_comparison_shows_several_runs_and_missing_figures(make_run: MakeRun) ->
     summary = summarize(
         make_run(workload="lora-10", strategy="LeastRequest", notes={"mean_queue_ms": 1095})
     )
-    shown = text(beside(summary, "measured"))
+    shown = text(compare(summary, "measured"))
     assert "measured" in shown
     lines = {line.strip()[:12]: line.split() for line in shown.splitlines()}
     assert lines["Requests per"][3:] == ["52.42", "(50.55", "to", "54.28)", "18.00", "0.34"]
@@ -198,12 +198,12 @@ def test_comparison_shows_several_runs_and_missing_figures(make_run: MakeRun) ->
 
 
 def test_comparison_shows_a_second_run(make_run: MakeRun) -> None:
-    shown = text(beside(summarize(make_run(workload="kubeai-threads-1200", strategy="Random"))))
+    shown = text(compare(summarize(make_run(workload="kubeai-threads-1200", strategy="Random"))))
     assert "not used to fit" in " ".join(shown.split())
     assert "second run" in shown
     assert "31,625       36,866" in shown
 
 
 def test_no_comparison_without_a_publication(make_run: MakeRun) -> None:
-    assert beside(summarize(make_run())) is None
-    assert beside(summarize(make_run(workload="lora-4", strategy="PrefixHash"))) is None
+    assert compare(summarize(make_run())) is None
+    assert compare(summarize(make_run(workload="lora-4", strategy="PrefixHash"))) is None

@@ -28,7 +28,7 @@ class Example(BaseModel):
     """Model for the tests below."""
 
     documented: int = 1
-    """What it means,
+    """A meaning,
     in two lines."""
 
     bare: int = 2
@@ -37,7 +37,7 @@ class Example(BaseModel):
 
 class TestAttributeDocstrings:
     def test_become_one_line_each(self) -> None:
-        assert attribute_docstrings(Example) == {"documented": "What it means, in two lines."}
+        assert attribute_docstrings(Example) == {"documented": "A meaning, in two lines."}
 
     def test_are_found_in_a_class_inside_another_scope(self) -> None:
         class Inner:

@@ -37,13 +37,13 @@ def assert_equal(first: Run, second: Run) -> None:
 
 def test_runs_do_not_depend_on_processes_and_keep_their_order() -> None:
     asked = fleets(["LoraQueue", "PrefixHash"])
-    told: list[tuple[int, int]] = []
-    runs = simulate_all(asked, lambda *one: told.append(one))
+    reports: list[tuple[int, int]] = []
+    runs = simulate_all(asked, lambda *one: reports.append(one))
     assert [run.strategy for run in runs] == ["LoraQueue", "PrefixHash"]
     for run, one in zip(runs, asked, strict=True):
         assert_equal(run, simulate(one))
-    assert {number for number, _ in told} <= {0, 1}
-    assert sum(more for _, more in told) <= 80
+    assert {number for number, _ in reports} <= {0, 1}
+    assert sum(more for _, more in reports) <= 80
 
 
 def test_errors_in_a_simulation_are_raised_unchanged() -> None:

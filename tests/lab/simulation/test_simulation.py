@@ -142,11 +142,11 @@ class TestRun:
         assert simulate(scenario(asked, lora)).seconds == 1.25
 
     def test_reports_progress_by_request(self) -> None:
-        told: list[int] = []
+        reports: list[int] = []
         asked = workload(session(turn("a"), turn("b")), session(turn("c")), warm_up=1)
-        simulate(scenario(asked), told.append)
-        assert sum(told) == 3
-        assert all(told)
+        simulate(scenario(asked), reports.append)
+        assert sum(reports) == 3
+        assert all(reports)
 
 
 class TestSidecars:

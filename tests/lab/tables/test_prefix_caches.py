@@ -210,12 +210,12 @@ class TestCommand:
         found: list[Task] = []
 
         def try_all(
-            tasks: list[Task], trace: Path | None, tell: Callable[[Task, Figures], None]
+            tasks: list[Task], trace: Path | None, on_result: Callable[[Task, Figures], None]
         ) -> None:
             found.extend(tasks)
             # Each result is written at once, which would take seconds for all.
             for task in tasks[:50]:
-                tell(task, figures_of(task))
+                on_result(task, figures_of(task))
 
         monkeypatch.setattr(prefix_caches, "try_all", try_all)
         monkeypatch.chdir(tmp_path)

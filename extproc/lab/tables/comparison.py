@@ -15,7 +15,7 @@ Ours = Callable[[Cell, str], float]
 """The simulated figure of a cell, by metric."""
 
 
-def beside(
+def compare(
     cells: Sequence[Cell],
     names: Mapping[str, Callable[[Cell], str]],
     metrics: Mapping[str, str],

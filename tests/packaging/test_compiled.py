@@ -29,9 +29,9 @@ COMPILED = [
 ]
 _CONVERSATION = "tests/core/conversation/test_properties.py"
 WITH_IT = [
-    f"{_CONVERSATION}::test_a_body_that_comes_ahead_is_answered_in_order_and_goes_on_whole",
-    f"{_CONVERSATION}::test_a_body_to_be_streamed_back_comes_back_once_and_in_order",
-    f"{_CONVERSATION}::test_every_event_has_one_answer_of_its_kind_and_nothing_follows_an_immediate_one",
+    f"{_CONVERSATION}::test_body_ahead_of_the_reply_passes_whole_and_in_order",
+    f"{_CONVERSATION}::test_duplex_body_is_streamed_back_once_and_in_order",
+    f"{_CONVERSATION}::test_each_event_has_one_reply_of_its_kind_until_an_immediate_one",
     # Clients may send values of any type.
     "tests/core/fleet/test_load_report.py",
     "tests/core/request/test_routing_key.py",

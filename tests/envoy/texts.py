@@ -103,3 +103,8 @@ def routes(text: str, number: int = 0) -> list[Any]:
 def cluster(text: str, name: str) -> Any:
     found = yaml.safe_load(text)["static_resources"]["clusters"]
     return next(one for one in found if one["name"] == name)
+
+
+def names(found: list[Any]) -> list[str]:
+    """Return the names of routes, or their path conditions."""
+    return [one.get("name") or str(next(iter(one["match"].values()))) for one in found]

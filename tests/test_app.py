@@ -46,7 +46,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
 @pytest.fixture
 async def api(running: StandInApiServer) -> StandInApiServer:
     """With nothing wrong with it."""
-    await running.faults(listening=True, frozen=False, forbidden=[], failing=0, list_delay=0)
+    await running.reset()
     return running
 
 

@@ -33,11 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
 @pytest.fixture
 async def server(running: StandInApiServer) -> StandInApiServer:
     """Return the server without faults."""
-    await running.faults(
-        listening=True, frozen=False, forbidden=[], failing=0, list_delay=0, garbage=False
-    )
-    await running.rbac(None)
-    await running.forget_requests()
+    await running.reset()
     return running
 
 

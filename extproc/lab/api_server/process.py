@@ -72,6 +72,14 @@ class StandInApiServer(Process):
         """
         await self._ask("POST", "faults", switches)
 
+    async def reset(self) -> None:
+        """End all faults, allow everything and empty the log of requests."""
+        await self.faults(
+            listening=True, frozen=False, forbidden=[], failing=0, list_delay=0, garbage=False
+        )
+        await self.rbac(None)
+        await self.forget_requests()
+
     async def compact(self) -> None:
         """Expire all versions but the current one; open watches stay open."""
         await self._ask("POST", "compact")

@@ -16,12 +16,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--url", required=True, help="URL of an OpenAI-compatible server: http://HOST:PORT")
     add("--model", required=True, metavar="NAME", help="model name in the requests")
     add_workload(parser, required=True)
-    _add_asking(parser)
+    group = parser.add_argument_group("requests")
+    _add_headers(group)
+    _add_connections(group)
     _add_output(parser)
 
 
-def _add_asking(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("requests")
+def _add_headers(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "-H",
@@ -39,11 +40,10 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
         "not appear in process lists)",
     )
     add(
-        "--timeout",
-        type=positive(float),
-        default=600.0,
-        metavar="SECONDS",
-        help="a request fails after this time without a received byte (default: %(default)g)",
+        "--endpoint-header",
+        metavar="NAME",
+        help="response header that names the endpoint (default: "
+        f"{' or '.join(target.ENDPOINT_HEADERS)})",
     )
     add(
         "--no-ignore-eos",
@@ -52,18 +52,23 @@ def _add_asking(parser: argparse.ArgumentParser) -> None:
         help="omit the field ignore_eos, which servers other than vLLM may refuse; responses may "
         "then be shorter",
     )
+
+
+def _add_connections(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--timeout",
+        type=positive(float),
+        default=600.0,
+        metavar="SECONDS",
+        help="a request fails after this time without a received byte (default: %(default)g)",
+    )
     add(
         "--no-keep-alive",
         dest="keep_alive",
         action="store_false",
         help="open a connection for each request, as benchmark_serving.py does: a Kubernetes "
         "Service chooses a pod for each connection",
-    )
-    add(
-        "--endpoint-header",
-        metavar="NAME",
-        help="response header that names the endpoint (default: "
-        f"{' or '.join(target.ENDPOINT_HEADERS)})",
     )
     add(
         "--processes",

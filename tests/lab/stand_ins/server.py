@@ -16,7 +16,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
-class CompletionResponse(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -46,7 +46,7 @@ class Server(NamedTuple):
     def url(self, path: str, replica: int = 0) -> str:
         return f"http://127.0.0.1:{self.ports[replica]}{path}"
 
-    def get(self, path: str, replica: int = 0) -> CompletionResponse:
+    def get(self, path: str, replica: int = 0) -> HttpResponse:
         return run(ask("GET", self.url(path, replica)))
 
     def post(
@@ -55,7 +55,7 @@ class Server(NamedTuple):
         body: Json | bytes,
         replica: int = 0,
         headers: dict[str, str] | None = None,
-    ) -> CompletionResponse:
+    ) -> HttpResponse:
         return run(ask("POST", self.url(path, replica), encoded(body), headers))
 
     def metric(self, name: str, replica: int = 0) -> float:
@@ -82,13 +82,13 @@ def encoded(body: Json | bytes) -> bytes:
 
 async def ask(
     method: str, url: str, body: bytes | None = None, headers: dict[str, str] | None = None
-) -> CompletionResponse:
+) -> HttpResponse:
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, url, data=body, headers=headers) as response,
     ):
         found = {name.lower(): value for name, value in response.headers.items()}
-        return CompletionResponse(response.status, found, await response.read())
+        return HttpResponse(response.status, found, await response.read())
 
 
 @contextmanager
@@ -102,3 +102,25 @@ def stand_in(*arguments: str) -> Iterator[Server]:
     finally:
         process.kill()
         process.communicate()
+
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 20
+
+
+def chat(*contents: str, **changes: Any) -> Json:
+    """Return a chat request; the messages alternate, and the user's is first."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    return {"model": "m", "messages": messages, **changes}
+
+
+def answer_of(answer: HttpResponse) -> str:
+    text: str = answer.json["choices"][0]["message"]["content"]
+    return text
+
+
+def cached_tokens(answer: HttpResponse) -> int:
+    cached: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached

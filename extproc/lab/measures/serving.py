@@ -126,21 +126,12 @@ class Summary:
 def summarize(run: Run) -> Summary:
     """Return the figures of a run, which may have no responses, gaps or duration at all."""
     good = run.succeeded
-    sent, first, last = run.sent[good], run.first[good], run.last[good]
     tokens = run.output_tokens[good]
-    latency = last - sent
-    several, some, timed = tokens > 1, tokens > 0, latency > 0
+    latency = run.last[good] - run.sent[good]
+    timed = latency > 0
     completed = int(np.count_nonzero(good))
     given, made = int(run.prompt_tokens[good].sum()), int(tokens.sum())
     rates = tokens[timed] / latency[timed]
-    times = {
-        **milliseconds("ttft", first - sent),
-        **milliseconds("wanted_ttft", first - run.wanted[good]),
-        **milliseconds("tpot", (last - first)[several] / (tokens[several] - 1)),
-        **milliseconds("itl", run.gaps),
-        **milliseconds("e2el", latency),
-        **milliseconds("time_per_token", latency[some] / tokens[some]),
-    }
     return Summary(
         workload=run.workload,
         strategy=run.strategy,
@@ -159,8 +150,24 @@ def summarize(run: Run) -> Summary:
         load_spread=_load_spread(run),
         client_busy=run.client_busy,
         notes=dict(run.notes),
-        **times,
+        **_times(run),
     )
+
+
+def _times(run: Run) -> dict[str, float]:
+    good = run.succeeded
+    sent, first, last = run.sent[good], run.first[good], run.last[good]
+    tokens = run.output_tokens[good]
+    latency = last - sent
+    several, some = tokens > 1, tokens > 0
+    return {
+        **milliseconds("ttft", first - sent),
+        **milliseconds("wanted_ttft", first - run.wanted[good]),
+        **milliseconds("tpot", (last - first)[several] / (tokens[several] - 1)),
+        **milliseconds("itl", run.gaps),
+        **milliseconds("e2el", latency),
+        **milliseconds("time_per_token", latency[some] / tokens[some]),
+    }
 
 
 def block(summary: Summary) -> str:

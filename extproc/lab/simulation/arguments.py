@@ -25,13 +25,15 @@ def parser() -> Parser:
         epilog=f"{listing()}\n\nprofiles:\n  {', '.join(profile.names())}",
     )
     add_workload(found, required=False)
-    _add_fleet(found)
+    fleet = found.add_argument_group("the fleet")
+    _add_strategies(fleet)
+    _add_fleet(fleet)
     _add_output(found)
     return found
 
 
-def _add_fleet(found: Parser) -> None:
-    add = found.add_argument_group("the fleet").add_argument
+def _add_strategies(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--strategy",
         nargs="+",
@@ -41,6 +43,10 @@ def _add_fleet(found: Parser) -> None:
         f"(default: {' '.join(DEFAULT_STRATEGIES)}, or that of --models); "
         f"published rules, for comparison: {', '.join(published_rules.names())}",
     )
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add("--replicas", type=positive(int), metavar="N", help="engines (default: the workload's own)")
     add("--profile", metavar="NAME|FILE", help="the engine (default: the workload's own)")
     add(

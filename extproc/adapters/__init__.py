@@ -1,1 +1,1 @@
-"""The world's side: configuration, discovery, telemetry."""
+"""Adapters between the core and the outside: configuration, discovery, readings, telemetry."""

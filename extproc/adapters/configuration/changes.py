@@ -8,10 +8,10 @@ from itertools import islice
 from extproc.core.schema import ModelSpec, ModelsSpec
 
 LONGEST = 1_000
-"""Characters of a field of the log line."""
+"""Longest field of the log line, in characters."""
 
 LONGEST_VALUE = 60
-"""Characters of a value."""
+"""Longest value, in characters."""
 
 _MOST_KEYS = 20
 """Changed keys of one model that are listed."""

@@ -1,4 +1,4 @@
-"""DNS by dnspython, which gives the TTL, follows CNAMEs, and repeats truncated answers over TCP."""
+"""DNS by dnspython, which returns the TTL, follows CNAMEs, and retries over TCP if truncated."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _resolved(answer: Answer) -> Resolved:
 
 
 def _refusals(error: NoNameservers) -> str:
-    """Name each server with its last error, without what differs from one try to the next."""
+    """Return each server with its last error, without parts that differ between attempts."""
     last = {
         server.removeprefix("Do53:").removesuffix("@53"): reason
         if isinstance(reason, str)

@@ -1,4 +1,4 @@
-"""The hosts file, which the machine's owner or a container runtime writes."""
+"""The hosts file of the machine or the container."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SHORTEST_SECONDS = 1.0
 
 LONGEST_SECONDS = 30.0
 """Longest time between two lookups: Docker's DNS gives a TTL of 600 s to containers that may be
-replaced within one."""
+replaced within seconds."""
 
 MISSING_SECONDS = 5.0
 """Time to the next lookup of a name that has no addresses."""
@@ -50,9 +50,7 @@ class LookupListener(Protocol):
     """Counts lookups."""
 
     def looked_up(self, result: Literal["ok", "none", "failed"]) -> None:
-        """A lookup ended: with addresses, with the response that there are none, or with no
-        usable response.
-        """
+        """Receive the result of a lookup: addresses, no addresses, or no usable response."""
 
 
 class Name:
@@ -76,9 +74,9 @@ class Name:
         self.confirmed_at = clock()
         """Time at which the addresses were last known to be current, by the clock."""
         self.trouble: str | None = None
-        """Why the last lookup gave no addresses; None if it gave some."""
+        """Reason why the last lookup gave no addresses; None if it gave some."""
         self.subscribers: list[Callable[[], None]] = []
-        """Called after the first lookup, and when the addresses change."""
+        """Callbacks for the first lookup and each change of the addresses."""
         self._resolve = resolve
         self._listener = listener
         self._backoff = Backoff(rng)
@@ -95,7 +93,7 @@ class Name:
         return self._responded or self._clock() - self._started_at >= START_SECONDS
 
     async def stop(self) -> None:
-        """End the lookups."""
+        """Stop the lookups."""
         self._task.cancel()
         # The task is not awaited itself: that would hide a cancellation of the caller.
         await asyncio.wait([self._task])

@@ -12,7 +12,7 @@ from extproc.adapters.dns.hosts import HostsFile
 from extproc.adapters.dns.lookup import NameServer, Resolved, Unanswered
 
 LOOKUP_SECONDS = 4.5
-"""Limit of one lookup. A new configuration waits longer (Discovery.SETTLE_SECONDS), so a name
+"""Limit of one lookup. A new configuration waits longer (discovery.SETTLE_SECONDS), so a name
 server that does not respond cannot keep the addresses of other names from it."""
 
 HOSTS_SECONDS = 5.0

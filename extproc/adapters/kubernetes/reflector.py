@@ -82,7 +82,7 @@ class Reflector(Generic[Kept]):
         self.synced = False
         """True if the whole set was listed at least once."""
         self.confirmed_at = monotonic()
-        """Monotonic time of the server's last sign of life; at first, the time of creation."""
+        """Monotonic time of the server's last response; at first, the time of creation."""
 
     @property
     def trouble(self) -> str | None:

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from extproc.adapters.configuration.document import MAX_BYTES, DocumentError, parse
-from extproc.core.schema import InferencePoolSpec, NamedEndpoints, ServiceSpec, StrategyName
-from tests.extent import extent
-
-LLAMA = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
+from extproc.core.schema import StrategyName
+from tests.adapters.configuration.document.texts import (
+    LLAMA,
+    prefix_hash,
+    problems,
+    with_endpoints,
+    with_key,
+)
 
 MODEL_KEYS = (
     "known are name, aliases, servedName, answerAsRequested, responseIds, endpoints, service, "
@@ -22,141 +19,30 @@ MODEL_KEYS = (
     "discoverAdapters, loadBalancing"
 )
 
+
 NO_ONE_SOURCE = "models[0]: give one of 'endpoints', 'service', 'inferencePool' and 'split'"
+
+
 NO_CHAIN = "the strategy 'Chain' needs a 'chain', and no other strategy can have one"
+
+
 NO_NAME = "is not a Kubernetes name: use lowercase letters, digits, '-' and '.'"
+
+
 STRATEGIES = ", ".join(get_args(StrategyName))
+
+
 SOURCES = "FirstUserMessage, SystemAndFirstUserMessage, PromptHead, Session, Header:<name>"
+
+
 SESSIONS = "models[0].loadBalancing.prefixHash.sessionSources"
+
+
 NO_SESSION = "is not 'Header:<name>', 'Body:<field>' or 'Body:<field>.<field>'"
-
-
-def problems(text: str | bytes) -> list[str]:
-    with pytest.raises(DocumentError) as refused:
-        parse(text.encode() if isinstance(text, str) else text)
-    return list(refused.value.problems)
-
-
-class TestValidDocument:
-    def test_reads_every_key(self) -> None:
-        spec = parse(
-            b"""
-models:
-- name: llama-3.1-8b-instruct-fp8-l4      # what requests put in "model"
-  aliases: [llama]
-  endpoints: [127.0.0.1:8001, 127.0.0.1:8002]
-  adapters: [sql-lora]
-  loadBalancing:
-    strategy: PrefixHash
-    prefixHash:
-      {meanLoadFactor: 150, prefixCharLength: 64, replication: 32, prefixSource: PromptHead}
-"""
-        )
-        (model,) = spec.models
-        assert model.name == "llama-3.1-8b-instruct-fp8-l4"
-        assert model.aliases == ("llama",)
-        assert model.endpoints == ("127.0.0.1:8001", "127.0.0.1:8002")
-        assert model.adapters == ("sql-lora",)
-        assert model.load_balancing.strategy == "PrefixHash"
-        prefix_hash = model.load_balancing.prefix_hash
-        assert prefix_hash.mean_load_factor == 150
-        assert prefix_hash.prefix_char_length == 64
-        assert prefix_hash.replication == 32
-        assert prefix_hash.prefix_source == "PromptHead"
-
-    def test_can_omit_optional_keys(self) -> None:
-        (model,) = parse(LLAMA.encode()).models
-        assert (model.aliases, model.adapters, model.service) == ((), (), None)
-        assert model.load_balancing.strategy == "PrefixHash"
-        assert model.load_balancing.prefix_hash.mean_load_factor == 125
-
-    def test_accepts_kubeai_block_unchanged(self) -> None:
-        block = """
-  loadBalancing:
-    strategy: PrefixHash
-    prefixHash:
-      meanLoadFactor: 125
-      replication: 256
-      prefixCharLength: 100
-"""
-        (model,) = parse((LLAMA + block.lstrip("\n")).encode()).models
-        assert model.load_balancing == parse(LLAMA.encode()).models[0].load_balancing
-
-    @pytest.mark.parametrize("port", ["http", 8000])
-    def test_can_name_service_instead_of_endpoints(self, port: str | int) -> None:
-        text = f"models: [{{name: a, service: {{namespace: inference, name: vllm, port: {port}}}}}]"
-        (model,) = parse(text.encode()).models
-        assert model.endpoints is None
-        assert model.service == ServiceSpec(namespace="inference", name="vllm", port=port)
-
-    def test_can_quote_port_number_as_templates_do(self) -> None:
-        text = 'models: [{name: a, service: {namespace: n, name: s, port: "8000"}}]'
-        (model,) = parse(text.encode()).models
-        assert model.service == ServiceSpec(namespace="n", name="s", port=8000)
-
-    def test_can_name_inference_pool_instead_of_endpoints(self) -> None:
-        text = "models: [{name: a, inferencePool: {namespace: inference, name: vllm-llama}}]"
-        (model,) = parse(text.encode()).models
-        pool = InferencePoolSpec(namespace="inference", name="vllm-llama")
-        assert (model.inference_pool, model.source) == (pool, pool)
-        assert (model.endpoints, model.service) == (None, None)
-
-    def test_can_contain_ipv6_addresses(self) -> None:
-        text = "models: [{name: a, endpoints: ['[::1]:8000', '[2001:db8::a]:8000']}]"
-        assert parse(text.encode()).models[0].endpoints == ("[::1]:8000", "[2001:db8::a]:8000")
-
-    def test_can_mix_host_names_and_addresses(self) -> None:
-        text = """
-models:
-- name: a
-  endpoints: [vllm-a:8000, "My-Svc.ns.svc.cluster.local.:8000", 10.0.3.7:8000, project_vllm_1:80]
-"""
-        (model,) = parse(text.encode()).models
-        assert model.endpoints == (
-            "vllm-a:8000",
-            "my-svc.ns.svc.cluster.local.:8000",
-            "10.0.3.7:8000",
-            "project_vllm_1:80",
-        )
-        assert model.source == NamedEndpoints(model.endpoints)
-
-    def test_can_list_no_endpoints(self) -> None:
-        (model,) = parse(b"models: [{name: a, endpoints: []}]").models
-        assert (model.endpoints, model.source) == ((), None)
-
-    def test_can_use_anchors_and_merges(self) -> None:
-        text = """
-models:
-- &first {name: a, endpoints: [10.0.0.1:8000], loadBalancing: &by-load {strategy: LeastLoad}}
-- {<<: *first, name: b}
-- {name: c, endpoints: [10.0.0.2:8000], loadBalancing: *by-load}
-"""
-        assert [m.load_balancing.strategy for m in parse(text.encode()).models] == ["LeastLoad"] * 3
-
-    def test_can_be_json(self) -> None:
-        assert parse(b'{"models": [{"name": "a", "endpoints": ["10.0.0.1:1"]}]}').models
-
-    def test_can_list_one_endpoint_under_two_models(self) -> None:
-        assert (
-            len(parse((LLAMA + "- {name: b, endpoints: [10.0.0.1:8000]}\n").encode()).models) == 2
-        )
-
-
-def with_key(text: str) -> str:
-    """Return the valid model with one more line."""
-    return f"{LLAMA}  {text}\n"
-
-
-def prefix_hash(text: str) -> str:
-    return with_key(f"loadBalancing: {{prefixHash: {{{text}}}}}")
 
 
 def session(sources: str) -> str:
     return prefix_hash(f"prefixSource: Session, sessionSources: {sources}")
-
-
-def with_endpoints(text: str) -> str:
-    return f"models: [{{name: a, endpoints: [{text}]}}]"
 
 
 @pytest.mark.parametrize(
@@ -514,174 +400,3 @@ def test_all_problems_are_reported_together() -> None:
 def test_long_value_is_shortened() -> None:
     (problem,) = problems(with_key(f"aliases: {'x' * 1000}"))
     assert len(problem) < 200
-
-
-class TestHostileDocument:
-    def test_larger_than_a_config_map_is_refused(self) -> None:
-        assert parse(LLAMA.encode().ljust(MAX_BYTES)).models
-        assert problems(LLAMA.encode().ljust(MAX_BYTES + 1)) == [
-            "the document has 1048577 bytes; 1048576 are allowed"
-        ]
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            pytest.param(b"models: \x00", id="control character"),
-            pytest.param(b"models: \xff\xff\xff", id="bad UTF-8"),
-            pytest.param(b'models: [{name: "\\ud800"}]', id="lone surrogate"),
-            pytest.param(b"models: 2001-99-99", id="impossible date"),
-            pytest.param(b"models: " + b"9" * 5000, id="5,000 digits"),
-            pytest.param(b"models: " + b"[" * 3000 + b"]" * 3000, id="deep"),
-            pytest.param(b"models: &a [*a]", id="a list within itself"),
-            pytest.param(b"&a {models: *a}", id="a mapping within itself"),
-            pytest.param(b"{models: [], 1: 2}", id="a number as a key"),
-            pytest.param(b"{models: [], ~: 2}", id="null as a key"),
-            pytest.param(b"{models: [], ? [a] : 2}", id="a list as a key"),
-            pytest.param(b"{models: [], ? {a: b} : 2}", id="a mapping as a key"),
-            pytest.param(b"models: !!bool maybe", id="invalid boolean"),
-            pytest.param(b"models: !!int foo", id="invalid integer"),
-            pytest.param(b"models: !!int ''", id="an empty integer"),
-            pytest.param(b"models: !!float ''", id="an empty float"),
-            pytest.param(b"models: !!timestamp foo", id="invalid date"),
-            pytest.param(b"models: !!binary '='", id="invalid base64"),
-            pytest.param(b"models: !!map x", id="invalid mapping"),
-        ],
-    )
-    def test_is_refused_with_a_problem(self, text: bytes) -> None:
-        assert problems(text)
-
-    def test_exponential_aliases_use_no_memory(self) -> None:
-        code = (
-            "import resource\n"
-            "from extproc.adapters.configuration.document import DocumentError, parse\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-            "lines = ['models:', '- &a0 [' + 'x, ' * 9 + ']']\n"
-            "lines += [f'- &a{i + 1} [' + f'*a{i}, ' * 9 + ']' for i in range(9)]\n"
-            "try: parse('\\n'.join(lines).encode())\n"
-            "except DocumentError: print('refused')\n"
-        )
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert (run.returncode, run.stdout) == (0, "refused\n"), run.stderr
-
-    def test_deep_nesting_does_not_crash_the_process(self) -> None:
-        # In its own process: a parser that overflows the C stack ends the process at once.
-        code = (
-            "from extproc.adapters.configuration.document import DocumentError, parse\n"
-            "try: parse(b'[' * 500_000)\n"
-            "except DocumentError: print('refused')\n"
-        )
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert (run.returncode, run.stdout) == (0, "refused\n")
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            pytest.param('"a\\nb": 1\nmodels: []', id="a key"),
-            pytest.param(with_key('"a\\nb": 1'), id="a key of a model"),
-            pytest.param(with_key('aliases: ["a\\nb", "a\\nb"]'), id="an alias"),
-            pytest.param(with_endpoints('"a\\nb:1"'), id="an endpoint"),
-            pytest.param(with_key('loadBalancing: {strategy: "a\\nb"}'), id="a strategy"),
-            pytest.param('models: *"a\n', id="an anchor"),
-        ],
-    )
-    def test_each_problem_is_one_line(self, text: str) -> None:
-        assert all(len(problem.splitlines()) == 1 for problem in problems(text))
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            pytest.param("models:", id="no models"),
-            pytest.param("models: x", id="text as models"),
-            pytest.param("models: [x]", id="text as a model"),
-            pytest.param("models: [[]]", id="list as a model"),
-            pytest.param("models: [{name: a, endpoints: '10.0.0.1:1'}]", id="one endpoint"),
-            pytest.param(with_key("aliases:"), id="no aliases"),
-            pytest.param(with_key("loadBalancing:"), id="no loadBalancing"),
-            pytest.param(with_key("loadBalancing: {prefixHash: [1]}"), id="a list for prefixHash"),
-        ],
-    )
-    def test_problem_uses_terms_of_yaml_instead_of_python(self, text: str) -> None:
-        for problem in problems(text):
-            assert not re.search(r"tuple|dictionary|instance|[A-Za-z]+Spec", problem), problem
-
-
-scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.dates(),
-    st.datetimes(),
-    st.binary(max_size=5),
-    st.text(max_size=5),
-    st.sampled_from(["10.0.0.1:8000", "[::1]:1", "PrefixHash", "Header:x", "a", "http"]),
-)
-known_keys = st.sampled_from(
-    [
-        *["models", "name", "aliases", "endpoints", "service", "inferencePool", "adapters"],
-        "loadBalancing",
-        *["strategy", "prefixHash", "meanLoadFactor", "prefixCharLength", "replication"],
-        *["prefixSource", "sessionSources", "namespace", "port"],
-    ]
-)
-keys = known_keys | st.text(max_size=5) | st.integers() | st.none() | st.dates()
-
-
-def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4)
-
-
-anything = st.recursive(scalars, containers, max_leaves=12)
-documents = anything | st.fixed_dictionaries(
-    {
-        "models": st.lists(
-            st.fixed_dictionaries(
-                {"name": anything},
-                optional={
-                    "endpoints": st.lists(scalars, max_size=2) | anything,
-                    "aliases": anything,
-                    "service": anything,
-                    "inferencePool": anything,
-                    "loadBalancing": st.dictionaries(known_keys, anything, max_size=3),
-                },
-            ),
-            max_size=3,
-        )
-    }
-)
-
-
-def taken_or_refused(text: bytes) -> tuple[object, ...]:
-    """Return the models or the problems; any other exception fails the test."""
-    try:
-        models: tuple[object, ...] = parse(text).models
-    except DocumentError as refused:
-        models = refused.problems
-    assert models
-    return models
-
-
-@settings(max_examples=extent(75, 300))
-@given(documents)
-def test_any_document_is_accepted_or_refused_with_reasons(document: object) -> None:
-    try:
-        text = yaml.safe_dump(document, allow_unicode=True).encode()
-    except (yaml.YAMLError, UnicodeEncodeError):
-        return
-    assert all(taken_or_refused(text))
-
-
-@settings(max_examples=extent(75, 300))
-@given(
-    st.binary()
-    | st.lists(
-        st.sampled_from(
-            [
-                *["models", ":", " ", "\n", "- ", "[", "]", "{", "}", "'", '"', "&a", "*a", "<<"],
-                *["!!str ", "!!seq ", "|", ">", "%", "#", "~", ",", "a"],
-            ]
-        )
-    ).map(lambda parts: "".join(parts).encode())
-)
-def test_any_text_is_accepted_or_refused(text: bytes) -> None:
-    assert all(taken_or_refused(text))

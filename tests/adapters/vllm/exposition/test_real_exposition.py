@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from extproc.core.fleet.signals import Load, Report
+from tests.adapters.vllm.exposition.texts import read
+from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD
+
+
+class TestRealExposition:
+    def test_has_waiting_and_running_requests_and_cache_usage(self) -> None:
+        report = read(BASE)
+        assert (report.load, report.running) == (Load(2.0, 0.125), 3.0)
+        assert (report.max_loras, report.block_size) == (None, None)
+
+    def test_has_prompt_tokens_and_cached_tokens(self) -> None:
+        report = read(BASE)
+        assert (report.prompt_tokens, report.cached_tokens) == (1206.0, 768.0)
+
+    def test_has_number_of_first_tokens(self) -> None:
+        assert read(BASE).first_tokens == 3.0
+
+    def test_has_adapters_in_use_and_slots(self) -> None:
+        report = read(BASE + LORA)
+        assert report.max_loras == 2
+        assert report.running_adapters == {"c", "d"}
+        assert report.waiting_adapters == {"d"}
+
+    def test_has_size_of_the_cache(self) -> None:
+        report = read(BASE + LORA + CACHE)
+        assert (report.block_size, report.blocks) == (32, 512)
+
+    def test_of_an_old_release_has_the_same_under_old_names(self) -> None:
+        report = read(OLD)
+        assert (report.load, report.running) == (Load(0.0, 0.0003), 1.0)
+        assert (report.block_size, report.blocks) == (16, 27862)
+        assert report.max_loras == 4
+        assert report.running_adapters == {"sql", "law"}
+        assert report.waiting_adapters == {"med"}
+        assert (report.prompt_tokens, report.cached_tokens) == (None, None)
+
+    def test_of_several_engines_has_sums_and_mean_cache_usage(self) -> None:
+        assert read(ENGINES) == Report(
+            Load(2.0, 0.375),
+            4.0,
+            block_size=16,
+            blocks=220,
+            prompt_tokens=1200.0,
+            cached_tokens=64.0,
+            first_tokens=5.0,
+        )

@@ -1,4 +1,4 @@
-"""`extproc serve` on (a stand-in for) Kubernetes, as a process: how it starts, and how it ends."""
+"""Start and stop of `extproc serve`, as a process with a stand-in for Kubernetes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServ
 
 @pytest.fixture
 async def api(running: StandInApiServer) -> StandInApiServer:
-    """With nothing wrong with it."""
+    """A stand-in API server without faults."""
     await running.reset()
     return running
 
 
 class Scene:
-    """A namespace, and a sidecar that is configured in it."""
+    """A namespace with the configuration of a sidecar."""
 
     def __init__(self, api: StandInApiServer, directory: Path) -> None:
         self.api = api
@@ -62,7 +62,7 @@ class Scene:
         self.by_service = f"models: [{{name: llama, service: {service}}}]"
 
     def configure_by(self, flag: str, value: object) -> None:
-        """Says where the sidecar's models document is."""
+        """Set the source of the models document."""
         configured = [flag, str(value), "--kubeconfig", str(self.api.kubeconfig)]
         self.sidecar = SidecarProcess(configured, self.directory)
 
@@ -74,7 +74,7 @@ class Scene:
         await self.api.apply(endpoint_slice("vllm", self.namespace, name, endpoints))
 
     async def is_not_ready(self, why: str) -> None:
-        """Waits until it says that it is not ready for this reason."""
+        """Wait until the sidecar is not ready for this reason."""
 
         async def says_so() -> bool:
             try:
@@ -90,7 +90,7 @@ class Scene:
         await until(self.sidecar.is_ready, SOON, "the sidecar to be ready")
 
     async def lets_envoy_in(self) -> bool:
-        """Whether it serves streams, as gRPC health says; it reports itself alive in any case."""
+        """Return True if gRPC health reports that the sidecar serves streams."""
         async with grpc.aio.insecure_channel(self.sidecar.listen) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             healths = {
@@ -111,7 +111,7 @@ class Scene:
         return let_in
 
     async def endpoints(self) -> dict[str, str]:
-        """The addresses that it routes to, by name."""
+        """Return the addresses of the endpoints by name."""
         (model,) = (await self.sidecar.state()).values()
         return {endpoint["name"]: endpoint["address"] for endpoint in model["endpoints"]}
 
@@ -120,12 +120,12 @@ class Scene:
         return [(one["type"], one["reason"], one["message"]) for one in found]
 
     async def ends(self) -> tuple[int, list[str]]:
-        """Exit code and stderr of a sidecar that is to end by itself."""
+        """Return exit code and stderr of a sidecar that stops by itself."""
         code = await self.sidecar.wait(SOON)
         return code, said(self.sidecar)
 
     async def ends_when_told(self) -> None:
-        """Sends SIGTERM: it ends soon, and well."""
+        """Send SIGTERM, and expect a soon and clean exit."""
         began = time.monotonic()
         self.sidecar.signal(signal.SIGTERM)
         assert await self.sidecar.wait(SOON) == 0
@@ -136,7 +136,7 @@ class Scene:
 
 
 def said(sidecar: SidecarProcess) -> list[str]:
-    """What it wrote to stderr, which says nothing of its own insides."""
+    """Return stderr, which must have no traceback."""
     text = sidecar.stderr.read_text()
     for sign in ("Traceback", "Unclosed", "destroyed", "never retrieved", "never awaited"):
         assert sign not in text
@@ -152,7 +152,7 @@ async def scene(api: StandInApiServer, tmp_path: Path) -> AsyncIterator[Scene]:
 
 class TestStart:
     async def test_ends_when_all_endpoints_are_known(self, scene: Scene) -> None:
-        """Until then streams end with UNAVAILABLE, so that Envoy takes its fallback."""
+        """Until then streams end with UNAVAILABLE, so that Envoy uses its fallback."""
         await scene.api.faults(forbidden=["endpointslices"])
         scene.sidecar.spawn()
         await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: not found")

@@ -245,7 +245,7 @@ class TestStrategyThatComparesPrompts:
     CACHE = model_spec("llama", strategy="PrefixCache")
 
     def explained(self, *, system: int = 0, user: int = 0, **more: Any) -> Explanation:
-        """Of a conversation with so many bytes of each."""
+        """Explain a conversation with this number of bytes in each part."""
         messages = [{"role": "user", "content": "u" * user}]
         if system:
             messages.insert(0, {"role": "system", "content": "s" * system})

@@ -1,4 +1,4 @@
-"""Bodies that come before the headers are answered, and go on with their answers (STREAMED)."""
+"""Bodies that come before the reply to the headers, and pass with their own replies (STREAMED)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def peer(*specs: ModelSpec) -> Peer:
     return Peer(*specs, modes=AHEAD)
 
 
-def kinds(answers: Replies) -> list[Kind]:
-    assert all(isinstance(answer, Proceed) for answer in answers)
-    return [answer.kind for answer in answers if isinstance(answer, Proceed)]
+def kinds(replies: Replies) -> list[Kind]:
+    assert all(isinstance(reply, Proceed) for reply in replies)
+    return [reply.kind for reply in replies if isinstance(reply, Proceed)]
 
 
-def bodies(answers: Replies) -> list[bytes | None]:
-    return [a.body for a in answers if isinstance(a, Proceed) and a.kind is Kind.REQUEST_BODY]
+def bodies(replies: Replies) -> list[bytes | None]:
+    return [a.body for a in replies if isinstance(a, Proceed) and a.kind is Kind.REQUEST_BODY]
 
 
 class TestHeaders:
@@ -50,8 +50,8 @@ class TestHeaders:
         body = asking(content="tell me of the sea " * 100)
         assert one.body(body[:20]) == ()
         assert one.body(body[20:30]) == ()
-        answers = one.body(body[30:900])
-        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+        replies = one.body(body[30:900])
+        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
         assert kinds(one.body(body[900:], end=True)) == [Kind.REQUEST_BODY]
         assert one.in_flight == 1
 
@@ -62,17 +62,17 @@ class TestBodyParts:
         one.headers()
         body = asking()
         assert one.body(body[:10]) == one.body(body[10:20]) == ()
-        answers = one.body(body[20:], end=True)
-        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
-        assert bodies(answers) == [None] * 3
+        replies = one.body(body[20:], end=True)
+        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+        assert bodies(replies) == [None] * 3
 
     def test_can_end_with_an_empty_one(self) -> None:
         one = peer()
         one.headers()
         assert one.body(asking()[:10]) == ()
         assert one.body(asking()[10:]) == ()
-        answers = one.body(b"", end=True)
-        assert kinds(answers) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
+        replies = one.body(b"", end=True)
+        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
 
     def test_can_be_followed_by_trailers(self) -> None:
         one = peer()
@@ -94,10 +94,10 @@ class TestBodyParts:
         one = peer(SERVED)
         one.headers()
         body = asking("l")
-        answers: Replies = ()
+        replies: Replies = ()
         for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
-            answers = one.body(body[start:end], end=end == len(body))
-        shown = bodies(answers)
+            replies = one.body(body[start:end], end=end == len(body))
+        shown = bodies(replies)
         assert len(shown) == len(cuts) + 1
         assert json.loads(shown[0] or b"") == {**json.loads(body), "model": "meta/llama"}
         assert shown[1:] == [b""] * len(cuts)

@@ -34,20 +34,20 @@ def routed(*specs: ModelSpec, name: str = "l", modes: Modes = STREAMED) -> Peer:
 
 def head(peer: Peer, media_type: str = "application/json") -> Proceed:
     event = Event(Kind.RESPONSE_HEADERS, media_type=media_type)
-    (answer,) = peer.conversation.receive(event)
-    assert isinstance(answer, Proceed)
-    return answer
+    (reply,) = peer.conversation.receive(event)
+    assert isinstance(reply, Proceed)
+    return reply
 
 
-def passed(answers: Replies, part: bytes) -> bytes:
-    """The bytes that go to the client in place of this part."""
-    if not answers:
+def passed(replies: Replies, part: bytes) -> bytes:
+    """Return the bytes that replace this part."""
+    if not replies:
         return b""
-    (answer,) = answers
-    if isinstance(answer, Chunk):
-        return answer.body
-    assert isinstance(answer, Proceed)
-    return part if answer.body is None else answer.body
+    (reply,) = replies
+    if isinstance(reply, Chunk):
+        return reply.body
+    assert isinstance(reply, Proceed)
+    return part if reply.body is None else reply.body
 
 
 class TestResponse:
@@ -110,9 +110,9 @@ class TestBodyThatEnvoyDoesNotShow:
         peer.headers(x_model="l")
         if request_mode is BodyMode.BUFFERED:
             peer.body(asking("l"), end=True)
-        answer = head(peer)
-        assert answer.show_response
-        assert answer.remove_headers == ("content-length",)
+        reply = head(peer)
+        assert reply.show_response
+        assert reply.remove_headers == ("content-length",)
 
     def test_is_not_requested_if_envoy_would_ignore_that(self) -> None:
         for mode in (BodyMode.AHEAD, BodyMode.DUPLEX):

@@ -1,4 +1,4 @@
-"""Bodies that are to be streamed back (FULL_DUPLEX_STREAMED): the endpoint picker protocol."""
+"""Bodies that the sidecar streams back (FULL_DUPLEX_STREAMED): the endpoint picker protocol."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Peer:
         return self.conversation.receive(Event(Kind.RESPONSE_BODY, body=part, end_of_stream=end))
 
     def routed(self, body: bytes | None = None) -> Proceed:
-        """Sends a whole request; the answer to its headers."""
+        """Send a whole request, and return the reply to its headers."""
         assert self.headers() == ()
-        (answer, *_) = self.body(asking() if body is None else body, end=True)
-        assert isinstance(answer, Proceed)
-        return answer
+        (reply, *_) = self.body(asking() if body is None else body, end=True)
+        assert isinstance(reply, Proceed)
+        return reply
 
     @property
     def in_flight(self) -> int:
@@ -84,21 +84,21 @@ class Peer:
 
 
 def asking(model: str = "llama", content: str = "hello", **more: Any) -> bytes:
-    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    """Return a body whose beginning is sufficient, because it shows that there is no salt."""
     messages = [{"role": "user", "content": content}]
     return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
 
 
-def streamed(answers: Replies, kind: Kind = Kind.REQUEST_BODY) -> bytes:
-    """What goes back to Envoy in these answers, which are pieces of a body."""
-    assert all(isinstance(answer, Chunk) and answer.kind is kind for answer in answers)
-    return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
+def streamed(replies: Replies, kind: Kind = Kind.REQUEST_BODY) -> bytes:
+    """Return the bytes of these replies, which are pieces of a body."""
+    assert all(isinstance(reply, Chunk) and reply.kind is kind for reply in replies)
+    return b"".join(reply.body for reply in replies if isinstance(reply, Chunk))
 
 
-def refusal(answers: Replies) -> tuple[int, str]:
-    (answer,) = answers
-    assert isinstance(answer, Immediate)
-    return answer.status, json.loads(answer.body)["error"]["code"]
+def refusal(replies: Replies) -> tuple[int, str]:
+    (reply,) = replies
+    assert isinstance(reply, Immediate)
+    return reply.status, json.loads(reply.body)["error"]["code"]
 
 
 class TestHeaders:
@@ -124,9 +124,9 @@ class TestHeaders:
         assert peer.in_flight == 1
 
     def test_carry_the_destination_with_the_fallback(self) -> None:
-        answer = Peer().routed()
-        (other,) = set(TWO_ADDRESSES) - {answer.target}
-        assert answer.destination == f"{answer.target},{other}"
+        reply = Peer().routed()
+        (other,) = set(TWO_ADDRESSES) - {reply.target}
+        assert reply.destination == f"{reply.target},{other}"
 
     def test_carry_one_destination_without_a_fallback(self) -> None:
         assert Peer(QWEN).routed(asking("qwen")).destination == "10.0.1.1:8000"
@@ -136,10 +136,10 @@ class TestHeaders:
         (early,) = peer.headers()
         (late,) = peer.body(asking(), end=True)
         (unseen,) = Peer(modes=Modes(BodyMode.NONE, BodyMode.DUPLEX)).headers()
-        for answer in (early, late, unseen):
-            assert isinstance(answer, Proceed)
-            assert answer.destination == answer.target
-            assert answer.target in TWO_ADDRESSES
+        for reply in (early, late, unseen):
+            assert isinstance(reply, Proceed)
+            assert reply.destination == reply.target
+            assert reply.target in TWO_ADDRESSES
 
     def test_carry_no_destination_with_a_pending_target(self) -> None:
         peer = Peer(LLAMA, QWEN, modes=Modes(BodyMode.BUFFERED, BodyMode.DUPLEX))
@@ -151,9 +151,9 @@ class TestHeaders:
         for allowed in TWO_ADDRESSES:
             peer = Peer()
             peer.headers(subset=(allowed,))
-            answer, *_ = peer.body(asking(), end=True)
-            assert isinstance(answer, Proceed)
-            assert answer.destination == allowed
+            reply, *_ = peer.body(asking(), end=True)
+            assert isinstance(reply, Proceed)
+            assert reply.destination == allowed
 
     def test_that_are_repeated_get_no_reply(self) -> None:
         peer = Peer()
@@ -267,9 +267,9 @@ class TestRefusals:
         assert refusal(peer.body(asking(), end=True)) == (503, "no_endpoints")
 
     def test_do_not_apply_to_the_list_of_models(self) -> None:
-        (answer,) = Peer().headers("/v1/models", method="GET", end=True)
-        assert isinstance(answer, Immediate)
-        assert answer.status == 200
+        (reply,) = Peer().headers("/v1/models", method="GET", end=True)
+        assert isinstance(reply, Immediate)
+        assert reply.status == 200
 
 
 class TestResponse:
@@ -288,9 +288,9 @@ class TestResponse:
         peer = Peer()
         peer.routed()
         body = bytes(range(256)) * 1_000
-        answers = peer.response(body, end=True)
-        assert streamed(answers, Kind.RESPONSE_BODY) == body
-        assert max(len(a.body) for a in answers if isinstance(a, Chunk)) <= CHUNK_LIMIT
+        replies = peer.response(body, end=True)
+        assert streamed(replies, Kind.RESPONSE_BODY) == body
+        assert max(len(a.body) for a in replies if isinstance(a, Chunk)) <= CHUNK_LIMIT
 
     def test_can_end_with_trailers(self) -> None:
         peer = Peer()
@@ -334,9 +334,9 @@ class TestResponse:
     def test_moves_the_lease_to_the_endpoint_that_served(self, end: bool) -> None:
         peer = Peer()
         peer.headers()
-        answer, *_ = peer.body(asking(content="x" * 99), end=end)
-        assert isinstance(answer, Proceed)
-        (other,) = set(TWO_ADDRESSES) - {answer.target}
+        reply, *_ = peer.body(asking(content="x" * 99), end=end)
+        assert isinstance(reply, Proceed)
+        (other,) = set(TWO_ADDRESSES) - {reply.target}
         peer.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=other))
         assert dict(peer.router.fleet.ledger.loads) == {other: 1}
         peer.conversation.close()
@@ -388,7 +388,7 @@ def test_routed_conversation_holds_no_body() -> None:
 def test_conversation_keeps_the_headers_of_the_key() -> None:
     peer = Peer(model_spec("llama", prefixSource="Header:x-session"))
     peer.headers(x_session="s-1")
-    answer, *_ = peer.body(b'{"model": "llama", ')
-    assert isinstance(answer, Proceed)
-    assert answer.decision is not None
-    assert answer.decision.key is not None
+    reply, *_ = peer.body(b'{"model": "llama", ')
+    assert isinstance(reply, Proceed)
+    assert reply.decision is not None
+    assert reply.decision.key is not None

@@ -1,4 +1,4 @@
-"""What the heads of answers say of endpoints decides who is avoided."""
+"""Response headers decide which endpoints are ejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRATEGIES = pytest.mark.parametrize("strategy", get_args(StrategyName))
 
 
 class Gateway:
-    """Envoy with the sidecar, and one client that never asks the same twice."""
+    """Envoy with the sidecar, and a client that never repeats a prompt."""
 
     def __init__(self, strategy: str = "PrefixHash", *more: ModelSpec, endpoints: int = 4) -> None:
         self.clock = Clock()
@@ -43,7 +43,7 @@ class Gateway:
         self.asked = 0
 
     def request(self, model: str = "llama") -> tuple[Conversation, Decision]:
-        """A request that was routed."""
+        """Send a request, and return its conversation and decision."""
         self.asked += 1
         body = json.dumps({"model": model, "prompt": f"{self.asked} bottles"}).encode()
         conversation = Conversation(self.router, Random(0))
@@ -60,7 +60,7 @@ class Gateway:
         attempts: int = 0,
         model: str = "llama",
     ) -> str:
-        """A whole request, answered by whom it was sent to unless told otherwise: to whom?"""
+        """Send a request, respond from `served_by` or the chosen endpoint, and return that."""
         conversation, decision = self.request(model)
         chosen = decision.address
         by = chosen if served_by is None else served_by
@@ -70,7 +70,7 @@ class Gateway:
         return chosen
 
     def until_chosen(self, address: str = FAILING) -> tuple[Conversation, Decision]:
-        """The next request that goes there; all others are served."""
+        """Send requests until one goes to this endpoint; the others are served."""
         for _ in range(500):
             conversation, decision = self.request()
             if decision.address == address:
@@ -79,7 +79,7 @@ class Gateway:
         raise AssertionError(f"nothing goes to {address}")
 
     def fail(self, address: str = FAILING, times: int = 3) -> None:
-        """Requests that are refused there, and served by their fallback."""
+        """Send requests that fail there and are served by their fallback."""
         for _ in range(times):
             conversation, decision = self.until_chosen(address)
             assert decision.fallback is not None
@@ -93,7 +93,7 @@ class Gateway:
             conversation.close()
 
     def tried(self, requests: int = 100) -> set[str]:
-        """Where that many requests go, all of them served."""
+        """Return the endpoints of this number of served requests."""
         return {self.answered() for _ in range(requests)}
 
     @property

@@ -1,4 +1,4 @@
-"""Gateways whose messages differ from Envoy's, and what all of them read."""
+"""Gateways whose messages differ from Envoy's, and the headers that all of them read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MULTIPART = b"multipart/form-data; boundary=B"
 FORM = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nqwen\r\n--B--\r\n'
 
 
-def proceed(answers: Replies, position: int = 0) -> Proceed:
-    answer = answers[position]
-    assert isinstance(answer, Proceed)
-    return answer
+def proceed(replies: Replies, position: int = 0) -> Proceed:
+    reply = replies[position]
+    assert isinstance(reply, Proceed)
+    return reply
 
 
 class WithoutPath:
@@ -60,10 +60,10 @@ class TestGatewayWithoutPath:
         assert body == Proceed(Kind.REQUEST_BODY)
 
     def test_gets_one_address(self) -> None:
-        answer = proceed(WithoutPath(LLAMA).asked(asking()))
-        assert answer.decision is not None
-        assert answer.decision.fallback is not None
-        assert answer.destination in TWO_ADDRESSES
+        reply = proceed(WithoutPath(LLAMA).asked(asking()))
+        assert reply.decision is not None
+        assert reply.decision.fallback is not None
+        assert reply.destination in TWO_ADDRESSES
 
     @pytest.mark.parametrize(
         "fields",
@@ -76,8 +76,8 @@ class TestGatewayWithoutPath:
         ],
     )
     def test_needs_no_path_for_any_body(self, fields: dict[str, object]) -> None:
-        answer = proceed(WithoutPath(LLAMA).asked(json.dumps({"model": "l", **fields}).encode()))
-        assert answer.target in TWO_ADDRESSES
+        reply = proceed(WithoutPath(LLAMA).asked(json.dumps({"model": "l", **fields}).encode()))
+        assert reply.target in TWO_ADDRESSES
 
     def test_is_routed_by_prefix(self) -> None:
         first, second = (
@@ -93,8 +93,8 @@ class TestGatewayWithoutPath:
         assert first.decision.key == second.decision.key
 
     def test_can_send_a_form(self) -> None:
-        answer = proceed(WithoutPath(LLAMA, QWEN).asked(FORM, content_type=MULTIPART))
-        assert answer.target == "10.0.1.1:8000"
+        reply = proceed(WithoutPath(LLAMA, QWEN).asked(FORM, content_type=MULTIPART))
+        assert reply.target == "10.0.1.1:8000"
 
     def test_gets_refusals_for_malformed_bodies(self) -> None:
         assert refusal(WithoutPath(LLAMA, QWEN).asked(b"{}")) == (400, "invalid_request")
@@ -105,8 +105,8 @@ class TestGatewayWithoutPath:
 
     def test_must_name_one_of_several_models_without_a_body(self) -> None:
         assert refusal(WithoutPath(LLAMA, QWEN).headers(end=True)) == (400, "invalid_request")
-        answer = proceed(WithoutPath(LLAMA, QWEN).headers(end=True, x_model=b"qwen"))
-        assert answer.destination == "10.0.1.1:8000"
+        reply = proceed(WithoutPath(LLAMA, QWEN).headers(end=True, x_model=b"qwen"))
+        assert reply.destination == "10.0.1.1:8000"
 
     def test_gets_replies_by_its_modes(self) -> None:
         conversation = Conversation(router(LLAMA, QWEN), Random(0))
@@ -120,8 +120,8 @@ class TestBufferingGateway:
     def test_gets_the_destination_in_the_reply_to_the_body(self) -> None:
         peer = Peer(LLAMA, QWEN, modes=BUFFERED)
         peer.headers()
-        answer = proceed(peer.body(asking("qwen"), end=True))
-        assert answer.destination == "10.0.1.1:8000"
+        reply = proceed(peer.body(asking("qwen"), end=True))
+        assert reply.destination == "10.0.1.1:8000"
 
     def test_gets_no_pending_destination_before_that(self) -> None:
         early = proceed(Peer(LLAMA, QWEN, modes=BUFFERED).headers())
@@ -136,14 +136,14 @@ class TestBufferingGateway:
 class TestModelHeaders:
     @pytest.mark.parametrize("name", ["llama", "l", "sql", "llama_sql"])
     def test_have_the_requested_and_the_configured_name(self, name: str) -> None:
-        answer = Peer(LLAMA, QWEN).routed(asking(name))
-        assert (answer.requested, answer.model) == (name, "llama")
+        reply = Peer(LLAMA, QWEN).routed(asking(name))
+        assert (reply.requested, reply.model) == (name, "llama")
 
     def test_have_the_splits_and_the_targets_name(self) -> None:
         split = split_spec("canary", llama=1).model_copy(update={"aliases": ("c",)})
         for name in ("canary", "c"):
-            answer = Peer(LLAMA, split).routed(asking(name))
-            assert (answer.requested, answer.model) == (name, "llama")
+            reply = Peer(LLAMA, split).routed(asking(name))
+            assert (reply.requested, reply.model) == (name, "llama")
 
     def test_come_before_the_body_if_a_header_names_the_model(self) -> None:
         early = proceed(Peer(LLAMA, QWEN, modes=BUFFERED).headers(x_model="l"))

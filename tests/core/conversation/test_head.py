@@ -32,7 +32,7 @@ def model_of(resolved: ResolvedRequest | None) -> str | None:
 
 
 def chat(**fields: Any) -> bytes:
-    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    """Return a body whose beginning is sufficient, because it shows that there is no salt."""
     return json.dumps({"model": "llama", "cache_salt": None, **fields}).encode()
 
 
@@ -119,7 +119,7 @@ class TestRefusal:
 
 
 class TestStrategyThatReadsPrompts:
-    """The more of a prompt is seen, the more is known of where it is cached."""
+    """A strategy that needs as much of the prompt as possible."""
 
     REMEMBERS = model_spec("remembers", strategy="PrefixCache", prefixCharLength=20)
 
@@ -128,7 +128,7 @@ class TestStrategyThatReadsPrompts:
         return Head(Request(router(self.REMEMBERS, LLAMA), Api.GENERATE, raw))
 
     def placed(self, body: bytes, length: str) -> Prompt:
-        """What is known of the prompt of a body that is announced to be so long."""
+        """Return the prompt of a body with this content length."""
         resolved = self.head(content_length=length).add(body[:HEAD_LIMIT])
         assert resolved is not None
         assert resolved.prompt is not None
@@ -139,7 +139,7 @@ class TestStrategyThatReadsPrompts:
     def test_gets_all_of_a_small_body(self) -> None:
         held = self.head()
         body = chat(model="remembers", prompt="tell me of the sea " * 1000)
-        # Model and prefix are known by then, and PrefixHash would let it go.
+        # Model and prefix are known by then: sufficient for PrefixHash.
         assert held.add(body[:10_000]) is None
         assert held.add(body[10_000:]) is None
         resolved = held.end()

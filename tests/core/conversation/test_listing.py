@@ -23,7 +23,7 @@ ALL = catalog(LLAMA, QWEN, CANARY)
 
 
 def lengths(**by_last_digits: int) -> ContextLengths:
-    """Lengths of endpoints: `x0_1=8` for 10.0.0.1:1."""
+    """Return context lengths by endpoint: `x0_1=8` means 8 for 10.0.0.1:1."""
     found = ContextLengths()
     for digits, tokens in by_last_digits.items():
         found.set(f"10.0.{digits[1:].replace('_', '.')}:1", tokens)

@@ -1,5 +1,5 @@
-"""Upstreams are asked for load reports where somebody hears the answer, and clients see no more of
-it than they asked for.
+"""The sidecar requests load reports if a strategy uses them, and clients get only reports that they
+requested themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_MODES = pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX, 
 
 
 class Gateway:
-    """One Envoy, and the sidecar's end of its streams."""
+    """One Envoy with the sidecar."""
 
     def __init__(self, strategy: str = "LeastQueue", *, shows_answers: bool = True) -> None:
         self.router = router(model_spec("llama", strategy=strategy))
@@ -39,7 +39,7 @@ class Gateway:
         return Request(self, mode, {k.replace("_", "-"): v for k, v in headers.items()})
 
     def loads(self) -> dict[str, Load]:
-        """What is known, by endpoint."""
+        """Return the known loads by endpoint."""
         readings = {address: self.router.fleet.signals.latest(address) for address in TWO_ADDRESSES}
         return {address: reading.load for address, reading in readings.items() if reading}
 
@@ -52,22 +52,22 @@ class Request:
         raw = {":method": b"POST", ":path": b"/v1/completions", **headers}
         first = Event(Kind.REQUEST_HEADERS, headers=raw, modes=Modes(mode))
         body = Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True)
-        answers = self.conversation.receive(first) + self.conversation.receive(body)
-        self.decided = next(a for a in answers if isinstance(a, Proceed) and a.decision)
+        replies = self.conversation.receive(first) + self.conversation.receive(body)
+        self.decided = next(a for a in replies if isinstance(a, Proceed) and a.decision)
 
     @property
     def asks(self) -> bool:
-        """Whether the upstream gets our request for a report."""
+        """True if the sidecar requests a report."""
         assert self.decided.set_headers in (ASKED, ())
         return self.decided.set_headers == ASKED
 
     @property
     def address(self) -> str:
-        """Where it went."""
+        """The address of the chosen endpoint."""
         return self.decided.target
 
     def answered(self, report: bytes | None = None, served_by: str = "") -> Replies:
-        """Envoy shows the head of the answer."""
+        """Send the response headers."""
         event = Event(Kind.RESPONSE_HEADERS, load_report=report, served_by=served_by)
         return self.conversation.receive(event)
 
@@ -100,9 +100,9 @@ class TestRequestForReport:
     def test_is_added_without_request_headers(self) -> None:
         gateway = Gateway()
         conversation = Conversation(gateway.router, Random(0), gateway.shown)
-        (answer,) = conversation.receive(Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True))
-        assert isinstance(answer, Proceed)
-        assert answer.set_headers == ASKED
+        (reply,) = conversation.receive(Event(Kind.REQUEST_BODY, body=BODY, end_of_stream=True))
+        assert isinstance(reply, Proceed)
+        assert reply.set_headers == ASKED
 
 
 class TestReport:
@@ -110,8 +110,8 @@ class TestReport:
     def test_is_read_and_removed(self, mode: BodyMode) -> None:
         gateway = Gateway()
         request = gateway.request(mode)
-        answers = request.answered(REPORT)
-        assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
+        replies = request.answered(REPORT)
+        assert replies == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
         assert gateway.loads() == {request.address: Load(3, 0.25)}
 
     def test_counts_for_the_endpoint_that_served_the_retry(self) -> None:
@@ -140,8 +140,8 @@ class TestReport:
     @pytest.mark.parametrize("report", [b"TEXT nonsense", b""])
     def test_with_implausible_numbers_is_removed_too(self, report: bytes) -> None:
         gateway = Gateway()
-        answers = gateway.request().answered(report)
-        assert answers == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
+        replies = gateway.request().answered(report)
+        assert replies == (Proceed(Kind.RESPONSE_HEADERS, remove_headers=HIDDEN),)
         assert gateway.loads() == {}
 
     def test_that_is_missing_is_not_removed(self) -> None:

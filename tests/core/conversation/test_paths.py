@@ -1,4 +1,4 @@
-"""Requests by their path, method and headers: in Envoy's every mode."""
+"""Requests by path, method and headers, in every mode of Envoy."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class Peer:
         return verdict
 
 
-def refused(answers: Replies) -> tuple[int, Any]:
-    (answer,) = answers
-    assert isinstance(answer, Immediate)
-    return answer.status, json.loads(answer.body)
+def refused(replies: Replies) -> tuple[int, Any]:
+    (reply,) = replies
+    assert isinstance(reply, Immediate)
+    return reply.status, json.loads(reply.body)
 
 
-def message(answers: Replies) -> str:
-    status, body = refused(answers)
+def message(replies: Replies) -> str:
+    status, body = refused(replies)
     assert status == 400
     told: str = body["error"]["message"]
     return told
@@ -90,10 +90,10 @@ class TestRequestWithoutModel:
     def test_goes_to_the_only_model(self, body: dict[str, Any]) -> None:
         peer = Peer(LLAMA)
         peer.headers("/v1/chat/completions")
-        (answer,) = peer.body(body)
+        (reply,) = peer.body(body)
         assert peer.decision.model == "llama"
-        assert isinstance(answer, Proceed)
-        assert answer.body is None
+        assert isinstance(reply, Proceed)
+        assert reply.body is None
 
     def test_goes_to_the_only_model_and_is_renamed(self) -> None:
         peer = Peer(LLAMA.model_copy(update={"served_name": "meta/llama"}), mode=BodyMode.AHEAD)
@@ -208,10 +208,10 @@ class TestRequestWithoutBody:
         self, mode: BodyMode, method: str, path: str
     ) -> None:
         peer = Peer(LLAMA, mode=mode)
-        (answer,) = peer.headers(path, method, end=True)
-        assert isinstance(answer, Proceed)
-        assert answer.target in TWO_ADDRESSES
-        assert answer.reroute
+        (reply,) = peer.headers(path, method, end=True)
+        assert isinstance(reply, Proceed)
+        assert reply.target in TWO_ADDRESSES
+        assert reply.reroute
         assert peer.decision.rename is None
 
     def test_goes_to_the_model_of_the_header_or_the_query(self) -> None:
@@ -228,9 +228,9 @@ class TestRequestWithoutBody:
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.OTHER])
     def test_passes_a_body_unchanged(self, mode: BodyMode) -> None:
         peer = Peer(LLAMA, mode=mode)
-        (answer,) = peer.headers(f"{RESPONSE}/cancel")
-        assert isinstance(answer, Proceed)
-        assert answer.target in TWO_ADDRESSES
+        (reply,) = peer.headers(f"{RESPONSE}/cancel")
+        assert isinstance(reply, Proceed)
+        assert reply.target in TWO_ADDRESSES
         for end in (False, True):
             assert peer.body(b"{}", end=end) == (Proceed(Kind.REQUEST_BODY),)
 
@@ -255,8 +255,8 @@ class TestRequestWithoutBody:
 class TestModels:
     def one(self, path: str, **headers: str) -> tuple[int, Any]:
         peer = Peer()
-        answers = peer.headers(path, "GET", end=True, **headers)
-        status, body = refused(answers)
+        replies = peer.headers(path, "GET", end=True, **headers)
+        status, body = refused(replies)
         if status == 200:
             assert peer.conversation.verdict == Listed()
         return status, body
@@ -294,8 +294,8 @@ class TestAnthropicErrors:
     def test_are_used_on_its_paths(self, path: str) -> None:
         peer = Peer()
         peer.headers(path, x_request_id="id-1")
-        answers = peer.body({"model": "gpt", "messages": []})
-        status, body = refused(answers)
+        replies = peer.body({"model": "gpt", "messages": []})
+        status, body = refused(replies)
         assert status == 404
         assert set(body) == {"type", "error", "request_id"}
         assert (body["type"], body["request_id"]) == ("error", "id-1")
@@ -315,26 +315,26 @@ class TestAnthropicErrors:
 
 class TestRequestId:
     def test_is_in_a_refusals_headers_and_body(self) -> None:
-        (answer,) = Peer().headers("/", x_request_id="3f-1")
-        assert isinstance(answer, Immediate)
-        assert answer.headers["x-request-id"] == "3f-1"
-        assert json.loads(answer.body)["request_id"] == "3f-1"
+        (reply,) = Peer().headers("/", x_request_id="3f-1")
+        assert isinstance(reply, Immediate)
+        assert reply.headers["x-request-id"] == "3f-1"
+        assert json.loads(reply.body)["request_id"] == "3f-1"
 
     def test_has_the_name_that_anthropics_clients_read(self) -> None:
-        (answer,) = Peer().headers("/v1/messages", "GET", x_request_id="3f-1")
-        assert isinstance(answer, Immediate)
-        assert answer.headers["request-id"] == answer.headers["x-request-id"] == "3f-1"
+        (reply,) = Peer().headers("/v1/messages", "GET", x_request_id="3f-1")
+        assert isinstance(reply, Immediate)
+        assert reply.headers["request-id"] == reply.headers["x-request-id"] == "3f-1"
 
     def test_is_in_the_list_of_models(self) -> None:
-        (answer,) = Peer().headers("/v1/models", "GET", x_request_id="3f-1")
-        assert isinstance(answer, Immediate)
-        assert answer.headers["x-request-id"] == "3f-1"
+        (reply,) = Peer().headers("/v1/models", "GET", x_request_id="3f-1")
+        assert isinstance(reply, Immediate)
+        assert reply.headers["x-request-id"] == "3f-1"
 
     def test_is_not_invented(self) -> None:
-        (answer,) = Peer().headers("/")
-        assert isinstance(answer, Immediate)
-        assert set(answer.headers) == {"content-type"}
-        assert set(json.loads(answer.body)) == {"error"}
+        (reply,) = Peer().headers("/")
+        assert isinstance(reply, Immediate)
+        assert set(reply.headers) == {"content-type"}
+        assert set(json.loads(reply.body)) == {"error"}
 
     def test_is_kept_for_the_log(self) -> None:
         peer = Peer(LLAMA)
@@ -370,8 +370,8 @@ class TestPassingUnknownPath:
     def test_loses_the_routing_headers(self) -> None:
         peer = Peer(pass_unknown=True)
         named = {name.replace("-", "_"): "6.6.6.6:6666" for name in ROUTING_HEADERS}
-        (answer,) = peer.headers("/app", "GET", end=True, **named)
-        assert answer == Proceed(Kind.REQUEST_HEADERS, reroute=True, remove_headers=ROUTING_HEADERS)
+        (reply,) = peer.headers("/app", "GET", end=True, **named)
+        assert reply == Proceed(Kind.REQUEST_HEADERS, reroute=True, remove_headers=ROUTING_HEADERS)
 
     def test_can_show_its_response(self) -> None:
         peer = Peer(pass_unknown=True)

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, in whatever order."""
+"""Properties for any events in any order."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ headers = st.fixed_dictionaries(
 )
 
 
-# What any field of an event may be; said here because a compiled class does not tell.
+# The values of each field of an event; a compiled class has no annotations to read.
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    # A peer that names neither path nor modes is answered out of step; it has tests of its own.
+    # A peer without path and modes gets replies in another order; it has its own tests.
     "headers": st.dictionaries(st.text(), st.binary()).map(lambda one: {":path": b"", **one}),
     "body": st.binary(),
     "end_of_stream": st.booleans(),
@@ -103,7 +103,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 def event(
     kind: st.SearchStrategy[Kind], **named: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[Event]:
-    """Fields that are not named may be anything."""
+    """Return events; fields that are not named have any value."""
     return st.builds(Event, kind, **{**FIELDS, **named})
 
 
@@ -127,7 +127,7 @@ subsets = st.none() | st.lists(
 
 
 def events(modes: Modes) -> st.SearchStrategy[Event]:
-    """Anything that may come on a stream of these modes; fields not named here may be anything."""
+    """Return any events of a stream with these modes."""
     told = st.sampled_from([modes, None])
     return st.one_of(
         event(
@@ -164,7 +164,7 @@ def events(modes: Modes) -> st.SearchStrategy[Event]:
 def well_begun(
     modes: Modes, models: st.SearchStrategy[str], subsets: st.SearchStrategy[tuple[str, ...] | None]
 ) -> st.SearchStrategy[list[Event]]:
-    """A request as clients send them."""
+    """Return the events of a request as clients send it."""
     return st.tuples(
         event(
             st.just(Kind.REQUEST_HEADERS),
@@ -186,7 +186,7 @@ def well_begun(
 
 
 def sequences_of(every: Iterable[Modes]) -> st.SearchStrategy[list[Event]]:
-    """Streams of these modes: events in any order, or after a good beginning."""
+    """Return streams of these modes: events in any order, also after a normal beginning."""
     good = st.sampled_from(["llama", "sql"])
     return st.one_of(
         *(
@@ -217,7 +217,7 @@ one_to_one = sequences_of(starmap(Modes, product(ONE_TO_ONE, ONE_TO_ONE)))
 
 
 def duplex_of(response: BodyMode) -> st.SearchStrategy[list[Event]]:
-    """Streams whose request body is to be streamed back; Envoy tells with the first event."""
+    """Return streams whose request body is streamed back."""
     modes = Modes(BodyMode.DUPLEX, response)
     return sequences_of([modes]).map(
         lambda sequence: [event._replace(modes=modes) for event in sequence[:1]] + sequence[1:]
@@ -236,19 +236,19 @@ def test_each_event_has_one_reply_of_its_kind_until_an_immediate_one(
     conversation = conversing(Router(Fleet(), models), pass_unknown)
     ended = False
     for event in sequence:
-        answers = conversation.receive(event)
+        replies = conversation.receive(event)
         if ended or event.kind is Kind.UNKNOWN:
-            assert answers == ()
+            assert replies == ()
             continue
-        (answer,) = answers
-        if isinstance(answer, Immediate):
+        (reply,) = replies
+        if isinstance(reply, Immediate):
             ended = True
-            assert answer.headers.get("x-request-id", "x").isprintable()
-            told = json.loads(answer.body)
-            assert answer.status == 200 or "message" in told["error"]
+            assert reply.headers.get("x-request-id", "x").isprintable()
+            told = json.loads(reply.body)
+            assert reply.status == 200 or "message" in told["error"]
         else:
-            assert isinstance(answer, Proceed)
-            assert answer.kind is event.kind
+            assert isinstance(reply, Proceed)
+            assert reply.kind is event.kind
 
 
 @thorough
@@ -282,29 +282,29 @@ def test_target_is_a_ready_endpoint_or_pending(
         for endpoint in model.snapshot.endpoints
     }
     conversation = conversing(router, pass_unknown)
-    for answer in chain.from_iterable(map(conversation.receive, sequence)):
-        if not isinstance(answer, Proceed):
+    for reply in chain.from_iterable(map(conversation.receive, sequence)):
+        if not isinstance(reply, Proceed):
             continue
-        if answer.decision is not None:
-            of_model = router.catalog.models[answer.decision.model].snapshot.endpoints
-            assert answer.target == answer.decision.address
-            assert answer.target in {endpoint.address for endpoint in of_model}
-            assert answer.decision.fallback in {None, *ready} - {answer.target}
-            assert answer.destination in (answer.target, answer.decision.destination)
-            assert answer.model == answer.decision.model
-            assert router.catalog.names(answer.requested) or (
-                answer.requested in router.catalog.splits
+        if reply.decision is not None:
+            of_model = router.catalog.models[reply.decision.model].snapshot.endpoints
+            assert reply.target == reply.decision.address
+            assert reply.target in {endpoint.address for endpoint in of_model}
+            assert reply.decision.fallback in {None, *ready} - {reply.target}
+            assert reply.destination in (reply.target, reply.decision.destination)
+            assert reply.model == reply.decision.model
+            assert router.catalog.names(reply.requested) or (
+                reply.requested in router.catalog.splits
             )
         elif isinstance(conversation.verdict, Passed):
-            assert answer.target == ""
-            assert set(answer.remove_headers) <= set(ROUTING_HEADERS)
-        elif answer.kind is Kind.REQUEST_HEADERS and answer.reroute:
-            assert answer.target in {PENDING, *ready}
-            assert answer.destination == ("" if answer.target == PENDING else answer.target)
+            assert reply.target == ""
+            assert set(reply.remove_headers) <= set(ROUTING_HEADERS)
+        elif reply.kind is Kind.REQUEST_HEADERS and reply.reroute:
+            assert reply.target in {PENDING, *ready}
+            assert reply.destination == ("" if reply.target == PENDING else reply.target)
         else:
-            assert answer.target == ""
-        assert not answer.reroute or answer.kind is Kind.REQUEST_HEADERS
-        assert EVIL not in answer.destination
+            assert reply.target == ""
+        assert not reply.reroute or reply.kind is Kind.REQUEST_HEADERS
+        assert EVIL not in reply.destination
 
 
 @thorough
@@ -320,7 +320,7 @@ def test_verdict_never_changes(models: Catalog, sequence: list[Event], pass_unkn
     assert conversation.verdict is verdict
 
 
-# Parts of a request in the order in which their answers must stand.
+# The parts of a request in the order of their replies.
 RESPONSES = {Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS}
 PARTS = [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY, Kind.REQUEST_TRAILERS]
 
@@ -335,7 +335,7 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
     came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
     open_ = ended = bodiless = False
     for event in sequence:
-        # What counts of the request: from its headers on to the end of its body.
+        # The relevant part of the request: from its headers to the end of its body.
         if event.kind is Kind.REQUEST_HEADERS and not open_:
             open_ = True
             ended = bodiless = event.end_of_stream
@@ -344,15 +344,15 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
             ended = event.end_of_stream
         elif event.kind is Kind.REQUEST_TRAILERS and open_:
             ended = True
-        for answer in conversation.receive(event):
-            if isinstance(answer, Immediate):
+        for reply in conversation.receive(event):
+            if isinstance(reply, Immediate):
                 return
             if open_:
-                kinds.append(answer.kind)
-            if isinstance(answer, Chunk) and answer.kind is Kind.REQUEST_BODY:
-                assert len(answer.body) <= CHUNK_LIMIT
-                back += answer.body
-                ends += answer.end_of_stream
+                kinds.append(reply.kind)
+            if isinstance(reply, Chunk) and reply.kind is Kind.REQUEST_BODY:
+                assert len(reply.body) <= CHUNK_LIMIT
+                back += reply.body
+                ends += reply.end_of_stream
     assert kinds.count(Kind.REQUEST_HEADERS) <= 1
     assert ends <= 1
     verdict = conversation.verdict
@@ -370,14 +370,14 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
 
 
 def edits(body: bytes, decision: Decision) -> set[bytes]:
-    """The bodies that servers may get for this one."""
+    """Return the bodies that servers may get for this one."""
     names = {body} if decision.rename is None else renamings(body, decision.rename)
     response_id = decision.response_id
     return names if response_id is None else {with_request_id(n, response_id) for n in names}
 
 
 def renamings(body: bytes, name: str) -> set[bytes]:
-    """The body under another name for its model, as far as its head shows it, however long."""
+    """Return the body with another model name, for each possible length of its head."""
     content_type = "multipart/form-data; boundary=XX"
     heads = [(body[:length], body[length:]) for length in range(len(body) + 1)]
     return {renamed_json(head, name) + rest for head, rest in heads} | {
@@ -402,21 +402,21 @@ def test_body_ahead_of_the_reply_passes_whole_and_in_order(
         asked.append(event.kind)
         if event.kind is Kind.REQUEST_BODY:
             came.append(event.body)
-        answers = conversation.receive(event._replace(modes=Modes(BodyMode.AHEAD)))
+        replies = conversation.receive(event._replace(modes=Modes(BodyMode.AHEAD)))
         if first and event.kind is not Kind.REQUEST_HEADERS:
-            return  # of a stream that begins otherwise nothing waits
+            return  # in a stream that begins otherwise no part waits
         if event.kind in RESPONSES and conversation.verdict is None:
-            return  # nor does Envoy have an answer to a request that it has not let go
-        for answer in answers:
-            if isinstance(answer, Immediate):
+            return  # and Envoy has no response to a request that it has not sent
+        for reply in replies:
+            if isinstance(reply, Immediate):
                 conversation.close()
                 assert dict(router.fleet.ledger.loads) == {}
                 return
-            assert isinstance(answer, Proceed)
-            answered.append(answer.kind)
-            if answer.kind is Kind.REQUEST_BODY:
+            assert isinstance(reply, Proceed)
+            answered.append(reply.kind)
+            if reply.kind is Kind.REQUEST_BODY:
                 shown = came[len(went_on)]
-                went_on.append(shown if answer.body is None else answer.body)
+                went_on.append(shown if reply.body is None else reply.body)
         assert answered == asked[: len(answered)]
         assert len(answered) == len(asked) or conversation.verdict is None
     verdict = conversation.verdict
@@ -436,16 +436,16 @@ def test_passing_request_loses_only_routing_headers(models: Catalog, sequence: l
     conversation = conversing(router, pass_unknown=True)
     for event in sequence:
         before = conversation.verdict
-        answers = conversation.receive(event)
+        replies = conversation.receive(event)
         if not isinstance(conversation.verdict, Passed):
             continue
         assert dict(router.fleet.ledger.loads) == {}
-        for answer in answers:
-            assert not isinstance(answer, Immediate)
-            if isinstance(answer, Proceed):
+        for reply in replies:
+            assert not isinstance(reply, Immediate)
+            if isinstance(reply, Proceed):
                 sent = [name for name in ROUTING_HEADERS if name in event.headers]
-                assert list(answer.remove_headers) == ([] if before else sent)
-                assert (answer.body, answer.set_headers, answer.target) == (None, (), "")
+                assert list(reply.remove_headers) == ([] if before else sent)
+                assert (reply.body, reply.set_headers, reply.target) == (None, (), "")
 
 
 @thorough
@@ -455,17 +455,17 @@ def test_body_changes_only_by_the_decision_and_in_its_own_reply(
 ) -> None:
     conversation = conversing(Router(Fleet(), models), pass_unknown)
     for event in sequence:
-        for answer in conversation.receive(event):
-            if not isinstance(answer, Proceed) or answer.body is None:
+        for reply in conversation.receive(event):
+            if not isinstance(reply, Proceed) or reply.body is None:
                 continue
-            assert answer.kind is event.kind is Kind.REQUEST_BODY
-            assert answer.decision is not None
-            assert answer.decision.changes_body
-            assert answer.body != event.body
-            assert answer.body in edits(event.body, answer.decision)
-            length = ("content-length", str(len(answer.body)))
-            assert (length in answer.set_headers) == event.end_of_stream
-            assert ("content-length" in answer.remove_headers) != event.end_of_stream
+            assert reply.kind is event.kind is Kind.REQUEST_BODY
+            assert reply.decision is not None
+            assert reply.decision.changes_body
+            assert reply.body != event.body
+            assert reply.body in edits(event.body, reply.decision)
+            length = ("content-length", str(len(reply.body)))
+            assert (length in reply.set_headers) == event.end_of_stream
+            assert ("content-length" in reply.remove_headers) != event.end_of_stream
 
 
 @thorough
@@ -476,14 +476,14 @@ def test_report_is_removed_only_if_the_sidecar_requested_it(
     conversation = conversing(Router(Fleet(), models), pass_unknown)
     asked = False
     for event in sequence:
-        for answer in conversation.receive(event):
-            if isinstance(answer, Proceed) and answer.kind is Kind.RESPONSE_HEADERS:
+        for reply in conversation.receive(event):
+            if isinstance(reply, Proceed) and reply.kind is Kind.RESPONSE_HEADERS:
                 came = event.load_report is not None
-                assert bool(answer.remove_headers) == (asked and came)
-            elif isinstance(answer, Proceed):
-                asked |= ("endpoint-load-metrics-format", "TEXT") in answer.set_headers
-            if isinstance(answer, Proceed) and answer.decision is not None:
-                assert answer.decision.reads_signals or not asked
+                assert bool(reply.remove_headers) == (asked and came)
+            elif isinstance(reply, Proceed):
+                asked |= ("endpoint-load-metrics-format", "TEXT") in reply.set_headers
+            if isinstance(reply, Proceed) and reply.decision is not None:
+                assert reply.decision.reads_signals or not asked
 
 
 @thorough
@@ -518,7 +518,7 @@ def _parts(body: bytes, cuts: list[int]) -> list[bytes]:
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """A body that is a request for the model, sometimes longer than is ever held."""
+    """Return request bodies, some of them longer than the head limit."""
     items = list(draw(documents).items())
     model = draw(st.sampled_from(["llama", "l", "llama_sql"]))
     items.insert(draw(st.integers(0, len(items))), ("model", model))
@@ -547,14 +547,14 @@ def test_decision_does_not_depend_on_how_the_body_is_cut(
             headers={":path": b"/v1/chat/completions", ":method": b"POST", "x-session": b"s"},
             modes=Modes(BodyMode.DUPLEX),
         )
-        answers = [*conversation.receive(first)]
+        replies = [*conversation.receive(first)]
         for i, part in enumerate(parts):
             end = i == len(parts) - 1 and not with_trailers
             event = Event(Kind.REQUEST_BODY, body=part, end_of_stream=end)
-            answers += conversation.receive(event)
+            replies += conversation.receive(event)
         if with_trailers:
-            answers += conversation.receive(Event(Kind.REQUEST_TRAILERS))
-        headers, *pieces = answers
+            replies += conversation.receive(Event(Kind.REQUEST_TRAILERS))
+        headers, *pieces = replies
         assert isinstance(headers, Proceed)
         assert headers.decision is not None
         if with_trailers:

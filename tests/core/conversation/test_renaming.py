@@ -1,4 +1,4 @@
-"""The body's `model` becomes what the servers call the model, in every mode that can change it."""
+"""The body's `model` changes to the servers' name, in every mode that allows it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORM = {"content-type": b"multipart/form-data; boundary=XX"}
 
 
 def asking(model: str, content: str = "hello", **more: Any) -> bytes:
-    """A body that shows before its prompt that it has no salt, so its beginning is enough."""
+    """Return a body whose beginning is sufficient, because it shows that there is no salt."""
     messages = [{"role": "user", "content": content}]
     return json.dumps({"model": model, "cache_salt": None, "messages": messages, **more}).encode()
 
@@ -43,16 +43,16 @@ def form(model: str) -> bytes:
     return f"--XX\r\n{field}\r\n--XX--\r\n".encode()
 
 
-def decided(answers: Replies) -> Proceed:
-    """The answer that carries the decision: the first."""
-    answer = answers[0]
-    assert isinstance(answer, Proceed)
-    assert answer.decision is not None
-    return answer
+def decided(replies: Replies) -> Proceed:
+    """Return the reply with the decision: the first one."""
+    reply = replies[0]
+    assert isinstance(reply, Proceed)
+    assert reply.decision is not None
+    return reply
 
 
-def streamed(answers: Replies) -> bytes:
-    return b"".join(answer.body for answer in answers if isinstance(answer, Chunk))
+def streamed(replies: Replies) -> bytes:
+    return b"".join(reply.body for reply in replies if isinstance(reply, Chunk))
 
 
 class Peer:
@@ -77,8 +77,8 @@ class TestBufferedBody:
     def send(self, body: bytes, *, end: bool = True, **headers: bytes) -> Proceed:
         peer = Peer(BodyMode.BUFFERED)
         peer.headers("/v1/chat/completions", **headers)
-        (answer,) = peer.body(body, end=end)
-        return decided((answer,))
+        (reply,) = peer.body(body, end=end)
+        return decided((reply,))
 
     @pytest.mark.parametrize(
         ("requested", "served"),
@@ -90,26 +90,26 @@ class TestBufferedBody:
         ],
     )
     def test_is_replaced_with_its_new_length(self, requested: str, served: str) -> None:
-        answer = self.send(asking(requested))
-        assert answer.body == asking(served)
-        assert answer.set_headers == (("content-length", str(len(asking(served)))),)
-        assert answer.remove_headers == ()
+        reply = self.send(asking(requested))
+        assert reply.body == asking(served)
+        assert reply.set_headers == (("content-length", str(len(asking(served)))),)
+        assert reply.remove_headers == ()
 
     @pytest.mark.parametrize("requested", ["llama", "sql"])
     def test_with_the_servers_name_passes_unchanged(self, requested: str) -> None:
-        answer = self.send(asking(requested))
-        assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+        reply = self.send(asking(requested))
+        assert (reply.body, reply.set_headers, reply.remove_headers) == (None, (), ())
 
     def test_in_part_has_no_content_length(self) -> None:
         body = asking("l", "x" * 1000)
-        answer = self.send(body[:500], end=False)
-        assert answer.body == asking("llama", "x" * 1000)[:504]
-        assert (answer.set_headers, answer.remove_headers) == ((), ("content-length",))
+        reply = self.send(body[:500], end=False)
+        assert reply.body == asking("llama", "x" * 1000)[:504]
+        assert (reply.set_headers, reply.remove_headers) == ((), ("content-length",))
 
     def test_in_part_without_its_model_passes_unchanged(self) -> None:
         body = json.dumps({"messages": "x" * 100, "model": "l"}).encode()[:90]
-        answer = self.send(body, end=False, x_model=b"l")
-        assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+        reply = self.send(body, end=False, x_model=b"l")
+        assert (reply.body, reply.set_headers, reply.remove_headers) == (None, (), ())
 
     def test_can_be_a_form(self) -> None:
         peer = Peer(BodyMode.BUFFERED)
@@ -123,9 +123,9 @@ class TestBufferedBody:
     def test_without_endpoints_is_refused(self) -> None:
         peer = Peer(BodyMode.BUFFERED, by_service("gone"), split_spec("canary", gone=1))
         peer.headers()
-        (answer,) = peer.body(asking("canary"))
-        assert isinstance(answer, Immediate)
-        assert answer.status == 503
+        (reply,) = peer.body(asking("canary"))
+        assert isinstance(reply, Immediate)
+        assert reply.status == 503
 
 
 class TestDuplexBody:
@@ -136,11 +136,11 @@ class TestDuplexBody:
     def test_is_renamed(self, requested: str, served: str, cut: int) -> None:
         peer = Peer(BodyMode.DUPLEX)
         body = asking(requested, "x" * 1000)
-        answers = peer.headers() + peer.body(body[:cut], end=False) + peer.body(body[cut:])
-        assert streamed(answers) == asking(served, "x" * 1000)
-        # Envoy takes `content-length` away by itself.
-        assert (decided(answers).set_headers, decided(answers).remove_headers) == ((), ())
-        assert decided(answers).body is None
+        replies = peer.headers() + peer.body(body[:cut], end=False) + peer.body(body[cut:])
+        assert streamed(replies) == asking(served, "x" * 1000)
+        # Envoy removes `content-length` itself.
+        assert (decided(replies).set_headers, decided(replies).remove_headers) == ((), ())
+        assert decided(replies).body is None
 
     def test_with_the_servers_name_is_unchanged(self) -> None:
         peer = Peer(BodyMode.DUPLEX)
@@ -174,15 +174,15 @@ class TestDuplexBody:
         peer = Peer(BodyMode.DUPLEX)
         peer.headers()
         peer.body(asking("l"), end=False)
-        answers = peer.conversation.receive(Event(Kind.REQUEST_TRAILERS))
-        assert streamed(answers) in (asking("llama"), b"")
+        replies = peer.conversation.receive(Event(Kind.REQUEST_TRAILERS))
+        assert streamed(replies) in (asking("llama"), b"")
 
 
 def test_body_that_envoy_does_not_show_passes_unchanged() -> None:
-    answer = decided(Peer(BodyMode.NONE).headers(x_model=b"l"))
-    assert answer.decision is not None
-    assert answer.decision.rename == "llama"
-    assert (answer.body, answer.set_headers, answer.remove_headers) == (None, (), ())
+    reply = decided(Peer(BodyMode.NONE).headers(x_model=b"l"))
+    assert reply.decision is not None
+    assert reply.decision.rename == "llama"
+    assert (reply.body, reply.set_headers, reply.remove_headers) == (None, (), ())
 
 
 class TestSplit:
@@ -196,15 +196,15 @@ class TestSplit:
                 peer = Peer(mode)
                 early = peer.headers()
                 body = asking("canary", content, turn=turn)
-                answers = peer.body(body)
+                replies = peer.body(body)
                 if mode is BodyMode.BUFFERED:
                     assert isinstance(early[0], Proceed)
                     assert early[0].target == PENDING
-                answer = decided(answers)
-                assert answer.decision is not None
-                model = answer.decision.model
+                reply = decided(replies)
+                assert reply.decision is not None
+                model = reply.decision.model
                 expected = asking(served[model], content, turn=turn)
-                assert (answer.body or streamed(answers)) == expected
+                assert (reply.body or streamed(replies)) == expected
                 models.add(model)
             assert len(models) == 1
             seen |= models
@@ -226,8 +226,8 @@ class TestSplit:
         peer.headers(x_session=b"s")
         body = asking("canary", "x" * 200)
         assert peer.body(body[:80], end=False) == ()
-        answers = peer.body(body[80:200], end=False)
-        assert streamed(answers) == body[:200].replace(b"canary", b"llama")
+        replies = peer.body(body[80:200], end=False)
+        assert streamed(replies) == body[:200].replace(b"canary", b"llama")
 
     def test_by_a_header_does_not_wait(self) -> None:
         by_user = split_spec("canary", "Header:X-User", qwen=1)
@@ -246,9 +246,9 @@ class TestSplit:
             chosen = set()
             for _ in range(3):
                 peer = Peer(BodyMode.NONE, LLAMA, QWEN, by_user)
-                answer = decided(peer.headers(x_model=b"canary", x_user=str(user).encode()))
-                assert answer.decision is not None
-                chosen.add(answer.decision.model)
+                reply = decided(peer.headers(x_model=b"canary", x_user=str(user).encode()))
+                assert reply.decision is not None
+                chosen.add(reply.decision.model)
             assert len(chosen) == 1
             models |= chosen
         assert models == {"llama", "qwen"}

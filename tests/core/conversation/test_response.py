@@ -1,4 +1,4 @@
-"""Where Envoy shows the bodies of answers, predictions are held against what they say."""
+"""Response bodies: the end of the prefill, and the real cache hit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODES = pytest.mark.parametrize("mode", list(BodyMode))
 
 
 class Gateway:
-    """A sidecar with one model, and a stream after the other."""
+    """A sidecar with one model."""
 
     def __init__(self, strategy: str = "PrefixCache") -> None:
         fleet = Fleet()
@@ -41,7 +41,7 @@ class Gateway:
         self.router = Router(fleet, revise(Catalog(), [spec], make))
 
     def request(self, mode: BodyMode = BodyMode.DUPLEX, **how: Any) -> Stream:
-        """A request that was routed."""
+        """Send a request, and return its stream."""
         return Stream(self.router, mode, **how)
 
     @property
@@ -50,7 +50,7 @@ class Gateway:
 
 
 class Stream:
-    """One request, up to the decision, and then its answer."""
+    """One request up to the decision, then its response."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def computed(self) -> bool:
-        """Whether the prompt counts as computed."""
+        """True if the prefill is finished."""
         return self.decision.lease.prefill is None
 
     @property
@@ -85,7 +85,7 @@ class Stream:
 
     @property
     def reads(self) -> bool:
-        """Whether something of an answer is kept."""
+        """True if the conversation keeps a part of the response."""
         response = self.conversation.response
         return response is not None and response._reader is not None
 
@@ -95,11 +95,11 @@ class Stream:
         return response is not None and response.retried
 
     def headed(self, served_by: str = "") -> Replies:
-        """Envoy shows the head of the answer."""
+        """Send the response headers."""
         return self.conversation.receive(Event(Kind.RESPONSE_HEADERS, served_by=served_by))
 
     def answered(self, *parts: bytes, end: bool = False) -> list[Replies]:
-        """Envoy shows pieces of its body; whether the last one is its end."""
+        """Send parts of the response body; `end` marks the last one as the end."""
         ends = [*[False] * (len(parts) - 1), end]
         return [
             self.conversation.receive(Event(Kind.RESPONSE_BODY, body=part, end_of_stream=is_end))
@@ -237,7 +237,7 @@ class TestRetry:
 
 class TestTokenSizes:
     def learned(self, **how: Any) -> bool:
-        """Whether something is learned from this request's answer."""
+        """Return True if the response to this request changes the token size."""
         gateway = Gateway()
         stream = gateway.request(**how)
         stream.answered(LAST, end=True)
@@ -250,7 +250,7 @@ class TestTokenSizes:
             stream = gateway.request(content="x" * 1194)
             stream.answered(LAST, end=True)
             stream.conversation.close()
-        # The text is `user` and the content, each with a line's end.
+        # The text is `user` and the content, each with a line end.
         assert gateway.bytes_per_token == pytest.approx(3.0, rel=1e-3)
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])

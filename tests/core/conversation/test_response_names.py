@@ -14,7 +14,7 @@ NAME = 'the "alias"'
 
 
 def renamed(body: bytes, *cuts: int, events: bool = False) -> bytes:
-    """The body, fed in pieces that end at these places."""
+    """Return the renamed body, fed in pieces that end at these positions."""
     names = ResponseNames(NAME, events=events)
     parts = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     passed = [names.feed(part) for part in parts]
@@ -22,7 +22,7 @@ def renamed(body: bytes, *cuts: int, events: bool = False) -> bytes:
 
 
 def everywhere(body: bytes, *, events: bool = False) -> bytes:
-    """The same, whatever the place of one cut, and byte by byte."""
+    """Return the renamed body, after checking every single cut and single bytes."""
     whole = renamed(body, events=events)
     for cut in range(len(body) + 1):
         assert renamed(body, cut, events=events) == whole
@@ -174,7 +174,7 @@ def test_renames_any_object_like_a_parser(
     inner = wanted.get("response")
     if events and isinstance(inner, dict) and isinstance(inner.get("model"), str):
         before = list(wanted)
-        # What follows the object's own `model` is not looked at.
+        # Nothing after the object's own `model` is parsed.
         if not isinstance(document.get("model"), str) or before.index("response") < before.index(
             "model"
         ):

@@ -37,7 +37,7 @@ LATER_KINDS = [Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS
 
 
 class Peer:
-    """Envoy's side of one stream whose bodies are not to be streamed back: one answer an event."""
+    """Envoy's side of one stream that is not duplex: one reply per event."""
 
     def __init__(self, *specs: ModelSpec, catalog: Catalog | None = None) -> None:
         self.router = Router(Fleet(), catalog) if catalog else router(*specs)
@@ -73,23 +73,23 @@ class Peer:
         return self.send(Event(kind))
 
     def send(self, event: Event) -> Reply | None:
-        answers = self.conversation.receive(event)
-        assert len(answers) <= 1
-        return answers[0] if answers else None
+        replies = self.conversation.receive(event)
+        assert len(replies) <= 1
+        return replies[0] if replies else None
 
     @property
     def in_flight(self) -> int:
         return sum(self.router.fleet.ledger.loads.values())
 
 
-def proceeding(answer: Reply | None) -> Proceed:
-    assert isinstance(answer, Proceed)
-    return answer
+def proceeding(reply: Reply | None) -> Proceed:
+    assert isinstance(reply, Proceed)
+    return reply
 
 
-def refusal(answer: Reply | None) -> tuple[int, str]:
-    assert isinstance(answer, Immediate)
-    return answer.status, json.loads(answer.body)["error"]["code"]
+def refusal(reply: Reply | None) -> tuple[int, str]:
+    assert isinstance(reply, Immediate)
+    return reply.status, json.loads(reply.body)["error"]["code"]
 
 
 def asking(model: str = "llama", content: str = "hello") -> dict[str, Any]:
@@ -98,15 +98,15 @@ def asking(model: str = "llama", content: str = "hello") -> dict[str, Any]:
 
 class TestReplyToHeaders:
     def test_names_a_ready_endpoint_of_the_only_model(self) -> None:
-        answer = proceeding(Peer(LLAMA).headers())
-        assert answer.kind is Kind.REQUEST_HEADERS
-        assert answer.target in TWO_ADDRESSES
-        assert answer.reroute
-        assert answer.decision is None
+        reply = proceeding(Peer(LLAMA).headers())
+        assert reply.kind is Kind.REQUEST_HEADERS
+        assert reply.target in TWO_ADDRESSES
+        assert reply.reroute
+        assert reply.decision is None
 
     def test_is_pending_while_the_model_is_unknown(self) -> None:
-        answer = proceeding(Peer(LLAMA, QWEN).headers())
-        assert (answer.target, answer.reroute, answer.decision) == (PENDING, True, None)
+        reply = proceeding(Peer(LLAMA, QWEN).headers())
+        assert (reply.target, reply.reroute, reply.decision) == (PENDING, True, None)
 
     def test_names_an_endpoint_of_the_model_in_the_header(self) -> None:
         assert proceeding(Peer(LLAMA, QWEN).headers(x_model="qwen")).target == "10.0.1.1:8000"
@@ -155,12 +155,12 @@ class TestReplyToBody:
     def test_carries_the_decision(self) -> None:
         peer = Peer(LLAMA)
         peer.headers()
-        answer = proceeding(peer.body(asking()))
-        assert isinstance(answer.decision, Decision)
-        assert answer.kind is Kind.REQUEST_BODY
-        assert answer.target == answer.decision.address
-        assert answer.target in TWO_ADDRESSES
-        assert peer.conversation.verdict is answer.decision
+        reply = proceeding(peer.body(asking()))
+        assert isinstance(reply.decision, Decision)
+        assert reply.kind is Kind.REQUEST_BODY
+        assert reply.target == reply.decision.address
+        assert reply.target in TWO_ADDRESSES
+        assert peer.conversation.verdict is reply.decision
 
     def test_changes_the_host_and_not_the_route(self) -> None:
         peer = Peer(LLAMA)
@@ -200,10 +200,8 @@ class TestReplyToBody:
     def test_uses_the_header_if_a_cut_body_has_no_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers(x_model="qwen")
-        answer = proceeding(
-            peer.body(b'{"messages": [{"role": "user", "content": "a lo', end=False)
-        )
-        assert answer.target == "10.0.1.1:8000"
+        reply = proceeding(peer.body(b'{"messages": [{"role": "user", "content": "a lo', end=False))
+        assert reply.target == "10.0.1.1:8000"
 
     def test_accepts_a_cut_body_with_its_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
@@ -239,9 +237,9 @@ class TestReplyToBody:
         assert proceeding(peer.body(form)).target == "10.0.1.1:8000"
 
     def test_does_not_need_headers(self) -> None:
-        answer = proceeding(Peer(LLAMA).body(asking()))
-        assert answer.target in TWO_ADDRESSES
-        assert not answer.reroute
+        reply = proceeding(Peer(LLAMA).body(asking()))
+        assert reply.target in TWO_ADDRESSES
+        assert not reply.reroute
 
     def test_decides_once(self) -> None:
         peer = Peer(LLAMA)
@@ -262,10 +260,10 @@ class TestSubset:
     @pytest.mark.parametrize("allowed", TWO_ADDRESSES)
     def test_limits_the_decision(self, mode: BodyMode, allowed: str) -> None:
         peer = Peer(LLAMA)
-        answer = peer.headers(mode=mode, subset=(allowed, "10.9.9.9:8000"))
+        reply = peer.headers(mode=mode, subset=(allowed, "10.9.9.9:8000"))
         if mode is BodyMode.BUFFERED:
-            answer = peer.body(asking())
-        decision = proceeding(answer).decision
+            reply = peer.body(asking())
+        decision = proceeding(reply).decision
         assert decision is not None
         assert (decision.address, decision.fallback) == (allowed, None)
         assert decision.candidates == 1
@@ -276,27 +274,27 @@ class TestSubset:
         self, mode: BodyMode, subset: tuple[str, ...]
     ) -> None:
         peer = Peer(LLAMA)
-        answer = peer.headers(mode=mode, subset=subset)
+        reply = peer.headers(mode=mode, subset=subset)
         if mode is BodyMode.BUFFERED:
-            answer = peer.body(asking())
-        assert refusal(answer) == (503, "no_endpoints")
-        assert isinstance(answer, Immediate)
-        assert b"gateway allows" in answer.body
+            reply = peer.body(asking())
+        assert refusal(reply) == (503, "no_endpoints")
+        assert isinstance(reply, Immediate)
+        assert b"gateway allows" in reply.body
         assert peer.in_flight == 0
 
 
 class TestHiddenBodies:
     def test_use_the_only_model(self) -> None:
-        answer = proceeding(Peer(LLAMA).headers(mode=BodyMode.NONE))
-        assert answer.target in TWO_ADDRESSES
-        assert answer.reroute
-        assert answer.decision is not None
-        assert answer.decision.reason is Reason.NO_PREFIX
+        reply = proceeding(Peer(LLAMA).headers(mode=BodyMode.NONE))
+        assert reply.target in TWO_ADDRESSES
+        assert reply.reroute
+        assert reply.decision is not None
+        assert reply.decision.reason is Reason.NO_PREFIX
 
     def test_use_the_model_of_a_header(self) -> None:
         peer = Peer(LLAMA, QWEN)
-        answer = proceeding(peer.headers(mode=BodyMode.NONE, x_model="qwen"))
-        assert (answer.target, answer.reroute) == ("10.0.1.1:8000", True)
+        reply = proceeding(peer.headers(mode=BodyMode.NONE, x_model="qwen"))
+        assert (reply.target, reply.reroute) == ("10.0.1.1:8000", True)
         assert peer.in_flight == 1
 
     def test_use_the_adapter_of_a_header(self) -> None:
@@ -305,14 +303,14 @@ class TestHiddenBodies:
         assert decision.adapter == "sql"
 
     def test_are_refused_without_a_header(self) -> None:
-        answer = Peer(LLAMA, QWEN).headers(mode=BodyMode.NONE)
-        assert refusal(answer) == (400, "invalid_request")
-        assert isinstance(answer, Immediate)
-        assert b"x-model" in answer.body
+        reply = Peer(LLAMA, QWEN).headers(mode=BodyMode.NONE)
+        assert refusal(reply) == (400, "invalid_request")
+        assert isinstance(reply, Immediate)
+        assert b"x-model" in reply.body
 
     def test_are_refused_if_the_header_names_an_unknown_model(self) -> None:
-        answer = Peer(LLAMA).headers(mode=BodyMode.NONE, x_model="gpt")
-        assert refusal(answer) == (404, "model_not_found")
+        reply = Peer(LLAMA).headers(mode=BodyMode.NONE, x_model="gpt")
+        assert refusal(reply) == (404, "model_not_found")
 
     def test_can_use_a_header_as_key(self) -> None:
         spec = model_spec("llama", prefixSource="Header:x-session")
@@ -332,8 +330,8 @@ class TestRefusals:
     def test_of_a_malformed_body(self, body: bytes) -> None:
         peer = Peer(LLAMA)
         peer.headers()
-        answer = peer.body(body)
-        assert refusal(answer) == (400, "invalid_request")
+        reply = peer.body(body)
+        assert refusal(reply) == (400, "invalid_request")
         assert isinstance(peer.conversation.verdict, InvalidRequest)
         assert peer.in_flight == 0
 
@@ -341,19 +339,19 @@ class TestRefusals:
         peer = Peer(LLAMA, QWEN)
         peer.headers()
         head = b'{"messages": [{"role": "user", "content": "a lo'
-        answer = peer.body(head, end=False)
-        assert refusal(answer) == (400, "invalid_request")
-        assert isinstance(answer, Immediate)
+        reply = peer.body(head, end=False)
+        assert refusal(reply) == (400, "invalid_request")
+        assert isinstance(reply, Immediate)
         for told in (f"The first {len(head)} bytes", "'x-model'", "Known models: llama, qwen"):
-            assert told in json.loads(answer.body)["error"]["message"]
+            assert told in json.loads(reply.body)["error"]["message"]
 
     def test_of_an_unknown_model(self) -> None:
         peer = Peer(LLAMA, QWEN)
         peer.headers()
-        answer = peer.body(asking("gpt"))
-        assert refusal(answer) == (404, "model_not_found")
-        assert isinstance(answer, Immediate)
-        assert b"Known models: llama, qwen, sql." in answer.body
+        reply = peer.body(asking("gpt"))
+        assert refusal(reply) == (404, "model_not_found")
+        assert isinstance(reply, Immediate)
+        assert b"Known models: llama, qwen, sql." in reply.body
 
     @pytest.mark.parametrize(
         ("method", "path"),
@@ -370,10 +368,10 @@ class TestRefusals:
     def test_without_ready_endpoints(self) -> None:
         peer = Peer(catalog=without_endpoints(LLAMA))
         peer.headers()
-        answer = peer.body(asking())
-        assert refusal(answer) == (503, "no_endpoints")
-        assert isinstance(answer, Immediate)
-        assert int(answer.headers["retry-after"]) > 0
+        reply = peer.body(asking())
+        assert refusal(reply) == (503, "no_endpoints")
+        assert isinstance(reply, Immediate)
+        assert int(reply.headers["retry-after"]) > 0
 
     def test_of_a_request_without_a_body(self) -> None:
         assert refusal(Peer(LLAMA).headers(end=True)) == (400, "invalid_request")
@@ -384,8 +382,8 @@ class TestRefusals:
         assert refusal(peer.event(Kind.REQUEST_TRAILERS)) == (400, "invalid_request")
 
     def test_of_streamed_bodies(self) -> None:
-        answer = Peer(LLAMA).headers(mode=BodyMode.OTHER)
-        assert refusal(answer) == (500, "unsupported_body_mode")
+        reply = Peer(LLAMA).headers(mode=BodyMode.OTHER)
+        assert refusal(reply) == (500, "unsupported_body_mode")
 
     def test_of_a_streamed_body_without_headers(self) -> None:
         for mode in (BodyMode.OTHER, BodyMode.DUPLEX):
@@ -393,10 +391,10 @@ class TestRefusals:
             assert refusal(Peer(LLAMA).send(event)) == (500, "unsupported_body_mode")
 
     def test_are_json_with_the_code_as_details(self) -> None:
-        answer = Peer(LLAMA).headers("/")
-        assert isinstance(answer, Immediate)
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.details == "unknown_path"
+        reply = Peer(LLAMA).headers("/")
+        assert isinstance(reply, Immediate)
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.details == "unknown_path"
 
     def test_end_the_conversation(self) -> None:
         peer = Peer(LLAMA)
@@ -413,10 +411,10 @@ class TestListOfModels:
     @pytest.mark.parametrize("end", [True, False])
     def test_is_an_immediate_response(self, path: str, end: bool) -> None:
         peer = Peer(LLAMA, QWEN)
-        answer = peer.headers(path, method="GET", end=end)
-        assert isinstance(answer, Immediate)
-        assert (answer.status, answer.headers) == (200, {"content-type": "application/json"})
-        listed = [entry["id"] for entry in json.loads(answer.body)["data"]]
+        reply = peer.headers(path, method="GET", end=end)
+        assert isinstance(reply, Immediate)
+        assert (reply.status, reply.headers) == (200, {"content-type": "application/json"})
+        listed = [entry["id"] for entry in json.loads(reply.body)["data"]]
         assert listed == ["llama", "sql", "qwen"]
         assert isinstance(peer.conversation.verdict, Listed)
         assert peer.body(b"") is None
@@ -454,10 +452,10 @@ class TestOtherEvents:
 
 
 class TestRetry:
-    """Envoy may tell, with the response's headers, that another endpoint answered."""
+    """Envoy reports with the response headers that another endpoint responded."""
 
     def peer(self) -> tuple[Peer, str, str]:
-        """A routed request, its endpoint and the other one."""
+        """Return a routed request, its endpoint and the other endpoint."""
         peer = Peer(LLAMA)
         peer.headers()
         chosen = proceeding(peer.body(asking())).target
@@ -534,7 +532,7 @@ class TestClose:
 
 @pytest.mark.parametrize("body", [b"{" * 999, b'{"model": "nobody", "messages": []}', b"{}"])
 def test_refused_body_is_freed_without_the_garbage_collector(body: bytes) -> None:
-    body = body.ljust(5_000)  # an object of its own, which nothing else refers to
+    body = body.ljust(5_000)  # a separate object without other references
     peer = Peer(LLAMA, QWEN)
     peer.headers()
     gc.collect()

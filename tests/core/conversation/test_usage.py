@@ -25,12 +25,12 @@ def read(*parts: bytes) -> Usage | None:
 
 
 def compact(document: object) -> bytes:
-    """JSON as vLLM writes it."""
+    """Return JSON in vLLM's format."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def chat(usage: object, content: str = "hello", **more: Any) -> bytes:
-    """A whole answer of chat completions."""
+    """Return a complete chat completion."""
     message = {"role": "assistant", "content": content, "tool_calls": []}
     return compact(
         {
@@ -47,14 +47,14 @@ def chat(usage: object, content: str = "hello", **more: Any) -> bytes:
 
 
 def chunk(content: str = "", **more: Any) -> bytes:
-    """One event of a stream of chat completions."""
+    """Return one event of a chat completion stream."""
     choices = [{"index": 0, "delta": {"content": content}}] if content else []
     document = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": choices, **more}
     return b"data: " + compact(document) + b"\n\n"
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """One event of a stream of Responses or Messages."""
+    """Return one event of a stream of Responses or Messages."""
     return f"event: {kind}\n".encode() + b"data: " + compact({"type": kind, **fields}) + b"\n\n"
 
 
@@ -147,26 +147,26 @@ class TestResponses:
 
 
 class TestAnthropicMessages:
-    def said(self, **counts: int | None) -> bytes:
+    def counted(self, **counts: int | None) -> bytes:
         content = [{"type": "text", "text": "hello"}]
         return compact({"type": "message", "content": content, "usage": counts})
 
     def test_count_cached_tokens_separately(self) -> None:
-        body = self.said(input_tokens=18, cache_read_input_tokens=384, output_tokens=7)
+        body = self.counted(input_tokens=18, cache_read_input_tokens=384, output_tokens=7)
         assert read(body) == Usage(402, 384)
 
     def test_count_newly_cached_tokens_as_uncached(self) -> None:
-        body = self.said(
+        body = self.counted(
             input_tokens=2, cache_creation_input_tokens=16, cache_read_input_tokens=384
         )
         assert read(body) == Usage(402, 384)
 
     def test_can_be_cached_completely(self) -> None:
-        assert read(self.said(input_tokens=0, cache_read_input_tokens=402)) == Usage(402, 402)
+        assert read(self.counted(input_tokens=0, cache_read_input_tokens=402)) == Usage(402, 402)
 
     @pytest.mark.parametrize("counts", [{}, {"cache_read_input_tokens": None}])
     def test_can_lack_cached_tokens(self, counts: dict[str, None]) -> None:
-        assert read(self.said(input_tokens=402, **counts)) == Usage(402, None)
+        assert read(self.counted(input_tokens=402, **counts)) == Usage(402, None)
 
     def stream(self, first: dict[str, int], last: dict[str, int]) -> list[bytes]:
         return [

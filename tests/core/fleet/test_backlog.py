@@ -29,7 +29,7 @@ class TestTokensToCompute:
         assert left(backlog) == {A: 120, B: 7}
 
     def test_are_zero_for_a_cached_prompt(self) -> None:
-        # Predictions are made of quotients: a rounding error must not become a debt.
+        # Predictions come from divisions: a rounding error must not make the backlog negative.
         backlog = Backlog()
         backlog.add(A, 0)
         backlog.add(A, -1e-9)
@@ -38,7 +38,7 @@ class TestTokensToCompute:
 
 class TestFinish:
     def test_removes_the_prompt_and_all_before_it(self) -> None:
-        # Engines admit requests in the order in which they come.
+        # Engines admit requests in order of arrival.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.finish()
@@ -69,7 +69,7 @@ class TestFinish:
 
 class TestCancel:
     def test_removes_only_its_own_prompt(self) -> None:
-        # A client that hangs up says nothing of those that wait before it.
+        # A client that disconnects proves nothing about earlier prompts.
         backlog = Backlog()
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.cancel()
@@ -85,7 +85,7 @@ class TestCancel:
 
     def test_of_the_last_prompt_leaves_exactly_zero(self) -> None:
         backlog = Backlog()
-        # Sums of these do not come back to zero by themselves.
+        # Floating-point sums of these do not return to zero exactly.
         prefills = [backlog.add(A, tokens) for tokens in (0.1, 0.2, 0.3, 1e9)]
         for prefill in prefills:
             prefill.cancel()
@@ -126,7 +126,7 @@ class TestMove:
 
 
 class TestAtMost:
-    """Where nobody sees answers begin."""
+    """The limit from an engine's counters, if Envoy does not show response bodies."""
 
     def test_removes_the_oldest_prompts(self) -> None:
         backlog = Backlog()
@@ -197,7 +197,7 @@ class TestAtMost:
     def test_matches_the_engines_queue_after_any_events(
         self, events: list[str], shown: bool
     ) -> None:
-        """All requests come by here; `shown`: Envoy shows answers, too."""
+        """All requests come from one sidecar; `shown` means that Envoy shows responses, too."""
         backlog = Backlog()
         waiting: list[Prefill] = []
         answering: list[Prefill] = []
@@ -256,7 +256,7 @@ tokens = st.floats(0, 1e6)
 
 
 class BacklogMachine(RuleBasedStateMachine):
-    """Against the plain definition: for each endpoint the prompts that wait, in their order."""
+    """Compare with a simple model: an ordered list of waiting prompts for each endpoint."""
 
     sent = Bundle("sent")
 

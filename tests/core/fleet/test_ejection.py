@@ -1,4 +1,4 @@
-"""Endpoints that fail are avoided for a while, and come back slowly."""
+"""Endpoints that fail are avoided for a while, and return slowly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from extproc.core.fleet.subset import subset_of
 from tests.core.builders import endpoints, thorough
 from tests.core.clock import Clock
 
-Told = tuple[str, Collection[str], str]
+EjectionEvent = tuple[str, Collection[str], str]
 
 
-class Fleet:
-    """One model of some endpoints, and what is observed of it."""
+class Scene:
+    """One model with its endpoints, and a listener that records events."""
 
     def __init__(self, count: int, *, adapter_on: Collection[int] = ()) -> None:
         self.clock = Clock()
@@ -30,24 +30,24 @@ class Fleet:
             for i, one in enumerate(endpoints(count))
         ]
         self.addresses = [one.address for one in self.endpoints]
-        self.told: list[Told] = []
+        self.events: list[EjectionEvent] = []
         self.lengths: list[float] = []
         self.has(*self.endpoints)
 
     def has(self, *those: Endpoint) -> None:
-        """Discovery finds these."""
+        """Set the discovered endpoints."""
         self.snapshot = Snapshot.of(those)
         self.ejection.set_models({"llama": self.snapshot})
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
-        self.told.append((address, models, why))
+        self.events.append((address, models, why))
         self.lengths.append(seconds)
 
     def returned(self, models: Collection[str], address: str) -> None:
-        self.told.append((address, models, "returned"))
+        self.events.append((address, models, "returned"))
 
     def fails(self, place: int, times: int, how: Outcome = Outcome.RESET) -> None:
-        """So many requests in a row, each sent while nothing was known."""
+        """Record consecutive failures of requests from before any ejection."""
         for _ in range(times):
             self.ejection.record(self.addresses[place], how)
 
@@ -59,62 +59,62 @@ class Fleet:
             self.fails(place, 3)
 
     def try_again(self, place: int) -> Ejected:
-        """A request is sent there, though it is ejected."""
+        """Send a request to an ejected endpoint."""
         sent = self.ejection.chosen(self.addresses[place])
         assert sent is not None
         return sent
 
     def out(self) -> set[int]:
-        """Those that are ejected, by their numbers."""
+        """Return the numbers of the ejected endpoints."""
         return {self.addresses.index(address) for address in self.ejection.ejected}
 
-    def spared(self, adapter: str = "") -> Snapshot:
+    def in_service(self, adapter: str = "") -> Snapshot:
         return self.ejection.without_ejected("llama", self.snapshot, adapter)
 
     def eligible(self, adapter: str = "") -> set[int]:
-        """Those that a request may go to, by their numbers."""
-        return {self.addresses.index(e.address) for e in self.spared(adapter).eligible(adapter)}
+        """Return the numbers of the eligible endpoints."""
+        return {self.addresses.index(e.address) for e in self.in_service(adapter).eligible(adapter)}
 
 
 class TestEjecting:
     @pytest.mark.parametrize(("how", "times"), FAILURES.items())
     def test_ejects_after_consecutive_failures(self, how: Outcome, times: int) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         fleet.fails(0, times - 1, how)
         assert fleet.out() == set()
         fleet.fails(0, 1, how)
         assert fleet.out() == {0}
-        assert fleet.told == [(fleet.addresses[0], ["llama"], how)]
+        assert fleet.events == [(fleet.addresses[0], ["llama"], how)]
         assert fleet.lengths == [FIRST_SECONDS]
 
     def test_restarts_the_count_after_a_success(self) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         for _ in range(10):
             fleet.fails(0, 2)
             fleet.serves(0)
         assert fleet.out() == set()
 
     def test_ignores_unknown_outcomes(self) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         for _ in range(20):
             fleet.ejection.record(fleet.addresses[0], None)
         assert fleet.out() == set()
 
     def test_uses_the_limit_of_the_last_kind_of_failure(self) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         fleet.fails(0, 3, Outcome.ERROR)
         assert fleet.out() == set()
         fleet.fails(0, 1, Outcome.RESET)
         assert fleet.out() == {0}
 
     def test_ignores_endpoints_of_no_model(self) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         for _ in range(20):
             fleet.ejection.record("10.9.9.9:1", Outcome.ERROR)
-        assert fleet.told == []
+        assert fleet.events == []
 
     def test_forgets_an_endpoint_that_leaves(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         fleet.eject(0)
         fleet.fails(1, 2)
         fleet.has(*fleet.endpoints[2:])
@@ -124,7 +124,7 @@ class TestEjecting:
         assert fleet.out() == set()
 
     def test_keeps_ejections_when_other_endpoints_change(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         fleet.eject(0)
         fleet.has(*fleet.endpoints[:3])
         assert fleet.out() == {0}
@@ -133,7 +133,7 @@ class TestEjecting:
 
 class TestEjectedEndpoint:
     def test_is_avoided_until_the_ejection_time_is_over(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS - 0.001)
         assert fleet.eligible() == {0, 2}
@@ -142,7 +142,7 @@ class TestEjectedEndpoint:
         assert fleet.out() == {1}
 
     def test_gets_one_trial_per_ejection_time(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
         fleet.try_again(1)
@@ -152,19 +152,19 @@ class TestEjectedEndpoint:
         assert fleet.eligible() == {0, 1, 2}
 
     def test_returns_to_service_after_a_successful_trial(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
         sent = fleet.try_again(1)
         fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, sent)
         assert fleet.out() == set()
         assert fleet.eligible() == {0, 1, 2}
-        assert fleet.told[-1] == (fleet.addresses[1], ["llama"], "returned")
+        assert fleet.events[-1] == (fleet.addresses[1], ["llama"], "returned")
         fleet.eject(1)
         assert fleet.lengths == [FIRST_SECONDS, FIRST_SECONDS]
 
     def test_doubles_the_ejection_time_after_a_failed_trial_up_to_a_limit(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         for _ in range(6):
             fleet.clock.advance(fleet.lengths[-1])
@@ -174,7 +174,7 @@ class TestEjectedEndpoint:
 
     @pytest.mark.parametrize("outcome", list(Outcome))
     def test_ignores_requests_from_before_the_ejection(self, outcome: Outcome) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
         fleet.ejection.record(fleet.addresses[1], outcome)
@@ -182,7 +182,7 @@ class TestEjectedEndpoint:
         assert fleet.lengths == [FIRST_SECONDS]
 
     def test_is_not_ejected_for_longer_by_a_failure_without_a_trial(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         for _ in range(5):
             fleet.ejection.record(fleet.addresses[1], Outcome.RESET, fleet.try_again(1))
@@ -191,13 +191,13 @@ class TestEjectedEndpoint:
         assert fleet.eligible() == {0, 1, 2}
 
     def test_returns_to_service_after_a_success_without_a_trial(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.ejection.record(fleet.addresses[1], Outcome.SERVED, fleet.try_again(1))
         assert fleet.out() == set()
 
     def test_counts_several_failures_of_one_trial_once(self) -> None:
-        fleet = Fleet(3)
+        fleet = Scene(3)
         fleet.eject(1)
         fleet.clock.advance(FIRST_SECONDS)
         together = [fleet.try_again(1) for _ in range(5)]
@@ -206,7 +206,7 @@ class TestEjectedEndpoint:
         assert fleet.lengths == [FIRST_SECONDS, 2 * FIRST_SECONDS]
 
     def test_is_the_fallback_if_there_is_no_other(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         fleet.eject(2)
         fleet.clock.advance(1)
         fleet.eject(1)
@@ -220,31 +220,31 @@ class TestEjectedEndpoint:
 class TestEndpointsInService:
     def test_are_at_least_half_of_the_endpoints(self) -> None:
         for count, most in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (200, 100)]:
-            fleet = Fleet(count)
+            fleet = Scene(count)
             fleet.eject(*range(count))
             assert len(fleet.out()) == most
             assert len(fleet.eligible()) == count - most
 
     def test_are_at_least_half_of_every_model_that_lists_the_endpoint(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         few = Snapshot.of(fleet.endpoints[:1])
         fleet.ejection.set_models({"llama": fleet.snapshot, "few": few})
         fleet.eject(0, 1)
         assert fleet.out() == {1}
 
     def test_are_half_again_after_the_model_shrinks(self) -> None:
-        fleet = Fleet(6)
+        fleet = Scene(6)
         for place in (2, 0, 1):
             fleet.eject(place)
             fleet.clock.advance(0.5)
         fleet.has(*fleet.endpoints[:4])
         assert fleet.out() == {0, 1}
-        assert fleet.told[-1] == (fleet.addresses[2], ["llama"], "returned")
+        assert fleet.events[-1] == (fleet.addresses[2], ["llama"], "returned")
         fleet.has(fleet.endpoints[1])
         assert fleet.out() == set()
 
     def test_can_be_ejected_after_another_returns(self) -> None:
-        fleet = Fleet(2)
+        fleet = Scene(2)
         fleet.eject(0, 1)
         assert fleet.out() == {0}
         fleet.ejection.record(fleet.addresses[0], Outcome.SERVED, fleet.try_again(0))
@@ -252,13 +252,13 @@ class TestEndpointsInService:
         assert fleet.out() == {1}
 
     def test_without_the_adapter_leave_the_request_to_the_ejected_endpoint(self) -> None:
-        fleet = Fleet(4, adapter_on=[1])
+        fleet = Scene(4, adapter_on=[1])
         fleet.eject(1)
         assert fleet.eligible() == {0, 2, 3}
         assert fleet.eligible("sql") == {1}
 
     def test_outside_the_subset_leave_the_request_to_the_ejected_endpoint(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         fleet.eject(1)
         for places, left in [((1,), {1}), ((1, 2), {2}), ((0, 3), {0, 3})]:
             allowed = fleet.snapshot.restricted(
@@ -270,26 +270,26 @@ class TestEndpointsInService:
 
 class TestSnapshotWithoutEjected:
     def test_keeps_the_home_endpoint_of_each_prefix(self) -> None:
-        fleet = Fleet(6)
-        before = [next(fleet.spared().walk(key << 57, "")) for key in range(100)]
+        fleet = Scene(6)
+        before = [next(fleet.in_service().walk(key << 57, "")) for key in range(100)]
         fleet.eject(4)
-        after = [next(fleet.spared().walk(key << 57, "")) for key in range(100)]
+        after = [next(fleet.in_service().walk(key << 57, "")) for key in range(100)]
         gone = fleet.endpoints[4]
         assert gone in before
         assert gone not in after
         assert all(was in (now, gone) for was, now in zip(before, after, strict=True))
 
     def test_is_cached(self) -> None:
-        fleet = Fleet(6)
+        fleet = Scene(6)
         fleet.eject(4)
-        first = fleet.spared()
+        first = fleet.in_service()
         fleet.clock.advance(1)
-        assert fleet.spared() is first
-        assert fleet.spared("no-such-adapter") is fleet.snapshot
-        assert fleet.spared() is first
+        assert fleet.in_service() is first
+        assert fleet.in_service("no-such-adapter") is fleet.snapshot
+        assert fleet.in_service() is first
 
     def test_is_rebuilt_when_endpoints_or_ejections_change(self) -> None:
-        fleet = Fleet(6)
+        fleet = Scene(6)
         fleet.eject(4)
         assert fleet.eligible() == {0, 1, 2, 3, 5}
         fleet.has(*fleet.endpoints[1:])
@@ -298,7 +298,7 @@ class TestSnapshotWithoutEjected:
         assert fleet.eligible() == {1, 2, 3}
 
     def test_is_the_same_object_if_no_endpoint_is_ejected(self) -> None:
-        fleet = Fleet(4)
+        fleet = Scene(4)
         other = Snapshot.of(endpoints(8)[4:])
         fleet.ejection.set_models({"llama": fleet.snapshot, "other": other})
         fleet.eject(0)
@@ -310,7 +310,7 @@ class TestSnapshotWithoutEjected:
 def test_any_events_leave_half_in_service_and_a_success_ends_an_ejection(
     data: st.DataObject,
 ) -> None:
-    fleet = Fleet(data.draw(st.integers(1, 6), "endpoints"), adapter_on=[0])
+    fleet = Scene(data.draw(st.integers(1, 6), "endpoints"), adapter_on=[0])
     sent: list[tuple[int, Ejected | None]] = []
     for _ in range(data.draw(st.integers(1, 60), "steps")):
         place = data.draw(st.integers(0, len(fleet.addresses) - 1), "place")

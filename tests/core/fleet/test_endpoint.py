@@ -104,11 +104,11 @@ class TestRestrictedSnapshot:
         snapshot = Snapshot.of(fleet).restricted(subset_of(tuple(e.address for e in kept)))
         ranking = strategy_of(LoadBalancingSpec(strategy="PrefixHash"))
         home, other = snapshot.walk(7, "")
-        # Over the two: (10 + 1) / 2 * 1.25 < 7, though all others are busy.
+        # The mean of the two: (10 + 1) / 2 * 1.25 < 7, although all others are busy.
         loads = {**{e.address: 1000 for e in fleet}, home.address: 7, other.address: 3}
         first = next(ranking.rank(Query(key=7), snapshot, loads))
         assert first == Candidate(other, 1, Reason.BOUND)
-        # Idle ones elsewhere do not lower the bound: (6 + 1) / 2 * 1.25 > 3.
+        # Idle endpoints outside the subset do not lower the bound: (6 + 1) / 2 * 1.25 > 3.
         loads = {home.address: 3, other.address: 3}
         first = next(ranking.rank(Query(key=7), snapshot, loads))
         assert first == Candidate(home, 0, Reason.PREFIX)

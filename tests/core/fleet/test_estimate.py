@@ -48,7 +48,7 @@ class TestBetweenReadings:
             known.record_scrape(name, report(waiting=1, running=10, kv_usage=0.5), inflight=11)
         found = estimate(known, {"a": 11, "b": 15, "c": 11})
         assert [e.queue for e in found] == [1, 5, 1]
-        # A running request holds a twentieth of a cache on the mean.
+        # A mean running request holds a twentieth of a cache.
         assert [e.kv_usage for e in found] == pytest.approx([0.5, 0.7, 0.5])
 
     def test_ended_requests_reduce_the_estimate(self, known: Signals) -> None:
@@ -70,7 +70,7 @@ class TestBetweenReadings:
 
 class TestHangingEngine:
     def test_shows_as_requests_missing_from_its_metrics(self, known: Signals) -> None:
-        # Its metrics go on answering that nothing runs, at each reading.
+        # Each scrape of its metrics still reports nothing running.
         known.record_scrape("a", report(), inflight=7)
         known.record_scrape("b", report(running=7, kv_usage=0.1), inflight=7)
         found = estimate(known, {"a": 7, "b": 7})
@@ -168,7 +168,7 @@ class TestNewEndpoint:
         clock.advance(4)
         for name in "abc":
             known.record_scrape(name, report(running=10), inflight=10)
-        # Half as old as they are, it may have half of what they have.
+        # It is half as old as the others, so it may have half of their requests.
         assert queues(known, {"a": 10, "b": 10, "c": 10}) == [0, 0, 5]
 
     def test_is_not_limited_without_slow_start(self, joined: Signals) -> None:

@@ -68,7 +68,7 @@ addresses = st.sampled_from(["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"])
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Leases taken, moved and released in any order, against a count of those that are out."""
+    """Acquire, move and release leases in any order, and compare with a plain count."""
 
     leases = Bundle("leases")
     released = Bundle("released")
@@ -85,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
         adapter=st.sampled_from(["", "sql"]),
     )
     def acquire(self, model: str, address: str, adapter: str) -> Lease:
-        # The same address may come back as another endpoint object.
+        # The same address may return as another endpoint object.
         lease = self.ledger.acquire(model, endpoint(address, adapter))
         self.out.append(lease)
         return lease
@@ -124,7 +124,7 @@ TestLedger.settings = settings(max_examples=extent(25, 100))
 
 
 class TestPrefillOfLease:
-    """It is work for the endpoint from the lease's taking to the answer's beginning."""
+    """The prompt counts from the lease's start to the response's beginning."""
 
     def scene(self) -> tuple[Backlog, Lease]:
         backlog = Backlog()

@@ -1,4 +1,4 @@
-"""The details are those that Envoy 1.40 was seen to give; docs/envoy.md has the table."""
+"""The details are those observed of Envoy 1.40; docs/envoy.md has the table."""
 
 from __future__ import annotations
 

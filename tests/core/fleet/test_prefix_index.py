@@ -15,11 +15,11 @@ from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 from tests.extent import extent
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
-TOKENS = int(BLOCK_BYTES / BYTES_PER_TOKEN)  # of a block
+TOKENS = int(BLOCK_BYTES / BYTES_PER_TOKEN)  # size of a block's object
 
 
 def prompt(*words: str) -> list[int]:
-    """A block for each word, which stands for all words before it, too."""
+    """Return a block for each word; like a real block, it depends on all words before it."""
     texts = (" ".join(words[: end + 1]) for end in range(len(words)))
     return [xxhash.xxh64_intdigest(text.encode()) for text in texts]
 
@@ -401,17 +401,17 @@ class TestForget:
         assert index.matches(ONE) == {A: 4, C: 4, "10.0.0.4:8000": 2}
 
 
-# Few words, so that prompts have beginnings in common.
+# Few words, so that prompts share beginnings.
 prompts = st.lists(st.sampled_from("abc"), max_size=6).map(lambda words: prompt(*words))
 addresses = st.sampled_from([A, B, C])
 EVERY = [prompt(*words) for words in ("aaaaaa", "abcabc", "bcabca", "cabcab", "ccc", "abb")]
 
 
 class PrefixIndexMachine(RuleBasedStateMachine):
-    """Against the plain definition: for each endpoint a list, the least recently used first.
+    """Compare with a simple model: a list for each endpoint, least recently used first.
 
-    How many runs there are is not defined here, so of an endpoint that has its share the index says
-    itself how many blocks are left: no fewer than necessary, and those used last.
+    The model does not define runs. If an endpoint uses its whole share, the index decides how many
+    blocks remain: at least the necessary number, and the most recent ones.
     """
 
     MOST = 60

@@ -1,4 +1,4 @@
-"""What weighs on endpoints beside this sidecar's own requests."""
+"""The load that other sidecars cause."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 QUIET = ObservedLoad(waiting=0, running=0, kv_usage=0, ours=0, others_in_prefill=0)
 
 
-def heard(pressure: Pressure, word: ObservedLoad, address: str = A, now: float = 0.0) -> None:
-    pressure.record(address, word, mean_prompt=1000, now=now)
+def record(pressure: Pressure, load: ObservedLoad, address: str = A, now: float = 0.0) -> None:
+    pressure.record(address, load, mean_prompt=1000, now=now)
 
 
 class Scene:
-    """An endpoint's own words, and nothing of ours."""
+    """Samples of endpoints, without own requests."""
 
     def __init__(self) -> None:
         self.requests, self.tokens = Totals({}), Totals({})
         self.pressure = Pressure(WEIGHTS, self.requests, self.tokens)
 
     def on(self, address: str) -> tuple[float, float]:
-        """Requests and tokens there."""
+        """Return the requests and tokens on an endpoint."""
         return self.requests.sums[address], self.tokens.sums[address]
 
 
@@ -42,33 +42,33 @@ def pressure(scene: Scene) -> Pressure:
 
 class TestRequests:
     def test_are_those_of_others(self, scene: Scene, pressure: Pressure) -> None:
-        heard(pressure, QUIET._replace(running=5, ours=3))
+        record(pressure, QUIET._replace(running=5, ours=3))
         assert scene.requests.sums[A] == 2
 
     def test_that_wait_count_more_for_any_sender(self, scene: Scene, pressure: Pressure) -> None:
-        heard(pressure, QUIET._replace(running=5, waiting=2, ours=7))
+        record(pressure, QUIET._replace(running=5, waiting=2, ours=7))
         assert scene.requests.sums[A] == 2 * WEIGHTS.waiting
 
     def test_that_wait_count_up_to_the_batch_size(self, scene: Scene, pressure: Pressure) -> None:
-        # Of an overload no choice gets rid, and what is cached matters all the more.
-        heard(pressure, QUIET._replace(running=5, waiting=500, ours=505))
+        # Routing cannot resolve an overload, and cache hits matter more then.
+        record(pressure, QUIET._replace(running=5, waiting=500, ours=505))
         assert scene.requests.sums[A] == 5 * WEIGHTS.waiting
 
     def test_are_never_negative(self, scene: Scene, pressure: Pressure) -> None:
-        heard(pressure, QUIET._replace(running=5, ours=9))
+        record(pressure, QUIET._replace(running=5, ours=9))
         assert scene.requests.sums[A] == 0
 
 
 class TestTokens:
     def test_are_others_prompts_of_mean_length(self, scene: Scene, pressure: Pressure) -> None:
-        heard(pressure, QUIET._replace(running=5, others_in_prefill=3))
+        record(pressure, QUIET._replace(running=5, others_in_prefill=3))
         assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
 
     @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])
     def test_grow_with_cache_usage(
         self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
     ) -> None:
-        heard(pressure, QUIET._replace(kv_usage=kv_usage))
+        record(pressure, QUIET._replace(kv_usage=kv_usage))
         assert scene.tokens.sums[A] == pytest.approx(share * WEIGHTS.full)
 
 
@@ -77,33 +77,33 @@ class TestShareOfOthers:
         assert pressure.share_of_others == 0
 
     def test_is_zero_without_requests(self, pressure: Pressure) -> None:
-        heard(pressure, QUIET)
+        record(pressure, QUIET)
         assert pressure.share_of_others == 0
 
     def test_covers_all_endpoints(self, pressure: Pressure) -> None:
         for _ in range(200):
-            heard(pressure, QUIET._replace(running=6, waiting=2, ours=4), A)
-            heard(pressure, QUIET._replace(running=2, ours=0), B)
+            record(pressure, QUIET._replace(running=6, waiting=2, ours=4), A)
+            record(pressure, QUIET._replace(running=2, ours=0), B)
         assert pressure.share_of_others == pytest.approx(0.6, abs=0.01)
 
     def test_follows_recent_samples(self, pressure: Pressure) -> None:
         for ours in (0, 4):
             for _ in range(500):
-                heard(pressure, QUIET._replace(running=4, ours=ours))
+                record(pressure, QUIET._replace(running=4, ours=ours))
         assert pressure.share_of_others < 0.01
 
     @given(st.lists(st.tuples(*(st.floats(0, 1e6) for _ in range(3))), min_size=1))
     def test_is_between_zero_and_one(self, said: list[tuple[float, float, float]]) -> None:
         pressure = Scene().pressure
         for waiting, running, ours in said:
-            heard(pressure, QUIET._replace(waiting=waiting, running=running, ours=ours))
+            record(pressure, QUIET._replace(waiting=waiting, running=running, ours=ours))
         assert 0 <= pressure.share_of_others <= 1 + 1e-9
 
 
 class TestExpiry:
     def test_forgets_old_samples(self, scene: Scene, pressure: Pressure) -> None:
-        heard(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
-        heard(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
+        record(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
+        record(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
         pressure.expire(oldest=7)
         assert scene.on(A) == (0, 0)
         assert scene.on(B) == (5, WEIGHTS.full)
@@ -111,6 +111,6 @@ class TestExpiry:
     def test_forgets_the_samples_of_an_endpoint_that_left(
         self, scene: Scene, pressure: Pressure
     ) -> None:
-        heard(pressure, QUIET._replace(running=5, kv_usage=1))
+        record(pressure, QUIET._replace(running=5, kv_usage=1))
         pressure.forget(A)
         assert scene.on(A) == (0, 0)

@@ -19,7 +19,7 @@ DEFAULT_POD_0 = 3256742177138097696
 LAST_KEY = 2**64 - 1
 
 keys = st.integers(0, LAST_KEY)
-# Few letters, so that `x-1` + `10` meets `x-11` + `0` often.
+# Few letters, so that names such as `x-1` + `10` and `x-11` + `0` often collide.
 names = st.one_of(st.from_regex(r"x-1{1,4}0?", fullmatch=True), st.text(max_size=5))
 members = st.lists(names, unique=True, min_size=1, max_size=12)
 
@@ -37,7 +37,7 @@ def place(text: str) -> int:
     [("pod-a-10", POD_A_1), ("pod-a-20", POD_A_2), ("default/pod-00", DEFAULT_POD_0)],
 )
 def test_node_is_the_xxh64_of_name_and_number(text: str, hashed: int) -> None:
-    # The other member shows where this one's only place ends.
+    # The other member shows where this member's only node ends.
     other = "before" if place("before0") < hashed else "after"
     ring = ring_of(text.removesuffix("0"), other, replication=1)
     assert place(text) == hashed
@@ -124,7 +124,7 @@ class TestEqualNodes:
 
     @pytest.mark.parametrize("stays", ["x-1", "x-11"])
     def test_lose_only_the_member_that_leaves(self, stays: str) -> None:
-        # The third member tells whether the place itself is still held.
+        # The third member shows whether the node still exists.
         others = [f"y-{i}" for i in range(50)]
         ring = ring_of(stays, *others, replication=11)
         assert next(ring.walk(self.shared)) == stays
@@ -132,7 +132,7 @@ class TestEqualNodes:
 
 
 def shares(*names: str) -> list[float]:
-    """What each member gets of 20,000 keys, against the mean."""
+    """Return each member's share of 20,000 keys, relative to the mean."""
     ring = ring_of(*names, replication=256)
     counts = Counter(next(ring.walk(place(f"key {i}"))) for i in range(20_000))
     return [counts[name] * len(names) / 20_000 for name in names]
@@ -146,7 +146,7 @@ def test_256_nodes_each_share_the_ring_evenly(count: int) -> None:
 
 
 def test_numbered_members_have_at_least_half_the_mean() -> None:
-    # `pod-1` and `pod-11` claim many places together.
+    # `pod-1` and `pod-11` have many equal nodes.
     parts = shares(*(f"default/pod-{i}" for i in range(32)))
     assert min(parts) > 0.5
     assert max(parts) < 1.5
@@ -165,7 +165,7 @@ def test_ring_from_a_previous_one_equals_a_new_one(
 
 
 def test_members_of_equal_names_share_the_nodes() -> None:
-    # Adapters come and go at run time; to place each member again would stop the routing loop.
+    # Adapters change at run time, and hashing all members again would block the event loop.
     names = [f"default/pod-{i:02}" for i in range(100)]
     previous = Ring.of({name: (name, "before") for name in names}, 256)
     wanted = {name: (name, "now") for name in reversed(names)}

@@ -12,7 +12,7 @@ B = "10.0.0.2:8000"
 
 
 def hold(ledger: Ledger, requests: int) -> None:
-    """So many of ours are in flight on A."""
+    """Put this number of own requests in flight on A."""
     while ledger.loads.get(A, 0) < requests:
         ledger.acquire("llama", Endpoint(A, A))
 
@@ -170,13 +170,13 @@ class TestSoundLoad:
 
 
 class TestRestartedEngine:
-    """Its counters begin at nothing again."""
+    """An engine whose counters restart at zero."""
 
     BLOCKS = (1, 2, 3)
 
     @pytest.fixture(autouse=True)
     def known(self, signals: Signals) -> None:
-        """An endpoint that has said something, and of which something is believed."""
+        """An endpoint with a reading, cached blocks, adapters and a backlog."""
         self.say(signals, 1000)
         signals.prefixes.sent(A, self.BLOCKS)
         signals.prefixes.sent(B, self.BLOCKS)
@@ -237,7 +237,7 @@ class TestRestartedEngine:
 
 
 class TestBacklog:
-    """Three of ours were sent; the engine's counters say how many answers have begun."""
+    """Three own requests; the engine counts the first tokens."""
 
     @pytest.fixture
     def ledger(self) -> Ledger:
@@ -269,7 +269,7 @@ class TestBacklog:
     def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
     ) -> None:
-        # Two aborts, which are over and never had a first token.
+        # Two aborted requests, which ended without a first token.
         for _ in range(3):
             clock.advance(31)
             asked.record_scrape(A, _begun(0, 3, first_tokens=106, finished=105), 3)
@@ -286,7 +286,7 @@ def _begun(waiting: float, running: float, first_tokens: float, finished: float)
 
 
 class TestRequestsOfOthers:
-    """With what else weighs on an endpoint: test_pressure.py."""
+    """The requests of other sidecars; test_pressure.py has the rest."""
 
     def test_are_the_reported_ones_without_own_requests(self, signals: Signals) -> None:
         signals.record_scrape(A, report(waiting=0, running=7), inflight=3)

@@ -1,4 +1,4 @@
-"""Ours and others', added up as they change."""
+"""Sums of own and others' load."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class TestResolve:
         "name",
         [
             *["", "_", "gpt", "Llama", "llama__", "_llama", "_sql-lora", "llama__sql-lora"],
-            # An adapter of another model, or of none.
+            # An adapter of another model or of no model.
             *["llama_law_v_2", "qwen_2_5_sql-lora", "llama_gpt", "qwen", "qwen_2", "lora"],
-            # A model is no adapter, and an adapter no model.
+            # A model is not an adapter, and an adapter is not a model.
             *["llama_qwen_2_5", "llama_llama", "sql-lora_my_lora", "my_lora_my_lora", "sql-lora_"],
         ],
     )
@@ -56,7 +56,7 @@ class TestResolve:
             assert known in missing.value.message
 
     def test_rejects_a_long_name_of_separators_quickly(self) -> None:
-        # Which would take hours.
+        # Trying each separator would take hours.
         assert not catalog(LLAMA, QWEN).names("a" + "_" * 3_000_000)
 
     def test_prefers_a_models_name_to_the_model_adapter_form(self) -> None:

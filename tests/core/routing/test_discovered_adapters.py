@@ -1,4 +1,4 @@
-"""Adapters that endpoints say they have, beside those of the configuration."""
+"""Adapters found on endpoints, in addition to the configured ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND: Adapters = {A: frozenset({"law"}), B: frozenset({"law", "med"})}
 
 
 def serving(models: Catalog, name: str) -> list[str]:
-    """The endpoints that a request for this name may go to."""
+    """Return the eligible endpoints of a name."""
     model, adapter = models.resolve(name)
     return [e.address for e in model.snapshot.eligible(adapter)]
 

@@ -32,14 +32,14 @@ def asking(**fields: Any) -> bytes:
     return json.dumps({"input": "hello", "model": "l", **fields}).encode()
 
 
-def sent(answers: Replies, body: bytes) -> dict[str, Any]:
-    """The body that goes to the server."""
+def sent(replies: Replies, body: bytes) -> dict[str, Any]:
+    """Return the body that the server gets."""
     parts = [
-        answer.body
-        for answer in answers
-        if isinstance(answer, Proceed | Chunk)
-        and answer.kind is Kind.REQUEST_BODY
-        and answer.body is not None
+        reply.body
+        for reply in replies
+        if isinstance(reply, Proceed | Chunk)
+        and reply.kind is Kind.REQUEST_BODY
+        and reply.body is not None
     ]
     found: dict[str, Any] = json.loads(b"".join(parts) if parts else body)
     return found
@@ -110,10 +110,10 @@ class TestBodyWithRequestId:
 
 
 def created(peer: Peer, body: bytes, path: str = RESPONSES) -> tuple[Proceed, dict[str, Any]]:
-    """The answer with the decision, and the body that the server gets."""
-    answers = (*peer.headers(path), *peer.body(body, end=True))
-    decided = next(a for a in answers if isinstance(a, Proceed) and a.decision is not None)
-    return decided, sent(answers, body)
+    """Return the reply with the decision, and the body that the server gets."""
+    replies = (*peer.headers(path), *peer.body(body, end=True))
+    decided = next(a for a in replies if isinstance(a, Proceed) and a.decision is not None)
+    return decided, sent(replies, body)
 
 
 class TestStoredResponse:
@@ -212,7 +212,7 @@ class TestOtherBodies:
         assert created(Peer(spec, modes=modes), body, path)[1] == json.loads(body)
 
     def test_that_envoy_does_not_show_keep_their_fields(self) -> None:
-        (answer,) = Peer(LLAMA, modes=Modes(BodyMode.NONE)).headers(RESPONSES)
-        assert isinstance(answer, Proceed)
-        assert answer.decision is not None
-        assert answer.decision.response_id is None
+        (reply,) = Peer(LLAMA, modes=Modes(BodyMode.NONE)).headers(RESPONSES)
+        assert isinstance(reply, Proceed)
+        assert reply.decision is not None
+        assert reply.decision.response_id is None

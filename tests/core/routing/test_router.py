@@ -224,12 +224,12 @@ class TestSplit:
 
 
 def words(name: str, size: int = 4000) -> str:
-    """A text that begins unlike those of other names."""
+    """Return a text with a beginning of its own for each name."""
     return "".join(f"{name} {number}, " for number in range(size))[:size]
 
 
 def remembering(*specs: ModelSpec) -> Router:
-    """A router whose strategies remember in its own signals."""
+    """Return a router whose strategies use its signals."""
     fleet = Fleet(Clock())
     make = partial(build, rng=Random(0), signals=fleet.signals)
     return Router(fleet, revise(Catalog(), specs, make))
@@ -312,7 +312,7 @@ class TestStrategyThatReadsPrompts:
             assert {decision.address, decision.fallback} == set(TWO_ADDRESSES)
 
     def test_predicts_nothing_without_a_prompt(self) -> None:
-        # Embeddings, transcriptions: only the model is read.
+        # For embeddings and transcriptions only the model is read.
         serving = remembering(self.SPEC)
         decisions = [serving.decide(serving.resolve("llama", None, {})) for _ in range(20)]
         assert {decision.prediction for decision in decisions} == {None}

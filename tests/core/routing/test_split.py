@@ -22,7 +22,7 @@ def split(name: str = "canary", /, **weights: int) -> Split:
 
 
 def first(one: Split, text: str) -> str:
-    """The target that a request belongs to."""
+    """Return the first target for a key."""
     return next(one.order(text, Random(0)))
 
 
@@ -61,7 +61,7 @@ class TestShares:
         assert counts["a"] == pytest.approx(4_000, abs=150)
 
     def test_of_two_splits_are_independent(self) -> None:
-        # Else those who try one new model would all try the other.
+        # Otherwise the same users would try all new models.
         one, other = firsts(split("one", a=1, b=1)), firsts(split("other", a=1, b=1))
         both = sum(x == y for x, y in zip(one, other, strict=True))
         assert both == pytest.approx(len(TEXTS) / 2, abs=400)
@@ -69,7 +69,7 @@ class TestShares:
 
 class TestWeightChange:
     def moves(self, before: Split, after: Split) -> Counter[tuple[str, str]]:
-        """From where to where requests go that do not stay."""
+        """Return the pairs of targets of the requests that move."""
         pairs = zip(firsts(before), firsts(after), strict=True)
         return Counter((x, y) for x, y in pairs if x != y)
 
@@ -118,7 +118,7 @@ class TestOrder:
             assert set(list(one.order(text, Random(0)))[2:]) == {"a", "c"}
 
     def test_is_the_same_on_every_instance(self) -> None:
-        # In processes of their own, whose hash seeds differ.
+        # Separate processes, whose hash seeds differ.
         code = (
             "from tests.core.routing.test_split import first, split\n"
             "one = split(a=3, b=2, c=1)\n"
@@ -138,7 +138,7 @@ class TestOrder:
         assert runs == {"".join(firsts(split(a=3, b=2, c=1))[:200])}
 
     def test_of_known_texts_never_changes(self) -> None:
-        """A release that changed it would move conversations away from their caches."""
+        """A change would move conversations away from their caches."""
         one = split(stable=80, canary=20)
         assert "".join(first(one, str(i))[0] for i in range(40)) == (
             "ssscscsscssssscsssssssssccssssscssscssss"

@@ -1,10 +1,10 @@
 """The leaves of a prompt in JSON: its strings and numbers, in order. Prompts are compared by them.
 
-Engines turn an image, a recording, a video or a file into a number of tokens, and mix a hash of its
-content into the hashes of cache blocks. So each medium is one leaf here: a hash of its data or URL.
-The length of its base64 text does not count. These forms are known: chat completions (`image_url`,
-`input_audio`, `video_url`, `file`), Responses (`input_image`, `input_file`) and Anthropic's
-Messages (`source`).
+Engines turn an image, a recording, a video or a file into a number of tokens. They mix a hash of
+its content into the hashes of cache blocks. So each medium is one leaf here: a hash of its data or
+URL. The length of its base64 text does not count. These forms are known: chat completions
+(`image_url`, `input_audio`, `video_url`, `file`), Responses (`input_image`, `input_file`) and
+Anthropic's Messages (`source`).
 
 A cut body may end inside such data, which would give another hash. So a medium that may be cut is
 left out, and the leaves of a cut body are always the first leaves of the whole body.

@@ -2,8 +2,8 @@
 
 This is Envoy's `LEAST_REQUEST` with its default of two choices, drawn with replacement. If both are
 equal, the first one is chosen. Two choices balance nearly as well as a comparison of all endpoints
-(Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 1996), and independent
-sidecars do not all choose the same endpoint.
+(Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 1996). Independent sidecars
+do not all choose the same endpoint.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def _of_filters(manager: Manager) -> dict[str, str]:
     filters = manager.filters()
     before = filters[max(0, filters.index(ours) - 1)]
     buffer = {"buffer": before.text("name")} if is_a(before, BUFFER) else {}
-    asked = ours.text("typed_config.grpc_service.envoy_grpc.cluster_name")
-    return {"ext_proc": ours.text("name"), **({"sidecar": asked} if asked else {}), **buffer}
+    sidecar = ours.text("typed_config.grpc_service.envoy_grpc.cluster_name")
+    return {"ext_proc": ours.text("name"), **({"sidecar": sidecar} if sidecar else {}), **buffer}
 
 
 def _of_routes(manager: Manager, ext_proc: str) -> dict[str, str]:

@@ -183,10 +183,10 @@ def _modes(request: ProcessingRequest) -> Modes:
 
 @lru_cache(_KEPT_MODES)
 def _modes_of(request: _Mode, response: _Mode, ahead: bool) -> Modes:
-    asked = _BODY_MODES.get(request, BodyMode.OTHER)
+    mode = _BODY_MODES.get(request, BodyMode.OTHER)
     if ahead and request == ProcessingMode.STREAMED:
-        asked = BodyMode.AHEAD
-    return Modes(asked, _BODY_MODES.get(response, BodyMode.OTHER))
+        mode = BodyMode.AHEAD
+    return Modes(mode, _BODY_MODES.get(response, BodyMode.OTHER))
 
 
 def _subset(request: ProcessingRequest) -> tuple[str, ...] | None:

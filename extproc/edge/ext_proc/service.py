@@ -124,9 +124,9 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
             ),
         )
     elif isinstance(verdict, Decision) and log.isEnabledFor(logging.DEBUG):
-        told: dict[str, object] = {}
+        prompt: dict[str, object] = {}
         if conversation.prefix is not None:
-            told["prefix"] = conversation.prefix
+            prompt["prefix"] = conversation.prefix
         hit = verdict.prediction and {"predicted_hit": round(verdict.prediction.hit, 4)}
         log.debug(
             "routed",
@@ -139,7 +139,7 @@ def _log(conversation: Conversation, sampler: LogSampler) -> None:
                 inflight=verdict.inflight,
                 hops=verdict.hops,
                 **(hit or {}),
-                **told,
+                **prompt,
                 **_identified(conversation),
             ),
         )

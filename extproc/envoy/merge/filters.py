@@ -29,9 +29,9 @@ def add_filters(text: str, number: int, plan: Plan) -> str:
 
 def _ours(manager: Manager) -> list[int]:
     filters = manager.filters()
-    asked = [i for i, one in enumerate(filters) if is_a(one, EXT_PROC) and is_ours(one)]
-    buffers = [i - 1 for i in asked if i and is_a(filters[i - 1], BUFFER)]
-    return sorted(asked + buffers)
+    ext_procs = [i for i, one in enumerate(filters) if is_a(one, EXT_PROC) and is_ours(one)]
+    buffers = [i - 1 for i in ext_procs if i and is_a(filters[i - 1], BUFFER)]
+    return sorted(ext_procs + buffers)
 
 
 def _position(manager: Manager) -> int:

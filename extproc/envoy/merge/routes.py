@@ -73,8 +73,10 @@ def is_our_route(route: Node, names: Names) -> bool:
     to = cluster_of(route)
     if reads_target(route) or (to and to == names.chosen):
         return True
-    asks = names.ext_proc in route.entries_at("typed_per_filter_config")
-    return to == names.fallback and (asks or is_catch_all(route) or _is_named_like_ours(route))
+    has_ext_proc = names.ext_proc in route.entries_at("typed_per_filter_config")
+    return to == names.fallback and (
+        has_ext_proc or is_catch_all(route) or _is_named_like_ours(route)
+    )
 
 
 def _is_named_like_ours(route: Node) -> bool:

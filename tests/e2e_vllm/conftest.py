@@ -19,7 +19,15 @@ from extproc.lab.real_vllm.engines import VLLM_PYTHON, RealFleet, RealVllm, buil
 from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, ext_proc_filter
-from tests.e2e_vllm.scene import ENGINES, LOADED_LATER, RESIDENT, Launch, Options, Tell, VllmScene
+from tests.e2e_vllm.scene import (
+    ENGINES,
+    LOADED_LATER,
+    RESIDENT,
+    Launch,
+    Options,
+    RecordFigure,
+    VllmScene,
+)
 
 PATIENCE = aiohttp.ClientTimeout(total=120)
 
@@ -43,7 +51,7 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture
-def tell(pytestconfig: pytest.Config) -> Tell:
+def record_figure(pytestconfig: pytest.Config) -> RecordFigure:
     """A function that reports a measurement, which is printed after all tests."""
 
     def add(what: str, figure: str) -> None:

@@ -114,4 +114,4 @@ async def abort(requests: Sequence[asyncio.Task[Reply]]) -> None:
 
 
 Launch = Callable[..., Awaitable[VllmScene]]
-Tell = Callable[[str, str], None]
+RecordFigure = Callable[[str, str], None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.e2e.scene import chat
-from tests.e2e_vllm.scene import ENDLESS, STREAMS, Launch, Options, Tell, abort
+from tests.e2e_vllm.scene import ENDLESS, STREAMS, Launch, Options, RecordFigure, abort
 
 
-async def test_counts_agree_when_half_of_the_clients_abort(launch: Launch, tell: Tell) -> None:
+async def test_counts_agree_when_half_of_the_clients_abort(
+    launch: Launch, record_figure: RecordFigure
+) -> None:
     scene = await launch(Options(strategy="RoundRobin"))
     await scene.agree_on_inflight(0)
     streams = [scene.begin(chat(f"user {i}", tokens=ENDLESS)) for i in range(STREAMS)]
@@ -17,4 +19,6 @@ async def test_counts_agree_when_half_of_the_clients_abort(launch: Launch, tell:
     left = await scene.engines.inflight()
     await abort(streams)
     await scene.agree_on_inflight(0)
-    tell("in flight, counted alike", f"{[*held.values()]}, half aborted {[*left.values()]}, then 0")
+    record_figure(
+        "in flight, counted alike", f"{[*held.values()]}, half aborted {[*left.values()]}, then 0"
+    )

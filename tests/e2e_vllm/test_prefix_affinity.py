@@ -7,7 +7,7 @@ from dataclasses import replace
 from extproc.lab.real_vllm.metrics import CacheUse
 from extproc.lab.workloads.chat import Workload, drive
 from tests.e2e.scene import MODEL
-from tests.e2e_vllm.scene import Launch, Options, Tell, VllmScene
+from tests.e2e_vllm.scene import Launch, Options, RecordFigure, VllmScene
 
 # A letter is a token here, and each conversation ends with about 900 tokens. Together they exceed
 # the cache of one engine (16,384 tokens), but not the caches of two.
@@ -38,17 +38,19 @@ async def cache_use_under(strategy: str, seed: int, scene: VllmScene) -> dict[st
     }
 
 
-async def test_prefix_hash_finds_more_cached_than_round_robin(launch: Launch, tell: Tell) -> None:
+async def test_prefix_hash_finds_more_cached_than_round_robin(
+    launch: Launch, record_figure: RecordFigure
+) -> None:
     scene = await launch()
     totals = {}
     for seed, strategy in enumerate(("RoundRobin", "PrefixHash")):
         used = await cache_use_under(strategy, seed, scene)
         totals[strategy] = sum(used.values(), CacheUse(0, 0))
         each = ", ".join(f"{use.rate:.0%} of {use.queries:,}" for use in used.values())
-        tell(f"prompt tokens cached, {strategy}", f"{totals[strategy].rate:.1%} ({each})")
+        record_figure(f"prompt tokens cached, {strategy}", f"{totals[strategy].rate:.1%} ({each})")
     # The sidecar routed all requests: Envoy's fallback cluster got none.
     lines = await scene.access_log(2 * CONVERSATIONS.requests)
     assert {line["route"] for line in lines} == {"chosen"}
     ratio = totals["PrefixHash"].rate / totals["RoundRobin"].rate
-    tell("PrefixHash / RoundRobin", f"{ratio:.2f}")
+    record_figure("PrefixHash / RoundRobin", f"{ratio:.2f}")
     assert ratio > 1.3

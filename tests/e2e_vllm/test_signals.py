@@ -15,7 +15,7 @@ from tests.e2e_vllm.scene import (
     STREAMS,
     Launch,
     Options,
-    Tell,
+    RecordFigure,
     VllmScene,
     abort,
 )
@@ -74,7 +74,7 @@ async def agree(scene: VllmScene, requests: int) -> dict[str, Json]:
     return await signals(scene)
 
 
-async def test_the_scraper_reads_every_signal(launch: Launch, tell: Tell) -> None:
+async def test_the_scraper_reads_every_signal(launch: Launch, record_figure: RecordFigure) -> None:
     scene = await launch(READING)
     await agree(scene, requests=0)
     names = (MODEL, RESIDENT)
@@ -84,7 +84,7 @@ async def test_the_scraper_reads_every_signal(launch: Launch, tell: Tell) -> Non
     busy = await agree(scene, requests=STREAMS)
     for known in busy.values():
         shown = ("running", "waiting", "kv_usage", "running_adapters", "age_seconds")
-        tell("signals of an engine", ", ".join(f"{name} {known[name]}" for name in shown))
+        record_figure("signals of an engine", ", ".join(f"{name} {known[name]}" for name in shown))
         assert known.items() >= FIXED.items()
         assert known["kv_usage"] > 0
     assert any(RESIDENT in known["running_adapters"] for known in busy.values())
@@ -94,7 +94,9 @@ async def test_the_scraper_reads_every_signal(launch: Launch, tell: Tell) -> Non
     await scene.agree_on_inflight(0)
 
 
-async def test_load_report_is_newer_than_the_last_reading(launch: Launch, tell: Tell) -> None:
+async def test_load_report_is_newer_than_the_last_reading(
+    launch: Launch, record_figure: RecordFigure
+) -> None:
     def with_response_headers(config: Json) -> None:
         for modes in processing_modes(config):
             modes["response_header_mode"] = "SEND"
@@ -119,6 +121,6 @@ async def test_load_report_is_newer_than_the_last_reading(launch: Launch, tell: 
         assert reply.status == 200
         assert "endpoint-load-metrics" not in reply.headers
     after = await ages()
-    tell("seconds since the last word", f"{before}, after an answer of one {after}")
+    record_figure("seconds since the last word", f"{before}, after an answer of one {after}")
     assert min(after) < min(before)
     assert max(after) >= min(before)

@@ -1,4 +1,4 @@
-"""The discovery documents, which tell kubectl the resources of the server."""
+"""The discovery documents, from which kubectl learns the resources of the server."""
 
 from __future__ import annotations
 

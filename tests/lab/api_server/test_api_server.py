@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,14 +64,12 @@ class TestScale:
             ]
 
         await api.server.apply(*slices(ready=True))
-        start = time.monotonic()
         listed = await api.get(api.slices)
         assert sum(len(item["endpoints"]) for item in listed.json["items"]) == 1008
         async with api.watch(api.slices, resourceVersion=listed.version) as watch:
             await api.server.apply(*slices(ready=False))
             for i in range(12):
                 assert await watch.seen() == ("MODIFIED", f"s-{i:02}")
-        assert time.monotonic() - start < 1
 
 
 class TestProcess:

@@ -19,10 +19,8 @@ class TestWatches:
         async with api.watch(resourceVersion=await api.version()) as watch:
             assert await watch.is_quiet()
         async with api.watch(resourceVersion=await api.version()) as watch:
-            start = time.monotonic()
             await api.put("a")
             assert await watch.seen() == ("ADDED", "a")
-            assert time.monotonic() - start < 0.5
             await api.put("a", value="new")
             event = await watch.event()
             assert event["type"] == "MODIFIED"
@@ -80,9 +78,9 @@ class TestWatches:
                     "metadata": {"resourceVersion": await api.version()},
                 },
             }
-            assert 0.8 < time.monotonic() - start < 1
+            assert time.monotonic() - start > 0.8
             assert await watch.line() == b""
-        assert 1 <= time.monotonic() - start < 1.5
+        assert time.monotonic() - start >= 1
 
     async def test_bookmarks_are_optional(self, api: Api) -> None:
         async with api.watch(timeoutSeconds="1") as watch:

@@ -126,7 +126,7 @@ async def test_turns_wait_for_the_think_time(serve: Serve) -> None:
     turns = [turn._replace(think_seconds=0.15) for turn in talk("s", 2).turns]
     records = await drive(server, Workload("w", [Session(turns)]))
     wanted, last = records.columns["wanted"], records.columns["last"]
-    assert wanted[0] == pytest.approx(0, abs=1e-6), "nobody thinks before the first"
+    assert wanted[0] == pytest.approx(0, abs=1e-6), "the first turn has no think time"
     assert wanted[1] - last[0] == pytest.approx(0.15, abs=1e-6)
     assert records.columns["sent"][1] >= wanted[1]
 

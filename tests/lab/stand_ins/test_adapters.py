@@ -122,9 +122,9 @@ class TestAdapters:
         assert self.load(lora, "a", load_inplace=True).status == 200
 
     def test_unloading_an_unknown_adapter_is_404(self, lora: Server) -> None:
-        answer = self.unload(lora, "nobody")
+        answer = self.unload(lora, "unknown")
         assert answer.status == 404
-        assert answer.json["error"]["message"] == "The lora adapter 'nobody' cannot be found."
+        assert answer.json["error"]["message"] == "The lora adapter 'unknown' cannot be found."
         assert self.unload(lora, "").status == 400
 
     def test_paths_are_404_without_lora(self, fast: Server) -> None:

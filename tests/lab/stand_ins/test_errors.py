@@ -92,9 +92,9 @@ class TestAborts:
         run(leave())
 
     def wait_until_idle(self, server: Server) -> None:
-        deadline = time.monotonic() + 0.5
+        deadline = time.monotonic() + 10
         while server.requests()["in_flight"] or server.metric("num_requests_running"):
-            assert time.monotonic() < deadline, "the abort was not seen within half a second"
+            assert time.monotonic() < deadline, "the requests were not aborted"
             time.sleep(0.02)
 
     @pytest.mark.parametrize("stream", [True, False])
@@ -141,7 +141,7 @@ class TestAborts:
 
         fast.reset(1)
         run(begin())
-        deadline = time.monotonic() + 0.5
+        deadline = time.monotonic() + 10
         while fast.requests(1)["in_flight"]:
             assert time.monotonic() < deadline
         assert fast.requests(1) == {"in_flight": 0, "total": 1, "aborted": 1, "completed": 0}

@@ -153,8 +153,9 @@ class TestStreams:
                 return headers, time.perf_counter() - start
 
         headers, first = run(timed())
-        # 6,200 tokens at 4,300 per second.
-        assert headers < 0.7 < 1.4 < first
+        # The prompt takes 1.4 s: 6,200 tokens at 4,300 per second.
+        assert first > 1.4
+        assert headers < first - 0.5
 
     def test_tokens_are_sent_one_by_one(self, slow: Server) -> None:
         async def arrivals() -> list[float]:
@@ -168,7 +169,7 @@ class TestStreams:
         times = run(arrivals())
         assert len(times) >= 6
         # Seven steps of 41 ms lie between the first token and the last.
-        assert 0.2 < times[-1] - times[0] < 2.0
+        assert times[-1] - times[0] > 0.2
 
 
 class TestPrefixCache:

@@ -157,4 +157,5 @@ class TestProcess:
 
         with stand_in("--ports", "0,0,0,0", "--time-scale", "10") as server:
             # A hundred steps of 41 ms and more, plus admissions: 0.45 s if nothing else took time.
-            assert 0.4 < run(crowd(server)) < 4.0
+            # The upper limit only detects a server whose time grows with the number of streams.
+            assert 0.4 < run(crowd(server)) < 40

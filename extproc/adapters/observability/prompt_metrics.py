@@ -62,37 +62,41 @@ class PromptMetrics:
 
 def _metrics(registry: CollectorRegistry) -> _ModelMetrics:
     return _ModelMetrics(
-        prompt=Counter(
+        prompt=_counter(
+            registry,
             "extproc_prompt_tokens",
             "Prompt tokens, estimated from bytes, if the strategy predicts cache hits.",
-            ["model"],
-            registry=registry,
         ),
-        predicted=Counter(
+        predicted=_counter(
+            registry,
             "extproc_predicted_cached_tokens",
             "Tokens of extproc_prompt_tokens_total that are predicted to be cached.",
-            ["model"],
-            registry=registry,
         ),
-        answered=Counter(
+        answered=_counter(
+            registry,
             "extproc_answered_prompt_tokens",
             "Prompt tokens of responses that report cached tokens, if the strategy predicts "
             "cache hits and Envoy forwards response bodies.",
-            ["model"],
-            registry=registry,
         ),
-        cached=Counter(
+        cached=_counter(
+            registry,
             "extproc_answered_cached_tokens",
             "Tokens of extproc_answered_prompt_tokens_total that were cached.",
-            ["model"],
-            registry=registry,
         ),
-        error=Histogram(
-            "extproc_hit_prediction_error",
-            "Predicted share of a prompt in the cache, minus the share that the response "
-            "reports: above 0 if the prefix index is too optimistic.",
-            ["model"],
-            buckets=_ERROR_BUCKETS,
-            registry=registry,
-        ),
+        error=_error(registry),
+    )
+
+
+def _counter(registry: CollectorRegistry, name: str, documentation: str) -> Counter:
+    return Counter(name, documentation, ["model"], registry=registry)
+
+
+def _error(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "extproc_hit_prediction_error",
+        "Predicted share of a prompt in the cache, minus the share that the response "
+        "reports: above 0 if the prefix index is too optimistic.",
+        ["model"],
+        buckets=_ERROR_BUCKETS,
+        registry=registry,
     )

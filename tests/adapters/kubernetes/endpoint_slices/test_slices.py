@@ -1,31 +1,28 @@
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Mapping
-from random import Random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from extproc.adapters.endpoints.addresses import AddressState, FoundAddress, RejectedAddress
-from extproc.adapters.endpoints.screening import RejectionReason, Screen
+from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.adapters.endpoints.selection import select_endpoints
-from extproc.adapters.kubernetes.endpoint_slices import read_slices
-from extproc.adapters.kubernetes.objects import EndpointSlice
-from extproc.core.fleet.endpoint import Endpoint
 from extproc.lab.api_server.builders import endpoint_slice
-from tests.core.builders import brief, thorough
-
-Json = dict[str, Any]
-
-API_SERVER = (ipaddress.ip_address("10.96.0.1"), 443)
-SCREEN = Screen([API_SERVER], allow_loopback=False)
+from tests.adapters.kubernetes.endpoint_slices.slices import (
+    Json,
+    read,
+)
 
 READY = {"ready": True, "serving": True, "terminating": False}
+
+
 STARTING = {"ready": False, "serving": False, "terminating": False}
+
+
 TERMINATING = {"ready": False, "serving": True, "terminating": True}
+
+
 GONE = {"ready": False, "serving": False, "terminating": True}
 
 
@@ -35,10 +32,6 @@ def a_slice(*endpoints: tuple[str, str, Mapping[str, bool]], **more: Any) -> Jso
 
 def with_ports(*ports: Json) -> Json:
     return {**a_slice(("10.0.0.7", "pod-7", READY)), "ports": list(ports)}
-
-
-def read(slices: Iterable[Json], port: str | int = "http") -> list[FoundAddress | RejectedAddress]:
-    return list(read_slices(map(EndpointSlice.model_validate, slices), port, SCREEN))
 
 
 def chosen(*slices: Json, port: str | int = "http") -> dict[str, str]:
@@ -127,6 +120,8 @@ class TestConditions:
 
 
 HTTP = {"name": "http", "port": 8000, "protocol": "TCP"}
+
+
 METRICS = {"name": "metrics", "port": 9000, "protocol": "TCP"}
 
 
@@ -215,92 +210,3 @@ class TestPodName:
     def test_namespace_defaults_to_that_of_the_slice(self) -> None:
         endpoint = {"addresses": ["10.0.0.7"], "targetRef": {"kind": "Pod", "name": "a"}}
         assert list(chosen({**a_slice(), "endpoints": [endpoint]})) == ["ns/a"]
-
-
-conditions = st.none() | st.fixed_dictionaries(
-    {},
-    optional={key: st.none() | st.booleans() for key in ("ready", "serving", "terminating")},
-)
-targets = st.none() | st.fixed_dictionaries(
-    {"kind": st.just("Pod"), "name": st.sampled_from(["a", "b", "c"]), "namespace": st.just("ns")}
-)
-addresses = st.sampled_from(
-    ["10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "2001:DB8::2", "::ffff:10.0.0.1"]
-) | st.sampled_from(["127.0.0.1", "::ffff:169.254.169.254", "10.96.0.1", "0.0.0.0", "host"])
-endpoints = st.fixed_dictionaries(
-    {"addresses": st.none() | st.lists(addresses, max_size=2)},
-    optional={"conditions": conditions, "targetRef": targets},
-)
-ports = st.fixed_dictionaries(
-    {"name": st.sampled_from(["http", "metrics", "", None])},
-    optional={
-        "port": st.sampled_from([8000, 8001, None]),
-        "protocol": st.sampled_from(["TCP", "UDP", None]),
-    },
-)
-some_slices = st.lists(
-    st.fixed_dictionaries(
-        {
-            "metadata": st.just({"name": "s", "namespace": "ns"}),
-            "endpoints": st.none() | st.lists(endpoints, max_size=4),
-            "ports": st.none() | st.lists(ports, max_size=2),
-        }
-    ),
-    max_size=4,
-)
-
-
-def shuffled(slices: list[Json], rng: Random) -> list[Json]:
-    mixed = [
-        {**one, "endpoints": rng.sample(one["endpoints"] or [], len(one["endpoints"] or []))}
-        for one in slices
-    ]
-    rng.shuffle(mixed)
-    return mixed
-
-
-def endpoints_of(slices: list[Json]) -> tuple[Endpoint, ...]:
-    return select_endpoints(one for one in read(slices) if isinstance(one, FoundAddress))
-
-
-@thorough
-@given(some_slices, st.randoms(use_true_random=False))
-def test_order_of_slices_and_endpoints_does_not_matter(slices: list[Json], rng: Random) -> None:
-    assert endpoints_of(shuffled(slices, rng)) == endpoints_of(slices)
-
-
-@brief
-@given(some_slices)
-def test_no_rejected_address_is_selected(slices: list[Json]) -> None:
-    for endpoint in endpoints_of(slices):
-        host, _, port = endpoint.address.rpartition(":")
-        assert SCREEN.rejection(host.strip("[]"), int(port)) is None
-
-
-@brief
-@given(some_slices)
-def test_every_address_is_found_or_rejected(slices: list[Json]) -> None:
-    given_ = [e["addresses"][0] for one in slices for e in one["endpoints"] or () if e["addresses"]]
-    assert [one.address for one in read(slices)] == given_
-
-
-@brief
-@given(some_slices)
-def test_names_and_addresses_are_unique(slices: list[Json]) -> None:
-    found = endpoints_of(slices)
-    assert len({e.name for e in found}) == len({e.address for e in found}) == len(found)
-
-
-@brief
-@given(some_slices)
-def test_no_terminating_endpoint_is_selected_while_one_is_ready(slices: list[Json]) -> None:
-    found = [one for one in read(slices) if isinstance(one, FoundAddress)]
-    going = {(one.address, one.port, one.pod) for one in found if one.state.is_terminating}
-    ready = [
-        one
-        for one in found
-        if one.state is AddressState.READY and (one.address, one.port, one.pod) not in going
-    ]
-    if ready:
-        alone = {endpoint.address for one in ready for endpoint in select_endpoints([one])}
-        assert {endpoint.address for endpoint in endpoints_of(slices)} <= alone

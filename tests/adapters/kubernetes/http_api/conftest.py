@@ -1,0 +1,36 @@
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from extproc.adapters.kubernetes.http_api import KubernetesApi
+from tests.adapters.kubernetes.http_api.servers import Answering, Handler, write_kubeconfig
+
+
+@pytest.fixture
+async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
+    """Return a function that starts a server with one handler, and returns its API."""
+    servers: list[TestServer] = []
+    apis: list[KubernetesApi] = []
+
+    async def start(handler: Handler) -> KubernetesApi:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        server = TestServer(app)
+        await server.start_server()
+        servers.append(server)
+        api = await KubernetesApi.connect(write_kubeconfig(tmp_path, str(server.make_url(""))))
+        apis.append(api)
+        return api
+
+    yield start
+    for api in apis:
+        await api.close()
+    for server in servers:
+        await server.close()

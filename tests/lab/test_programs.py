@@ -1,4 +1,4 @@
-"""The laboratory's programs run from end to end, as `make demo`, `make run` and `make bench` do."""
+"""The laboratory's programs as a whole, as `make demo`, `make run` and `make bench` start them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from extproc.lab.stack.processes import Process, until
         ),
     ],
 )
-async def test_a_program_measures_and_prints_its_table(
+async def test_program_prints_its_tables(
     program: str, arguments: list[str], shows: list[str], tmp_path: Path
 ) -> None:
     process = Process("program", [sys.executable, "-m", *program.split(), *arguments], tmp_path)
@@ -49,7 +49,7 @@ async def test_a_program_measures_and_prints_its_table(
         assert text in printed
 
 
-async def test_the_stack_kept_running_answers_the_requests_it_prints(tmp_path: Path) -> None:
+async def test_run_serves_the_requests_that_it_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "extproc", "run"]
     process = Process("run", command, tmp_path)
     process.spawn()

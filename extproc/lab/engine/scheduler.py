@@ -38,7 +38,7 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         """Sequences of the batch by request id, in order of admission."""
         self.decoding = Decoding(profile.block_size)
-        """Those of the batch that decode."""
+        """The decoding sequences of the batch."""
         self.reset_counters()
 
     def reset_counters(self) -> None:

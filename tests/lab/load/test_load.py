@@ -74,8 +74,8 @@ async def test_conversations_run_in_several_processes(fleet: StandInFleet) -> No
     assert 1 < run.notes["peak_in_flight"] <= 6
     assert run.notes["client"]["processes"] == 2
     assert run.notes["client"]["connections"] <= 6, "sessions share them"
-    # Of a later turn all that was said before is in the cache, the real answer with it: blocks
-    # of 16 tokens; the chat template's marks and the message are new.
+    # In a later turn, the cache has the earlier messages and the real response, in blocks of 16
+    # tokens. Only the marks of the chat template and the message are new.
     later = run.prompt_tokens > 130
     assert later.sum() == 24
     assert (run.prompt_tokens[later] - run.cached_tokens[later] < 32 + 16 + 16).all()

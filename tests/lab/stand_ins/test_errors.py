@@ -64,9 +64,9 @@ class TestErrors:
             assert "whole cache holds 160" in answer.json["error"]["message"]
 
     def test_an_unknown_model_is_404(self, slow: Server) -> None:
-        answer = slow.post(CHAT, chat("hello", model="nobody"))
+        answer = slow.post(CHAT, chat("hello", model="unknown"))
         assert answer.status == 404
-        assert "`nobody`" in answer.json["error"]["message"]
+        assert "`unknown`" in answer.json["error"]["message"]
         assert answer.json["error"]["param"] == "model"
 
     @pytest.mark.parametrize("model", ["base", "adapter", None])

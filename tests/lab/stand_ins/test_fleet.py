@@ -38,7 +38,7 @@ async def test_loads_and_unloads_adapters_on_one_replica(fleet: StandInFleet) ->
 
 async def test_raises_the_error_of_a_replica(fleet: StandInFleet) -> None:
     with pytest.raises(aiohttp.ClientResponseError):
-        await fleet.unload_adapter(fleet.addresses[0], "nobody")
+        await fleet.unload_adapter(fleet.addresses[0], "unknown")
 
 
 async def test_returns_the_metrics_of_one_replica(fleet: StandInFleet) -> None:

@@ -120,11 +120,11 @@ class PrefixIndex:
         self._addresses: dict[int, str] = {}
 
     def __len__(self) -> int:
-        """Blocks of all endpoints together."""
+        """Return the blocks of all endpoints together."""
         return sum(held.size for held in self._held.values())
 
     def size(self, address: str) -> int:
-        """Blocks of one endpoint."""
+        """Return the blocks of one endpoint."""
         held = self._held.get(address)
         return held.size if held else 0
 

@@ -1,1 +1,1 @@
-"""The decision: which model a name means, and which endpoint serves the request."""
+"""From a model name to a decision: the catalog, splits and the router."""

@@ -23,8 +23,8 @@ from extproc.core.strategies import Candidate, Query, Reason
 class Router:
     """Resolves and decides requests by one catalog and the state of the fleet.
 
-    It is synchronous on purpose: no other decision can happen between reading the loads and
-    taking the lease, so two concurrent requests never take the same idle endpoint by mistake.
+    It is synchronous on purpose: no other decision can happen between reading the loads and taking
+    the lease. So concurrent requests never count on the same free capacity.
     """
 
     def __init__(
@@ -35,7 +35,9 @@ class Router:
         rng: Random | None = None,
         fallbacks: bool = True,
     ) -> None:
-        """`fallbacks`: decisions name a second candidate. `rng` distributes the requests of a
+        """Start with this catalog, or with an empty one.
+
+        With `fallbacks` decisions name a second candidate. `rng` distributes the requests of a
         split that have no key.
         """
         self.fleet = fleet

@@ -13,6 +13,7 @@ from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from tests.core.builders import TWO_ADDRESSES
 from tests.edge.envoy import Reply, chat_request, request_body, request_headers
+from tests.extent import PATIENCE
 
 STATIC = {"models": [{"name": "llama", "endpoints": list(TWO_ADDRESSES)}]}
 SERVICE_OF_KUBERNETES = {"namespace": "inference", "name": "vllm", "port": "http"}
@@ -60,7 +61,7 @@ async def test_reload_that_needs_kubernetes_is_refused_and_the_last_good_documen
     sidecar: FileSidecar,
 ) -> None:
     sidecar.write_models(BY_SERVICE)
-    await until(lambda: NO_CLIENT in sidecar.error_output(), 20, "the document to be refused")
+    await until(lambda: NO_CLIENT in sidecar.error_output(), PATIENCE, "the document to be refused")
     assert "Traceback" not in sidecar.error_output()
     assert await sidecar.is_ready()
     endpoints = (await sidecar.state())["llama"]["endpoints"]

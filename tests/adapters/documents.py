@@ -16,6 +16,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.router import Router
 from extproc.core.schema import Source
+from tests.extent import PATIENCE
 
 LLAMA = b"models:\n- name: llama\n  endpoints: [10.0.0.1:8000, 10.0.0.2:8000]\n"
 QWEN = b"models:\n- name: qwen\n  endpoints: [10.0.0.3:8000]\n"
@@ -72,7 +73,7 @@ class Served:
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]]) -> None:
     """Wait until the condition is true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while True:
             found = condition()
             if found if isinstance(found, bool) else await found:

@@ -13,6 +13,7 @@ from extproc.core.schema import ModelSpec
 from extproc.edge.ext_proc.service import ExternalProcessor
 from tests.core.builders import router
 from tests.edge.envoy import Reply
+from tests.extent import PATIENCE
 
 
 class Sidecar:
@@ -45,6 +46,6 @@ class Sidecar:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until another task or process makes the condition true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.005)

@@ -21,6 +21,7 @@ from extproc.edge.grpc.server import Server
 from extproc.edge.tls import KeyPair
 from extproc.lab.stack.processes import free_port
 from tests.edge.streams import Sidecar
+from tests.extent import PATIENCE
 
 CA = trustme.CA()
 
@@ -69,7 +70,7 @@ async def is_serving(
     async with grpc.aio.secure_channel(address, credentials, options=alone) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 return False
@@ -199,7 +200,7 @@ class TestFastTransport:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(100))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert b"HTTP" not in await reader.read()
         writer.close()
         assert await is_serving(address)

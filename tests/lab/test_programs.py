@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from extproc.lab.stack.processes import Process, until
+from tests.extent import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ async def test_program_prints_its_tables(
     process = Process("program", [sys.executable, "-m", *program.split(), *arguments], tmp_path)
     process.spawn()
     try:
-        assert await process.wait(120) == 0, process.error_output()
+        assert await process.wait(5 * PATIENCE) == 0, process.error_output()
     finally:
         await process.stop()
     printed = process.stdout.read_text()
@@ -54,7 +55,7 @@ async def test_run_serves_the_requests_that_it_prints(tmp_path: Path) -> None:
     process = Process("run", command, tmp_path)
     process.spawn()
     try:
-        await until(lambda: "Ctrl-C" in process.stdout.read_text(), 30, "the stack")
+        await until(lambda: "Ctrl-C" in process.stdout.read_text(), PATIENCE, "the stack")
         printed = process.stdout.read_text()
         found = re.search(r"curl -N (\S+) -d '(.*)'", printed)
         assert found

@@ -20,9 +20,10 @@ from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, chat
+from tests.extent import PATIENCE
 from tests.manifests.builds import MANIFESTS, built
 
-PATIENCE = aiohttp.ClientTimeout(total=20)
+CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=PATIENCE)
 
 
 @dataclass(frozen=True)
@@ -121,5 +122,5 @@ async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[Runnin
         envoy = Envoy(_moved(socket, replicas.addresses), directory)
         cleanup.push_async_callback(envoy.kill)
         await envoy.start()
-        session = await cleanup.enter_async_context(aiohttp.ClientSession(timeout=PATIENCE))
+        session = await cleanup.enter_async_context(aiohttp.ClientSession(timeout=CLIENT_TIMEOUT))
         yield RunningGateway(envoy, sidecar, replicas, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from extproc.lab.stack.processes import until
+from tests.extent import PATIENCE
 from tests.manifests.gateway import RunningGateway
 
 
@@ -51,7 +52,7 @@ async def test_drain_ends_when_the_running_stream_ends(
         async def draining() -> bool:
             return (await gateway.stats("/ready"))[0] == 503
 
-        await until(draining, 5, "Envoy to say that it drains")
+        await until(draining, PATIENCE, "Envoy to say that it drains")
         # Envoy still serves, and asks clients to close their connections.
         assert (await gateway.stats("/live"))[0] == 200
         status, _, connection = await gateway.ask("meanwhile")

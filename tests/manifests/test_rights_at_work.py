@@ -13,6 +13,7 @@ from extproc.lab.api_server.builders import config_map, endpoint_slice, pod
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
+from tests.extent import PATIENCE
 from tests.manifests.builds import Build, Object, built
 
 NAMESPACE = "inference"
@@ -60,14 +61,14 @@ async def test_permissions_are_sufficient(path: str, tmp_path: Path) -> None:
             found = {(endpoint["address"], endpoint["name"]) for endpoint in state["endpoints"]}
             return found == expected
 
-        await until(all_found, 5, "both endpoints")
+        await until(all_found, PATIENCE, "both endpoints")
         # It writes only an Event with the cause of a refusal.
         await cluster.apply(config_map(NAMESPACE, "extproc-models", {"models.yaml": "models: 1"}))
 
         async def event_created() -> bool:
             return bool(await cluster.objects("events", NAMESPACE))
 
-        await until(event_created, 5, "an Event")
+        await until(event_created, PATIENCE, "an Event")
         asked = await cluster.requests()
         assert {request["status"] for request in asked} <= {0, 200, 201}
         # The sidecar uses every permission.

@@ -16,6 +16,7 @@ from extproc import __version__
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import compiled_environment
 from tests.e2e.scene import Launch, Options, chat
+from tests.extent import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600  # for a busy machine: alone it takes less than one minute
@@ -104,4 +105,4 @@ async def test_routes_behind_envoy(launch: Launch) -> None:
     assert [one.replica for one in replies[:4]] == [one.replica for one in replies[4:8]]
     assert (await scene.send(b"{")).status == 400
     logged = scene.sidecar.stderr.read_text
-    await until(lambda: "compiled=True" in logged(), 5, "the log to say what runs")
+    await until(lambda: "compiled=True" in logged(), PATIENCE, "the log to say what runs")

@@ -16,6 +16,7 @@ from extproc import __version__
 from extproc.envoy import envoy_configurations
 from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.stand_in_fleet import StandInFleet
+from tests.extent import PATIENCE
 from tests.packaging.image import ROOT, copy_builder_files
 
 ROOMS_OF_COMMANDS = {
@@ -95,7 +96,7 @@ def pip(command: str, *arguments: str) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def run(*command: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run(*command: str, seconds: float = 2 * PATIENCE) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
@@ -148,7 +149,7 @@ class TestInstalledCommand:
         process = Process("demo", [command, "demo", "--users", "3", "--turns", "2"], tmp_path)
         process.spawn()
         try:
-            assert await process.wait(120) == 0, process.error_output()
+            assert await process.wait(5 * PATIENCE) == 0, process.error_output()
         finally:
             await process.stop()
         lines = process.stdout.read_text().splitlines()
@@ -161,7 +162,7 @@ class TestInstalledCommand:
         process = Process("run", [command, "run"], tmp_path)
         process.spawn()
         try:
-            await until(lambda: "Ctrl-C" in process.stdout.read_text(), 60, "the stack")
+            await until(lambda: "Ctrl-C" in process.stdout.read_text(), PATIENCE, "the stack")
             found = re.search(r"curl -N (\S+) -d '(.*)'", process.stdout.read_text())
             assert found
             async with (
@@ -186,7 +187,7 @@ class TestInstalledCommand:
             arguments = ["--url", url, "--model", "llama", "--workload", "saas", "--sessions", "2"]
             process = Process("load", [command, "load", *arguments], tmp_path)
             process.spawn()
-            assert await process.wait(60) == 0, process.error_output()
+            assert await process.wait(5 * PATIENCE) == 0, process.error_output()
         finally:
             await fleet.stop()
         assert "Mean TTFT" in process.stdout.read_text()

@@ -14,6 +14,7 @@ from extproc.adapters.configuration import file as models_file
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.configuration.file import ModelsFile
 from tests.adapters.documents import BROKEN, LLAMA, QWEN, Served, eventually
+from tests.extent import PATIENCE
 
 BOTH = LLAMA + QWEN.removeprefix(b"models:\n")
 
@@ -225,7 +226,7 @@ async def test_half_written_file_is_not_read(
         await sleep(delay)
 
     monkeypatch.setattr(asyncio, "sleep", sleep_and_write)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while served.models != ["llama", "qwen"]:
             await sleep(0.005)
     assert served.refusals() == 0

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from extproc.adapters.kubernetes.events import event
 from extproc.adapters.kubernetes.objects import ConfigMap
+from tests.extent import PATIENCE
 
 ABOUT = ConfigMap.model_validate(
     {"metadata": {"name": "models", "namespace": "ns", "uid": "u-1", "resourceVersion": "7"}}
@@ -37,7 +38,7 @@ def test_event_has_the_current_time() -> None:
     _, body = event(ABOUT, "Normal", "R", "m")
     assert body["firstTimestamp"] == body["lastTimestamp"]
     created = datetime.strptime(body["lastTimestamp"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert abs((datetime.now(UTC) - created).total_seconds()) < 5
+    assert abs((datetime.now(UTC) - created).total_seconds()) < PATIENCE
 
 
 def test_message_is_cut_to_the_limit_of_the_api() -> None:

@@ -9,8 +9,7 @@ from threading import Thread
 import pytest
 
 from extproc.adapters.observability.log_writer import FLUSH_SECONDS, MAX_LINES, LogWriter
-
-PATIENCE_SECONDS = 5
+from tests.extent import PATIENCE, limit
 
 
 class Pipe:
@@ -54,7 +53,7 @@ def write(writer: LogWriter, *lines: str) -> None:
 
 def settles(writer: LogWriter, dropped: int) -> bool:
     """Return True if the number of dropped lines settles at this count."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + PATIENCE
     while writer.dropped < dropped and time.monotonic() < until:
         time.sleep(0.01)
     return writer.dropped == dropped
@@ -88,7 +87,7 @@ class TestWithoutReader:
         lines = (f"{i:0999}" for i in range(self.FLOOD))
         logger = Thread(target=write, args=(writer, *lines), daemon=True)
         logger.start()
-        logger.join(PATIENCE_SECONDS)
+        logger.join(PATIENCE)
         assert not logger.is_alive(), "logging blocks"
 
     def test_lines_without_room_are_dropped_and_counted(
@@ -108,10 +107,11 @@ class TestWithoutReader:
         assert pipe.read(11) == b"here again\n"
         assert writer.dropped == dropped
 
+    @pytest.mark.timed
     def test_flush_waits_for_a_limited_time(self, writer: LogWriter) -> None:
         began = time.monotonic()
         writer.flush()
-        assert time.monotonic() - began < FLUSH_SECONDS + 1
+        assert time.monotonic() - began < limit(FLUSH_SECONDS + 1)
 
     def test_all_lines_are_counted_after_reader_closed(self, writer: LogWriter, pipe: Pipe) -> None:
         pipe.close()
@@ -128,6 +128,7 @@ def test_lines_without_space_on_device_are_counted() -> None:
     os.close(full)
 
 
+@pytest.mark.timed
 def test_flush_waits_for_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
     def read_late() -> None:
         time.sleep(0.2)
@@ -138,7 +139,7 @@ def test_flush_waits_for_slow_reader(writer: LogWriter, pipe: Pipe) -> None:
     reader.start()
     began = time.monotonic()
     writer.flush()
-    assert 0.1 < time.monotonic() - began < FLUSH_SECONDS
+    assert 0.1 < time.monotonic() - began < limit(FLUSH_SECONDS)
     reader.join()
 
 

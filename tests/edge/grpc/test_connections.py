@@ -28,6 +28,7 @@ from extproc.edge.http2 import Http2Connection
 from extproc.edge.tls import KeyPair
 from tests.edge.http2 import wire
 from tests.edge.streams import Sidecar
+from tests.extent import PATIENCE
 
 CA = trustme.CA()
 GREETING = wire.PREFACE + wire.settings() + wire.SETTINGS_ACK
@@ -65,7 +66,7 @@ class Server:
 
     async def has(self, number: int) -> None:
         """Wait until the server has this number of connections."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while len(self.server._connections) != number:
                 await asyncio.sleep(0.005)
 
@@ -131,14 +132,14 @@ def test_connection_that_sends_constantly_is_read_in_turns_with_others(
         for theirs in (their_loud, their_quiet):
             server._accepted(theirs)
         monkeypatch.setattr(SocketConnection, "buffer_updated", noting)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not all(known._transport for known in server._connections):
                 await asyncio.sleep(0)
         # Nothing is read before this function waits, and by then all of it is ready.
         flood = GREETING + wire.frame(0xEE, 0, 0, bytes(16_000)) * 100
         assert loud.send(flood) > 3 * READ_BYTES
         quiet.send(wire.PREFACE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "quiet" not in order or order.count("loud") < 4:
                 await asyncio.sleep(0)
         for known in list(server._connections):
@@ -172,7 +173,7 @@ def test_closed_connections_are_freed_without_the_collector(play: Play) -> None:
                 writer.close()
             del reader, writer
             await server.has(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while any(one() is not None for one in gone):
                 await asyncio.sleep(0.005)
         assert alive() - before == Counter()
@@ -195,7 +196,7 @@ def test_connection_without_preface_is_closed(play: Play, monkeypatch: pytest.Mo
         no_settings, _ = await server.connect(wire.PREFACE)
         _, greeted = await server.connect(GREETING)
         for reader in (silent, first_byte, no_settings):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 with suppress(OSError):  # a reset is an end, too
                     while await reader.read(1_000):
                         pass
@@ -225,7 +226,7 @@ def test_connection_with_unfinished_tls_handshake_is_closed(
         for said in (b"", b"\x16\x03\x01"):
             reader, writer = await plain.connect(said)
             await plain.has(1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 with suppress(OSError):
                     assert await reader.read() == b""
             await plain.has(0)
@@ -248,7 +249,7 @@ class TestConnectionLimit:
             silent = [await server.connect() for _ in range(3)]
             await server.has(4)
             newcomers = [await server.connect(GREETING) for _ in range(3)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while sum(known.greeted for known in server.connections) < 4:
                     await asyncio.sleep(0.005)
             assert len(server.connections) == 4
@@ -263,7 +264,7 @@ class TestConnectionLimit:
             opened = [await server.connect(GREETING, CALL)]
             opened += [await server.connect(GREETING) for _ in range(3)]
             await server.has(4)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while not all(known.greeted for known in server.connections):
                     await asyncio.sleep(0.005)
             busy = next(known for known in server.connections if not known.idle)
@@ -272,7 +273,7 @@ class TestConnectionLimit:
                 key=lambda known: known.last_received_at,
             )
             opened.append(await server.connect(GREETING))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while longest_idle in server.connections:
                     await asyncio.sleep(0.005)
             await server.has(4)
@@ -286,13 +287,13 @@ class TestConnectionLimit:
         async def scene(server: Server) -> None:
             await server.server.set_serving(True)
             opened = [await server.connect(GREETING, CALL) for _ in range(4)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while sum(not known.idle for known in server.connections) < 4:
                     await asyncio.sleep(0.005)
             before = server.connections
             with suppress(OSError):
                 reader, _ = await server.connect(GREETING)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     await reader.read()
             assert server.connections == before
             for _, writer in opened:

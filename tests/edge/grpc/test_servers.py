@@ -33,6 +33,7 @@ from tests.edge.envoy import (
     response_trailers,
 )
 from tests.edge.streams import Sidecar, eventually
+from tests.extent import PATIENCE
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -79,7 +80,7 @@ class Stream:
     async def send(self, message: bytes) -> Reply:
         """Send a message and wait for its reply."""
         await self.call.write(message)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             answer = await self.call.read()
         assert answer is not grpc.aio.EOF, await self.call.code()
         return Reply(answer)
@@ -87,7 +88,7 @@ class Stream:
     async def end(self) -> grpc.StatusCode:
         """End the client's half and wait for the server's end."""
         await self.call.done_writing()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await self.call.read() is grpc.aio.EOF
             return await self.call.code()
 
@@ -118,7 +119,7 @@ async def test_refusal_is_an_immediate_response(channel: Any) -> None:
 async def test_garbled_message_is_an_invalid_argument(channel: Any, sidecar: Sidecar) -> None:
     stream = await routed(channel)
     await stream.call.write(b"garbage")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await stream.call.code() is grpc.StatusCode.INVALID_ARGUMENT
     await eventually(lambda: sidecar.in_flight == 0)
     await (await routed(channel)).end()
@@ -172,13 +173,13 @@ async def test_drain_lets_open_streams_end_and_accepts_no_new_ones(
                 await late.call.done_writing()
             return await late.call.code() is grpc.StatusCode.UNAVAILABLE
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not await refused():
                 await asyncio.sleep(0.01)
     assert not draining.done()
     assert (await running.send(response_trailers())).kind == "response_trailers"
     assert await running.end() is grpc.StatusCode.OK
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await draining
     assert sidecar.in_flight == 0
 
@@ -189,7 +190,7 @@ async def test_drain_does_not_wait_for_health_watches(
 ) -> None:
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await server.stop(1000)
         assert await watch.code() is grpc.StatusCode.UNAVAILABLE
 
@@ -228,7 +229,7 @@ async def test_stream_ends_with_unavailable_while_not_serving(
     running = await routed(channel)
     await server.set_serving(False)
     early = Stream(channel)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await early.call.code() is grpc.StatusCode.UNAVAILABLE
     assert sidecar.in_flight == 1
     await server.set_serving(True)
@@ -238,7 +239,7 @@ async def test_stream_ends_with_unavailable_while_not_serving(
 
 
 async def test_stop_without_start_does_nothing(sidecar: Sidecar, transport: Transport) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await transport(sidecar.processor).stop(0)
 
 
@@ -267,7 +268,7 @@ async def asked_at_once(channel: Any, *messages: bytes) -> tuple[list[Reply], gr
     for message in messages:
         await call.write(message)
     await call.done_writing()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         replies = [Reply(answer) async for answer in call]
         return replies, await call.code()
 

@@ -23,6 +23,7 @@ from extproc.lab.bench.ways import (
 from extproc.lab.bench.wire import PATH, body
 from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import until
+from tests.extent import PATIENCE
 
 KEYS = 16
 TURNS = 3
@@ -45,7 +46,7 @@ async def served(name: str, directory: Path, size: int) -> dict[int, set[str]]:
                 content = body(size, number % KEYS)
                 async with session.post(envoy.url + PATH, data=content) as response:
                     assert response.status == 200
-        await until(lambda: len(envoy.access_log()) == KEYS * TURNS, 10, "the access log")
+        await until(lambda: len(envoy.access_log()) == KEYS * TURNS, PATIENCE, "the access log")
         assert await running.undecided() == 0
         found: dict[int, set[str]] = defaultdict(set)
         for number, line in enumerate(envoy.access_log()):

@@ -23,6 +23,7 @@ from extproc.lab.measures.run import Run
 from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
+from tests.extent import PATIENCE
 
 if TYPE_CHECKING:
     from tests.lab.load.conftest import Serve
@@ -54,9 +55,9 @@ async def load(address: str, work: Workload, processes: int = 2, model: str = "l
     seen: list[Progress] = []
     phases: list[int] = []
     planned = plan(
-        work, 0, processes, RequestOptions(target, BodyOptions(model, work.api), timeout=10)
+        work, 0, processes, RequestOptions(target, BodyOptions(model, work.api), timeout=PATIENCE)
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         collected = await parent.run(planned, phases.append, seen.append)
     assert phases == list(range(len(planned.phases)))
     assert seen
@@ -123,7 +124,7 @@ def command(tmp_path: Path, *arguments: str) -> Process:
     return Process("load", line, tmp_path, environment)
 
 
-async def finished(process: Process, seconds: float = 20) -> tuple[int, str, str]:
+async def finished(process: Process, seconds: float = PATIENCE) -> tuple[int, str, str]:
     try:
         code = await process.wait(seconds)
     finally:
@@ -214,7 +215,7 @@ async def test_a_signal_ends_all_processes(
     process = command(tmp_path, "--url", url, *arguments)
     process.spawn()
     try:
-        await until(lambda: len(server.bodies) == 10, 20, "ten streams")
+        await until(lambda: len(server.bodies) == 10, PATIENCE, "ten streams")
         workers = children(process.pid)
         assert len(workers) == 2
         assert all(os.getpgid(worker) == worker for worker in workers)
@@ -222,7 +223,7 @@ async def test_a_signal_ends_all_processes(
         code, out, err = await finished(process)
     finally:
         await process.stop()
-    await until(lambda: not any(runs(worker) for worker in workers), 5, "the workers' end")
+    await until(lambda: not any(runs(worker) for worker in workers), PATIENCE, "the workers' end")
     if number == signal.SIGKILL:
         return
     assert code == 130
@@ -240,7 +241,7 @@ async def test_a_dead_worker_is_an_error_and_the_others_end(serve: Serve, tmp_pa
     process = command(tmp_path, "--url", url, "--workload", "saas", "--processes", "2")
     process.spawn()
     try:
-        await until(lambda: len(server.bodies) > 0, 20, "a stream")
+        await until(lambda: len(server.bodies) > 0, PATIENCE, "a stream")
         first, second = children(process.pid)
         os.kill(first, signal.SIGKILL)
         code, out, err = await finished(process)

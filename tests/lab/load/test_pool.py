@@ -26,6 +26,7 @@ from extproc.lab.load.response import Response, Usage
 from extproc.lab.load.shares import RequestOptions
 from extproc.lab.load.target import Target, TargetError, reachable_addresses
 from extproc.lab.stack.processes import free_port
+from tests.extent import PATIENCE
 
 if TYPE_CHECKING:
     from tests.lab.load.conftest import Serve
@@ -94,7 +95,7 @@ async def pool_to(port: int, timeout: float = 5.0, keep_alive: bool = True) -> A
 async def ask(pool: Pool, body: bytes = b"{}") -> Exchange:
     over = asyncio.get_running_loop().create_future()
     exchange = Exchange(Response("chat", keep=True), over)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await pool.ask(lambda: body, exchange)
     return exchange
 
@@ -325,7 +326,7 @@ class TestConnections:
             options = asyncio.create_task(ask(pool))
             await asyncio.sleep(0.1)
             options.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await closed.wait()
 
     async def test_are_opened_at_most_64_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from extproc.lab.load.target import Target
 from extproc.lab.workloads import text as texts
 from extproc.lab.workloads.text import text
 from extproc.lab.workloads.workload import Segment, Session, Turn, Workload, conversation
+from tests.extent import PATIENCE
 
 if TYPE_CHECKING:
     from tests.lab.load.conftest import Serve, Server
@@ -62,7 +63,7 @@ async def drive(server: Server, workload: Workload) -> Records:
     (share,) = plan(workload, 0, 1, options).shares
     pool = Pool(options)
     driver = Driver(share.phases[-1], options.style, pool, monotonic())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await driver.run()
     pool.close()
     assert driver.in_flight == 0

@@ -17,6 +17,7 @@ from extproc.lab.simulation.pool import simulate_all
 from extproc.lab.simulation.sidecars import Routing
 from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads import Options, named
+from tests.extent import PATIENCE
 from tests.lab.simulation.builders import balancing, fast, scenario, session, turn, workload
 
 
@@ -69,7 +70,7 @@ def test_an_interrupt_ends_the_processes() -> None:
 def _exit_code(process: BaseProcess) -> int | None:
     # The pool's own thread may notice the end, and report it a moment later.
     process.join()
-    deadline = monotonic() + 5
+    deadline = monotonic() + PATIENCE
     while process.exitcode is None and monotonic() < deadline:
         sleep(0.01)
     return process.exitcode

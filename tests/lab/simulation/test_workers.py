@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.extent import PATIENCE
+
 INTERRUPTED = """
 import time
 from extproc.lab.simulation.workers import workers
@@ -23,6 +25,8 @@ if __name__ == "__main__":
 def test_workers_that_die_while_sending_are_not_awaited(tmp_path: Path) -> None:
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert "KeyboardInterrupt" in done.stderr
     assert done.returncode != 0

@@ -96,7 +96,7 @@ class Scene:
     async def put_pod(self, name: str, ip: str, app: str = "vllm", **more: bool) -> None:
         await self.server.apply(pod(self.namespace, name, {"app": app}, ip, **more))
 
-    async def asked(self, verb: str = "") -> list[Json]:
+    async def requests(self, verb: str = "") -> list[Json]:
         found = [one for one in await self.server.requests() if one["namespace"] == self.namespace]
         return [one for one in found if verb in ("", one["verb"])]
 
@@ -104,7 +104,7 @@ class Scene:
         """Wait until this many watches of a resource were opened."""
 
         async def is_watched() -> bool:
-            watches = [one for one in await self.asked("watch") if one["resource"] == plural]
+            watches = [one for one in await self.requests("watch") if one["resource"] == plural]
             return [one["status"] for one in watches].count(200) >= times
 
         await eventually(is_watched)

@@ -9,9 +9,9 @@ from extproc.lab.api_server.builders import inference_pool
 from tests.adapters.discovery.scenes import POOL, Scene, observed
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     ScriptedApi,
     ScriptedCluster,
+    ScriptedResponse,
 )
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -34,7 +34,7 @@ class TestInferencePoolSource:
         await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         await scene.watched("pods")
-        asked = {
+        requests = {
             (
                 one["verb"],
                 one["resource"],
@@ -44,7 +44,7 @@ class TestInferencePoolSource:
             )
             for one in await scene.server.requests()
         }
-        assert asked == {
+        assert requests == {
             ("list", "inferencepools", scene.namespace, "pool", None),
             ("watch", "inferencepools", scene.namespace, "pool", None),
             ("list", "pods", scene.namespace, "", "app=vllm,role=decode"),
@@ -109,7 +109,7 @@ class TestInferencePoolSource:
         await scene.becomes(a="10.0.0.1:9000")
         await scene.put_pool({"app": "vllm"}, ports=[8000, 8001])
         await scene.becomes(**{"a:8000": "10.0.0.1:8000", "a:8001": "10.0.0.1:8001"})
-        lists = [one["resource"] for one in await scene.asked("list")]
+        lists = [one["resource"] for one in await scene.requests("list")]
         assert sorted(lists) == ["inferencepools", "pods"]
 
     async def test_deleted_pool_has_no_endpoints_until_it_returns(self, scene: Scene) -> None:
@@ -138,7 +138,7 @@ class TestInferencePoolSource:
         await scene.discovery.watch([scene.pool])
         await scene.watched("inferencepools")
         assert scene.published == [{}]
-        assert {one["resource"] for one in await scene.asked()} == {"inferencepools"}
+        assert {one["resource"] for one in await scene.requests()} == {"inferencepools"}
 
     async def test_is_not_synced_before_its_pods(self, scene: Scene) -> None:
         await scene.put_pool({"app": "vllm"})
@@ -154,7 +154,9 @@ class TestInferencePoolSource:
         assert scene.names == [["a"]]
 
     async def test_is_not_synced_if_cluster_lacks_the_resource(self) -> None:
-        missing: list[Answer] = [ApiStatusError(404, "the server could not find the resource")]
+        missing: list[ScriptedResponse] = [
+            ApiStatusError(404, "the server could not find the resource")
+        ]
         async with observed(ScriptedCluster(ScriptedApi(inferencepools=missing * 100))) as one:
             await one.discovery.watch([POOL])
             assert one.discovery.why_not_synced() == (

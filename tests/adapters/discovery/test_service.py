@@ -76,14 +76,14 @@ class TestServiceSource:
         for one in await scene.server.requests():
             assert (one["resource"], one["namespace"]) == ("endpointslices", scene.namespace)
             assert one["query"]["labelSelector"] == "kubernetes.io/service-name=vllm"
-        assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
+        assert [one["verb"] for one in await scene.requests()] == ["list", "watch"]
 
     async def test_service_of_several_models_is_watched_once(self, scene: Scene) -> None:
         same = ServiceSpec(namespace=scene.namespace, name="vllm", port="http")
         await scene.discovery.watch([scene.service, same, scene.service])
         await scene.discovery.watch([same])
         await scene.watched("endpointslices")
-        assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
+        assert [one["verb"] for one in await scene.requests()] == ["list", "watch"]
         await scene.put_slice("s", {"a": "10.0.0.1"})
         await scene.becomes(a="10.0.0.1:8000")
         assert scene.names == [[], ["a"]]

@@ -38,11 +38,11 @@ class Watched:
     """Seconds that closing takes, if the watch stays open."""
 
 
-Answer = Listed | Watched | KubernetesError | Json
+ScriptedResponse = Listed | Watched | KubernetesError | Json
 
 
 @dataclass(frozen=True)
-class Asked:
+class ApiRequest:
     """A request that arrived."""
 
     verb: str
@@ -58,22 +58,22 @@ class Asked:
 class ScriptedApi:
     """An `Api` that gives each request its next scripted response, and none after the last."""
 
-    def __init__(self, **scripts: Sequence[Answer]) -> None:
+    def __init__(self, **scripts: Sequence[ScriptedResponse]) -> None:
         self._scripts = {plural: list(script) for plural, script in scripts.items()}
-        self.asked: list[Asked] = []
+        self.requests: list[ApiRequest] = []
         self.created: list[tuple[str, Json]] = []
 
     @property
     def verbs(self) -> list[str]:
         """Verbs of the requests, in order."""
-        return [asked.verb for asked in self.asked]
+        return [request.verb for request in self.requests]
 
     async def get(self, path: str, query: Mapping[str, object]) -> Json:
-        answer = await self._next("list", path, query)
-        if isinstance(answer, Listed):
-            return answer.json()
-        assert isinstance(answer, dict), f"the script has {answer} for a list"
-        return answer
+        response = await self._next("list", path, query)
+        if isinstance(response, Listed):
+            return response.json()
+        assert isinstance(response, dict), f"the script has {response} for a list"
+        return response
 
     async def create(self, path: str, body: Json) -> None:
         self.created.append((path, body))
@@ -81,35 +81,35 @@ class ScriptedApi:
     async def watch(
         self, path: str, query: Mapping[str, object], seconds: float
     ) -> AsyncGenerator[Json, None]:
-        answer = await self._next("watch", path, query)
-        assert isinstance(answer, Watched), f"the script has {answer} for a watch"
+        response = await self._next("watch", path, query)
+        assert isinstance(response, Watched), f"the script has {response} for a watch"
         yield OPENED
-        for event in answer.events:
+        for event in response.events:
             yield event
-        if answer.stays_open:
+        if response.stays_open:
             try:
                 await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(answer.closes_in)
-        if answer.error:
-            raise answer.error
+                await asyncio.sleep(response.closes_in)
+        if response.error:
+            raise response.error
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
 
-    async def _next(self, verb: str, path: str, query: Mapping[str, object]) -> Answer:
+    async def _next(self, verb: str, path: str, query: Mapping[str, object]) -> ScriptedResponse:
         plural = path.rpartition("/")[2]
-        self.asked.append(Asked(verb, plural, dict(query)))
+        self.requests.append(ApiRequest(verb, plural, dict(query)))
         script = self._scripts.get(plural)
         if not script:
             await asyncio.Event().wait()
             raise AssertionError
-        answer = script.pop(0)
+        response = script.pop(0)
         # As over a network, no response comes at once.
         await asyncio.sleep(0)
-        if isinstance(answer, KubernetesError):
-            raise answer
-        return answer
+        if isinstance(response, KubernetesError):
+            raise response
+        return response
 
 
 class ScriptedCluster(Cluster):

@@ -23,7 +23,7 @@ from tests.adapters.vllm.expositions import BASE
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def answer(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+def response(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     """Return a complete HTTP response."""
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -45,9 +45,9 @@ class Server:
     """A healthy vLLM server, until a test changes the response of a path."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, bytes | Behave] = {
-            METRICS: answer(BASE.encode()),
-            MODELS: answer(model_list()),
+        self.responses: dict[str, bytes | Behave] = {
+            METRICS: response(BASE.encode()),
+            MODELS: response(model_list()),
         }
         self.asked: list[str] = []
         self.heads: list[bytes] = []
@@ -68,11 +68,11 @@ class Server:
 
     def always(self, behave: bytes | Behave) -> None:
         """Use this response for every path."""
-        self.answers = {METRICS: behave, MODELS: behave}
+        self.responses = {METRICS: behave, MODELS: behave}
 
     def has(self, *adapters: str) -> None:
         """List these adapters from now on."""
-        self.answers[MODELS] = answer(model_list(*adapters))
+        self.responses[MODELS] = response(model_list(*adapters))
 
     def count(self, path: str) -> int:
         """Return the number of requests for a path."""
@@ -96,7 +96,7 @@ class Server:
         path = head.split()[1].decode()
         self.heads.append(head)
         self.asked.append(path)
-        behave = self.answers[path]
+        behave = self.responses[path]
         if isinstance(behave, bytes):
             writer.write(behave)
             await writer.drain()

@@ -89,12 +89,12 @@ class Scene:
 
         await eventually(are_created)
 
-    async def asked(self) -> list[Json]:
+    async def requests(self) -> list[Json]:
         return [one for one in await self.server.requests() if one["namespace"] == self.namespace]
 
     async def watched(self) -> None:
         async def is_watched() -> bool:
-            return any(one["verb"] == "watch" and one["status"] for one in await self.asked())
+            return any(one["verb"] == "watch" and one["status"] for one in await self.requests())
 
         await eventually(is_watched)
 

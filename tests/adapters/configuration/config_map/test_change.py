@@ -39,7 +39,7 @@ class TestChange:
         await scene.watched()
         await scene.put(QWEN + b"#" * 1_000_000)
         await scene.serves("qwen")
-        assert [one["verb"] for one in await scene.asked()] == ["list", "watch"]
+        assert [one["verb"] for one in await scene.requests()] == ["list", "watch"]
 
     async def test_during_outage_takes_effect_when_server_returns(self, scene: Scene) -> None:
         await scene.start(LLAMA)
@@ -75,12 +75,12 @@ class TestChange:
         await scene.start(LLAMA)
         await scene.put(BROKEN)
         await scene.has_events("ModelsRefused")
-        asked = await scene.server.requests()
-        assert [(one["verb"], one["resource"]) for one in asked] == [
+        requests = await scene.server.requests()
+        assert [(one["verb"], one["resource"]) for one in requests] == [
             ("list", "configmaps"),
             ("watch", "configmaps"),
             ("create", "events"),
         ]
-        for one in asked[:2]:
+        for one in requests[:2]:
             assert one["query"]["fieldSelector"] == "metadata.name=models"
             assert one["namespace"] == scene.namespace

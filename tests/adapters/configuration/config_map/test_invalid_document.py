@@ -116,7 +116,7 @@ class TestInvalidDocument:
         await scene.server.drop_watches()
 
         async def is_listed() -> bool:
-            return [one["verb"] for one in await scene.asked()].count("list") == 2
+            return [one["verb"] for one in await scene.requests()].count("list") == 2
 
         await eventually(is_listed)
 

@@ -10,11 +10,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from extproc.adapters.kubernetes.http_api import KubernetesApi
-from tests.adapters.kubernetes.http_api.servers import Answering, Handler, write_kubeconfig
+from tests.adapters.kubernetes.http_api.servers import Handler, StartServer, write_kubeconfig
 
 
 @pytest.fixture
-async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
+async def start_server(tmp_path: Path) -> AsyncIterator[StartServer]:
     """Return a function that starts a server with one handler, and returns its API."""
     servers: list[TestServer] = []
     apis: list[KubernetesApi] = []

@@ -13,7 +13,7 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-Answering = Callable[[Handler], Awaitable[KubernetesApi]]
+StartServer = Callable[[Handler], Awaitable[KubernetesApi]]
 
 
 MAPS = "/api/v1/namespaces/ns/configmaps"

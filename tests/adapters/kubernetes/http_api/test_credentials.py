@@ -12,7 +12,7 @@ from extproc.adapters.kubernetes.errors import (
 )
 from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.lab.api_server.process import StandInApiServer
-from tests.adapters.kubernetes.http_api.servers import MAPS, Answering, write_kubeconfig
+from tests.adapters.kubernetes.http_api.servers import MAPS, StartServer, write_kubeconfig
 
 
 class TestCredentials:
@@ -65,11 +65,11 @@ class TestCredentials:
     async def test_for_an_impossible_server_are_refused(self, tmp_path: Path) -> None:
         assert "port" in await self.refused(write_kubeconfig(tmp_path, "https://host:port"))
 
-    async def test_are_sent(self, answering: Answering) -> None:
-        async def answer(request: web.Request) -> web.Response:
+    async def test_are_sent(self, start_server: StartServer) -> None:
+        async def respond(request: web.Request) -> web.Response:
             return web.json_response({"sent": request.headers["Authorization"]})
 
-        api = await answering(answer)
+        api = await start_server(respond)
         assert await api.get(MAPS, {}) == {"sent": "Bearer secret"}
 
 

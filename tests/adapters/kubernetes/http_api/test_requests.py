@@ -18,14 +18,14 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.adapters.kubernetes.objects import Json
 from extproc.lab.api_server.builders import config_map
 from extproc.lab.api_server.process import StandInApiServer
-from tests.adapters.kubernetes.http_api.servers import MAPS, Answering, Handler, write_kubeconfig
+from tests.adapters.kubernetes.http_api.servers import MAPS, Handler, StartServer, write_kubeconfig
 
 
 def with_status(status: int, text: str) -> Handler:
-    async def answer(_: web.Request) -> web.Response:
+    async def respond(_: web.Request) -> web.Response:
         return web.Response(status=status, text=text)
 
-    return answer
+    return respond
 
 
 class TestResponse:
@@ -41,9 +41,9 @@ class TestResponse:
         ],
     )
     async def test_error_status_has_the_servers_message(
-        self, status: int, text: str, shown: str, answering: Answering
+        self, status: int, text: str, shown: str, start_server: StartServer
     ) -> None:
-        api = await answering(with_status(status, text))
+        api = await start_server(with_status(status, text))
         with pytest.raises(ApiStatusError) as got:
             await api.get(MAPS, {})
         assert (got.value.code, str(got.value)) == (status, shown)
@@ -57,24 +57,26 @@ class TestResponse:
     @pytest.mark.parametrize(
         "text", ["", "[]", "7", "{", "[" * 100_000, "9" * 5000, '{"a": \udc00']
     )
-    async def test_other_than_an_object_is_malformed(self, text: str, answering: Answering) -> None:
-        async def answer(_: web.Request) -> web.Response:
+    async def test_other_than_an_object_is_malformed(
+        self, text: str, start_server: StartServer
+    ) -> None:
+        async def respond(_: web.Request) -> web.Response:
             return web.Response(body=text.encode(errors="surrogatepass"))
 
-        api = await answering(answer)
+        api = await start_server(respond)
         with pytest.raises(MalformedResponse):
             await api.get(MAPS, {})
 
     async def test_missing_one_is_unreachable(
-        self, answering: Answering, monkeypatch: pytest.MonkeyPatch
+        self, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kubernetes_api, "READ_SECONDS", 0.05)
 
-        async def answer(_: web.Request) -> web.Response:
+        async def respond(_: web.Request) -> web.Response:
             await asyncio.sleep(60)
             raise AssertionError
 
-        api = await answering(answer)
+        api = await start_server(respond)
         with pytest.raises(Unreachable, match="no complete response in time"):
             await api.get(MAPS, {})
         with pytest.raises(Unreachable, match="no complete response in time"):
@@ -87,18 +89,18 @@ class TestResponse:
         assert "\n" not in str(got.value)
         await api.close()
 
-    async def test_query_is_encoded(self, answering: Answering) -> None:
-        async def answer(request: web.Request) -> web.Response:
+    async def test_query_is_encoded(self, start_server: StartServer) -> None:
+        async def respond(request: web.Request) -> web.Response:
             return web.json_response(dict(request.query))
 
-        api = await answering(answer)
+        api = await start_server(respond)
         query = {"labelSelector": "a/b=c,d=e+f g&h%20", "limit": 500}
         assert await api.get(MAPS, query) == {**query, "limit": "500"}
 
 
 class TestWatch:
-    async def watched(self, answering: Answering, *chunks: bytes) -> list[Json]:
-        async def answer(request: web.Request) -> web.StreamResponse:
+    async def watched(self, start_server: StartServer, *chunks: bytes) -> list[Json]:
+        async def respond(request: web.Request) -> web.StreamResponse:
             assert request.query["watch"] == "true"
             response = web.StreamResponse()
             await response.prepare(request)
@@ -106,32 +108,32 @@ class TestWatch:
                 await response.write(chunk)
             return response
 
-        api = await answering(answer)
+        api = await start_server(respond)
         opened, *events = [event async for event in api.watch(MAPS, {"limit": 1}, 5)]
         assert opened is OPENED
         return events
 
-    async def test_has_an_event_on_each_line_in_any_chunks(self, answering: Answering) -> None:
-        assert await self.watched(answering, b'{"a"', b': 1}\n{"b": 2}\n{"', b'c": 3}\n') == [
+    async def test_has_an_event_on_each_line_in_any_chunks(self, start_server: StartServer) -> None:
+        assert await self.watched(start_server, b'{"a"', b': 1}\n{"b": 2}\n{"', b'c": 3}\n') == [
             {"a": 1},
             {"b": 2},
             {"c": 3},
         ]
 
-    async def test_can_be_empty(self, answering: Answering) -> None:
-        assert await self.watched(answering) == []
+    async def test_can_be_empty(self, start_server: StartServer) -> None:
+        assert await self.watched(start_server) == []
 
-    async def test_can_carry_the_largest_object(self, answering: Answering) -> None:
+    async def test_can_carry_the_largest_object(self, start_server: StartServer) -> None:
         large = json.dumps({"data": "x" * 1_500_000}).encode() + b"\n"
-        assert len(await self.watched(answering, large, large)) == 2
+        assert len(await self.watched(start_server, large, large)) == 2
 
     @pytest.mark.parametrize("line", [b"{\n", b"\n", b"[]\n", b'{"a"', b"x" * 6_000_000])
-    async def test_malformed_event_is_refused(self, line: bytes, answering: Answering) -> None:
+    async def test_malformed_event_is_refused(self, line: bytes, start_server: StartServer) -> None:
         with pytest.raises(MalformedResponse):
-            await self.watched(answering, line)
+            await self.watched(start_server, line)
 
-    async def test_broken_connection_is_unreachable(self, answering: Answering) -> None:
-        async def answer(request: web.Request) -> web.StreamResponse:
+    async def test_broken_connection_is_unreachable(self, start_server: StartServer) -> None:
+        async def respond(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
             await response.write(b'{"a": 1}\n{"b"')
@@ -139,7 +141,7 @@ class TestWatch:
             request.transport.close()
             return response
 
-        api = await answering(answer)
+        api = await start_server(respond)
         events = api.watch(MAPS, {}, 5)
         assert await anext(events) is OPENED
         assert await anext(events) == {"a": 1}

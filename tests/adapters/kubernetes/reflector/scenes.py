@@ -18,8 +18,8 @@ from extproc.lab.api_server.builders import config_map
 from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     ScriptedApi,
+    ScriptedResponse,
     at,
     event,
 )
@@ -77,11 +77,13 @@ async def following(api: Api, namespace: str, **selectors: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def scripted(*answers: Answer) -> AsyncIterator[tuple[ScriptedApi, RunningReflector]]:
+async def scripted(
+    *responses: ScriptedResponse,
+) -> AsyncIterator[tuple[ScriptedApi, RunningReflector]]:
     """Run a reflector through a script, to its end."""
-    api = ScriptedApi(configmaps=answers)
+    api = ScriptedApi(configmaps=responses)
     async with following(api, "ns") as running:
-        await eventually(lambda: len(api.asked) == len(answers) + 1)
+        await eventually(lambda: len(api.requests) == len(responses) + 1)
         yield api, running
 
 
@@ -108,17 +110,17 @@ class ConfigMaps:
         other = config_map(f"{self.namespace}-elsewhere", "x", {"key": str(monotonic())})
         await self.server.apply(other)
 
-    async def asked(self) -> list[Json]:
+    async def requests(self) -> list[Json]:
         return [one for one in await self.server.requests() if one["namespace"] == self.namespace]
 
     async def verbs(self) -> list[str]:
-        return [one["verb"] for one in await self.asked()]
+        return [one["verb"] for one in await self.requests()]
 
     async def watched(self, times: int = 1) -> None:
         """Wait until this many watches were opened."""
 
         async def is_watched() -> bool:
-            watches = [one for one in await self.asked() if one["verb"] == "watch"]
+            watches = [one for one in await self.requests() if one["verb"] == "watch"]
             return [one["status"] for one in watches].count(200) >= times
 
         await eventually(is_watched)

@@ -22,9 +22,9 @@ from tests.adapters.kubernetes.reflector.scenes import (
     scripted,
 )
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     Listed,
     ScriptedApi,
+    ScriptedResponse,
     Watched,
 )
 
@@ -36,7 +36,7 @@ class TestErrors:
     async def test_temporary_error_keeps_the_version(self, code: int) -> None:
         trouble = ApiStatusError(code, "not now")
         async with scripted(Listed("1", [item("a")]), trouble, trouble) as (api, running):
-            assert [asked.since for asked in api.asked] == [None, "1", "1", "1"]
+            assert [request.since for request in api.requests] == [None, "1", "1", "1"]
             assert running.trouble == f"{code} not now"
             assert running.sets == [{"a": ""}]
 
@@ -45,7 +45,7 @@ class TestErrors:
         again = Listed("2", [item("a")])
         watch = ApiStatusError(code, "no such thing")
         async with scripted(Listed("1", [item("a")]), Watched(), watch, again) as (api, _):
-            assert [asked.since for asked in api.asked] == [None, "1", "1", None, "2"]
+            assert [request.since for request in api.requests] == [None, "1", "1", None, "2"]
 
     @pytest.mark.parametrize(
         "line",
@@ -81,7 +81,7 @@ class TestErrors:
         error = {"type": "ERROR", "object": status}
         async with scripted(Listed("1", [item("a")]), Watched([error])) as (api, running):
             assert running.trouble == shown
-            assert api.asked[-1].verb == "list"
+            assert api.requests[-1].verb == "list"
             assert running.sets == [{"a": ""}]
 
     async def test_broken_connection_loses_nothing(
@@ -196,7 +196,7 @@ class TestErrors:
             assert running.watches["unreachable"] == 1
 
     async def test_end_when_a_watch_opens_without_events(self) -> None:
-        script: list[Answer] = [Listed("1"), Unreachable("no"), Watched(stays_open=True)]
+        script: list[ScriptedResponse] = [Listed("1"), Unreachable("no"), Watched(stays_open=True)]
         api = ScriptedApi(configmaps=script)
         async with following(api, "ns") as running:
             await running.is_in_trouble("no")
@@ -210,7 +210,7 @@ class TestErrors:
         times: list[float] = []
         async with following(api, "ns") as running:
             while len(times) < 7:
-                await eventually(lambda: len(api.asked) > len(times))
+                await eventually(lambda: len(api.requests) > len(times))
                 times.append(monotonic())
             assert not running.reflector.synced
         waits = [later - earlier for earlier, later in pairwise(times)]
@@ -228,7 +228,7 @@ class TestErrors:
                     raise ZeroDivisionError("ours")
 
             running.on_report = fail
-            await eventually(lambda: len(api.asked) == 4)
+            await eventually(lambda: len(api.requests) == 4)
             assert api.verbs == ["list", "watch", "list", "watch"]
             assert running.sets == [{"a": ""}, {"a": "", "b": ""}, {"c": ""}]
         (record,) = (record for record in caplog.records if record.exc_info)

@@ -13,9 +13,9 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.reflector.scenes import ConfigMaps, added, following, item, scripted
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     Listed,
     ScriptedApi,
+    ScriptedResponse,
     Watched,
     expired,
 )
@@ -27,7 +27,7 @@ class TestExpiredVersion:
     """Status 410, which a watch reports as a status or, after its start, as an event."""
 
     @pytest.mark.parametrize("watch", [Watched([expired()]), ApiStatusError(410, "too old"), None])
-    async def test_leads_to_a_new_list(self, watch: Answer | None) -> None:
+    async def test_leads_to_a_new_list(self, watch: ScriptedResponse | None) -> None:
         late = Watched([added("b", "2"), expired()])
         again = Listed("9", [item("a"), item("c")])
         async with scripted(Listed("1", [item("a")]), Watched(), watch or late, again) as (
@@ -35,7 +35,7 @@ class TestExpiredVersion:
             running,
         ):
             assert api.verbs == ["list", "watch", "watch", "list", "watch"]
-            assert api.asked[-1].since == "9"
+            assert api.requests[-1].since == "9"
             assert running.sets[0] == {"a": ""}
             assert running.sets[-1] == {"a": "", "c": ""}
             assert all("a" in objects for objects in running.sets), "it was always there"
@@ -59,7 +59,7 @@ class TestExpiredVersion:
             assert (await maps.verbs()).count("list") == 2
 
     async def test_keeps_the_set_while_the_new_list_fails(self) -> None:
-        failures: list[Answer] = [
+        failures: list[ScriptedResponse] = [
             ApiStatusError(503, "busy"),
             Unreachable("reset"),
             ApiStatusError(403, "no"),
@@ -76,7 +76,7 @@ class TestExpiredVersion:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
-        script: list[Answer] = [Listed("1", [item("a")]), Watched([expired()])]
+        script: list[ScriptedResponse] = [Listed("1", [item("a")]), Watched([expired()])]
         api = ScriptedApi(configmaps=script * 500)
         async with following(api, "ns") as running:
             await asyncio.sleep(0.4)

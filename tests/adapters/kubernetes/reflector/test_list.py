@@ -14,8 +14,8 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.reflector.scenes import ConfigMaps, Json, following, item, scripted
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     Listed,
+    ScriptedResponse,
 )
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -50,20 +50,20 @@ class TestList:
         async with following(api, maps.namespace) as running:
             await maps.watched()
             assert running.sets == [dict.fromkeys("abcde", "")]
-            *lists, _ = await maps.asked()
+            *lists, _ = await maps.requests()
         assert [one["query"].get("limit") for one in lists] == ["2", "2", "2"]
         assert ["continue" in one["query"] for one in lists] == [False, True, True]
 
     async def test_is_repeated_without_pages_after_a_page_expired(self) -> None:
-        pages: list[Answer] = [
+        pages: list[ScriptedResponse] = [
             Listed("1", [item("a")], more="token"),
             ApiStatusError(410, "too old"),
         ]
         async with scripted(*pages, Listed("5", [item("a"), item("b")])) as (api, running):
-            queries = [asked.query for asked in api.asked if asked.verb == "list"]
+            queries = [request.query for request in api.requests if request.verb == "list"]
             assert queries == [{"limit": 500}, {"limit": 500, "continue": "token"}, {}]
             assert running.sets == [{"a": "", "b": ""}]
-            assert api.asked[-1].since == "5"
+            assert api.requests[-1].since == "5"
             assert running.lists == {"ok": 1}
 
     async def test_is_complete_after_a_page_expired_on_a_real_server(
@@ -75,17 +75,20 @@ class TestList:
         async with following(api, maps.namespace) as running:
 
             async def second_page_is_asked_for() -> bool:
-                return len(await maps.asked()) == 2
+                return len(await maps.requests()) == 2
 
             await eventually(second_page_is_asked_for)
             await maps.happen_elsewhere()
             await maps.server.compact()
             await running.reflector.attempted.wait()
             assert running.sets == [{"a": "", "b": "", "c": ""}]
-            assert [one["status"] for one in (await maps.asked())[:3]] == [200, 410, 200]
+            assert [one["status"] for one in (await maps.requests())[:3]] == [200, 410, 200]
 
     async def test_starts_again_after_an_error_between_pages(self) -> None:
-        broken: list[Answer] = [Listed("1", [item("old")], more="token"), Unreachable("reset")]
+        broken: list[ScriptedResponse] = [
+            Listed("1", [item("old")], more="token"),
+            Unreachable("reset"),
+        ]
         async with scripted(*broken, Listed("2", [item("a")])) as (_, running):
             assert running.sets == [{"a": ""}]
             assert running.lists == {"unreachable": 1, "ok": 1}

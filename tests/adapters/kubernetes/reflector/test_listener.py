@@ -14,9 +14,9 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.reflector.scenes import ConfigMaps, following, scripted
 from tests.adapters.kubernetes.scripted import (
-    Answer,
     Listed,
     ScriptedApi,
+    ScriptedResponse,
     Watched,
 )
 
@@ -66,7 +66,7 @@ class TestCancellation:
             [Unreachable("no")] * 5,
         ],
     )
-    async def test_takes_effect_at_once_in_any_state(self, script: list[Answer]) -> None:
+    async def test_takes_effect_at_once_in_any_state(self, script: list[ScriptedResponse]) -> None:
         before = asyncio.all_tasks()
         async with following(ScriptedApi(configmaps=script), "ns"):
             await asyncio.sleep(0.05)

@@ -26,7 +26,7 @@ class TestWatch:
         await maps.happen_elsewhere()
         async with following(api, maps.namespace) as running:
             await maps.watched()
-            _, watch = await maps.asked()
+            _, watch = await maps.requests()
             assert running.sets == [{"a": ""}]
         query = watch["query"]
         assert query["allowWatchBookmarks"] == "true"
@@ -34,7 +34,7 @@ class TestWatch:
 
     async def test_starts_at_the_version_of_the_list(self) -> None:
         async with scripted(Listed("41", [item("a", version="7")])) as (api, _):
-            assert [(asked.verb, asked.since) for asked in api.asked] == [
+            assert [(request.verb, request.since) for request in api.requests] == [
                 ("list", None),
                 ("watch", "41"),
             ]
@@ -61,7 +61,7 @@ class TestWatch:
                 {"a": "3", "c": "1"},
                 {"a": "3", "c": "1"},
             ]
-            assert api.asked[-1].since == "8"
+            assert api.requests[-1].since == "8"
 
     async def test_reports_created_changed_and_deleted_objects(
         self, api: KubernetesApi, maps: ConfigMaps
@@ -89,7 +89,7 @@ class TestWatch:
             await eventually(lambda: running.latest == {"b": ""})
             await maps.put("other", app="x")
             await eventually(lambda: running.latest == {"b": "", "other": ""})
-            queries = [one["query"]["labelSelector"] for one in await maps.asked()]
+            queries = [one["query"]["labelSelector"] for one in await maps.requests()]
             assert queries == ["app=x", "app=x"]
 
     async def test_of_one_object_requests_only_that_object(
@@ -99,12 +99,12 @@ class TestWatch:
         async with following(api, maps.namespace, field_selector="metadata.name=a") as running:
             await maps.watched()
             assert running.sets == [{"a": ""}]
-            assert [one["name"] for one in await maps.asked()] == ["a", "a"]
+            assert [one["name"] for one in await maps.requests()] == ["a", "a"]
 
     async def test_next_one_continues_at_the_last_version(self) -> None:
         first = Watched([added("a", "2"), added("b", "3")])
         async with scripted(Listed("1"), first, Watched([added("c", "4")])) as (api, running):
-            assert [asked.since for asked in api.asked] == [None, "1", "3", "4"]
+            assert [request.since for request in api.requests] == [None, "1", "3", "4"]
             assert running.sets[-1] == {"a": "", "b": "", "c": ""}
             assert running.watches == {"ended": 2}
             assert running.reflector.trouble is None
@@ -124,7 +124,7 @@ class TestWatch:
 
     async def test_uses_versions_of_bookmarks(self) -> None:
         async with scripted(Listed("1", [item("a")]), Watched([bookmark("9")])) as (api, running):
-            assert api.asked[-1].since == "9"
+            assert api.requests[-1].since == "9"
             assert running.sets == [{"a": ""}]
 
     async def test_set_is_listed_again_after_the_relist_time(
@@ -141,7 +141,7 @@ class TestWatch:
         script = (Listed("90", [item("a")]), Watched([bookmark("9")]), Listed("9", [item("b")]))
         async with scripted(*script) as (api, running):
             assert api.verbs == ["list", "watch", "list", "watch"]
-            assert api.asked[-1].since == "9"
+            assert api.requests[-1].since == "9"
             assert running.sets == [{"a": ""}, {"b": ""}]
 
     @pytest.mark.usefixtures("short_watches")

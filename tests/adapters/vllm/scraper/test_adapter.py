@@ -9,7 +9,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.routing.catalog import Catalog
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.scraper.scenes import Start, hangs, known
-from tests.adapters.vllm.servers import Scene, Server, answer, in_use, model, model_list
+from tests.adapters.vllm.servers import Scene, Server, in_use, model, model_list, response
 
 
 class TestAdapter:
@@ -39,7 +39,7 @@ class TestAdapter:
     async def test_is_not_discovered_unless_a_model_wants_it(
         self, scene: Scene, server: Server
     ) -> None:
-        server.answers[METRICS] = answer(in_use("sql"))
+        server.responses[METRICS] = response(in_use("sql"))
         scene.configure(model(server, discoverAdapters=False))
         await eventually(lambda: server.count(METRICS) >= 3)
         assert scene.router.catalog.found == {}
@@ -48,15 +48,18 @@ class TestAdapter:
     async def test_in_use_counts_without_a_list(
         self, scene: Scene, server: Server, status: str
     ) -> None:
-        server.answers = {METRICS: answer(in_use("sql")), MODELS: answer(b"", status)}
+        server.responses = {
+            METRICS: response(in_use("sql")),
+            MODELS: response(b"", status),
+        }
         scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
-        server.answers[METRICS] = answer(in_use("law"))
+        server.responses[METRICS] = response(in_use("law"))
         await eventually(lambda: known(scene, "law"))
         assert known(scene, "sql"), "it may still be there"
 
     async def test_in_use_but_not_listed_is_removed(self, scene: Scene, server: Server) -> None:
-        server.answers[METRICS] = answer(in_use("sql"))
+        server.responses[METRICS] = response(in_use("sql"))
         server.has("sql", "law")
         scene.configure(model(server))
         await eventually(lambda: scene.adapters == {"base": {"sql", "law"}})
@@ -69,10 +72,10 @@ class TestAdapter:
         server.has("sql")
         scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
-        server.answers[MODELS] = answer(b"busy", "503 Service Unavailable")
+        server.responses[MODELS] = response(b"busy", "503 Service Unavailable")
         await eventually(lambda: scene.results[MODELS, Result.STATUS] >= 2)
         assert known(scene, "sql")
-        server.answers[MODELS] = answer(b"no key", "401 Unauthorized")
+        server.responses[MODELS] = response(b"no key", "401 Unauthorized")
         await eventually(lambda: not known(scene, "sql"))
 
     async def test_is_removed_when_another_pod_has_the_address(
@@ -93,7 +96,7 @@ class TestAdapter:
         server.has("sql")
         scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
-        server.answers[MODELS] = hangs
+        server.responses[MODELS] = hangs
         await eventually(lambda: scene.results[MODELS, "timeout"] >= 2)
         assert known(scene, "sql")
 
@@ -122,7 +125,7 @@ class TestAdapter:
         self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
-        server.answers[MODELS] = answer(model_list(*(f"adapter-{i:03}" for i in range(100))))
+        server.responses[MODELS] = response(model_list(*(f"adapter-{i:03}" for i in range(100))))
         scene.configure(model(server))
         await eventually(lambda: known(scene, "adapter-099"))
         (logged,) = (

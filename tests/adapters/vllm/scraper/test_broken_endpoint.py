@@ -13,7 +13,7 @@ from extproc.adapters.vllm.readings import METRICS, MODELS, Result
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.expositions import BASE
 from tests.adapters.vllm.scraper.scenes import Start, closes, hangs, known
-from tests.adapters.vllm.servers import Behave, Scene, Server, answer, model
+from tests.adapters.vllm.servers import Behave, Scene, Server, model, response
 
 
 def sends(*pieces: bytes, then: Behave | None = None) -> Behave:
@@ -49,7 +49,7 @@ METRICS_TEXT = BASE.encode()
 BAD: dict[str, tuple[Behave, Result]] = {
     "hangs": (hangs, Result.TIMEOUT),
     "hangs in the headers": (sends(HEAD, then=hangs), Result.TIMEOUT),
-    "hangs in the body": (sends(answer(METRICS_TEXT)[:-9], then=hangs), Result.TIMEOUT),
+    "hangs in the body": (sends(response(METRICS_TEXT)[:-9], then=hangs), Result.TIMEOUT),
     "length too large": (
         sends(HEAD + b"content-length: 9999\r\n\r\n" + METRICS_TEXT, then=closes),
         Result.UNREACHABLE,
@@ -75,19 +75,22 @@ BAD: dict[str, tuple[Behave, Result]] = {
     "sends headers without end": (sends(HEAD, then=until_closed(b"x: y\r\n" * 99)), Result.GARBLED),
     "sends an endless header": (sends(HEAD, then=until_closed(b"x" * 999)), Result.GARBLED),
     "sends garbage": (until_closed(b"\0\xff garbage" * 999), Result.GARBLED),
-    "sends another text": (sends(answer(b"<html></html>\n")), Result.GARBLED),
-    "sends nothing": (sends(answer(b"")), Result.GARBLED),
+    "sends another text": (sends(response(b"<html></html>\n")), Result.GARBLED),
+    "sends nothing": (sends(response(b"")), Result.GARBLED),
     "compresses": (
-        sends(answer(gzip.compress(METRICS_TEXT), "200 OK", "content-encoding: gzip")),
+        sends(response(gzip.compress(METRICS_TEXT), "200 OK", "content-encoding: gzip")),
         Result.GARBLED,
     ),
     "closes": (closes, Result.UNREACHABLE),
     "resets": (resets, Result.UNREACHABLE),
-    "resets in the body": (sends(answer(METRICS_TEXT)[:-9], then=resets), Result.UNREACHABLE),
-    "redirects": (sends(answer(b"", "302 Found", "location: /metrics")), Result.STATUS),
-    "fails": (sends(answer(b"Internal Server Error", "500 Oops")), Result.STATUS),
+    "resets in the body": (
+        sends(response(METRICS_TEXT)[:-9], then=resets),
+        Result.UNREACHABLE,
+    ),
+    "redirects": (sends(response(b"", "302 Found", "location: /metrics")), Result.STATUS),
+    "fails": (sends(response(b"Internal Server Error", "500 Oops")), Result.STATUS),
     "speaks HTTP/1.0 and closes too early": (
-        sends(answer(METRICS_TEXT).replace(b"1.1", b"1.0")[:-9], then=closes),
+        sends(response(METRICS_TEXT).replace(b"1.1", b"1.0")[:-9], then=closes),
         Result.UNREACHABLE,
     ),
 }
@@ -114,7 +117,7 @@ class TestBrokenEndpoint:
         assert scene.reading(bad.address) is None
         seen = len(good.asked)
         await eventually(lambda: len(good.asked) > seen + 1)
-        bad.always(answer(METRICS_TEXT))
+        bad.always(response(METRICS_TEXT))
         await eventually(lambda: scene.has_read(bad))
         assert {of for (path, of) in scene.results if path == METRICS} == {"ok", result}
 
@@ -131,7 +134,7 @@ class TestBrokenEndpoint:
                 await writer.drain()
                 sent += 65_536
 
-        server.answers[METRICS] = floods
+        server.responses[METRICS] = floods
         scene.configure(model(server, discoverAdapters=False))
         await eventually(lambda: server.open == 0 and sent > 0)
         # Including the buffers of the kernel and of asyncio on both sides.
@@ -158,7 +161,7 @@ class TestBrokenEndpoint:
     async def test_with_hanging_metrics_still_lists_adapters(
         self, scene: Scene, server: Server
     ) -> None:
-        server.answers[METRICS] = hangs
+        server.responses[METRICS] = hangs
         server.has("sql")
         scene.configure(model(server))
         await eventually(lambda: known(scene, "sql"))
@@ -167,14 +170,14 @@ class TestBrokenEndpoint:
 
     async def test_beginning_of_long_metrics_is_used(self, scene: Scene, server: Server) -> None:
         more = b'vllm:lora_requests_info{running_lora_adapters="a"} 1.0\n' * 30_000
-        server.answers[METRICS] = sends(answer(BASE.encode() + more))
+        server.responses[METRICS] = sends(response(BASE.encode() + more))
         scene.configure(model(server))
         await eventually(lambda: scene.has_read(server))
         assert scene.results[METRICS, Result.TOO_LARGE] == 0
 
     async def test_http_1_0_is_read(self, scene: Scene, server: Server) -> None:
         text = b"HTTP/1.0 200 OK\r\n\r\n" + METRICS_TEXT
-        server.answers[METRICS] = sends(text, then=closes)
+        server.responses[METRICS] = sends(text, then=closes)
         scene.configure(model(server))
         await eventually(lambda: scene.results[METRICS, "ok"] >= 3)
 
@@ -182,15 +185,15 @@ class TestBrokenEndpoint:
         self, scene: Scene, server: Server
     ) -> None:
         async def says_more_later(writer: asyncio.StreamWriter) -> None:
-            writer.write(answer(METRICS_TEXT))
+            writer.write(response(METRICS_TEXT))
             await writer.drain()
             answered = monotonic()
             await asyncio.sleep(0.01)
             # Later bytes could be taken for the response to the next request.
             if monotonic() < answered + 0.03:
-                writer.write(answer(b"vllm:num_requests_waiting 99.0\n"))
+                writer.write(response(b"vllm:num_requests_waiting 99.0\n"))
 
-        server.answers[METRICS] = says_more_later
+        server.responses[METRICS] = says_more_later
         scene.configure(model(server, discoverAdapters=False))
         await eventually(lambda: scene.results[METRICS, "ok"] >= 3 and server.connections >= 3)
         reading = scene.reading(server.address)
@@ -200,7 +203,7 @@ class TestBrokenEndpoint:
     async def test_each_kind_of_failure_is_logged_once(
         self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture
     ) -> None:
-        server.always(answer(b"", "503 Busy"))
+        server.always(response(b"", "503 Busy"))
         scene.configure(model(server))
         await eventually(lambda: scene.results.total() >= 6)
         logged = [record.__dict__["fields"] for record in caplog.records]

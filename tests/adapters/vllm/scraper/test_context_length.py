@@ -5,7 +5,7 @@ import json
 from extproc.adapters.vllm.readings import MODELS
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.scraper.scenes import Start
-from tests.adapters.vllm.servers import Scene, Server, answer, model
+from tests.adapters.vllm.servers import Scene, Server, model, response
 
 
 class TestContextLength:
@@ -15,7 +15,7 @@ class TestContextLength:
 
     def says(self, server: Server, tokens: object) -> None:
         card = {"id": "base", "parent": None, "max_model_len": tokens}
-        server.answers[MODELS] = answer(json.dumps({"data": [card]}).encode())
+        server.responses[MODELS] = response(json.dumps({"data": [card]}).encode())
 
     async def test_is_read_with_the_adapters(self, scene: Scene, start: Start) -> None:
         one, two = await start(), await start()
@@ -39,5 +39,5 @@ class TestContextLength:
         self.says(server, 4096)
         scene.configure(model(server))
         await eventually(lambda: self.length(scene) == 4096)
-        server.answers[MODELS] = answer(b"{}", "401 Unauthorized")
+        server.responses[MODELS] = response(b"{}", "401 Unauthorized")
         await eventually(lambda: self.length(scene) is None)

@@ -10,7 +10,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.expositions import BASE
 from tests.adapters.vllm.scraper.scenes import Start, hangs
-from tests.adapters.vllm.servers import Scene, Server, answer, model
+from tests.adapters.vllm.servers import Scene, Server, model, response
 
 
 class TestEndpoint:
@@ -77,7 +77,7 @@ class TestEndpoint:
         await eventually(lambda: server.asked != [])
         scene.configure(model("127.0.0.1:1", strategy="PrefixHash"))
         await eventually(lambda: server.open == 0)
-        server.always(answer(BASE.encode()))
+        server.always(response(BASE.encode()))
         scene.configure(model(server))
         await eventually(lambda: scene.has_read(server))
 
@@ -89,7 +89,9 @@ class TestEndpoint:
 
     async def test_idle_one_is_read_at_the_idle_interval(self, scene: Scene, start: Start) -> None:
         idle, other = await start(), await start()
-        idle.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
+        idle.responses[METRICS] = response(
+            BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode()
+        )
         scene.configure(model(idle, idle=60), model(other, name="other"))
         await eventually(lambda: other.count(METRICS) > 5)
         assert idle.asked == [METRICS, MODELS]
@@ -104,7 +106,9 @@ class TestEndpoint:
     async def test_idle_one_is_read_soon_after_a_request(
         self, scene: Scene, server: Server
     ) -> None:
-        server.answers[METRICS] = answer(BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode())
+        server.responses[METRICS] = response(
+            BASE.replace("3.0", "0.0").replace("2.0", "0.0").encode()
+        )
         scene.configure(model(server, idle=60))
         await eventually(lambda: scene.has_read(server))
         lease = scene.router.fleet.ledger.acquire("base", Endpoint(server.address, ""))

@@ -9,7 +9,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.expositions import BASE
 from tests.adapters.vllm.scraper.scenes import Start
-from tests.adapters.vllm.servers import Scene, Server, answer, model
+from tests.adapters.vllm.servers import Scene, Server, model, response
 
 
 class TestMetrics:
@@ -44,9 +44,9 @@ class TestMetrics:
     ) -> None:
         async def answers_after_a_request_has_come(writer: asyncio.StreamWriter) -> None:
             scene.router.fleet.ledger.acquire("base", Endpoint(server.address, ""))
-            writer.write(answer(BASE.encode()))
+            writer.write(response(BASE.encode()))
 
-        server.answers[METRICS] = answers_after_a_request_has_come
+        server.responses[METRICS] = answers_after_a_request_has_come
         scene.configure(model(server, busy=3, idle=3))
         await eventually(lambda: scene.has_read(server))
         reading = scene.reading(server.address)

@@ -5,7 +5,7 @@ import asyncio
 from extproc.adapters.vllm.readings import MODELS
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.scraper.scenes import Start, hangs, known
-from tests.adapters.vllm.servers import Scene, Server, answer, model, model_list
+from tests.adapters.vllm.servers import Scene, Server, model, model_list, response
 
 
 class TestClose:
@@ -38,10 +38,10 @@ class TestSettle:
     async def test_waits_until_adapters_are_known(self, scene: Scene, start: Start) -> None:
         async def after_a_while(writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.1)
-            writer.write(answer(model_list("sql")))
+            writer.write(response(model_list("sql")))
 
         slow, other = await start(), await start()
-        slow.answers[MODELS] = after_a_while
+        slow.responses[MODELS] = after_a_while
         scene.configure(model(slow, other))
         await scene.scraper.settle(5)
         assert known(scene, "sql")

@@ -22,6 +22,7 @@ from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
 from tests.edge.envoy import Reply, request_headers
+from tests.extent import PATIENCE, limit
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -29,7 +30,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 READY = {"ready": True, "serving": True, "terminating": False}
 STATIC = "models:\n- name: llama\n  endpoints: [10.0.0.1:8000]\n"
 
-SOON = 10.0
+SOON = PATIENCE
 """Seconds: some waits between attempts, and the start of the process."""
 
 _numbers = count()
@@ -129,7 +130,7 @@ class Scene:
         began = time.monotonic()
         self.sidecar.signal(signal.SIGTERM)
         assert await self.sidecar.wait(SOON) == 0
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < limit(2)
         lines = said(self.sidecar)
         assert all(" INFO " in line or " WARNING " in line for line in lines)
         assert lines[-1].endswith("INFO stopped")

@@ -23,6 +23,7 @@ from tests.e2e.scene import (
     processing_modes,
     show_bodies,
 )
+from tests.extent import PATIENCE
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "meta/llama-3"
@@ -257,7 +258,7 @@ class TestAnAnswerToAnAlias:
             scene = await launch(aliased(address, config=config, change_config=change))
             served.go_on.clear()
             async with scene.stream(chat("hello", model=ALIAS)) as response:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE):
                     line = await response.content.readline()
                 assert json.loads(line.removeprefix(b"data: "))["model"] == ALIAS
                 served.go_on.set()

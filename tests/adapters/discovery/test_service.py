@@ -59,7 +59,7 @@ class TestServiceSource:
     async def test_burst_of_changes_is_published_once(
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(watched_source, "GATHER_SECONDS", 0.3)
+        monkeypatch.setattr(watched_source, "GATHER_SECONDS", 2)
         await scene.discovery.watch([scene.service])
         for number in range(20):
             await scene.put_slice(f"s-{number}", {f"pod-{number}": f"10.0.0.{number}"})

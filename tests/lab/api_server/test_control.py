@@ -14,6 +14,7 @@ from kubernetes.aio import client
 
 from extproc.lab.api_server.builders import pod
 from extproc.lab.api_server.process import StandInApiServer
+from tests.extent import PATIENCE
 from tests.lab.api_server.api import (
     QUIET,
     SOON,
@@ -177,7 +178,7 @@ class TestFaults:
     async def test_lists_can_be_slow(self, api: Api) -> None:
         await api.server.faults(list_delay=60)
         await asyncio.wait_for(api.get(f"{api.maps}/a"), 30)
-        async with asyncio.timeout(30), api.watch():
+        async with asyncio.timeout(PATIENCE), api.watch():
             pass
         await api.server.faults(list_delay=0.3)
         start = time.monotonic()

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.extent import PATIENCE
 from tests.lab.stand_ins.server import (
     CHAT,
     LONG_WORDS,
@@ -91,7 +92,7 @@ class TestAdapters:
         with stand_in("--ports", "0", "--time-scale", "50", *arguments) as server:
             start = time.perf_counter()
             self.load(server, "a")
-            assert 0.2 < time.perf_counter() - start < 5
+            assert 0.2 < time.perf_counter() - start < PATIENCE
 
     @pytest.mark.parametrize(
         ("body", "param"),
@@ -154,7 +155,7 @@ class TestAdapters:
             await asyncio.gather(*asking, return_exceptions=True)
 
         async def seen(server: Server, path: str, text: str) -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 while text.encode() not in (await ask("GET", server.url(path))).body:
                     await asyncio.sleep(0.01)
 

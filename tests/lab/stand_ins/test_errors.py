@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.extent import PATIENCE
 from tests.lab.stand_ins.server import (
     CHAT,
     COMPLETIONS,
@@ -92,7 +93,7 @@ class TestAborts:
         run(leave())
 
     def wait_until_idle(self, server: Server) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while server.requests()["in_flight"] or server.metric("num_requests_running"):
             assert time.monotonic() < deadline, "the requests were not aborted"
             time.sleep(0.02)
@@ -141,7 +142,7 @@ class TestAborts:
 
         fast.reset(1)
         run(begin())
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while fast.requests(1)["in_flight"]:
             assert time.monotonic() < deadline
         assert fast.requests(1) == {"in_flight": 0, "total": 1, "aborted": 1, "completed": 0}

@@ -16,6 +16,7 @@ from tests.adapters.kubernetes.scripted import (
     ScriptedCluster,
     at,
 )
+from tests.extent import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -36,7 +37,7 @@ class TestFirstDocument:
         assert scene.source.trouble == "not found"
         assert not loading.done()
         await scene.put(LLAMA)
-        await asyncio.wait_for(loading, 5)
+        await asyncio.wait_for(loading, PATIENCE)
         assert scene.served.models == ["llama"]
 
     async def test_load_waits_for_permission(self, scene: Scene) -> None:
@@ -46,7 +47,7 @@ class TestFirstDocument:
         await eventually(lambda: scene.source.trouble.startswith("403 "))
         assert not loading.done()
         await scene.server.faults(forbidden=[])
-        await asyncio.wait_for(loading, 5)
+        await asyncio.wait_for(loading, PATIENCE)
         assert scene.served.models == ["llama"]
 
     async def test_load_waits_for_the_server(self, scene: Scene) -> None:
@@ -55,7 +56,7 @@ class TestFirstDocument:
         loading = asyncio.create_task(scene.source.load())
         await eventually(lambda: "waiting" not in scene.source.trouble)
         await scene.server.faults(listening=True)
-        await asyncio.wait_for(loading, 5)
+        await asyncio.wait_for(loading, PATIENCE)
         assert scene.served.models == ["llama"]
 
     async def test_trouble_is_reading_while_endpoints_are_awaited(self) -> None:

@@ -6,6 +6,7 @@ from extproc.adapters.vllm.readings import MODELS
 from tests.adapters.documents import eventually
 from tests.adapters.vllm.scraper.scenes import Start, hangs, known
 from tests.adapters.vllm.servers import Scene, Server, model, model_list, response
+from tests.extent import PATIENCE
 
 
 class TestClose:
@@ -43,20 +44,20 @@ class TestSettle:
         slow, other = await start(), await start()
         slow.responses[MODELS] = after_a_while
         scene.configure(model(slow, other))
-        await scene.scraper.settle(5)
+        await scene.scraper.settle(2 * PATIENCE)
         assert known(scene, "sql")
 
     async def test_does_not_wait_for_absent_endpoints(self, scene: Scene, server: Server) -> None:
         server.has("sql")
         scene.configure(model(server, "127.0.0.1:1"))
-        async with asyncio.timeout(3):
-            await scene.scraper.settle(5)
+        async with asyncio.timeout(PATIENCE):
+            await scene.scraper.settle(2 * PATIENCE)
         assert known(scene, "sql")
 
     async def test_waits_for_a_limited_time(self, scene: Scene, server: Server) -> None:
         server.always(hangs)
         scene.configure(model(server))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(PATIENCE):
             await scene.scraper.settle(0.1)
 
     async def test_returns_at_once_without_endpoints_to_read(

@@ -1,7 +1,7 @@
-"""How the whole suite is divided over its processes.
+"""The division of the whole suite over its processes.
 
-No test asserts a duration, so any test may run beside any other. Tests often wait for processes
-and timers, so there is one process more than there are cores.
+No test asserts a duration, so any two tests may run at the same time. Tests often wait for
+processes and timers, so there is one process more than there are cores.
 """
 
 from __future__ import annotations

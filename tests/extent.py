@@ -1,4 +1,4 @@
-"""How much a test tries and how long it waits.
+"""The number of tries and the waiting time of tests.
 
 `make test` tries enough to find a regression, and no busy machine can make it fail. `make faults`
 tries everything and asserts durations, so it needs a quiet machine.

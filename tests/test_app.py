@@ -125,8 +125,8 @@ class Scene:
         code = await self.sidecar.wait(SOON)
         return code, said(self.sidecar)
 
-    async def ends_when_told(self) -> None:
-        """Send SIGTERM, and expect a soon and clean exit."""
+    async def ends_on_sigterm(self) -> None:
+        """Send SIGTERM and expect a clean exit within a short time."""
         began = time.monotonic()
         self.sidecar.signal(signal.SIGTERM)
         assert await self.sidecar.wait(SOON) == 0
@@ -175,7 +175,7 @@ class TestStart:
             return len(await scene.endpoints()) == 2
 
         await until(has_both, SOON, "the second endpoint")
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     async def test_waits_for_the_api_server(self, scene: Scene) -> None:
         await scene.configure(STATIC)
@@ -185,7 +185,7 @@ class TestStart:
         assert not await scene.lets_envoy_in()
         await scene.api.faults(listening=True)
         await scene.is_ready()
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     async def test_accepts_a_service_without_endpoints(self, scene: Scene) -> None:
         await scene.configure(scene.by_service)
@@ -230,12 +230,12 @@ class TestStop:
         await scene.api.faults(**{fault: fault == "frozen"})
         scene.sidecar.spawn()
         await scene.is_not_ready(f"ConfigMap {scene.namespace}/models: ")
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     async def test_can_come_while_waiting_for_the_document(self, scene: Scene) -> None:
         scene.sidecar.spawn()
         await scene.is_not_ready("not found")
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     @pytest.mark.parametrize(
         "fault", [{"forbidden": ["endpointslices"]}, {"listening": False}, {"frozen": True}]
@@ -249,7 +249,7 @@ class TestStop:
         scene.configure_by("--models", models)
         scene.sidecar.spawn()
         await scene.is_not_ready("")
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     async def test_can_come_while_the_api_server_is_down(self, scene: Scene) -> None:
         await scene.configure(scene.by_service)
@@ -262,7 +262,7 @@ class TestStop:
 
         await until(has_noticed, SOON, "the sidecar to notice")
         assert await scene.sidecar.is_ready(), "it serves with what it knows"
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
 
     async def test_closes_all_watches(self, scene: Scene) -> None:
         await scene.configure(scene.by_service)
@@ -277,5 +277,5 @@ class TestStop:
 
         await until(watches, SOON, "the sidecar to watch")
         await scene.is_ready()
-        await scene.ends_when_told()
+        await scene.ends_on_sigterm()
         await until(watches_no_more, SOON, "the watches to end")

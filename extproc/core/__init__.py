@@ -1,1 +1,1 @@
-"""What the project is about, and nothing else: no I/O, no clock, no event loop, no gRPC."""
+"""The routing logic, free of I/O, clocks, event loops and gRPC."""

@@ -25,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 
 @contextmanager
 def refusing_name_server() -> Iterator[str]:
-    """The address of a name server that answers every query with REFUSED."""
+    """Yield the address of a name server that answers every query with REFUSED."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:

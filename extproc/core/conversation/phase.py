@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class Phase(Enum):
-    """What the conversation waits for next; `state_machine` has the transitions."""
+    """The step of a conversation between two events; `state_machine` has the transitions."""
 
     __hash__ = object.__hash__  # members are looked up with each event; Enum's own is slow
 

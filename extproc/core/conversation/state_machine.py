@@ -14,7 +14,7 @@ event without a row gets a reply that changes nothing.
     any     -> CLOSED
 
 `Phase` describes each phase. From PASSING on, the conversation holds the decision's lease. The
-stream's end releases it, whatever ends the stream. With Envoy's `response_trailer_mode: SEND` the
+stream's end always releases it. With Envoy's `response_trailer_mode: SEND` the
 stream lives exactly as long as the request.
 
 Replies. Every event gets exactly one reply of the same kind, or, once, an immediate response that

@@ -25,7 +25,7 @@ all caches.
 
 
 def one_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
-    """One service for all users: a single system prompt and different short questions.
+    """Return short questions of different users, all behind one system prompt.
 
     Affinity to the prefix gains nothing after the first minute, and sends all requests to one
     engine.
@@ -37,14 +37,14 @@ def one_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
 
 
 def all_distinct(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Prompts without common prefixes. A search for matches must not cost anything."""
+    """Return prompts without common prefixes. A search for matches must not cost anything."""
     rng = Random(f"all-distinct/{seed}")
     sessions = [_question(rng, number, (), mean=1_000, sigma=0.8) for number in range(REQUESTS)]
     return _workload("all-distinct", sessions, 17.0 * pace)
 
 
 def hot_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Half of all requests share one prefix; each of the others has one of many prefixes.
+    """Return requests of which half share one prefix; the others have one of many prefixes.
 
     The hot prefix belongs on every engine, the others on one or two. No fixed width fits both.
     """
@@ -62,7 +62,7 @@ def hot_prefix(seed: int = 0, pace: float = 1.0) -> Workload:
 
 
 def heavy_tail(seed: int = 0, pace: float = 1.0) -> Workload:
-    """Conversations of short messages and a few that are as long as all others together.
+    """Return conversations of short messages, and a few as long as all others together.
 
     Request counts are then a poor measure of work. A request behind a long prompt waits for
     seconds.

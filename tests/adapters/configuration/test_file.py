@@ -216,7 +216,7 @@ async def test_half_written_file_is_not_read(
     sleep = asyncio.sleep
 
     async def sleep_and_write(delay: float) -> None:
-        """The writer adds a piece between the first polls."""
+        """Sleep, and append a piece of the file before the first and the second sleep."""
         nonlocal polls
         polls += 1
         if polls in (1, 2):

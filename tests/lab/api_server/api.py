@@ -143,7 +143,7 @@ load_kube_config: Any = config.load_kube_config
 
 @asynccontextmanager
 async def official_client(server: StandInApiServer) -> AsyncIterator[client.ApiClient]:
-    """The official asyncio client, configured by the server's kubeconfig."""
+    """Yield the official asyncio client, configured by the server's kubeconfig."""
     configuration = client.Configuration()
     await load_kube_config(config_file=str(server.kubeconfig), client_configuration=configuration)
     async with client.ApiClient(configuration) as official:

@@ -14,7 +14,7 @@ WIDTH = 80
 def result(
     strategy: str, ttft: float, *, hits: float = 0.45, seconds: float = 21.7, failed: int = 0
 ) -> Result:
-    """A run of 840 requests whose times to first token are `ttft` seconds, with some failures."""
+    """Return a run of 840 requests: `failed` fail, the others take `ttft` to the first token."""
     good = [Outcome(200, ttft, ttft + 1, 36)] * (840 - failed)
     return Result(strategy, Run(good + [Outcome(503, 0, 0, 0)] * failed, seconds), hits, 1.16)
 

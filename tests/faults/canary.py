@@ -1,4 +1,4 @@
-"""A port that nobody may connect to."""
+"""A server that counts connections to an address that must receive none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class Canary:
-    """Listens on loopback, and counts who comes."""
+    """A server on loopback that counts its connections."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -16,12 +16,12 @@ class Canary:
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[Canary]:
-        """Meanwhile it can be met."""
-        server = await asyncio.start_server(self._met, host, 0)
+        """Listen within the context."""
+        server = await asyncio.start_server(self._connected, host, 0)
         self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
         async with server:
             yield self
 
-    def _met(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         writer.close()

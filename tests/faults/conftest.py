@@ -1,4 +1,4 @@
-"""Each fault has a stack of its own, and a report of what it came to."""
+"""Fixtures of the fault tests: each test has its own stack and its own report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ __all__ = ["deploy", "every_envoy", "launch", "pytest_generate_tests"]
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """Where a test says what it tried and what was lost."""
+    """Return the report in which the test notes the fault and its cost."""
     assert isinstance(request.node, pytest.Function)
     return Report(request.node)

@@ -1,6 +1,6 @@
-"""Model servers that fail: they accept and stay silent, break off, or refuse.
+"""Model servers that fail: they never respond, break off, or refuse connections.
 
-They run in the test's own process, so that a test sees what they hold and says when they die.
+They run in the test's own process, so a test can count their requests and choose when they die.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ _CHUNK = b"6\r\n: go\n\n\r\n"
 
 
 class Engine:
-    """`silent`: it takes requests, and never answers; else it streams for ever."""
+    """A model server that streams without end; a silent one accepts requests and never responds."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self.address = ""
         self.held = 0
-        """Requests it has, to its own knowledge."""
+        """Number of requests that it holds now."""
         self._silent = silent
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Engine]:
-        """Meanwhile it listens, unless it dies before."""
+        """Listen on a free port within the context, or until `die`."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         try:
@@ -35,7 +35,7 @@ class Engine:
             self.die()
 
     def die(self) -> None:
-        """Resets every connection, and refuses new ones."""
+        """Reset every connection, and refuse new ones."""
         assert self._server is not None
         self._server.close()
         for writer in list(self._writers):
@@ -47,16 +47,16 @@ class Engine:
             await reader.readuntil(b"\r\n\r\n")
             self.held += 1
             try:
-                await self._answer(reader, writer)
+                await self._respond(reader, writer)
             finally:
                 self.held -= 1
         self._writers.discard(writer)
         writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._silent:
             port = self.address.rpartition(":")[2]
             writer.write(_HEAD + f"x-stand-in-port: {port}\r\n\r\n".encode() + _CHUNK)
-        # Nobody sends more than a body on it: its end is the client's.
+        # Clients send nothing after the body, so the end of the data is the client's disconnect.
         while await reader.read(65_536):
             pass

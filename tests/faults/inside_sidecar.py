@@ -1,4 +1,4 @@
-"""What a test can see of a running sidecar beside its ports: its tasks, files and threads."""
+"""The resources that a running sidecar holds: its tasks, files and threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from extproc.lab.stack.sidecar import SidecarProcess
 _INSIDE = Path(__file__).with_name("inside")
 
 COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "Task was destroyed")
-"""What a log has no business to say."""
+"""Texts that must not appear in the log."""
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, **environment: Path) -> None:
-    """Sidecars that are started from now on do what `inside/sitecustomize.py` says."""
+    """Make sidecars that start later load `inside/sitecustomize.py` with this environment."""
     monkeypatch.setenv("PYTHONPATH", str(_INSIDE))
     for name, value in environment.items():
         monkeypatch.setenv(f"EXTPROC_TEST_{name.upper()}", str(value))
@@ -26,7 +26,7 @@ def prepare(monkeypatch: pytest.MonkeyPatch, **environment: Path) -> None:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a process has that it must give back."""
+    """The resources that a process holds and must release."""
 
     tasks: int
     files: int
@@ -34,7 +34,7 @@ class Holdings:
 
 
 async def holdings(sidecar: SidecarProcess, tasks: Path) -> Holdings:
-    """Of a sidecar that was prepared to write its tasks there."""
+    """Return the holdings of a sidecar that was prepared to write its number of tasks there."""
     tasks.unlink(missing_ok=True)
     sidecar.signal(signal.SIGUSR2)
     await until(tasks.exists, 5, "the sidecar to count its tasks")
@@ -47,6 +47,6 @@ async def holdings(sidecar: SidecarProcess, tasks: Path) -> Holdings:
 
 
 def complaints(sidecar: SidecarProcess) -> list[str]:
-    """What it should not have written."""
+    """Return the lines of the log that contain one of `COMPLAINTS`."""
     text = sidecar.stderr.read_text(errors="replace")
     return [line for line in text.splitlines() if any(word in line for word in COMPLAINTS)]

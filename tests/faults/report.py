@@ -1,6 +1,6 @@
-"""What a test of a fault tried and what was lost: noted by the test, shown when all are over.
+"""The results of the fault tests: each test notes its own, and the end of the run shows them all.
 
-Notes travel with pytest's own reports, so that they arrive from whichever process ran the test.
+Notes travel in pytest's own reports, so they also arrive from worker processes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from extproc.lab.pages.reliability import Outcome, Verdict, update
 
 DIRECTORY = "tests/faults/"
 DOCS = os.environ.get("EXTPROC_RELIABILITY")
-"""The directory whose page is to be written; none, unless `make faults` asks for it."""
+"""The directory of the page to update. Only `make faults` and `make soak` set it."""
 
 _PROMISE, _TRIED, _LOST = "promise", "tried", "lost"
 
 
 class Report:
-    """Of one fault; the last word on each point counts."""
+    """The notes on one fault. A later note replaces an earlier one of the same kind."""
 
     def __init__(self, item: pytest.Function) -> None:
         self._notes = item.user_properties
         self._note(_PROMISE, (inspect.getdoc(item.function) or "").split("\n\n")[0])
 
     def tried(self, what: str) -> None:
-        """What is done to the stack; to be said before it is done."""
+        """Note the fault that the test injects. Call it before injecting the fault."""
         self._note(_TRIED, what)
 
     def lost(self, what: str = "", **counts: float) -> None:
-        """What it cost, in words and numbers; to be said before it is judged."""
+        """Note what the fault cost, in words and numbers. Call it before the assertions."""
         shown = [f"{count:g} {name.replace('_', ' ')}" for name, count in counts.items()]
         self._note(_LOST, ", ".join([*shown, *([what] if what else [])]))
 
@@ -42,18 +42,18 @@ class Report:
 
 
 def outcomes(reports: Iterable[pytest.TestReport]) -> list[Outcome]:
-    """Of the faults among these tests, in the order in which they stand in their files."""
-    called = [one for one in reports if one.nodeid.startswith(DIRECTORY)]
-    return [_outcome(one) for one in sorted(called, key=lambda one: one.location[:2])]
+    """Return the outcomes of the fault tests among these reports, in the order of the files."""
+    ours = [report for report in reports if report.nodeid.startswith(DIRECTORY)]
+    return [_outcome(report) for report in sorted(ours, key=lambda report: report.location[:2])]
 
 
 def show(reporter: pytest.TerminalReporter) -> None:
-    """A line for each fault, and the page where it is asked for."""
-    told = ("passed", "failed", "xfailed")
+    """Print a line for each fault, and update the page if `DOCS` is set."""
+    results = ("passed", "failed", "xfailed")
     found = outcomes(
         report
-        for kind in told
-        for report in reporter.stats.get(kind, [])
+        for result in results
+        for report in reporter.stats.get(result, [])
         if isinstance(report, pytest.TestReport) and dict(report.user_properties).get(_PROMISE)
     )
     if found:
@@ -71,7 +71,7 @@ def _outcome(report: pytest.TestReport) -> Outcome:
         fault=name,
         promise=notes[_PROMISE],
         tried=notes.get(_TRIED, "nothing"),
-        lost=notes.get(_LOST, "unknown: it broke off"),
+        lost=notes.get(_LOST, "unknown: the test broke off"),
         verdict=_verdict(report),
         seconds=round(report.duration, 1),
     )

@@ -1,4 +1,4 @@
-"""Clients that stream without a pause, and compare every byte of what they get."""
+"""Clients that stream without a pause, and compare every byte that they receive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.extent import extent
 
 CLIENTS = extent(40, full=200)
 PACE = ("--time-scale", "1", "--max-num-seqs", "1000", "--kv-tokens", "1000000")
-"""Of replicas on which so many streams leave a core for all the others: a token takes 50 ms."""
+"""Arguments of replicas that spend 50 ms on a token, so the streams leave a core idle."""
 
 WHOLE = "whole"
 
@@ -29,49 +29,49 @@ _FIRST = re.compile(rb'"id": "chatcmpl-stand-in-(\d+)".*?"created": (\d+)')
 
 @dataclass
 class Streams:
-    """How streams ended."""
+    """The outcomes of streams."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest_begin: float = 0.0
-    """Seconds to the headers of an answer, at the most."""
+    """The longest wait for response headers, in seconds."""
 
     @property
     def whole(self) -> int:
-        """Every byte of them arrived."""
+        """Number of streams of which every byte arrived."""
         return self.outcomes[WHOLE]
 
     @property
     def cut(self) -> int:
-        """They began well, and are not what was to come."""
-        return sum(n for how, n in self.outcomes.items() if how.startswith("cut"))
+        """Number of streams with status 200 whose body differs from the expected one."""
+        return sum(n for outcome, n in self.outcomes.items() if outcome.startswith("cut"))
 
     @property
     def failed(self) -> int:
-        """They were answered otherwise, or not at all."""
+        """Number of streams with another status, or without a response."""
         return self.outcomes.total() - self.whole - self.cut
 
     async def one(
-        self, scene: Scene, asked: Json, headers: Mapping[str, str] | None = None
+        self, scene: Scene, request: Json, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Streams an answer to its end."""
+        """Send a request, and read its streamed response to the end."""
         began = time.monotonic()
-        body = json.dumps({**asked, "stream": True}).encode()
+        body = json.dumps({**request, "stream": True}).encode()
         try:
             async with scene.session.post(CHAT, data=body, headers=headers) as response:
                 self.slowest_begin = max(self.slowest_begin, time.monotonic() - began)
-                received = await _rest(response)
+                received = await _read_body(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.outcomes[type(error).__name__] += 1
             return
         self.note(response.status, received, body)
 
     def note(self, status: int, received: bytes, body: bytes) -> None:
-        """Counts an answer to this body, as far as it came."""
+        """Count the response to this request body, as far as it arrived."""
         self.outcomes[_judge(status, received, body)] += 1
 
 
-async def _rest(response: aiohttp.ClientResponse) -> bytes:
-    """What comes of a body; not its end, where it breaks off."""
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body, or the part that arrived before it broke off."""
     received = bytearray()
     try:
         async for piece in response.content.iter_any():
@@ -88,15 +88,15 @@ def _judge(status: int, received: bytes, body: bytes) -> str:
 
 
 def expected(received: bytes, body: bytes) -> bytes | None:
-    """What a stand-in streams to this body; None where nothing came that shows its number."""
+    """Return the stand-in's response to this body; None if its number has not arrived."""
     found = _FIRST.search(received)
     if found is None:
         return None
-    asked = chat_request(body)
+    request = chat_request(body)
     answer = openai_shapes.CompletionResponse(
-        True, asked.model or MODEL, int(found[1]), int(found[2])
+        True, request.model or MODEL, int(found[1]), int(found[2])
     )
-    words = tokens.answer(asked.prompt, asked.max_tokens)
+    words = tokens.answer(request.prompt, request.max_tokens)
     return answer.opening() + answer.token_chunks(words, last=True) + openai_shapes.DONE
 
 
@@ -107,16 +107,18 @@ async def streaming(
     length: int = 20,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Streams]:
-    """Clients that stream one chat after the other meanwhile; all streams end by themselves."""
+    """Run clients that stream one chat after the other; every stream runs to its own end."""
     streams, stop = Streams(), asyncio.Event()
 
     async def client(name: int) -> None:
         turn = 0
         while not stop.is_set():
             turn += 1
-            # Of different lengths, so that there are always some that begin and some that end.
-            asked = chat(f"client {name}, turn {turn}", tokens=length // 2 + (name + turn) % length)
-            await streams.one(scene, asked, headers)
+            # Lengths differ, so some streams are always beginning and some are always ending.
+            request = chat(
+                f"client {name}, turn {turn}", tokens=length // 2 + (name + turn) % length
+            )
+            await streams.one(scene, request, headers)
 
     tasks = [asyncio.create_task(client(name)) for name in range(clients)]
     try:

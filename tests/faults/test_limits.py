@@ -89,7 +89,7 @@ async def test_breakers_10k(launch: Launch, report: Report) -> None:
     streams, port = Streams(), scene.envoy.ports["llm"]
     bodies = [json.dumps(chat(f"user {i}", tokens=20, stream=True)).encode() for i in range(250)]
     async with held(scene, report, streams, 40 * len(bodies)):
-        clients = [await Http2Client.to(port) for _ in range(40)]
+        clients = [await Http2Client.connect(port) for _ in range(40)]
         answers = [(body, answer) for client in clients for body, answer in client.post(bodies)]
         for body, answer in answers:
             received = await answer

@@ -1,4 +1,4 @@
-"""SIGTERM, one sidecar after the other: unready first, then no new streams, then the end."""
+"""A rolling update of two sidecars. Each becomes unready, takes no new streams, then exits."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from tests.faults.watcher import GOAWAY, Watcher
 GRACE = 10
 
 
-async def replaced(sidecar: SidecarProcess) -> tuple[float, list[str]]:
-    """Ends it as a rollout does and starts it anew; the seconds that took, and what it said."""
-    watcher = await Watcher.of(sidecar.listen)
+async def restart(sidecar: SidecarProcess) -> tuple[float, list[str]]:
+    """Stop and restart it as a rollout does. Return the seconds to its exit, and its events."""
+    watcher = await Watcher.connect(sidecar.listen)
     began = time.monotonic()
     sidecar.signal(signal.SIGTERM)
-    await asyncio.wait_for(watcher.left.wait(), PATIENCE)
+    await asyncio.wait_for(watcher.closed.wait(), PATIENCE)
     assert (await sidecar.get("/readyz"))[0] == 503
     watcher.close()
     assert await sidecar.wait(PATIENCE) == 0
     took = time.monotonic() - began
     await sidecar.start()
-    return took, watcher.heard
+    return took, watcher.events
 
 
 async def test_sidecar_sigterm(launch: Launch, report: Report, tmp_path: Path) -> None:
-    """A rolling update of two sidecars fails nothing: unready before GOAWAY, gone within grace."""
+    """A rolling update fails no request: unready before GOAWAY, ended within the grace period."""
     address = f"127.0.0.1:{free_port()}"
 
     def with_both(config: Json) -> None:
         (cluster,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "extproc")
         endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
         other = copy.deepcopy(endpoints[0])
-        place = other["endpoint"]["address"]["socket_address"]
-        place["port_value"] = int(address.rpartition(":")[2])
+        socket_address = other["endpoint"]["address"]["socket_address"]
+        socket_address["port_value"] = int(address.rpartition(":")[2])
         endpoints.append(other)
 
     grace = ("--grace", str(GRACE))
@@ -55,7 +55,7 @@ async def test_sidecar_sigterm(launch: Launch, report: Report, tmp_path: Path) -
         await second.start()
         report.tried(f"SIGTERM to one of two sidecars, then to the other, under {CLIENTS} streams")
         async with streaming(scene) as streams:
-            drains = [await replaced(scene.sidecar), await replaced(second)]
+            drains = [await restart(scene.sidecar), await restart(second)]
             await asyncio.sleep(0.5)
     finally:
         await second.kill()
@@ -66,6 +66,6 @@ async def test_sidecar_sigterm(launch: Launch, report: Report, tmp_path: Path) -
         what=f"of {streams.whole} streams; the longer drain took {slowest:.1f} s of {GRACE} s",
     )
     assert streams.outcomes.keys() == {"whole"}
-    for took, heard in drains:
-        assert heard == ["SERVING", "NOT_SERVING", GOAWAY]
+    for took, events in drains:
+        assert events == ["SERVING", "NOT_SERVING", GOAWAY]
         assert took < limit(GRACE)

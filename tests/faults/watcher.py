@@ -1,4 +1,4 @@
-"""A gRPC client that watches the sidecar's health, and notes what it hears in which order."""
+"""A gRPC client that watches the sidecar's health, and records the states in order."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _WATCH = "/grpc.health.v1.Health/Watch"
 
 
 class Watcher(asyncio.Protocol):
-    """`heard`: names of health's states as they come, then GOAWAY."""
+    """A watch of the sidecar's health. `events` has the names of the states, then GOAWAY."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.left = asyncio.Event()
+        self.events: list[str] = []
+        self.closed = asyncio.Event()
         self._http2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._messages = Messages()
         self._unread = b""
 
     @classmethod
-    async def of(cls, address: str) -> Watcher:
-        """Watches the server at HOST:PORT, once it has said how it is."""
+    async def connect(cls, address: str) -> Watcher:
+        """Watch the server at HOST:PORT, and return after its first state."""
         host, _, port = address.rpartition(":")
         _, watcher = await asyncio.get_running_loop().create_connection(cls, host, int(port))
-        while not watcher.heard:
+        while not watcher.events:
             await asyncio.sleep(0.005)
         return watcher
 
@@ -47,31 +47,32 @@ class Watcher(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
-        while len(self._unread) >= _HEAD and not self.left.is_set():
+        while len(self._unread) >= _HEAD and not self.closed.is_set():
             length = _HEAD + int.from_bytes(self._unread[:3], "big")
             if len(self._unread) < length:
                 break
-            self._hear(self._unread[:length])
+            self._receive(self._unread[:length])
             self._unread = self._unread[length:]
         self._flush()
 
-    def _hear(self, frame: bytes) -> None:
-        # One by one: h2 takes what follows a GOAWAY for an error, and what came with it is lost.
+    def _receive(self, frame: bytes) -> None:
+        # h2 raises an error for data after a GOAWAY and drops the events of the same call,
+        # so it receives one frame at a time.
         if frame[3] == _GOAWAY_TYPE:
-            self.heard.append(GOAWAY)
-            self.left.set()
+            self.events.append(GOAWAY)
+            self.closed.set()
             return
         for event in self._http2.receive_data(frame):
             if isinstance(event, h2.events.DataReceived):
                 for message in self._messages.feed(event.data or b""):
                     status = HealthCheckResponse.FromString(message).status
-                    self.heard.append(HealthCheckResponse.ServingStatus.Name(status))
+                    self.events.append(HealthCheckResponse.ServingStatus.Name(status))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.left.set()
+        self.closed.set()
 
     def close(self) -> None:
-        """Leaves."""
+        """Close the connection."""
         self._transport.close()
 
     def _flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Work that reading a body takes, counted in bytes and values instead of seconds."""
+"""The work of reading a body, counted in bytes and values instead of seconds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from extproc.core.request import json_scan
 
 @dataclass
 class Work:
-    """A tally of what the parsers and the hash were given."""
+    """A tally of the input and the results of the parsers and the hash functions."""
 
     built_bytes: int = 0
-    """Bytes that were parsed into Python objects; leading blanks cost nothing."""
+    """Bytes that were parsed into Python objects, without leading blanks."""
     built_values: int = 0
-    """Objects made from them: dicts, lists, texts, numbers, keys."""
+    """Python objects that parsing created: dicts, lists, strings, numbers, keys."""
     scanned_bytes: int = 0
-    """Bytes that were checked without making objects of them."""
+    """Bytes that were checked without creating objects."""
     hashed_bytes: int = 0
-    """Bytes that went into hashes."""
+    """Bytes that were hashed."""
 
 
 @contextmanager
 def counted(patch: pytest.MonkeyPatch) -> Iterator[Work]:
-    """Counts the work of all requests that are read within the context."""
+    """Count the work of all requests that are read within the context."""
     work = Work()
     with patch.context() as within:
         within.setattr(jiter, "from_json", _parsing(work, jiter.from_json))
@@ -64,7 +64,7 @@ def _scanning(work: Work, decoder_of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Scanning:
-    """Stands in front of a decoder that checks large bodies."""
+    """A decoder of large bodies that counts the bytes it checks."""
 
     def __init__(self, work: Work, decoder: msgspec.json.Decoder[Any]) -> None:
         self._work = work
@@ -76,7 +76,7 @@ class _Scanning:
 
 
 def values_of(parsed: object) -> int:
-    """Count the objects that a parsed document is made of, keys included."""
+    """Return the number of objects in a parsed document, keys included."""
     count, left = 0, [parsed]
     while left:
         value = left.pop()

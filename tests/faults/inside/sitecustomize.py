@@ -1,7 +1,8 @@
-"""Inside the sidecar's process, before anything else: what no signal or port can do from outside.
+"""Test hooks that run in the sidecar's process before its own code.
 
-SIGUSR2 has it write how many tasks its loop has to the file named in EXTPROC_TEST_TASKS.
-With EXTPROC_TEST_CLOCK, every look at the wall clock is a day off, in turn forward and back.
+On SIGUSR2, the process writes the number of tasks of its loop to the file EXTPROC_TEST_TASKS.
+With EXTPROC_TEST_CLOCK, each reading of the wall clock is a day ahead or a day behind, in turn.
+The process adds a byte to that file for each reading.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ def _write_tasks(path: str) -> None:
     signal.signal(signal.SIGUSR2, write)
 
 
-def _jump(counted: str) -> None:
+def _jump(log: str) -> None:
     import datetime
     import time
     from itertools import count
 
-    looks = count()
+    readings = count()
     real, real_ns = time.time, time.time_ns
 
     def offset() -> int:
-        number = next(looks)
-        with open(counted, "a") as file:
+        number = next(readings)
+        with open(log, "a") as file:
             file.write(".")
         return _DAY if number % 2 else -_DAY
 

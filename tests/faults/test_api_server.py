@@ -1,4 +1,4 @@
-"""The API server fails in every way it can; requests notice nothing, and changes arrive after."""
+"""An API server that fails: no request fails, and changes arrive after its recovery."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from tests.extent import PATIENCE, extent, limit
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
-# `make test-outages` asks for a whole minute.
+# `make test-outages` sets a minute.
 OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "2"))
 CONVERGENCE_SECONDS = limit(35)
 
 DOWN = [{"listening": False}, {"frozen": True}, {"failing": 503}, {"forbidden": ["endpointslices"]}]
 SILENT_CLIENTS = extent(10, full=CLIENTS)
-"""Few, because the test lasts half a minute."""
+"""Few clients, because the test lasts half a minute."""
 UP = {"listening": True, "frozen": False, "failing": 0, "forbidden": []}
 
 
 @pytest.mark.parametrize("fault", DOWN, ids=lambda fault: next(iter(fault)))
 async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: Report) -> None:
-    """No request fails, what is known stays, and changes arrive within 35 s of its return."""
-    report.tried(f"{OUTAGE_SECONDS:g} s away, in this manner, under {CLIENTS} streams")
+    """No request fails, known state stays, and changes arrive within 35 s of its return."""
+    report.tried(
+        f"{OUTAGE_SECONDS:g} s without the API server, in this way, under {CLIENTS} streams"
+    )
     scene = await deploy(ClusterOptions(replicas=3, pods=2, replica_arguments=PACE))
     async with streaming(scene) as streams:
         await scene.api.faults(**fault)
         await scene.api.drop_watches()
-        # What happens meanwhile is heard of later; the first pod is still there.
+        # The change during the outage arrives after it; the known pods stay.
         await scene.api.apply(scene.pod(2))
         before = await scene.metric("extproc_discovery_age_seconds", model="llama")
         await asyncio.sleep(OUTAGE_SECONDS)
@@ -49,14 +51,14 @@ async def test_apiserver_down(deploy: Deploy, fault: dict[str, object], report: 
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS)
         took = time.monotonic() - began
         assert await scene.metric("extproc_discovery_age_seconds", model="llama") < limit(2)
-    lost(report, streams, f"caught up {took:.1f} s after its return")
+    report_losses(report, streams, f"caught up {took:.1f} s after its return")
     assert streams.outcomes.keys() == {WHOLE}
     assert {line["route"] for line in await scene.access_log(streams.whole)} == {"chosen"}
 
 
 async def test_watch_410(deploy: Deploy, report: Report) -> None:
     """An expired version costs one list, and never an empty set."""
-    report.tried(f"3 watches broken off and their version expired, under {CLIENTS} streams")
+    report.tried(f"3 watches broken and their version expired, under {CLIENTS} streams")
     scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE))
 
     async def count(what: str, result: str) -> float:
@@ -79,7 +81,7 @@ async def test_watch_410(deploy: Deploy, report: Report) -> None:
             await scene.api.drop_watches(abort=True)
             await until(partial(expired, times), PATIENCE, "the version to expire")
     lists = await count("lists", "ok")
-    lost(report, streams, f"{lists - 1:g} lists anew")
+    report_losses(report, streams, f"{lists - 1:g} new lists")
     assert streams.outcomes.keys() == {WHOLE}
     log = await scene.access_log(streams.whole)
     assert {line["endpoint"] for line in log} == set(scene.replicas.addresses)
@@ -87,10 +89,8 @@ async def test_watch_410(deploy: Deploy, report: Report) -> None:
 
 
 async def test_watch_silent(deploy: Deploy, report: Report) -> None:
-    """A half-open connection, of which not even the end comes, is given up within 40 s."""
-    report.tried(
-        f"every watch silent, and a pod that came meanwhile, under {SILENT_CLIENTS} streams"
-    )
+    """The sidecar gives up a half-open connection within 40 s, although its end never arrives."""
+    report.tried(f"every watch silent, and a new pod, under {SILENT_CLIENTS} streams")
     scene = await deploy(ClusterOptions(replicas=3, pods=2, replica_arguments=PACE))
     async with streaming(scene, SILENT_CLIENTS) as streams:
         await scene.api.faults(silent_watches=True)
@@ -98,7 +98,7 @@ async def test_watch_silent(deploy: Deploy, report: Report) -> None:
         began = time.monotonic()
         await scene.routes_to(0, 1, 2, seconds=CONVERGENCE_SECONDS + 5)
         took = time.monotonic() - began
-    lost(report, streams, f"noticed after {took:.1f} s")
+    report_losses(report, streams, f"noticed after {took:.1f} s")
     assert streams.outcomes.keys() == {WHOLE}
     assert await scene.metric(
         "extproc_discovery_watches_total", resource="endpointslices", result="unreachable"
@@ -106,35 +106,35 @@ async def test_watch_silent(deploy: Deploy, report: Report) -> None:
 
 
 async def test_apiserver_late(deploy: Deploy, report: Report) -> None:
-    """A sidecar that starts before the API server is not ready, and Envoy falls back meanwhile."""
+    """A sidecar that starts before the API server is unready, and Envoy uses its fallback."""
     report.tried(f"a start without an API server, under {CLIENTS} streams")
     scene = await deploy(ClusterOptions(replicas=2, start_sidecar=False, replica_arguments=PACE))
     await scene.api.faults(listening=False)
     scene.sidecar.spawn()
-    await until(lambda: answers_admin(scene), PATIENCE, "the admin port")
+    await until(lambda: admin_responds(scene), PATIENCE, "the admin port")
     async with streaming(scene) as streams:
         log = await scene.access_log(CLIENTS)
-        status, why = await scene.sidecar.get("/readyz")
+        status, reason = await scene.sidecar.get("/readyz")
         assert status == 503
-        assert why.startswith("ConfigMap inference/extproc-models: ")
+        assert reason.startswith("ConfigMap inference/extproc-models: ")
         assert {line["route"] for line in log} == {"fallback"}
         await scene.api.faults(listening=True)
         await until(scene.sidecar.is_ready, CONVERGENCE_SECONDS, "the sidecar to be ready")
         await asyncio.sleep(0.5)
-    lost(report, streams)
+    report_losses(report, streams)
     assert streams.outcomes.keys() == {WHOLE}
     assert (await scene.send(chat("hello"))).status == 200
     lines = await scene.access_log(streams.whole + 1)
     assert lines[-1]["route"] == "chosen"
 
 
-def lost(report: Report, streams: Streams, *more: str) -> None:
-    """What became of the streams, and more."""
-    what = "; ".join([f"of {streams.whole} streams", *more])
+def report_losses(report: Report, streams: Streams, *results: str) -> None:
+    """Report the streams that were lost, with further results."""
+    what = "; ".join([f"of {streams.whole} streams", *results])
     report.lost(failed=streams.failed, cut=streams.cut, what=what)
 
 
-async def answers_admin(scene: ClusterScene) -> bool:
+async def admin_responds(scene: ClusterScene) -> bool:
     try:
         status, _ = await scene.sidecar.get("/healthz")
     except OSError:

@@ -1,4 +1,4 @@
-"""An endpoint that fails harms its own streams, and nobody else's."""
+"""Endpoints that fail: each harms only its own streams."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 CROWD = 1_000
 FALLBACKS = [one for one in CONFIGS if one != "fail-closed.yaml"] if FULL else ["envoy.yaml"]
-TRUTH_SECONDS = limit(1)
+CORRECTION_SECONDS = limit(1)
 
 
-def beside(address: str, config: str = "envoy.yaml") -> Options:
-    """Three replicas that are well, and one endpoint that is not; each gets its share."""
+def options_with(address: str, config: str = "envoy.yaml") -> Options:
+    """Return a scene of three healthy replicas and this endpoint; each gets an equal share."""
     return Options(
         config=config,
         more_endpoints=[address],
@@ -29,8 +29,8 @@ def beside(address: str, config: str = "envoy.yaml") -> Options:
     )
 
 
-async def ledger_agrees(scene: Scene, address: str, held: int) -> float:
-    """The seconds until the sidecar counts so many there. Raises TimeoutError."""
+async def wait_for_count(scene: Scene, address: str, held: int) -> float:
+    """Return the seconds until the sidecar counts so many requests there. Raises TimeoutError."""
     began = time.monotonic()
 
     async def agrees() -> bool:
@@ -41,7 +41,7 @@ async def ledger_agrees(scene: Scene, address: str, held: int) -> float:
 
 
 async def crowd(scene: Scene, streams: Streams, length: int) -> list[asyncio.Task[None]]:
-    """Clients that stream one answer each, once all of them are in flight."""
+    """Start clients that stream one response each, and wait until all of them are in flight."""
     bodies = (chat(f"user {i}", tokens=length) for i in range(CLIENTS))
     tasks = [asyncio.create_task(streams.one(scene, body)) for body in bodies]
 
@@ -53,18 +53,18 @@ async def crowd(scene: Scene, streams: Streams, length: int) -> list[asyncio.Tas
 
 
 async def all_at_once(scene: Scene) -> Streams:
-    """A crowd's requests, streamed to their ends."""
+    """Send a crowd's requests at once, and read each stream to its end."""
     streams = Streams()
     bodies = (chat(f"user {number}", tokens=10) for number in range(CROWD))
     await asyncio.gather(*(streams.one(scene, body) for body in bodies))
     return streams
 
 
-async def told(report: Report, scene: Scene, streams: Streams, nobody: str) -> int:
-    """How many requests the sidecar sent to the endpoint that refuses; told with what was lost."""
+async def report_losses(report: Report, scene: Scene, streams: Streams, dead: str) -> int:
+    """Report the losses. Return the number of requests that the sidecar sent to `dead`."""
     requests = streams.outcomes.total()
     log = await scene.access_log(requests)
-    sent_there: int = sum(chosen_endpoint(line) == nobody for line in log)
+    sent_there: int = sum(chosen_endpoint(line) == dead for line in log)
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
@@ -74,55 +74,55 @@ async def told(report: Report, scene: Scene, streams: Streams, nobody: str) -> i
 
 
 async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> None:
-    """Only its own streams end, and in-flight counts are true within 1 s."""
+    """Only its own streams end, and in-flight counts are correct within 1 s."""
     async with Engine().serving() as victim:
-        scene = await launch(beside(victim.address))
+        scene = await launch(options_with(victim.address))
         report.tried(f"one of 4 endpoints dies under {CLIENTS} streams")
         streams = Streams()
         tasks = await crowd(scene, streams, length=60)
         await until(lambda: victim.held == CLIENTS // 4, PATIENCE, "the victim to hold its share")
-        own = victim.held
+        held = victim.held
         victim.die()
-        took = await ledger_agrees(scene, victim.address, 0)
+        took = await wait_for_count(scene, victim.address, 0)
         await asyncio.gather(*tasks)
     report.lost(
-        streams_of_its_own=own,
-        of_others=CLIENTS - own - streams.whole,
-        what=f"counts true after {took:.2f} s",
+        streams_of_its_own=held,
+        of_others=CLIENTS - held - streams.whole,
+        what=f"counts correct after {took:.2f} s",
     )
-    # 502: the reset came while the sidecar was shown the response's headers.
+    # 502: the reset came while the sidecar processed the response headers.
     ended = streams.cut + streams.outcomes["status 502"]
-    assert (streams.whole, ended) == (CLIENTS - own, own), streams.outcomes
-    assert took < TRUTH_SECONDS
+    assert (streams.whole, ended) == (CLIENTS - held, held), streams.outcomes
+    assert took < CORRECTION_SECONDS
     await scene.agree_on_inflight(0)
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, report: Report) -> None:
-    """Requests sent there go to their second candidate, none fails, and it is soon avoided."""
-    nobody = f"127.0.0.1:{free_port()}"
-    scene = await launch(beside(nobody, config))
+    """Requests sent there go to their second candidate, none fails, and it is soon ejected."""
+    dead = f"127.0.0.1:{free_port()}"
+    scene = await launch(options_with(dead, config))
     report.tried(f"one of 4 endpoints refuses connections, under {CLIENTS} clients for 3 s")
     async with streaming(scene) as streams:
         await asyncio.sleep(3)
         endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
     states = {endpoint["address"]: endpoint["state"] for endpoint in endpoints}
-    sent_there = await told(report, scene, streams, nobody)
+    sent_there = await report_losses(report, scene, streams, dead)
     assert streams.outcomes.keys() == {WHOLE}
-    assert states == {one: "ejected" if one == nobody else "ready" for one in states}
-    # Its share of the first burst, before anything was heard of it; later nothing.
+    assert states == {one: "ejected" if one == dead else "ready" for one in states}
+    # It gets its share of the first burst, before its first failure, and nothing later.
     assert 0 < sent_there < CLIENTS // 4 + 10
     await scene.agree_on_inflight(0)
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Report) -> None:
-    """However many requests were sent there at once, all of them go to their second candidate."""
-    nobody = f"127.0.0.1:{free_port()}"
-    scene = await launch(beside(nobody, config))
+    """All requests sent there go to their second candidate, however many are sent at once."""
+    dead = f"127.0.0.1:{free_port()}"
+    scene = await launch(options_with(dead, config))
     report.tried(f"one of 4 endpoints refuses connections, and {CROWD:,} requests come at once")
     streams = await all_at_once(scene)
-    sent_there = await told(report, scene, streams, nobody)
+    sent_there = await report_losses(report, scene, streams, dead)
     assert streams.outcomes.keys() == {WHOLE}
     assert sent_there > 100
     await scene.agree_on_inflight(0)
@@ -130,8 +130,8 @@ async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Re
 
 @pytest.mark.parametrize("config", FALLBACKS)
 async def test_endpoint_refusing_the_fallback(launch: Launch, config: str, report: Report) -> None:
-    """With the sidecar down, too, a dead endpoint costs none of a thousand requests at once."""
-    nobody = f"127.0.0.1:{free_port()}"
+    """With the sidecar down too, a dead endpoint costs none of a thousand concurrent requests."""
+    dead = f"127.0.0.1:{free_port()}"
 
     def one_dead(config: Json) -> None:
         (fallback,) = (
@@ -140,7 +140,7 @@ async def test_endpoint_refusing_the_fallback(launch: Launch, config: str, repor
             if cluster["name"] in ("fallback", "replicas")
         )
         (locality,) = fallback["endpoints"]
-        host, _, port = nobody.partition(":")
+        host, _, port = dead.partition(":")
         address = {"socket_address": {"address": host, "port_value": int(port)}}
         locality["lb_endpoints"].append({"endpoint": {"address": address}})
 
@@ -161,25 +161,25 @@ async def test_endpoint_refusing_the_fallback(launch: Launch, config: str, repor
 
 
 async def test_endpoint_silent(launch: Launch, report: Report) -> None:
-    """It holds its own requests until their clients give up; counts are true all along."""
+    """It holds its own requests until their clients give up; counts are always correct."""
     async with Engine(silent=True).serving() as silent:
-        scene = await launch(beside(silent.address))
-        report.tried(f"one of 4 endpoints accepts and never answers, under {CLIENTS} streams")
+        scene = await launch(options_with(silent.address))
+        report.tried(f"one of 4 endpoints accepts and never responds, under {CLIENTS} streams")
         streams = Streams()
         tasks = await crowd(scene, streams, length=60)
         await until(
             lambda: streams.whole == CLIENTS * 3 // 4, PATIENCE, "the others' streams to end"
         )
-        await ledger_agrees(scene, silent.address, silent.held)
-        own = silent.held
+        await wait_for_count(scene, silent.address, silent.held)
+        held = silent.held
         for task in tasks:
             task.cancel()
-        took = await ledger_agrees(scene, silent.address, 0)
+        took = await wait_for_count(scene, silent.address, 0)
     report.lost(
-        streams_of_its_own=own,
-        of_others=CLIENTS - own - streams.whole,
-        what=f"counts true {took:.2f} s after its clients gave up",
+        streams_of_its_own=held,
+        of_others=CLIENTS - held - streams.whole,
+        what=f"counts correct {took:.2f} s after its clients gave up",
     )
-    assert own == CLIENTS // 4
-    assert took < TRUTH_SECONDS
+    assert held == CLIENTS // 4
+    assert took < CORRECTION_SECONDS
     await scene.agree_on_inflight(0)

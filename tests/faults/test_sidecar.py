@@ -1,4 +1,4 @@
-"""What dies with the sidecar, or hangs with it: no request and no stream."""
+"""A sidecar that dies or hangs: no request fails, and no stream ends."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from tests.faults.streams import CLIENTS, PACE, streaming
 
 KILLS = extent(2, full=12)
 KILL_SECONDS = extent(2, full=5)
-"""From one death to the next."""
+"""The time from one kill to the next."""
 
 FROZEN_SECONDS = extent(3, full=10)
 MESSAGE_TIMEOUT = 2
-"""Of envoy.yaml: what a request waits for a sidecar that hangs, once."""
+"""Seconds that a request waits, once, for a sidecar that hangs; from envoy.yaml."""
 
 
-async def decided_again(scene: Scene, within: float) -> float:
-    """The seconds until a request is decided: nobody else knows that there is no such model."""
+async def seconds_to_decision(scene: Scene, within: float) -> float:
+    """Return the seconds until the sidecar decides a request.
+
+    Only the sidecar answers 404 to an unknown model.
+    """
     began = time.monotonic()
-    while (await scene.send(chat("hello", model="nobody", tokens=1))).status != 404:
+    while (await scene.send(chat("hello", model="unknown", tokens=1))).status != 404:
         assert time.monotonic() - began < within, "no request is decided"
     return time.monotonic() - began
 
@@ -45,13 +48,13 @@ async def test_sidecar_sigkill(launch: Launch, more: int, report: Report) -> Non
                 await scene.sidecar.kill()
                 await asyncio.sleep(KILL_SECONDS / 2)
                 await scene.sidecar.start()
-                resumed.append(await decided_again(scene, PATIENCE))
+                resumed.append(await seconds_to_decision(scene, PATIENCE))
                 await asyncio.sleep(KILL_SECONDS / 2)
         report.lost(
             failed=streams.failed,
             cut=streams.cut,
             canary_connections=canary.connections,
-            what=f"of {streams.whole} streams; decisions after {max(resumed):.2f} s at the latest",
+            what=f"of {streams.whole} streams; decisions resumed within {max(resumed):.2f} s",
         )
         assert canary.connections == 0
     assert streams.outcomes.keys() == {"whole"}
@@ -62,7 +65,7 @@ async def test_sidecar_sigkill(launch: Launch, more: int, report: Report) -> Non
 
 
 async def test_sidecar_frozen(launch: Launch, report: Report) -> None:
-    """Streams go on; new requests wait for message_timeout once, and it recovers by itself."""
+    """Streams continue; new requests wait for message_timeout once, and it recovers by itself."""
     scene = await launch(Options(replica_arguments=PACE))
     report.tried(f"SIGSTOP for {FROZEN_SECONDS:g} s under {CLIENTS} streams, then SIGCONT")
     async with streaming(scene) as streams:
@@ -72,12 +75,12 @@ async def test_sidecar_frozen(launch: Launch, report: Report) -> None:
         waited = time.monotonic() - began
         await asyncio.sleep(max(0.0, FROZEN_SECONDS - waited))
         scene.sidecar.signal(signal.SIGCONT)
-        resumed = await decided_again(scene, PATIENCE)
+        resumed = await seconds_to_decision(scene, PATIENCE)
     report.lost(
         failed=streams.failed + sum(reply.status != 200 for reply in replies),
         cut=streams.cut,
-        what=f"of {streams.whole} streams; new ones waited {streams.slowest_begin:.2f} s at the "
-        f"most; decisions {resumed:.2f} s after SIGCONT",
+        what=f"of {streams.whole} streams; new requests waited at most "
+        f"{streams.slowest_begin:.2f} s; decisions {resumed:.2f} s after SIGCONT",
     )
     assert {reply.status for reply in replies} == {200}
     assert streams.outcomes.keys() == {"whole"}

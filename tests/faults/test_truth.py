@@ -1,4 +1,4 @@
-"""The ledger says what the upstreams hold, whatever clients do."""
+"""The ledger counts the requests that the replicas hold, also when clients disconnect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLES_PER_SECOND = 10
 Phase = Callable[[StreamReader, StreamWriter], Awaitable[object]]
 
 
-async def in_headers(_: StreamReader, writer: StreamWriter) -> None:
+async def within_headers(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD[:40])
 
 
@@ -36,44 +36,44 @@ async def before_body(_: StreamReader, writer: StreamWriter) -> None:
     await asyncio.sleep(0.005)
 
 
-async def in_body(_: StreamReader, writer: StreamWriter) -> None:
+async def within_body(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY[:50])
     await asyncio.sleep(0.005)
 
 
-async def with_the_last_byte(_: StreamReader, writer: StreamWriter) -> None:
+async def with_last_byte(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await writer.drain()
 
 
-async def while_decided(_: StreamReader, writer: StreamWriter) -> None:
+async def during_decision(_: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await asyncio.sleep(0.003)
 
 
-async def at_the_answers_headers(reader: StreamReader, writer: StreamWriter) -> None:
+async def at_response_headers(reader: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await reader.readuntil(b"\r\n\r\n")
 
 
-async def at_the_first_token(reader: StreamReader, writer: StreamWriter) -> None:
+async def at_first_token(reader: StreamReader, writer: StreamWriter) -> None:
     writer.write(HEAD + BODY)
     await reader.readuntil(b"data: ")
 
 
 PHASES: list[Phase] = [
-    in_headers,
+    within_headers,
     before_body,
-    in_body,
-    with_the_last_byte,
-    while_decided,
-    at_the_answers_headers,
-    at_the_first_token,
+    within_body,
+    with_last_byte,
+    during_decision,
+    at_response_headers,
+    at_first_token,
 ]
 
 
 async def cancel(scene: Scene, phase: Phase) -> None:
-    """Many clients at once that go as far as this, and vanish."""
+    """Run many clients at once that disconnect in this phase."""
     port = scene.envoy.ports["llm"]
 
     async def client() -> None:
@@ -88,35 +88,35 @@ async def cancel(scene: Scene, phase: Phase) -> None:
 async def test_cancel_everywhere(
     launch: Launch, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing stays in the ledger, no task, no file, no thread; the log has no complaint."""
+    """Nothing remains in the ledger, and no task, file or thread; the log has no complaint."""
     tasks = tmp_path / "tasks"
     prepare(monkeypatch, tasks=tasks)
     scene = await launch(Options(replica_arguments=("--time-scale", "20", *PACE[2:])))
     assert (await scene.send(chat("hello"))).status == 200
     before = await holdings(scene.sidecar, tasks)
-    report.tried(f"{CANCELS} clients vanish in each of {len(PHASES)} phases, {AT_ONCE} at once")
+    report.tried(f"{CANCELS} clients disconnect in each of {len(PHASES)} phases, {AT_ONCE} at once")
     for phase in PHASES:
         await cancel(scene, phase)
     await scene.agree_on_inflight(0)
     after = await holdings(scene.sidecar, tasks)
-    said = complaints(scene.sidecar)
+    complaints_found = complaints(scene.sidecar)
     report.lost(
         leases=sum((await scene.sidecar.inflight()).values()),
         tasks=after.tasks - before.tasks,
         files=after.files - before.files,
         threads=after.threads - before.threads,
-        complaints=len(said),
+        complaints=len(complaints_found),
     )
     assert after == before
-    assert said == []
+    assert complaints_found == []
     assert (await scene.send(chat("hello"))).status == 200
 
 
 async def test_inflight_truth(launch: Launch, report: Report) -> None:
-    """Ten times a second, each endpoint's count is what its replica holds, give or take one.
+    """Ten times a second, each endpoint's count differs from its replica's by at most one.
 
-    Streams end and begin in bursts here, and are on their way between the two for some
-    milliseconds: what differs is looked at again before it counts.
+    Streams begin and end in bursts here, and for some milliseconds only one side counts them.
+    So a difference counts only if it lasts for a tenth of a second.
     """
     scene = await launch(Options(replica_arguments=PACE))
     report.tried(
@@ -131,14 +131,15 @@ async def test_inflight_truth(launch: Launch, report: Report) -> None:
     wrong = sum(one > 1 for one in errors)
     report.lost(
         samples_that_differ_by_more_than_one=wrong,
-        what=f"of {len(errors)}; the worst by {max(errors)}; {streams.whole} streams ended",
+        what=f"of {len(errors)}; the largest difference was {max(errors)}; "
+        f"{streams.whole} streams ended",
     )
     assert streams.outcomes.keys() == {"whole"}
     assert wrong == 0
 
 
 async def lasting_error(scene: Scene) -> int:
-    """The least error of a tenth of a second."""
+    """Return the smallest error within a tenth of a second."""
     found = await error(scene)
     for _ in range(9):
         if found <= 1:
@@ -149,10 +150,10 @@ async def lasting_error(scene: Scene) -> int:
 
 
 async def error(scene: Scene) -> int:
-    """By how much an endpoint's count is wrong at the most.
+    """Return the largest error of an endpoint's count.
 
-    Nobody can look at both at once: what replicas say is compared with what the sidecar says
-    before and after.
+    The two sides cannot be read at the same moment, so the replicas' counts are compared with
+    the sidecar's counts before and after.
     """
     before = await scene.sidecar.inflight()
     theirs = await scene.replicas.inflight()

@@ -1,7 +1,7 @@
 """A scene on Kubernetes: configuration from a ConfigMap, endpoints from EndpointSlices.
 
-The stand-in replicas are its pods. All have the loopback address and a port of their
-own, so each stands in a slice of its own.
+The stand-in replicas act as the pods. All have the loopback address but different ports,
+so each pod has its own EndpointSlice.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ TERMINATING = {"ready": False, "serving": True, "terminating": True}
 
 @dataclass(frozen=True)
 class ClusterOptions(Options):
-    """How a scene on Kubernetes differs from the usual one."""
+    """Differences of a scene on Kubernetes from the default scene."""
 
     replica_arguments: Sequence[str] = ("--time-scale", "20")
     sidecar_arguments: Sequence[str] = ("--allow-loopback",)
     source: Mapping[str, Any] = field(default_factory=lambda: FROM_SERVICE)
     pods: int | None = None
-    """The replicas that are ready from the start; all of them if None."""
+    """Number of replicas that are ready from the start; all of them if None."""
     start_sidecar: bool = True
 
     @property
     def ready_replicas(self) -> int:
-        """How many pods there are at first."""
+        """The number of pods at the start."""
         return self.replicas if self.pods is None else self.pods
 
     def document(self) -> Json:
-        """The models document."""
+        """Return the models document."""
         model = {
             "name": MODEL,
             **self.source,
@@ -63,13 +63,13 @@ class ClusterScene(Scene):
     api: StandInApiServer
 
     async def configure(self, document: Json) -> None:
-        """Writes the models document into the ConfigMap."""
+        """Write the models document into the ConfigMap."""
         await self.api.apply(
             config_map(NAMESPACE, CONFIG_MAP, {"models.yaml": yaml.safe_dump(document)})
         )
 
     def pod(self, number: int, conditions: Mapping[str, bool] = READY) -> Json:
-        """The slice that says how a replica's pod is."""
+        """Return the EndpointSlice of a replica's pod in this condition."""
         port = int(self.replicas.addresses[number].rpartition(":")[2])
         name = f"vllm-{number}"
         return endpoint_slice(
@@ -77,26 +77,26 @@ class ClusterScene(Scene):
         )
 
     async def remove(self, number: int) -> None:
-        """The pod is gone, and its slice with it."""
+        """Delete the EndpointSlice of a replica's pod."""
         await self.api.delete("EndpointSlice", NAMESPACE, f"vllm-{number}")
 
     async def ready(self, model: str = MODEL) -> set[str]:
-        """The addresses that the sidecar routes a model to."""
+        """Return the addresses that the sidecar routes a model to."""
         state = (await self.sidecar.state()).get(model, {"endpoints": []})
         return {e["address"] for e in state["endpoints"] if e["state"] == "ready"}
 
     async def routes_to(self, *numbers: int, seconds: float = 5) -> None:
-        """Waits until the sidecar routes to these replicas and no others."""
+        """Wait until the sidecar routes to these replicas only."""
         wanted = {self.replicas.addresses[number] for number in numbers}
 
-        async def does() -> bool:
+        async def as_wanted() -> bool:
             return await self.ready() == wanted
 
-        await until(does, seconds, f"the endpoints to be {numbers}")
+        await until(as_wanted, seconds, f"the endpoints to be {numbers}")
 
     @asynccontextmanager
     async def load(self, clients: int = 20) -> AsyncIterator[Counter[tuple[int, str]]]:
-        """Clients that ask without a pause meanwhile; counts answers by status and replica."""
+        """Run clients that send requests without a pause; count responses by status and replica."""
         answers = Counter[tuple[int, str]]()
         stop = asyncio.Event()
 
@@ -120,7 +120,7 @@ def _replica(reply: Reply) -> str:
 
 
 def statuses(answers: Counter[tuple[int, str]]) -> set[int]:
-    """The statuses among the answers."""
+    """Return the statuses of the counted responses."""
     return {status for status, _ in answers}
 
 

@@ -1,4 +1,4 @@
-"""Each test here has a stack of its own."""
+"""Fixtures that start a separate stack for each test."""
 
 from tests.e2e.stacks import deploy, every_envoy, launch, pytest_generate_tests
 

@@ -1,7 +1,7 @@
 """Stand-ins and sidecars as forks of a process that has already imported their modules.
 
-The imports of a sidecar take ten times the CPU time of its start. Each fork is a new process,
-which shares nothing with the processes of other tests.
+Importing the sidecar's modules takes ten times the CPU time of starting it. Each fork is a new
+process and shares nothing with the processes of other tests.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CONTEXT.set_forkserver_preload(
 
 
 class _Forked(Process):
-    """A program that is forked, with the effect of `python -m MODULE ARGUMENTS`."""
+    """A forked program that behaves like `python -m MODULE ARGUMENTS`."""
 
     @staticmethod
     @abstractmethod
     def main(arguments: Sequence[str]) -> int:
-        """The program."""
+        """Run the program and return its exit code."""
 
     def spawn(self) -> None:
         _, _, _, *arguments = self._arguments
@@ -67,12 +67,12 @@ class ForkedApiServer(StandInApiServer, _Forked):
 
 
 class ForkedSidecar(SidecarProcess, _Forked):
-    """A sidecar; one that needs other modules is a process of its own from the start."""
+    """A sidecar, forked unless it needs other modules than this process."""
 
     main = staticmethod(cli.main)
 
     def spawn(self) -> None:
-        # A fork keeps the modules that were imported before it, whatever PYTHONPATH says now.
+        # A fork keeps the modules that were already imported, even if PYTHONPATH has changed.
         same_modules = self._environment.get("PYTHONPATH") == _PYTHONPATH
         spawn = _Forked.spawn if same_modules else Process.spawn
         spawn(self)
@@ -83,7 +83,7 @@ class ForkedFileSidecar(ForkedSidecar, FileSidecar):
 
 
 class _Child:
-    """A fork, with as much of Popen's interface as is used."""
+    """A forked process with the part of Popen's interface that `Process` uses."""
 
     def __init__(self, made: BaseProcess) -> None:
         assert made.pid is not None

@@ -1,4 +1,4 @@
-"""One request over HTTP/3."""
+"""A client that sends one request over HTTP/3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What end-to-end tests say to a running stack, and what they look at."""
+"""Requests to a running stack, and the state that end-to-end tests read from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _unchanged(config: Json) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """How a scene differs from the recommended one."""
+    """Differences of a scene from the recommended configuration."""
 
     replicas: int = 3
     strategy: str = "PrefixHash"
@@ -49,10 +49,10 @@ class Options:
     replica_arguments: Sequence[str] = ()
     sidecar_arguments: Sequence[str] = ()
     patience: float = PATIENCE
-    """Seconds that an answer may take, so that a test that waits for one fails in time."""
+    """Maximum seconds for a response, so that a test without one fails in time."""
 
     def models(self, addresses: Sequence[str]) -> Json:
-        """The models document over these endpoints."""
+        """Return the models document with these endpoints."""
         model: Json = {
             "name": MODEL,
             "endpoints": [*addresses, *self.more_endpoints],
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -73,15 +73,15 @@ class Reply:
 
     @property
     def replica(self) -> str:
-        """The address of the stand-in that answered."""
+        """The address of the stand-in that sent the response."""
         return f"127.0.0.1:{self.headers['x-stand-in-port']}"
 
     def json(self) -> Any:
-        """The body's JSON."""
+        """Return the parsed JSON body."""
         return json.loads(self.body)
 
     def error(self) -> Json:
-        """The error of a refusal, in OpenAI's shape."""
+        """Return the error of a refusal, which has OpenAI's shape."""
         found: Json = self.json()["error"]
         assert set(found) == {"message", "type", "param", "code"}
         return found
@@ -104,17 +104,17 @@ class Scene:
         method: str = "POST",
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """One request, its answer read to the end."""
+        """Send one request and read its response to the end."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.request(method, path, data=data or None, headers=headers) as reply:
             return Reply(reply.status, reply.headers, await reply.read())
 
     def stream(self, body: Json) -> Any:
-        """The context of a streaming answer."""
+        """Return the context manager of a streamed response."""
         return self.session.post(CHAT, json={**body, "stream": True})
 
     async def agree_on_inflight(self, expected: int, seconds: float = PATIENCE) -> None:
-        """Waits until sidecar and replicas both hold `expected` requests, on the same endpoints."""
+        """Wait until sidecar and replicas both count `expected` requests, on the same endpoints."""
 
         async def agree() -> bool:
             ours, theirs = await self.sidecar.inflight(), await self.replicas.inflight()
@@ -127,7 +127,7 @@ class Scene:
             raise AssertionError(f"{error}: sidecar {ours}, replicas {theirs}") from None
 
     async def metric(self, name: str, **labels: str) -> float:
-        """A sample of the sidecar's metrics; 0 where there is none."""
+        """Return a sample of the sidecar's metrics, or 0 if there is none."""
         _, text = await self.sidecar.get("/metrics")
         shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
         sample = f"{name}{{{shown}}} " if labels else f"{name} "
@@ -135,11 +135,11 @@ class Scene:
         return next((float(line.split()[-1]) for line in lines), 0.0)
 
     def routes(self) -> set[str]:
-        """On which routes requests went to a replica so far: those that were refused did not."""
+        """Return the routes of the requests that reached a replica; refused requests have none."""
         return {line["route"] for line in self.envoy.access_log() if line["upstream"]}
 
     async def access_log(self, lines: int) -> list[Json]:
-        """The access log, once it has that many lines."""
+        """Return the access log once it has that many lines."""
         await until(lambda: len(self.envoy.access_log()) >= lines, PATIENCE, f"{lines} log lines")
         return self.envoy.access_log()
 
@@ -148,21 +148,21 @@ Launch = Callable[..., Awaitable[Scene]]
 
 
 def chat(user: str, *, model: str = MODEL, system: str = "", tokens: int = 2, **more: Any) -> Json:
-    """A chat request."""
+    """Return the body of a chat request."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": user})
     return {"model": model, "messages": messages, "max_tokens": tokens, **more}
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
-    """The data of each server-sent event, as it comes."""
+    """Yield the data of each server-sent event when it arrives."""
     async for line in response.content:
         if line.startswith(b"data: "):
             yield line[6:].decode().rstrip("\n")
 
 
 def chosen_endpoint(line: Json) -> str:
-    """The endpoint that the sidecar chose, by a line of the access log of any configuration."""
+    """Return the endpoint that the sidecar chose, from an access log line of any configuration."""
     endpoint: str = (line.get("decision") or line)["endpoint"]
     return endpoint
 
@@ -172,21 +172,21 @@ EXT_PROC = "envoy.filters.http.ext_proc"
 
 
 def manager_of(config: Json) -> Json:
-    """The HTTP connection manager of a configuration, to be changed."""
+    """Return the HTTP connection manager of a configuration, which the caller may change."""
     listener = config["static_resources"]["listeners"][0]
     manager: Json = listener["filter_chains"][0]["filters"][0]["typed_config"]
     return manager
 
 
 def ext_proc_filter(config: Json) -> Json:
-    """The ext_proc filter of a configuration, to be changed."""
+    """Return the ext_proc filter of a configuration, which the caller may change."""
     filters = manager_of(config)["http_filters"]
     found: Json = next(one["typed_config"] for one in filters if one["name"] == EXT_PROC)
     return found
 
 
 def processing_modes(config: Json) -> list[Json]:
-    """What the sidecar is shown, by the filter and by the routes with a mode of their own."""
+    """Return the processing modes of the filter and of the routes that override it."""
     modes = [ext_proc_filter(config)["processing_mode"]]
     for route in routes_of(config):
         own = route.get("typed_per_filter_config", {}).get(EXT_PROC, {}).get("overrides", {})
@@ -196,13 +196,13 @@ def processing_modes(config: Json) -> list[Json]:
 
 
 def routes_of(config: Json) -> list[Json]:
-    """The routes of a configuration, to be changed."""
+    """Return the routes of a configuration, which the caller may change."""
     hosts = manager_of(config)["route_config"]["virtual_hosts"]
     return [route for host in hosts for route in host["routes"]]
 
 
 def show_bodies(config: Json, mode: str) -> None:
-    """Shows every request's body in this mode, as it comes."""
+    """Make Envoy send every request body to the sidecar in this mode, without a buffer filter."""
     manager = manager_of(config)
     manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] != BUFFER]
     ext_proc_filter(config).pop("send_body_without_waiting_for_header_response", None)
@@ -213,7 +213,7 @@ def show_bodies(config: Json, mode: str) -> None:
 
 
 def envoy_minor() -> int:
-    """Of the version that runs: 38 for 1.38.3."""
+    """Return the minor version of the running Envoy: 38 for 1.38.3."""
     printed = subprocess.run([envoy_binary(), "--version"], capture_output=True, check=True).stdout
     found = re.search(rb"/1\.(\d+)\.", printed)
     assert found, printed

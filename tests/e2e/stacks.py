@@ -1,7 +1,7 @@
 """Real Envoy, the real sidecar and stand-in vLLM replicas, started and killed for each test.
 
-Where it matters how one of them ends, a test ends it: what is left has nothing more to say.
-These are fixtures for the conftest of any suite that wants whole stacks.
+Teardown kills the processes. A test that depends on an orderly exit stops the process itself.
+Any suite that needs whole stacks imports these fixtures into its conftest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OTHER_ENVOYS = Path(__file__).parents[2] / ".envoys"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`every_envoy`: runs a test on the installed Envoy and on those named in the environment."""
+    """Run tests with `every_envoy` on the installed Envoy and on those in EXTPROC_TEST_ENVOYS."""
     if "every_envoy" in metafunc.fixturenames:
         versions = ["installed", *os.environ.get("EXTPROC_TEST_ENVOYS", "").split()]
         metafunc.parametrize("every_envoy", versions, indirect=True)
@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def every_envoy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The version of Envoy that this run of the test is to use."""
+    """Select the Envoy version for this run of the test and return it."""
     version: str = request.param
     if version != "installed":
         binary = OTHER_ENVOYS / version / "envoy" / "_bin" / "envoy"
@@ -51,21 +51,21 @@ def every_envoy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
-    """Starts a scene; everything started is stopped when the test ends."""
-    places = chain([tmp_path], (tmp_path / f"scene-{number}" for number in count(2)))
+    """Return a function that starts a scene; every process stops when the test ends."""
+    directories = chain([tmp_path], (tmp_path / f"scene-{number}" for number in count(2)))
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> Scene:
-            place = next(places)
-            place.mkdir(exist_ok=True)
-            return await start_scene(options or Options(), place, cleanup)
+            directory = next(directories)
+            directory.mkdir(exist_ok=True)
+            return await start_scene(options or Options(), directory, cleanup)
 
         yield start
 
 
 @pytest.fixture
 async def deploy(tmp_path: Path) -> AsyncIterator[Deploy]:
-    """Starts a scene whose sidecar lives on (a stand-in for) Kubernetes."""
+    """Return a function that starts a scene whose sidecar uses a stand-in Kubernetes API."""
     async with AsyncExitStack() as cleanup:
 
         async def start(options: ClusterOptions | None = None) -> ClusterScene:
@@ -126,14 +126,14 @@ async def _envoy(
     directory: Path,
     cleanup: AsyncExitStack,
 ) -> tuple[Envoy, aiohttp.ClientSession]:
-    """A running Envoy, and a client of it."""
-    places = EnvoyAddresses(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
-    config = local_configuration(envoy_configuration(options.config), places)
+    """Start Envoy and return it with a client session."""
+    addresses = EnvoyAddresses(sidecar.listen, [*replicas.addresses, *options.more_endpoints])
+    config = local_configuration(envoy_configuration(options.config), addresses)
     options.change_config(config)
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.kill)
     await envoy.start()
-    # As many connections as a test opens at once: none may queue in the client.
+    # No connection limit: requests must not queue in the client.
     connector = aiohttp.TCPConnector(limit=0)
     session = await cleanup.enter_async_context(
         aiohttp.ClientSession(

@@ -1,4 +1,4 @@
-"""Requests that reach Envoy before the sidecar is ready: they take the fallback and are served."""
+"""Requests that reach Envoy before the sidecar is ready use the fallback route and succeed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILURES = r"http\..*\.ext_proc\.(failure_mode_allowed|message_timeouts)$"
 
 
 async def healths(scene: ClusterScene) -> dict[str, str]:
-    """The status of each name that a gateway asks for."""
+    """Return the health status of each service name that a gateway checks."""
     found = {}
     async with grpc.aio.insecure_channel(scene.sidecar.listen) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

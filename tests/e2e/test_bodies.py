@@ -1,4 +1,4 @@
-"""Bodies of every size pass untouched, in every processing mode that can route by body."""
+"""Bodies of every size pass unchanged, in every processing mode that can route by body."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def assert_whole(reply: Reply, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 30_000, 33_000, 66_000, 700_000, 8_000_000])
-async def test_a_body_arrives_byte_for_byte_at_its_prefixs_home(launch: Launch, size: int) -> None:
+async def test_a_body_arrives_unchanged_at_the_home_endpoint(launch: Launch, size: int) -> None:
     scene = await launch(Options(replica_arguments=FAST))
     home = (await scene.send(chat("x" * 200))).replica
     body = serialised(chat("x" * 200 + "y" * size))
@@ -53,11 +53,11 @@ CUT_SIZES = (20_000, 33_000, 40_000, 64_000, 66_000, 100_000, 128_000, 135_000, 
 
 
 async def send_in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
-    """The head of the answer to a body that comes with a pause in between."""
+    """Send a body with a pause in between and return the head of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body[:cut])
-    # Long enough for the sidecar to answer the headers in between.
+    # Long enough for the sidecar to reply to the headers first.
     await asyncio.sleep(0.02)
     writer.write(body[cut:])
     answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
@@ -66,9 +66,11 @@ async def send_in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, config: str) -> None:
-    """Envoy loses the end of a body that ends in the read that overflows its buffer (1.38 to
-    1.40), and garbles one that it shows in part on a route with retries.
+async def test_a_body_in_two_packets_arrives_complete(launch: Launch, config: str) -> None:
+    """Cover two Envoy defects, which the recommended configurations avoid.
+
+    Envoy 1.38 to 1.40 loses the end of a body if the read that overflows its buffer is the last.
+    It also corrupts a body that it sends to the sidecar in part on a route with retries.
     """
     scene = await launch(Options(config=config, replica_arguments=FAST))
     for sidecar_is_up in (True, False):
@@ -85,15 +87,15 @@ async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, co
             break
 
 
-def naming_its_model_late(size: int) -> bytes:
+def body_with_model_last(size: int) -> bytes:
     late = chat("x" * size)
     late["model"] = late.pop("model")
     assert list(late)[-1] == "model"
     return serialised(late)
 
 
-async def trickled(scene: Scene, body: bytes, size: int) -> Reply:
-    """Sends a body without its length, in pieces."""
+async def send_in_chunks(scene: Scene, body: bytes, size: int) -> Reply:
+    """Send a body in chunks, without a content length."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(body), size):
@@ -104,22 +106,22 @@ async def trickled(scene: Scene, body: bytes, size: int) -> Reply:
         return Reply(response.status, response.headers, await response.read())
 
 
-async def test_a_chunked_body_is_seen_whole(launch: Launch) -> None:
+async def test_the_sidecar_reads_a_whole_chunked_body(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=FAST))
-    body = naming_its_model_late(300_000)
-    assert_whole(await trickled(scene, body, 50_000), body)
+    body = body_with_model_last(300_000)
+    assert_whole(await send_in_chunks(scene, body, 50_000), body)
 
 
-async def test_a_model_behind_long_messages_is_found(launch: Launch) -> None:
+async def test_a_model_field_after_long_messages_is_found(launch: Launch) -> None:
     scene = await launch(Options(more_models=[OTHER], replica_arguments=FAST))
     for size in (131_000, 400_000, 3_000_000, 8_380_000):
-        body = naming_its_model_late(size)
+        body = body_with_model_last(size)
         assert_whole(await scene.send(body), body)
 
 
-async def test_the_sidecar_sees_only_the_head_of_a_body_beyond_8_mib(launch: Launch) -> None:
+async def test_the_sidecar_reads_only_the_start_of_a_body_beyond_8_mib(launch: Launch) -> None:
     scene = await launch(Options(more_models=[OTHER], replica_arguments=FAST))
-    body = naming_its_model_late(9_000_000)
+    body = body_with_model_last(9_000_000)
 
     refused = (await scene.send(body)).error()
     assert refused["code"] == "invalid_request"
@@ -132,8 +134,10 @@ async def test_the_sidecar_sees_only_the_head_of_a_body_beyond_8_mib(launch: Lau
 
 
 @pytest.mark.parametrize("limit", [None, 4096, 131_072, 16 * 2**20])
-async def test_no_limit_of_the_listener_hangs_a_body(launch: Launch, limit: int | None) -> None:
-    """The routes carry limits of their own."""
+async def test_listener_buffer_limits_do_not_block_a_body(
+    launch: Launch, limit: int | None
+) -> None:
+    """Cover all listener limits, because the routes set their own."""
 
     def limited(config: Json) -> None:
         (listener,) = config["static_resources"]["listeners"]
@@ -149,30 +153,32 @@ async def test_no_limit_of_the_listener_hangs_a_body(launch: Launch, limit: int 
     await scene.agree_on_inflight(0)
 
 
-async def test_a_model_after_short_messages_is_found(launch: Launch) -> None:
+async def test_a_model_field_after_short_messages_is_found(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=FAST))
     late = chat("hello")
     late["model"] = late.pop("model")
     assert (await scene.send(late)).status == 200
 
 
-async def test_buffered_bodies_are_read_whole_and_refused_beyond_the_buffer(launch: Launch) -> None:
+async def test_buffered_bodies_are_read_whole_up_to_the_buffer_limit(launch: Launch) -> None:
     def buffered(config: Json) -> None:
         show_bodies(config, "BUFFERED")
 
     scene = await launch(Options(change_config=buffered, replica_arguments=FAST))
     body = serialised(chat("x" * 20_000))
     assert_whole(await scene.send(body), body)
-    # Twice what the route lets Envoy hold; a little more may pass.
+    # Twice the route's buffer limit, because a body slightly above the limit may pass.
     assert (await scene.send(chat("x" * 8_380_000 * 2))).status == 413
     await scene.agree_on_inflight(0)
 
 
 async def test_without_bodies_the_header_names_the_model(launch: Launch) -> None:
-    def unseen(config: Json) -> None:
+    def without_bodies(config: Json) -> None:
         show_bodies(config, "NONE")
 
-    scene = await launch(Options(change_config=unseen, more_models=[OTHER], replica_arguments=FAST))
+    scene = await launch(
+        Options(change_config=without_bodies, more_models=[OTHER], replica_arguments=FAST)
+    )
     body = serialised(chat("x" * 100_000))
     assert_whole(await scene.send(body, headers={"x-model": "llama"}), body)
     assert (await scene.send(body)).error()["code"] == "invalid_request"
@@ -194,7 +200,7 @@ async def test_response_headers_and_trailers_may_be_sent_to_the_sidecar(launch: 
     await scene.agree_on_inflight(0)
 
 
-async def test_streamed_bodies_are_refused_with_the_remedy(launch: Launch) -> None:
+async def test_streamed_bodies_are_refused_with_a_recommended_mode(launch: Launch) -> None:
     def streamed(config: Json) -> None:
         show_bodies(config, "STREAMED")
 
@@ -204,8 +210,8 @@ async def test_streamed_bodies_are_refused_with_the_remedy(launch: Launch) -> No
     assert "BUFFERED_PARTIAL" in reply.error()["message"]
 
 
-async def test_bodies_that_come_ahead_need_no_buffer_before(launch: Launch) -> None:
-    """Large and trickled ones go through the sidecar then."""
+async def test_bodies_sent_ahead_need_no_buffer_filter(launch: Launch) -> None:
+    """Send large and chunked bodies through the sidecar."""
 
     def unbuffered(config: Json) -> None:
         show_bodies(config, "STREAMED")
@@ -215,8 +221,8 @@ async def test_bodies_that_come_ahead_need_no_buffer_before(launch: Launch) -> N
     for size in (10, 66_000, 700_000):
         body = serialised(chat("x" * size))
         assert_whole(await scene.send(body), body)
-    body = naming_its_model_late(10_000)
-    assert_whole(await trickled(scene, body, 1_000), body)
+    body = body_with_model_last(10_000)
+    assert_whole(await send_in_chunks(scene, body, 1_000), body)
     await scene.agree_on_inflight(0)
     stats = await scene.envoy.stats("ext_proc")
     assert stats["http.llm.ext_proc.spurious_msgs_received"] == 0

@@ -1,4 +1,4 @@
-"""A dead endpoint costs no request in the recommended configuration, and is soon avoided."""
+"""With the recommended configuration no request fails at a dead endpoint, which is soon avoided."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ QUICK = ("--time-scale", "200", "--kv-tokens", "8000000", "--max-model-len", "80
 STRATEGIES = [name for name in get_args(StrategyName) if name != "Chain"]
 
 
-def beside(dead: str, strategy: str = "PrefixHash") -> Options:
-    """Three endpoints that serve, and one that does not."""
+def with_dead_endpoint(dead: str, strategy: str = "PrefixHash") -> Options:
+    """Return a scene with three endpoints that serve and one that does not."""
     return Options(more_endpoints=[dead], strategy=strategy, replica_arguments=QUICK)
 
 
 async def ask(scene: Scene, requests: int = REQUESTS) -> Counter[int]:
-    """The statuses of many requests, a few at once."""
+    """Send many requests, a few at once, and count their statuses."""
     statuses = Counter[int]()
     for start in range(0, requests, AT_ONCE):
         sent = (scene.send(chat(f"user {start + i}")) for i in range(AT_ONCE))
@@ -44,11 +44,11 @@ async def test_an_endpoint_that_refuses_is_avoided_by_every_strategy(
     launch: Launch, strategy: str
 ) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    scene = await launch(beside(dead, strategy))
+    scene = await launch(with_dead_endpoint(dead, strategy))
     assert await ask(scene) == {200: REQUESTS}
     chosen = [chosen_endpoint(line) == dead for line in await scene.access_log(REQUESTS)]
-    # The requests of the first moment, before the sidecar knew; strategies that read metrics
-    # may see by these that nothing answers there, and never choose it.
+    # Only the first requests, before the sidecar ejects the endpoint. Strategies that read
+    # metrics may notice earlier that the endpoint does not respond, and never choose it.
     assert sum(chosen) <= REQUESTS // 4
     # On a slow machine the endpoint may get its first trial before the end.
     assert sum(chosen[-REQUESTS // 2 :]) <= 1
@@ -57,13 +57,13 @@ async def test_an_endpoint_that_refuses_is_avoided_by_every_strategy(
 
 @pytest.mark.parametrize("manner", ["resets", 200])
 @pytest.mark.parametrize("size", [10, 140_000, 3_000_000])
-async def test_a_body_of_any_size_is_sent_again_whole(
+async def test_a_retry_sends_the_whole_body_again(
     launch: Launch, manner: Manner, size: int
 ) -> None:
     async with failing_endpoint() as failing:
         if manner == "resets":
             await failing.listen(manner)
-        scene = await launch(beside(failing.address, "RoundRobin"))
+        scene = await launch(with_dead_endpoint(failing.address, "RoundRobin"))
         for _ in range(4):
             body = json.dumps(chat("x" * size)).encode()
             reply = await scene.send(body)
@@ -74,8 +74,8 @@ async def test_a_body_of_any_size_is_sent_again_whole(
     await scene.agree_on_inflight(0)
 
 
-async def test_envoys_own_errors_have_openais_shape(launch: Launch) -> None:
-    scene = await launch(beside(f"127.0.0.1:{free_port()}"))
+async def test_errors_from_envoy_have_the_openai_shape(launch: Launch) -> None:
+    scene = await launch(with_dead_endpoint(f"127.0.0.1:{free_port()}"))
     unknown = await scene.send(b"", path="/v1/no-such-path", method="GET")
     assert unknown.status == 404
     assert unknown.json()["error"]["code"] == "unknown_path"

@@ -1,4 +1,4 @@
-"""SIGTERM: unready first, running streams finish, exit code 0."""
+"""After SIGTERM the sidecar is not ready, running streams finish, and the exit code is 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def health(scene: Scene) -> int:
 
 
 @pytest.mark.parametrize("grace", ["10", "0.3"])
-async def test_a_drain_harms_no_running_stream(launch: Launch, grace: str) -> None:
+async def test_a_drain_does_not_interrupt_running_streams(launch: Launch, grace: str) -> None:
     scene = await launch(
         Options(sidecar_arguments=("--grace", grace), replica_arguments=("--time-scale", "1"))
     )
@@ -36,9 +36,9 @@ async def test_a_drain_harms_no_running_stream(launch: Launch, grace: str) -> No
             return (await scene.sidecar.get("/readyz"))[0] == 503
 
         if grace == "10":
-            await until(unready, PATIENCE, "the sidecar to say it is not ready")
+            await until(unready, PATIENCE, "the sidecar to report that it is not ready")
             assert (await scene.sidecar.get("/healthz"))[0] == 200
-        # New requests are served meanwhile, without a decision.
+        # During the drain, new requests succeed without a routing decision.
         assert (await scene.send(chat("meanwhile", tokens=1))).status == 200
         assert (await response.read()).endswith(b"data: [DONE]\n\n")
     assert await scene.sidecar.wait() == 0

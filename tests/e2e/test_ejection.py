@@ -1,4 +1,4 @@
-"""Through real Envoy: endpoints that fail are avoided, and come back when they serve again."""
+"""Endpoints that fail behind real Envoy are ejected, and return when they serve again."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.e2e.scene import (
 WITH_RETRIES = pytest.mark.parametrize(
     "config", ["envoy.yaml", "fallback-override-host.yaml", "endpoint-picker.yaml"]
 )
-TRIED = FAILURES[Outcome.REPLACED]
+RETRIES_BEFORE_EJECTION = FAILURES[Outcome.REPLACED]
 
 
 @pytest.fixture
 async def failing() -> AsyncIterator[FailingEndpoint]:
-    """An endpoint that refuses connections."""
-    async with failing_endpoint() as one:
-        yield one
+    """Yield an endpoint that refuses connections."""
+    async with failing_endpoint() as endpoint:
+        yield endpoint
 
 
 def options(
     failing: FailingEndpoint, config: str, change: Callable[[Json], None] = lambda _: None
 ) -> Options:
-    """Each endpoint in turn: of three requests the failing one gets one."""
+    """Return a scene in which the failing endpoint gets every third request."""
     return Options(
         replicas=2,
         more_endpoints=[failing.address],
@@ -50,7 +50,7 @@ def options(
 
 
 def retrying(**policy: str | int) -> Callable[[Json], None]:
-    """Changes what a configuration retries, where it does."""
+    """Return a change of the retry policy of every route that has one."""
 
     def change(config: Json) -> None:
         listener = config["static_resources"]["listeners"][0]
@@ -63,18 +63,18 @@ def retrying(**policy: str | int) -> Callable[[Json], None]:
 
 
 def hiding_responses(config: Json) -> None:
-    """Stops a configuration from showing the sidecar the headers of responses."""
+    """Stop Envoy from sending response headers to the sidecar."""
     for modes in processing_modes(config):
         modes["response_header_mode"] = "SKIP"
 
 
 async def ask(scene: Scene, times: int) -> list[Reply]:
-    """So many requests, one after the other."""
+    """Send a number of requests one after the other."""
     return [await scene.send(chat(f"user {i}")) for i in range(times)]
 
 
 async def states(scene: Scene) -> dict[str, str]:
-    """The state of each endpoint."""
+    """Return the state of each endpoint by address."""
     endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
     return {endpoint["address"]: endpoint["state"] for endpoint in endpoints}
 
@@ -83,8 +83,8 @@ async def ejected(scene: Scene) -> set[str]:
     return {address for address, state in (await states(scene)).items() if state == "ejected"}
 
 
-async def comes_back(scene: Scene, failing: FailingEndpoint) -> None:
-    """Goes on asking until it is in service again; no client sees an error meanwhile."""
+async def returns_to_service(scene: Scene, failing: FailingEndpoint) -> None:
+    """Send requests until the endpoint is in service again; every request must succeed."""
 
     async def serves() -> bool:
         assert {reply.status for reply in await ask(scene, 3)} == {200}
@@ -93,27 +93,27 @@ async def comes_back(scene: Scene, failing: FailingEndpoint) -> None:
     await until(serves, FIRST_SECONDS + 5, "the endpoint to be in service again")
 
 
-class TestAnEndpointThatRefusesConnections:
+class TestEndpointThatRefusesConnections:
     @WITH_RETRIES
-    async def test_is_tried_a_few_times_and_comes_back_when_it_listens(
+    async def test_is_ejected_after_a_few_retries_and_returns_when_it_listens(
         self, launch: Launch, failing: FailingEndpoint, config: str
     ) -> None:
         scene = await launch(options(failing, config))
         assert {reply.status for reply in await ask(scene, 30)} == {200}
         log = await scene.access_log(30)
         chosen = [line for line in log if chosen_endpoint(line) == failing.address]
-        assert [line["attempts"] for line in chosen] == [2] * TRIED
+        assert [line["attempts"] for line in chosen] == [2] * RETRIES_BEFORE_EJECTION
         assert await ejected(scene) == {failing.address}
         _, metrics = await scene.sidecar.get("/metrics")
         assert f'extproc_endpoints{{model="{MODEL}",state="ejected"}} 1.0' in metrics
         assert f'extproc_ejections_total{{model="{MODEL}",reason="replaced"}} 1.0' in metrics
         await failing.listen(200)
-        await comes_back(scene, failing)
-        before = failing.tried
+        await returns_to_service(scene, failing)
+        before = failing.connections
         await ask(scene, 9)
-        assert failing.tried == before + 3
+        assert failing.connections == before + 3
 
-    async def test_is_never_seen_where_responses_are_not_shown(
+    async def test_is_not_ejected_without_response_headers(
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         scene = await launch(options(failing, "envoy.yaml", hiding_responses))
@@ -123,7 +123,7 @@ class TestAnEndpointThatRefusesConnections:
         assert [line["attempts"] for line in chosen] == [2] * 10
         assert await ejected(scene) == set()
 
-    async def test_is_avoided_where_nothing_is_retried_too(
+    async def test_is_ejected_without_retries(
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         scene = await launch(options(failing, "envoy.yaml", retrying(num_retries=0)))
@@ -133,80 +133,80 @@ class TestAnEndpointThatRefusesConnections:
         assert await ejected(scene) == {failing.address}
 
 
-class TestAnEndpointThatResetsConnections:
+class TestEndpointThatResetsConnections:
     @WITH_RETRIES
-    async def test_is_connected_to_a_few_times(
+    async def test_is_ejected_after_a_few_retries(
         self, launch: Launch, failing: FailingEndpoint, config: str
     ) -> None:
         await failing.listen("resets")
         retry = retrying(retry_on="connect-failure,refused-stream,reset")
         scene = await launch(options(failing, config, retry))
         assert {reply.status for reply in await ask(scene, 30)} == {200}
-        assert failing.tried == TRIED
+        assert failing.connections == RETRIES_BEFORE_EJECTION
         assert await ejected(scene) == {failing.address}
         failing.manner = 200
-        await comes_back(scene, failing)
+        await returns_to_service(scene, failing)
 
-    async def test_is_avoided_where_resets_are_not_retried_too(
+    async def test_is_ejected_if_resets_are_not_retried(
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         await failing.listen("resets")
         retry = retrying(retry_on="connect-failure,refused-stream")
         scene = await launch(options(failing, "envoy.yaml", retry))
         statuses = [reply.status for reply in await ask(scene, 30)]
-        assert statuses.count(503) == failing.tried == FAILURES[Outcome.RESET]
+        assert statuses.count(503) == failing.connections == FAILURES[Outcome.RESET]
         assert await ejected(scene) == {failing.address}
 
 
-class TestAnEndpointThatNeverAnswers:
-    """Somebody must give up: Envoy, if it is told when."""
+class TestEndpointThatNeverResponds:
+    """An endpoint that Envoy abandons after a timeout of its configuration."""
 
     @WITH_RETRIES
-    async def test_is_tried_a_few_times_if_each_try_may_take_so_long_only(
+    async def test_is_ejected_after_a_few_timeouts_per_try(
         self, launch: Launch, failing: FailingEndpoint, config: str
     ) -> None:
         await failing.listen("hangs")
         retry = retrying(retry_on="connect-failure,refused-stream,reset", per_try_timeout="0.5s")
         scene = await launch(options(failing, config, retry))
         assert {reply.status for reply in await ask(scene, 20)} == {200}
-        assert failing.tried == TRIED
+        assert failing.connections == RETRIES_BEFORE_EJECTION
         assert await ejected(scene) == {failing.address}
 
     @pytest.mark.parametrize("timeout", ["per_try_timeout", "per_try_idle_timeout"])
-    async def test_is_avoided_where_that_is_not_retried_too(
+    async def test_is_ejected_if_timeouts_are_not_retried(
         self, launch: Launch, failing: FailingEndpoint, timeout: str
     ) -> None:
         await failing.listen("hangs")
         retry = retrying(retry_on="connect-failure,refused-stream", **{timeout: "0.5s"})
         scene = await launch(options(failing, "fallback-override-host.yaml", retry))
         statuses = [reply.status for reply in await ask(scene, 30)]
-        assert statuses.count(504) == failing.tried == FAILURES[Outcome.TIMEOUT]
+        assert statuses.count(504) == failing.connections == FAILURES[Outcome.TIMEOUT]
         assert await ejected(scene) == {failing.address}
 
 
-class TestAnEndpointThatAnswers:
+class TestEndpointThatResponds:
     @pytest.mark.parametrize("manner", [500, 503])
-    async def test_with_errors_is_avoided(
+    async def test_is_ejected_after_server_errors(
         self, launch: Launch, failing: FailingEndpoint, manner: Manner
     ) -> None:
         await failing.listen(manner)
         scene = await launch(options(failing, "envoy.yaml"))
         statuses = [reply.status for reply in await ask(scene, 30)]
-        assert statuses.count(int(manner)) == failing.tried == FAILURES[Outcome.ERROR]
+        assert statuses.count(int(manner)) == failing.connections == FAILURES[Outcome.ERROR]
         assert await ejected(scene) == {failing.address}
 
     @pytest.mark.parametrize("manner", [404, 422, 429])
-    async def test_that_the_client_is_wrong_or_must_wait_is_not(
+    async def test_is_not_ejected_after_client_errors(
         self, launch: Launch, failing: FailingEndpoint, manner: Manner
     ) -> None:
         await failing.listen(manner)
         scene = await launch(options(failing, "envoy.yaml"))
         statuses = [reply.status for reply in await ask(scene, 30)]
-        assert statuses.count(int(manner)) == failing.tried == 10
+        assert statuses.count(int(manner)) == failing.connections == 10
         assert await ejected(scene) == set()
 
 
-async def test_where_all_fail_requests_go_out_all_the_same(
+async def test_requests_are_still_sent_if_all_endpoints_fail(
     launch: Launch, failing: FailingEndpoint
 ) -> None:
     await failing.listen(503)

@@ -1,4 +1,4 @@
-"""The endpoint picker protocol: bodies go through the sidecar and come back untouched."""
+"""The endpoint picker protocol: bodies pass through the sidecar unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONFIG = "endpoint-picker.yaml"
 DESTINATION = "x-gateway-destination-endpoint"
 FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
 SLOW = ("--time-scale", "1")
-# A path whose requests cost the stand-in nothing, however long they are.
+# The stand-in processes no tokens on this path, so that long requests are cheap.
 PLAIN = "/v1/embeddings"
 
 SET_METADATA = "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config"
@@ -47,7 +47,7 @@ def picker(**others: Any) -> Options:
 
 
 def sized(size: int) -> bytes:
-    """A body a little larger than this."""
+    """Return a body slightly larger than this."""
     return json.dumps({"model": "llama", "input": "x" * size}).encode()
 
 
@@ -60,7 +60,7 @@ def assert_whole(reply: Reply, sent: bytes) -> None:
 async def upload(
     scene: Scene, parts: Iterable[bytes], *, pause: float = 0, end: bytes = b"0\r\n\r\n"
 ) -> str:
-    """The head of the answer to a body that is sent in these chunks."""
+    """Send a body in these chunks and return the head of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     writer.write(f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
     for part in parts:
@@ -89,23 +89,23 @@ def manager(config: Json) -> Json:
     return found
 
 
-async def assert_no_misunderstanding(scene: Scene) -> None:
-    """Envoy took every answer for what it was meant to be."""
+async def assert_no_protocol_errors(scene: Scene) -> None:
+    """Assert that Envoy accepted every message of the sidecar."""
     stats = await scene.envoy.stats("ext_proc")
     for counter in ("spurious_msgs_received", "rejected_header_mutations", "streams_failed"):
         assert stats[f"http.llm.ext_proc.{counter}"] == 0, stats
 
 
 class TestBodies:
-    async def test_of_every_size_arrive_byte_for_byte(self, launch: Launch) -> None:
+    async def test_of_every_size_arrive_unchanged(self, launch: Launch) -> None:
         scene = await launch(picker())
         for size in (1, 10, 30_000, 33_000, 62_000, 66_000, 131_072, 700_000, 10_000_000):
             body = sized(size)
             assert_whole(await scene.send(body, path=PLAIN), body)
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_go_to_their_prefixs_home_however_long_they_are(self, launch: Launch) -> None:
+    async def test_of_every_size_reach_the_home_endpoint(self, launch: Launch) -> None:
         scene = await launch(picker())
         home = (await scene.send(chat("x" * 200))).replica
         for size in (10, 40_000, 700_000):
@@ -114,16 +114,16 @@ class TestBodies:
             assert_whole(reply, body)
             assert reply.replica == home
 
-    async def test_arrive_whole_two_hundred_at_once(self, launch: Launch) -> None:
+    async def test_two_hundred_at_once_arrive_complete(self, launch: Launch) -> None:
         scene = await launch(picker())
         bodies = [sized(997 * i) for i in range(200)]
         replies = await asyncio.gather(*(scene.send(body, path=PLAIN) for body in bodies))
         for body, reply in zip(bodies, replies, strict=True):
             assert_whole(reply, body)
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_arrive_whole_in_chunks_and_in_a_trickle(self, launch: Launch) -> None:
+    async def test_in_slow_and_fast_chunks_arrive_complete(self, launch: Launch) -> None:
         scene = await launch(picker())
         uploads = [
             (sized(100), 1, 0.002),
@@ -139,13 +139,12 @@ class TestBodies:
             assert " 200 " in answer
             assert hashlib.md5(body).hexdigest() in answer
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_that_are_cut_anywhere_lose_no_end_and_are_not_garbled(
-        self, launch: Launch
-    ) -> None:
-        """Neither of Envoy's two defects with BUFFERED_PARTIAL (docs/envoy.md) is met here,
-        though the route has retries and no limit keeps bodies from overflowing the buffer.
+    async def test_in_two_packets_arrive_complete(self, launch: Launch) -> None:
+        """Verify that Envoy's two defects with BUFFERED_PARTIAL (docs/envoy.md) do not occur.
+
+        The route has retries, and no limit keeps bodies from overflowing the buffer.
         """
         scene = await launch(picker())
         for size in (20_000, 33_000, 40_000, 64_000, 66_000, 100_000, 135_000, 200_000, 700_000):
@@ -155,11 +154,9 @@ class TestBodies:
                 assert " 200 " in answer, (size, cut, answer)
                 assert hashlib.md5(body).hexdigest() in answer, (size, cut, answer)
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_that_name_their_model_late_are_waited_for_up_to_the_limit(
-        self, launch: Launch
-    ) -> None:
+    async def test_with_a_late_model_field_are_read_up_to_the_limit(self, launch: Launch) -> None:
         other = {"name": "other", "endpoints": ["127.0.0.1:9"]}
         scene = await launch(picker(more_models=[other]))
         late = json.dumps({"input": "x" * 60_000, "model": "llama"}).encode()
@@ -171,26 +168,26 @@ class TestBodies:
         named = await scene.send(too_late, path=PLAIN, headers={"x-model": "llama"})
         assert_whole(named, too_late)
 
-    async def test_that_name_their_model_too_late_go_to_the_only_one(self, launch: Launch) -> None:
+    async def test_with_a_too_late_model_field_go_to_the_only_model(self, launch: Launch) -> None:
         scene = await launch(picker())
         too_late = json.dumps({"input": "x" * 70_000, "model": "llama"}).encode()
         assert_whole(await scene.send(too_late, path=PLAIN), too_late)
 
-    async def test_are_not_held_by_the_sidecar(self, launch: Launch) -> None:
+    async def test_do_not_accumulate_in_the_sidecar(self, launch: Launch) -> None:
         scene = await launch(picker())
         body = sized(10_000_000)
         assert_whole(await scene.send(body, path=PLAIN), body)
-        before = most_memory(scene.sidecar.pid)
+        before = peak_memory(scene.sidecar.pid)
         replies = await asyncio.gather(*(scene.send(body, path=PLAIN) for _ in range(20)))
         assert {reply.status for reply in replies} == {200}
-        # 200 MB passed; what lies in the transport is a quarter of a megabyte each.
-        assert most_memory(scene.sidecar.pid) - before < 60_000_000
+        # Of the 200 MB that passed, the transport buffers a quarter of a megabyte per request.
+        assert peak_memory(scene.sidecar.pid) - before < 60_000_000
 
 
 async def in_two_parts(
     scene: Scene, body: bytes, cut: int, between: Callable[[], Any] | None = None
 ) -> tuple[float, str]:
-    """Seconds from the second part, which comes after a pause, and the head of the answer."""
+    """Send a body with a pause; return the seconds after it, and the head of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body[:cut])
@@ -205,25 +202,25 @@ async def in_two_parts(
     return now() - started, answer.decode()
 
 
-def most_memory(pid: int) -> int:
-    """The most that a process has held, in bytes."""
+def peak_memory(pid: int) -> int:
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1000
 
 
 class TestRequestTrailers:
-    """Rare, but HTTP/2 clients may send them."""
+    """Trailers are rare, but HTTP/2 clients may send them."""
 
     END = b"0\r\nx-checksum: 1\r\n\r\n"
 
     @staticmethod
-    def taken(config: Json) -> None:
+    def with_trailers(config: Json) -> None:
         manager(config)["http_protocol_options"] = {"enable_trailers": True}
 
-    async def test_pass_with_the_body_whole(self, launch: Launch) -> None:
+    async def test_pass_with_the_complete_body(self, launch: Launch) -> None:
         def without_retry(config: Json) -> None:
-            self.taken(config)
+            self.with_trailers(config)
             del route(config)["route"]["retry_policy"]
 
         scene = await launch(picker(change_config=without_retry))
@@ -235,17 +232,17 @@ class TestRequestTrailers:
                 assert hashlib.md5(body).hexdigest() in answer
         assert " 400 " in await upload(scene, [], end=self.END)
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
     async def test_double_the_body_on_a_route_with_retries(self, launch: Launch) -> None:
-        """A defect of Envoy, not met without trailers. Should this fail, it has been mended."""
-        scene = await launch(picker(change_config=self.taken))
+        """Document a defect of Envoy with trailers; a failure means that Envoy has fixed it."""
+        scene = await launch(picker(change_config=self.with_trailers))
         body = sized(10)
         answer = await upload(scene, [body], end=self.END)
         assert hashlib.md5(body + body).hexdigest() in answer
 
 
-class TestTheAnswer:
+class TestResponse:
     async def test_streams_through_chunk_by_chunk(self, launch: Launch) -> None:
         scene = await launch(picker(replica_arguments=("--time-scale", "2")))
         async with scene.stream(chat("hello", tokens=20)) as response:
@@ -257,9 +254,9 @@ class TestTheAnswer:
             json.loads(data)["choices"][0]["delta"].get("content") for _, data in arrivals[:-1]
         ]
         assert len([text for text in texts if text]) == 20
-        # 20 tokens at 41 ms each, twice as fast as real: not delivered in one piece.
+        # 20 tokens at 41 ms each, at twice the real speed, must not arrive in one piece.
         assert arrivals[-1][0] - arrivals[0][0] > 0.2
-        # No token waits for the next.
+        # Envoy must not hold a token until the next one arrives.
         gaps = [later - earlier for (earlier, _), (later, _) in pairwise(arrivals)]
         assert sorted(gaps)[len(gaps) // 2] < 0.04
         await scene.agree_on_inflight(0)
@@ -279,9 +276,9 @@ class TestTheAnswer:
         body = sized(200_000)
         assert_whole(await scene.send(body, path=PLAIN), body)
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_that_comes_before_the_bodys_end_reaches_the_client(self, launch: Launch) -> None:
+    async def test_sent_before_the_end_of_the_body_reaches_the_client(self, launch: Launch) -> None:
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
@@ -306,15 +303,13 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 @asynccontextmanager
 async def upstream(handler: Handler) -> AsyncIterator[str]:
-    """A server of our own as an endpoint; its address."""
+    """Run a server with this handler and yield its address."""
     async with await asyncio.start_server(handler, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-class TestTheDestination:
-    async def test_is_one_in_header_and_metadata_and_overwrites_the_clients(
-        self, launch: Launch
-    ) -> None:
+class TestDestination:
+    async def test_replaces_client_values_in_headers_and_metadata(self, launch: Launch) -> None:
         heads: list[str] = []
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -340,12 +335,12 @@ class TestTheDestination:
             assert second == sent["x-target-endpoint-fallback"]
             assert line["decision"]["endpoint"] == first
 
-    async def test_is_never_the_clients(self, launch: Launch) -> None:
-        met = 0
+    async def test_never_comes_from_the_client(self, launch: Launch) -> None:
+        connections = 0
 
         async def canary(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal met
-            met += 1
+            nonlocal connections
+            connections += 1
             writer.close()
 
         async with upstream(canary) as address:
@@ -358,11 +353,11 @@ class TestTheDestination:
                             assert reply.status in ({200, 400} if sidecar_is_up else {503})
                 if sidecar_is_up:
                     await scene.sidecar.kill()
-            assert met == 0
+            assert connections == 0
 
 
-class TestASubset:
-    """The gateway allows some of the endpoints only."""
+class TestSubset:
+    """A gateway that allows only some of the endpoints."""
 
     @staticmethod
     def hint(value: Any) -> Callable[[Json], None]:
@@ -381,7 +376,7 @@ class TestASubset:
 
     @pytest.mark.parametrize("config", [CONFIG, "envoy.yaml"])
     @pytest.mark.parametrize("form", [list, ",".join])
-    async def test_is_kept_to(
+    async def test_limits_the_choice(
         self, launch: Launch, config: str, form: Callable[[list[str]], Any]
     ) -> None:
         endpoints = [f"127.0.0.1:{free_port()}" for _ in range(2)]
@@ -409,7 +404,7 @@ class TestASubset:
 
     @pytest.mark.parametrize("config", [CONFIG, "envoy.yaml"])
     @pytest.mark.parametrize("value", [[], "", ["10.9.9.9:80"], "nonsense", 7])
-    async def test_without_a_ready_endpoint_is_503(
+    async def test_without_a_ready_endpoint_returns_503(
         self, launch: Launch, config: str, value: Any
     ) -> None:
         scene = await launch(picker(config=config, change_config=self.hint(value)))
@@ -424,10 +419,10 @@ class TestASubset:
         assert {reply.replica for reply in replies} == set(scene.replicas.addresses)
 
 
-class TestARefusedEndpoint:
+class TestEndpointThatRefuses:
     @staticmethod
-    def told_as_metadata(config: Json) -> None:
-        """Who served is told as the protocol has it, and in no other way."""
+    def served_as_metadata(config: Json) -> None:
+        """Report the serving endpoint as metadata of the protocol only."""
         del ext_proc_filter(config)["response_attributes"]
         (replicas,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "replicas")
         policy = replicas["load_balancing_policy"]["policies"][0]["typed_extension_config"]
@@ -435,19 +430,19 @@ class TestARefusedEndpoint:
         policy["typed_config"]["selected_host_key"] = served
 
     @pytest.mark.parametrize("as_metadata", [False, True])
-    async def test_is_replaced_by_the_second_which_is_counted(
+    async def test_is_replaced_by_the_second_and_the_count_follows(
         self, launch: Launch, as_metadata: bool, every_envoy: str
     ) -> None:
         if as_metadata and envoy_minor() < 38:
-            pytest.skip("1.37 cannot tell it")
-        nobody = f"127.0.0.1:{free_port()}"
+            pytest.skip("Envoy 1.37 does not report the serving endpoint")
+        dead = f"127.0.0.1:{free_port()}"
         scene = await launch(
             picker(
                 replicas=1,
-                more_endpoints=[nobody],
+                more_endpoints=[dead],
                 strategy="RoundRobin",
                 replica_arguments=SLOW,
-                **({"change_config": self.told_as_metadata} if as_metadata else {}),
+                **({"change_config": self.served_as_metadata} if as_metadata else {}),
             )
         )
         async with AsyncExitStack() as cleanup:
@@ -462,9 +457,11 @@ class TestARefusedEndpoint:
         assert sorted(line["attempts"] for line in log) == [1, 1, 2, 2]
         assert {line["upstream"] for line in log} == set(scene.replicas.addresses)
 
-    async def test_is_replaced_with_the_body_whole(self, launch: Launch, every_envoy: str) -> None:
-        nobody = f"127.0.0.1:{free_port()}"
-        scene = await launch(picker(replicas=1, more_endpoints=[nobody], strategy="RoundRobin"))
+    async def test_is_replaced_and_the_body_stays_complete(
+        self, launch: Launch, every_envoy: str
+    ) -> None:
+        dead = f"127.0.0.1:{free_port()}"
+        scene = await launch(picker(replicas=1, more_endpoints=[dead], strategy="RoundRobin"))
         for size in (10, 31_000, 33_000, 66_000, 700_000, 3_000_000):
             body = sized(size)
             for _ in range(2):
@@ -472,8 +469,8 @@ class TestARefusedEndpoint:
         await scene.agree_on_inflight(0)
 
 
-class TestInFlightTruth:
-    async def test_when_clients_abort_in_every_phase(
+class TestInflightCounts:
+    async def test_are_exact_when_clients_abort_in_every_phase(
         self, launch: Launch, every_envoy: str
     ) -> None:
         scene = await launch(picker(replica_arguments=SLOW))
@@ -485,7 +482,7 @@ class TestInFlightTruth:
             await writer.drain()
             return writer
 
-        # The salt comes first, so that the beginning of the body is enough for a decision.
+        # The cache salt comes first, so that the start of the body is enough for a decision.
         whole = json.dumps({"cache_salt": None, **chat("x" * 5000, tokens=200)}).encode()
         held = await begun(whole[:20], len(whole))
         passing = await begun(whole[:4000], len(whole))
@@ -508,7 +505,7 @@ class TestInFlightTruth:
 
         await until(counted, PATIENCE, "the request that was held to be counted")
 
-    async def test_while_many_run_and_after_they_end(
+    async def test_are_exact_while_many_requests_run_and_after_they_end(
         self, launch: Launch, every_envoy: str
     ) -> None:
         scene = await launch(picker(replica_arguments=SLOW))
@@ -521,9 +518,11 @@ class TestInFlightTruth:
             for stream in streams:
                 assert (await stream.read()).endswith(b"data: [DONE]\n\n")
         await scene.agree_on_inflight(0)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
-    async def test_when_the_upstream_resets(self, launch: Launch, every_envoy: str) -> None:
+    async def test_are_exact_when_the_upstream_resets(
+        self, launch: Launch, every_envoy: str
+    ) -> None:
         scene = await launch(picker(replica_arguments=SLOW))
         async with AsyncExitStack() as cleanup:
             bodies = [chat(f"user {i}", tokens=200) for i in range(6)]
@@ -537,7 +536,7 @@ class TestInFlightTruth:
 
 
 async def until_inflight(scene: Scene, count: int) -> None:
-    """Waits for the sidecar's own count, where the replicas cannot know yet or any more."""
+    """Wait for the sidecar's own count while the replicas have no matching one."""
 
     async def reached() -> bool:
         return sum((await scene.sidecar.inflight()).values()) == count
@@ -557,7 +556,7 @@ class TestRefusals:
             ("/nowhere", b"{}", 404, "unknown_path"),
         ],
     )
-    async def test_have_openais_shape(
+    async def test_have_the_openai_shape(
         self, launch: Launch, path: str, body: bytes, status: int, code: str
     ) -> None:
         scene = await launch(picker())
@@ -576,19 +575,17 @@ class TestRefusals:
         assert b" 404 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
         writer.close()
 
-    async def test_do_not_meet_the_list_of_models(self, launch: Launch) -> None:
+    async def test_do_not_affect_the_list_of_models(self, launch: Launch) -> None:
         scene = await launch(picker())
         reply = await scene.send(b"", method="GET", path="/v1/models")
         assert [entry["id"] for entry in reply.json()["data"]] == ["llama"]
 
 
-class TestASidecarThatFails:
-    """In this mode requests fail with it, whatever `failure_mode_allow` says."""
+class TestFailedSidecar:
+    """A failed sidecar fails the requests in this mode, with any `failure_mode_allow`."""
 
     @pytest.mark.parametrize("allow", [False, True])
-    async def test_by_its_death_ends_what_passes_through_it(
-        self, launch: Launch, allow: bool
-    ) -> None:
+    async def test_ends_running_requests_when_it_dies(self, launch: Launch, allow: bool) -> None:
         def changed(config: Json) -> None:
             ext_proc_filter(config)["failure_mode_allow"] = allow
 
@@ -609,7 +606,7 @@ class TestASidecarThatFails:
         assert (await scene.send(chat("hello"))).status == 200
 
     @pytest.mark.timed
-    async def test_by_hanging_is_given_up_after_the_keepalives_timeout(
+    async def test_is_disconnected_after_the_keepalive_timeout_when_it_hangs(
         self, launch: Launch
     ) -> None:
         scene = await launch(picker())
@@ -618,13 +615,13 @@ class TestASidecarThatFails:
         seconds, answer = await in_two_parts(scene, sized(100), 0)
         scene.sidecar.signal(signal.SIGCONT)
         assert " 503 " in answer
-        # Not `message_timeout`, which is 2 s, but 1 s and 4 s of connection_keepalive.
+        # The 1 s and 4 s of connection_keepalive apply, not the 2 s of `message_timeout`.
         assert 3 < seconds < limit(8)
         assert (await scene.send(chat("hello"))).status == 200
 
 
-async def test_over_tls_with_a_certificate_of_its_own(launch: Launch, tmp_path: Path) -> None:
-    """Gateways commonly call their picker with TLS, and take any certificate."""
+async def test_gateway_connects_over_tls(launch: Launch, tmp_path: Path) -> None:
+    """Use TLS without verification, as most gateways do for their endpoint picker."""
     issued = trustme.CA().issue_cert("extproc")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
     issued.private_key_pem.write_to_path(tmp_path / "tls.key")

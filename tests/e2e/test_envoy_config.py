@@ -1,4 +1,4 @@
-"""A gateway with services of its own, after `extproc envoy-config --into`."""
+"""A gateway with other services, after `extproc envoy-config --into`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Gateway:
         )
 
     async def decided(self, lines: int) -> list[dict[str, object]]:
-        """Return the lines of the access log with a decision, once there are so many."""
+        """Return the access log lines with a decision, once there are at least `lines`."""
 
         def found() -> list[dict[str, object]]:
             return [line for line in self.envoy.access_log() if line["endpoint"]]
@@ -60,7 +60,7 @@ class Gateway:
 
 
 def token() -> str:
-    """A token that the shop's JWT filter takes."""
+    """Return a token that the shop's JWT filter accepts."""
 
     def part(text: bytes) -> bytes:
         return base64.urlsafe_b64encode(text).rstrip(b"=")
@@ -99,7 +99,7 @@ def certificates(directory: Path) -> Path:
 
 
 def shop_config(directory: Path, shop_port: int) -> Path:
-    """The shop's configuration on free ports."""
+    """Write the shop's configuration with free ports and return its path."""
     text = SHOP.read_text().replace("/etc/shop/", f"{directory}/")
     text = text.replace("port_value: 7000", f"port_value: {shop_port}")
     for taken in ("9901", "8080", "8443"):
@@ -138,19 +138,19 @@ async def cleanup() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def assert_shop_answers(client: httpx.AsyncClient) -> None:
+async def assert_shop_responds(client: httpx.AsyncClient) -> None:
     for path, text in {"/app": "shop /app", "/healthz": "fine", "/cart": "shop /cart"}.items():
         answer = await client.get(path)
         assert (answer.status_code, answer.text) == (200, text)
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
-async def test_llm_requests_are_decided_and_the_shops_are_left_alone(
+async def test_only_llm_requests_get_a_decision(
     tmp_path: Path, cleanup: AsyncExitStack, http2: bool
 ) -> None:
     gateway = await gateway_with(tmp_path, cleanup)
     async with gateway.client(http2=http2) as client:
-        await assert_shop_answers(client)
+        await assert_shop_responds(client)
         for number in range(4):
             answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
             assert answer.status_code == 200, answer.text
@@ -158,10 +158,10 @@ async def test_llm_requests_are_decided_and_the_shops_are_left_alone(
         decided = await gateway.decided(4)
         assert {line["endpoint"] for line in decided} <= set(gateway.replicas.addresses)
         assert {line["route"] for line in decided} == {"chosen"}
-        assert len(decided) == 4  # none of the shop's
+        assert len(decided) == 4  # and no line of the shop's requests
 
 
-async def test_a_token_is_still_asked_for(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+async def test_a_token_is_still_required(tmp_path: Path, cleanup: AsyncExitStack) -> None:
     gateway = await gateway_with(tmp_path, cleanup)
     async with gateway.client() as client:
         assert (await client.post(CHAT, json=chat("hello"))).status_code == 401
@@ -170,13 +170,13 @@ async def test_a_token_is_still_asked_for(tmp_path: Path, cleanup: AsyncExitStac
         assert (await client.post(CHAT, json=chat("hello"), headers=forged)).status_code == 401
 
 
-async def test_a_dead_sidecar_costs_neither_the_shop_nor_llm_requests(
+async def test_requests_succeed_while_the_sidecar_is_dead(
     tmp_path: Path, cleanup: AsyncExitStack
 ) -> None:
     gateway = await gateway_with(tmp_path, cleanup)
     await gateway.sidecar.kill()
     async with gateway.client() as client:
-        await assert_shop_answers(client)
+        await assert_shop_responds(client)
         for number in range(4):
             answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
             assert answer.status_code == 200, answer.text
@@ -185,7 +185,9 @@ async def test_a_dead_sidecar_costs_neither_the_shop_nor_llm_requests(
     assert routes == ["fallback"] * 4
 
 
-async def test_a_dead_endpoint_costs_no_request(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+async def test_requests_succeed_while_an_endpoint_is_dead(
+    tmp_path: Path, cleanup: AsyncExitStack
+) -> None:
     dead = f"127.0.0.1:{free_port()}"
     gateway = await gateway_with(tmp_path, cleanup, [dead])
     async with gateway.client() as client:
@@ -195,7 +197,7 @@ async def test_a_dead_endpoint_costs_no_request(tmp_path: Path, cleanup: AsyncEx
     assert dead in {line["endpoint"] for line in await gateway.decided(24)}
 
 
-async def test_llm_paths_below_a_prefix_are_decided_and_the_root_stays_the_shops(
+async def test_only_llm_paths_below_the_prefix_get_a_decision(
     tmp_path: Path, cleanup: AsyncExitStack
 ) -> None:
     gateway = await gateway_with(tmp_path, cleanup, flags=["--prefix", "/team"])
@@ -212,7 +214,7 @@ async def test_llm_paths_below_a_prefix_are_decided_and_the_root_stays_the_shops
         assert answer.status_code == 200, answer.text
 
 
-async def test_requests_over_http3_are_decided(tmp_path: Path, cleanup: AsyncExitStack) -> None:
+async def test_requests_over_http3_get_a_decision(tmp_path: Path, cleanup: AsyncExitStack) -> None:
     gateway = await gateway_with(tmp_path, cleanup)
     port = gateway.envoy.ports["quic"]
     healthy = await http3(port, gateway.ca, "GET", "/healthz", b"", {})

@@ -1,4 +1,4 @@
-"""`extproc explain` tells what the sidecar does behind the recommended Envoy configuration."""
+"""`extproc explain` predicts the sidecar's decision behind the recommended Envoy configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QWEN = {"name": "qwen", "endpoints": ["10.0.0.1:8000"]}
 
 
 def body_of(size: int) -> bytes:
-    """A chat request of so many bytes that names its model last, as many clients do."""
+    """Return a chat request of this size with the model as its last field, as many clients send."""
     request: dict[str, Any] = {"messages": [{"role": "user", "content": ""}], "max_tokens": 1}
     request["model"] = "llama"
     request["messages"][0]["content"] = "x" * (size - len(json.dumps(request)))
@@ -23,12 +23,12 @@ def body_of(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [200_000, WHOLE_BYTES, WHOLE_BYTES + 1])
-async def test_a_body_is_explained_as_it_is_routed(size: int, launch: Launch) -> None:
+async def test_explanation_matches_the_routing(size: int, launch: Launch) -> None:
     options = Options(more_models=[QWEN], replica_arguments=("--max-model-len", "9000000"))
     scene = await launch(options)
     body, headers = body_of(size), {"content-type": "application/json"}
     assert len(body) == size
-    told = explain(
+    explanation = explain(
         parse(json.dumps(options.models(scene.replicas.addresses)).encode()),
         shown(body),
         length=size,
@@ -37,10 +37,13 @@ async def test_a_body_is_explained_as_it_is_routed(size: int, launch: Launch) ->
         inflight={},
     )
     reply = await scene.send(body, headers=headers)
-    if told.error is not None:
+    if explanation.error is not None:
         assert size > WHOLE_BYTES
-        assert (reply.status, reply.error()["code"]) == (told.error["status"], told.error["code"])
-        assert reply.error()["message"] == told.error["message"]
+        assert (reply.status, reply.error()["code"]) == (
+            explanation.error["status"],
+            explanation.error["code"],
+        )
+        assert reply.error()["message"] == explanation.error["message"]
     else:
         assert size <= WHOLE_BYTES
-        assert reply.replica == told.endpoint
+        assert reply.replica == explanation.endpoint

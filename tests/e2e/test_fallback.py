@@ -1,4 +1,4 @@
-"""The variants of envoy/: an endpoint that refuses is replaced, or the request is not."""
+"""Retries, metadata and fail-closed mode in the variants of the Envoy configuration."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ QUICK = ("--time-scale", "50")
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
-async def test_a_refused_first_candidate_is_served_by_the_second(
+async def test_the_second_candidate_serves_if_the_first_refuses(
     launch: Launch, config: str
 ) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+    dead = f"127.0.0.1:{free_port()}"
     scene = await launch(
-        Options(replicas=2, more_endpoints=[nobody], config=config, replica_arguments=QUICK)
+        Options(replicas=2, more_endpoints=[dead], config=config, replica_arguments=QUICK)
     )
     replies = [await scene.send(chat(f"user {i}")) for i in range(20)]
     assert {reply.status for reply in replies} == {200}
     log = await scene.access_log(20)
-    refused = [line for line in log if chosen_endpoint(line) == nobody]
+    refused = [line for line in log if chosen_endpoint(line) == dead]
     assert refused
     assert {line["attempts"] for line in refused} == {2}
 
@@ -35,7 +35,7 @@ async def test_the_choice_travels_as_metadata(launch: Launch, config: str) -> No
     assert [line["decision"]["endpoint"] for line in log] == [reply.replica for reply in replies]
 
 
-async def test_failing_closed_answers_503_while_the_sidecar_is_down(launch: Launch) -> None:
+async def test_fail_closed_returns_503_while_the_sidecar_is_down(launch: Launch) -> None:
     scene = await launch(Options(config="fail-closed.yaml", replica_arguments=QUICK))
     assert (await scene.send(chat("hello"))).status == 200
     await scene.sidecar.kill()

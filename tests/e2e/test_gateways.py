@@ -1,4 +1,4 @@
-"""Gateways whose configuration differs from ours, and responses under the requested name."""
+"""Gateways with other configurations, and responses that carry the requested model name."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ WRITTEN = 'I write "model": "meta/llama-3" and {"model": "meta/llama-3"}.'
 
 
 class Upstream:
-    """A server that knows its model by one name, and says what it was sent."""
+    """A server that knows its model by one name and records the request headers."""
 
     def __init__(self) -> None:
         self.headers: list[dict[str, str]] = []
-        self.go_on = asyncio.Event()
-        self.go_on.set()
+        self.resume = asyncio.Event()
+        self.resume.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
@@ -57,7 +57,7 @@ class Upstream:
         for number, event in enumerate(self.events(SERVED)):
             await response.write(event)
             if not number:
-                await self.go_on.wait()
+                await self.resume.wait()
         return response
 
     @staticmethod
@@ -79,7 +79,7 @@ class Upstream:
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[tuple[Upstream, str]]:
-    """A running upstream and its address."""
+    """Run an upstream and yield it with its address."""
     served = Upstream()
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/{path:.*}", served.answer)
@@ -94,7 +94,7 @@ async def upstream() -> AsyncIterator[tuple[Upstream, str]]:
 
 
 def aliased(address: str, **others: Any) -> Options:
-    """A scene with a second model at this address, which its servers know by another name."""
+    """Return a scene with a second model at this address that has another name on its server."""
     model = {
         "name": "llama-3",
         "aliases": [ALIAS],
@@ -106,8 +106,10 @@ def aliased(address: str, **others: Any) -> Options:
 
 
 def as_envoy_ai_gateway(config: Json) -> None:
-    """The filter and the cluster that Envoy AI Gateway makes of an InferencePool with the
-    annotation `aigateway.envoyproxy.io/processing-body-mode: buffered`.
+    """Change the filter and the cluster to those that Envoy AI Gateway generates.
+
+    The gateway does so for an InferencePool with the annotation
+    `aigateway.envoyproxy.io/processing-body-mode: buffered`.
     """
     ext_proc = ext_proc_filter(config)
     for key in ("metadata_options", "response_attributes", "route_cache_action", "status_on_error"):
@@ -126,7 +128,7 @@ def as_envoy_ai_gateway(config: Json) -> None:
 
 
 def by_destination(config: Json) -> None:
-    """The picker's header alone chooses the host, without retries."""
+    """Choose the host by the endpoint picker's header only, without retries."""
     (route,) = manager_of(config)["route_config"]["virtual_hosts"][0]["routes"]
     del route["route"]["retry_policy"], route["request_body_buffer_limit"]
     clusters = config["static_resources"]["clusters"]
@@ -137,7 +139,7 @@ def by_destination(config: Json) -> None:
     cluster["original_dst_lb_config"] = {"use_http_header": True, "http_header_name": DESTINATION}
 
 
-class TestEnvoyAIGatewayThatBuffers:
+class TestBufferingEnvoyAIGateway:
     async def test_sends_each_request_to_an_endpoint_of_its_model(self, launch: Launch) -> None:
         async with upstream() as (served, address):
             scene = await launch(
@@ -161,12 +163,12 @@ class TestEnvoyAIGatewayThatBuffers:
                 assert headers["x-gateway-base-model-name"] == "llama-3"
             await scene.agree_on_inflight(0)
 
-    async def test_takes_no_destination_and_no_model_from_a_client(self, launch: Launch) -> None:
-        met = 0
+    async def test_ignores_destination_and_model_headers_of_clients(self, launch: Launch) -> None:
+        connections = 0
 
         async def canary(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal met
-            met += 1
+            nonlocal connections
+            connections += 1
             writer.close()
 
         async with (
@@ -190,24 +192,24 @@ class TestEnvoyAIGatewayThatBuffers:
         assert headers[DESTINATION] == address
         assert headers["x-gateway-model-name"] == ALIAS
         assert headers["x-gateway-base-model-name"] == "llama-3"
-        assert met == 0
+        assert connections == 0
 
 
-def shown(config: Json) -> None:
-    """Shows response bodies by the configuration, in the recommended modes of requests."""
+def with_response_bodies(config: Json) -> None:
+    """Make Envoy send response bodies to the sidecar, with the recommended modes of requests."""
     for modes in processing_modes(config):
         modes["response_header_mode"] = "SEND"
         modes["response_body_mode"] = "STREAMED"
 
 
 def buffered(config: Json) -> None:
-    shown(config)
+    with_response_bodies(config)
     for modes in processing_modes(config):
         modes["response_body_mode"] = "BUFFERED"
 
 
-def asked_for(mode: str) -> Callable[[Json], None]:
-    """Shows response bodies only where an answer asks for them."""
+def on_request(mode: str) -> Callable[[Json], None]:
+    """Return a change that makes Envoy send response bodies only if the sidecar requests them."""
 
     def changed(config: Json) -> None:
         show_bodies(config, mode)
@@ -218,17 +220,18 @@ def asked_for(mode: str) -> Callable[[Json], None]:
     return changed
 
 
-SHOWN = [
-    pytest.param("envoy.yaml", shown, id="streamed"),
+WITH_RESPONSE_BODIES = [
+    pytest.param("envoy.yaml", with_response_bodies, id="streamed"),
     pytest.param("endpoint-picker.yaml", by_destination, id="duplex"),
-    pytest.param("envoy.yaml", asked_for("BUFFERED_PARTIAL"), id="override-partial"),
-    pytest.param("envoy.yaml", asked_for("BUFFERED"), id="override-buffered"),
+    pytest.param("envoy.yaml", on_request("BUFFERED_PARTIAL"), id="override-partial"),
+    pytest.param("envoy.yaml", on_request("BUFFERED"), id="override-buffered"),
 ]
 
 
-class TestAnAnswerToAnAlias:
+class TestResponseToAlias:
     @pytest.mark.parametrize(
-        ("config", "change"), [*SHOWN, pytest.param("envoy.yaml", buffered, id="buffered")]
+        ("config", "change"),
+        [*WITH_RESPONSE_BODIES, pytest.param("envoy.yaml", buffered, id="buffered")],
     )
     async def test_carries_the_alias(
         self, launch: Launch, config: str, change: Callable[[Json], None]
@@ -250,22 +253,22 @@ class TestAnAnswerToAnAlias:
             assert stats["http.llm.ext_proc.spurious_msgs_received"] == 0
             assert stats["http.llm.ext_proc.streams_failed"] == 0
 
-    @pytest.mark.parametrize(("config", "change"), SHOWN)
-    async def test_comes_event_by_event(
+    @pytest.mark.parametrize(("config", "change"), WITH_RESPONSE_BODIES)
+    async def test_arrives_event_by_event(
         self, launch: Launch, config: str, change: Callable[[Json], None]
     ) -> None:
         async with upstream() as (served, address):
             scene = await launch(aliased(address, config=config, change_config=change))
-            served.go_on.clear()
+            served.resume.clear()
             async with scene.stream(chat("hello", model=ALIAS)) as response:
                 async with asyncio.timeout(PATIENCE):
                     line = await response.content.readline()
                 assert json.loads(line.removeprefix(b"data: "))["model"] == ALIAS
-                served.go_on.set()
+                served.resume.set()
                 await response.read()
 
-    @pytest.mark.parametrize(("config", "change"), SHOWN[:3])
-    async def test_that_is_compressed_keeps_the_servers_name(
+    @pytest.mark.parametrize(("config", "change"), WITH_RESPONSE_BODIES[:3])
+    async def test_keeps_the_served_name_if_compressed(
         self, launch: Launch, config: str, change: Callable[[Json], None]
     ) -> None:
         async with upstream() as (_, address):
@@ -273,7 +276,7 @@ class TestAnAnswerToAnAlias:
             reply = await scene.send(chat("hello", model=ALIAS, compressed=True))
             assert (reply.status, reply.json()) == (200, Upstream.document(SERVED))
 
-    async def test_passes_unchanged_where_bodies_are_not_shown(self, launch: Launch) -> None:
+    async def test_passes_unchanged_without_response_bodies(self, launch: Launch) -> None:
         async with upstream() as (_, address):
             scene = await launch(aliased(address))
             reply = await scene.send(chat("hello", model=ALIAS))
@@ -281,9 +284,9 @@ class TestAnAnswerToAnAlias:
             assert reply.headers["content-length"] == str(len(reply.body))
 
 
-async def test_other_requests_are_not_shown_where_bodies_are_asked_for(launch: Launch) -> None:
+async def test_the_sidecar_requests_response_bodies_only_for_aliases(launch: Launch) -> None:
     async with upstream() as (_, address):
-        change = asked_for("BUFFERED_PARTIAL")
+        change = on_request("BUFFERED_PARTIAL")
         scene = await launch(aliased(address, change_config=change))
         before = await _messages(scene)
         assert (await scene.send(chat("hello"), path=CHAT)).status == 200
@@ -293,6 +296,6 @@ async def test_other_requests_are_not_shown_where_bodies_are_asked_for(launch: L
 
 
 async def _messages(scene: Any) -> int:
-    """The number of messages that Envoy has sent to the sidecar."""
+    """Return the number of messages that Envoy has sent to the sidecar."""
     stats: dict[str, int] = await scene.envoy.stats("ext_proc")
     return stats["http.llm.ext_proc.stream_msgs_sent"]

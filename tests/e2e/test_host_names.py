@@ -1,4 +1,4 @@
-"""Endpoints by host name, and lists without endpoints, through a real Envoy."""
+"""Endpoints with host names, and models without endpoints, behind real Envoy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def configure(scene: Scene, endpoints: Sequence[str]) -> None:
 
 
 async def routes_to(scene: Scene, addresses: Sequence[str]) -> None:
-    """Waits until the sidecar has these endpoints, each named by its address."""
+    """Wait until the sidecar has these endpoints, each named by its address."""
 
     async def has_them() -> bool:
         found = (await scene.sidecar.state())["llama"]["endpoints"]
@@ -43,7 +43,7 @@ async def routes_to(scene: Scene, addresses: Sequence[str]) -> None:
     await until(has_them, PATIENCE, f"the endpoints {addresses}")
 
 
-async def test_requests_follow_a_name_to_its_addresses(
+async def test_requests_reach_the_current_addresses_of_a_name(
     launch: Launch, dns: DnsServer, tmp_path: Path
 ) -> None:
     scene = await launch(by_dns(dns))
@@ -51,10 +51,10 @@ async def test_requests_follow_a_name_to_its_addresses(
     dns.records = a({"vllm.test.": ["127.0.0.1"]}, ttl=1)
     configure(scene, [f"vllm.test:{port}"])
 
-    async def was_asked() -> bool:
+    async def was_queried() -> bool:
         return await scene.metric("extproc_name_lookups_total", result="ok") > 0
 
-    await until(was_asked, PATIENCE, "a lookup")
+    await until(was_queried, PATIENCE, "a lookup")
     await routes_to(scene, [f"127.0.0.1:{port}"])
     assert (await scene.send(chat("hello"))).status == 200
 
@@ -77,7 +77,7 @@ async def test_requests_follow_a_name_to_its_addresses(
         await second.stop()
 
 
-async def test_a_list_without_endpoints_is_ready_and_refuses(launch: Launch) -> None:
+async def test_without_endpoints_the_sidecar_is_ready_and_refuses_requests(launch: Launch) -> None:
     scene = await launch(Options(replicas=1))
     configure(scene, [])
     await routes_to(scene, [])
@@ -91,7 +91,9 @@ async def test_a_list_without_endpoints_is_ready_and_refuses(launch: Launch) -> 
     assert (await scene.send(chat("hello"))).status == 200
 
 
-async def test_the_sidecar_is_ready_once_dns_responded(dns: DnsServer, tmp_path: Path) -> None:
+async def test_the_sidecar_is_ready_after_the_first_dns_response(
+    dns: DnsServer, tmp_path: Path
+) -> None:
     dns.mode, dns.records = "silent", a({"vllm.test.": ["127.0.0.1"]})
     models = Options().models(["vllm.test:8000"])
     sidecar = FileSidecar(models, tmp_path, arguments=by_dns(dns).sidecar_arguments)
@@ -99,10 +101,10 @@ async def test_the_sidecar_is_ready_once_dns_responded(dns: DnsServer, tmp_path:
     try:
         why = "endpoints vllm.test:8000: vllm.test: no response from DNS within 4.5 s\n"
 
-        async def says_why() -> bool:
+        async def reports_why() -> bool:
             return dns.asked("vllm.test.") > 0 and await sidecar.get("/readyz") == (503, why)
 
-        await until(says_why, PATIENCE, why)
+        await until(reports_why, PATIENCE, why)
         dns.mode = "answer"
         await until(sidecar.is_ready, PATIENCE, "the sidecar to be ready")
     finally:

@@ -1,4 +1,4 @@
-"""The ledger's counts equal what the replicas really hold, however requests end."""
+"""The ledger's counts equal the requests on the replicas, for every way that requests end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import CHAT, Json, Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
-# Real speed: a token takes 41 ms, so that requests last long enough to be looked at.
+# Real speed: a token takes 41 ms, so that requests last long enough for a test.
 SLOW = ("--time-scale", "1")
 
 
@@ -26,7 +26,9 @@ async def open_streams(
     return [await cleanup.enter_async_context(scene.stream(body)) for body in bodies]
 
 
-async def test_while_requests_run_and_after_they_end(launch: Launch, every_envoy: str) -> None:
+async def test_counts_agree_while_requests_run_and_after_they_end(
+    launch: Launch, every_envoy: str
+) -> None:
     scene = await launch(Options(replica_arguments=SLOW))
     async with AsyncExitStack() as cleanup:
         streams = await open_streams(scene, cleanup, 12, tokens=30)
@@ -40,7 +42,7 @@ async def test_while_requests_run_and_after_they_end(launch: Launch, every_envoy
     assert {line["status"] for line in log} == {200}
 
 
-async def test_when_clients_abort_before_and_during_the_answer(
+async def test_counts_agree_when_clients_abort_before_and_during_the_response(
     launch: Launch, every_envoy: str
 ) -> None:
     scene = await launch(Options(replica_arguments=SLOW))
@@ -61,45 +63,45 @@ async def test_when_clients_abort_before_and_during_the_answer(
 
 @asynccontextmanager
 async def begun_body(scene: Scene, length: int) -> AsyncIterator[None]:
-    """Begins a request with a body of `length` bytes, and disconnects at the end of the context."""
+    """Begin a request with a body of `length` bytes, and disconnect at the end of the context."""
     _, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n"
-    # More than the sidecar reads of a body that it does not see whole.
+    # More than the sidecar reads of a body that it receives in part.
     writer.write(head.encode() + json.dumps(chat("x" * 70_000)).encode()[:length])
     await writer.drain()
     yield
     writer.close()
 
 
-async def test_when_a_client_aborts_before_its_body_is_complete(
+async def test_counts_agree_when_a_client_aborts_before_its_body_is_complete(
     launch: Launch, every_envoy: str
 ) -> None:
-    """Then the sidecar was never asked."""
+    """Verify that Envoy never asked the sidecar."""
     scene = await launch(Options(replica_arguments=SLOW))
     async with begun_body(scene, 100_000):
         await asyncio.sleep(0.2)
         assert await scene.sidecar.inflight() == {}
 
-    async def gone() -> bool:
+    async def disconnected() -> bool:
         (connections,) = (await scene.envoy.stats("http.llm.downstream_cx_active$")).values()
         return not connections
 
-    await until(gone, PATIENCE, "the client to be gone")
+    await until(disconnected, PATIENCE, "the client to be disconnected")
     assert set((await scene.envoy.stats("ext_proc.streams_started$")).values()) == {0}
     await scene.agree_on_inflight(0)
 
 
-async def test_when_a_client_aborts_in_the_middle_of_a_large_body(
+async def test_counts_agree_when_a_client_aborts_in_a_large_body(
     launch: Launch, every_envoy: str
 ) -> None:
-    """The sidecar decides by the beginning of such a body, so the endpoint has the request."""
+    """Abort after the decision, which needs only the start of such a body."""
     scene = await launch(Options(replica_arguments=SLOW))
     async with begun_body(scene, 9_000_000):
         await scene.agree_on_inflight(1)
     await scene.agree_on_inflight(0)
 
 
-async def test_when_the_upstream_resets(launch: Launch, every_envoy: str) -> None:
+async def test_counts_agree_when_the_upstream_resets(launch: Launch, every_envoy: str) -> None:
     scene = await launch(Options(replica_arguments=SLOW))
     async with AsyncExitStack() as cleanup:
         streams = await open_streams(scene, cleanup, 6, tokens=200)
@@ -115,10 +117,10 @@ async def test_when_the_upstream_resets(launch: Launch, every_envoy: str) -> Non
     await until(empty, PATIENCE, "the ledger to be empty")
 
 
-async def test_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+async def test_counts_agree_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> None:
+    dead = f"127.0.0.1:{free_port()}"
     scene = await launch(
-        Options(replicas=1, more_endpoints=[nobody], strategy="RoundRobin", replica_arguments=SLOW)
+        Options(replicas=1, more_endpoints=[dead], strategy="RoundRobin", replica_arguments=SLOW)
     )
     replies = [await scene.send(chat("hello")) for _ in range(4)]
     assert {reply.status for reply in replies} == {200}
@@ -126,28 +128,26 @@ async def test_when_the_upstream_refuses(launch: Launch, every_envoy: str) -> No
     await scene.agree_on_inflight(0)
 
 
-async def test_when_a_deadline_passes(launch: Launch, every_envoy: str) -> None:
-    def hurried(config: Json) -> None:
+async def test_counts_agree_when_a_deadline_passes(launch: Launch, every_envoy: str) -> None:
+    def with_deadline(config: Json) -> None:
         listener = config["static_resources"]["listeners"][0]
         manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
         routes = manager["route_config"]["virtual_hosts"][0]["routes"]
         routes[0]["route"]["timeout"] = "0.5s"
 
-    scene = await launch(Options(change_config=hurried, replica_arguments=SLOW))
+    scene = await launch(Options(change_config=with_deadline, replica_arguments=SLOW))
     reply = await scene.send(chat("hello", tokens=200))
     assert reply.status == 504
     await scene.agree_on_inflight(0)
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
-async def test_after_a_retry_the_endpoint_that_serves_is_counted(
-    launch: Launch, config: str
-) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+async def test_a_retry_moves_the_count_to_the_serving_endpoint(launch: Launch, config: str) -> None:
+    dead = f"127.0.0.1:{free_port()}"
     scene = await launch(
         Options(
             replicas=1,
-            more_endpoints=[nobody],
+            more_endpoints=[dead],
             strategy="RoundRobin",
             config=config,
             replica_arguments=SLOW,
@@ -164,7 +164,9 @@ async def test_after_a_retry_the_endpoint_that_serves_is_counted(
     assert attempts == [1, 1, 2, 2]
 
 
-async def test_with_an_upstream_that_sends_trailers(launch: Launch, every_envoy: str) -> None:
+async def test_counts_agree_when_the_upstream_sends_trailers(
+    launch: Launch, every_envoy: str
+) -> None:
     def with_trailers(config: Json) -> None:
         listener = config["static_resources"]["listeners"][0]
         manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
@@ -199,7 +201,7 @@ async def test_with_an_upstream_that_sends_trailers(launch: Launch, every_envoy:
                 reply = await client.post(CHAT, json=chat("hello", model="trailing"))
                 assert reply.content == b"{}"
         await scene.agree_on_inflight(0)
-        # Headers, body and trailers, each with one answer; none was spurious.
+        # Headers, body and trailers of three requests get one reply each, none of them spurious.
         stats = await scene.envoy.stats("ext_proc")
         assert stats["http.llm.ext_proc.stream_msgs_sent"] == 9
         assert stats["http.llm.ext_proc.stream_msgs_received"] == 9

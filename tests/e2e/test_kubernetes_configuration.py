@@ -1,4 +1,4 @@
-"""The ConfigMap is edited while requests run."""
+"""Edits of the ConfigMap while requests run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_hundred_edits_under_load_fail_no_request(deploy: Deploy) -> Non
         await until(partial(strategy_is, scene, "PrefixHash"), PATIENCE, "one more edit")
     assert statuses(answers) == {200}
     assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
-    # Edits that come faster than they can be applied may be skipped, but none is refused.
+    # The sidecar may skip edits in quick succession, but refuses none.
     assert await scene.metric(RELOADS, result="failure") == 0
     assert await events(scene) == []
     await scene.agree_on_inflight(0)
@@ -56,7 +56,7 @@ async def strategy_is(scene: ClusterScene, strategy: str) -> bool:
     return bool((await scene.sidecar.state())["llama"]["strategy"] == strategy)
 
 
-async def test_a_refused_document_is_told_as_an_event_and_the_last_good_stays(
+async def test_a_refused_document_creates_an_event_and_the_last_good_one_stays(
     deploy: Deploy,
 ) -> None:
     scene = await deploy(ClusterOptions(replicas=2))
@@ -85,7 +85,7 @@ async def has_events(scene: ClusterScene, count: int) -> bool:
     return len(await events(scene)) == count
 
 
-async def test_a_deleted_config_map_leaves_the_last_good_in_force(deploy: Deploy) -> None:
+async def test_the_last_good_document_stays_when_the_config_map_is_deleted(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=2))
     await scene.api.delete("ConfigMap", NAMESPACE, CONFIG_MAP)
     await until(
@@ -114,10 +114,10 @@ async def test_a_model_that_moves_to_another_service_is_never_without_endpoints(
     assert {r["namespace"] for r in asked} == {NAMESPACE}
 
 
-async def test_endpoints_of_an_inference_pool(deploy: Deploy) -> None:
+async def test_endpoints_come_from_an_inference_pool(deploy: Deploy) -> None:
     pool = {"inferencePool": {"namespace": NAMESPACE, "name": "llama"}}
     scene = await deploy(ClusterOptions(replicas=2, pods=0, source=pool, start_sidecar=False))
-    # Both pods have one address here, so the pool's ports tell the replicas apart.
+    # Both pods have the same address here, so the pool's ports distinguish the replicas.
     ports = [int(address.rpartition(":")[2]) for address in scene.replicas.addresses]
     await scene.api.apply(
         inference_pool(NAMESPACE, "llama", {"app": "vllm"}, ports),

@@ -1,4 +1,4 @@
-"""Endpoints come and go on Kubernetes; requests notice nothing."""
+"""Changes of endpoints on Kubernetes, which no request may notice."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -
     addresses = scene.replicas.addresses
     async with scene.load() as answers:
         for turn in range(10):
-            gone = turn % 5
-            await scene.remove(gone)
-            await scene.routes_to(*(i for i in range(5) if i != gone))
-            # Those decided before the event may still be on their way.
+            removed = turn % 5
+            await scene.remove(removed)
+            await scene.routes_to(*(i for i in range(5) if i != removed))
+            # Requests that were routed before the event may still arrive.
             await asyncio.sleep(0.3)
-            before = (await scene.replicas.requests())[addresses[gone]]
+            before = (await scene.replicas.requests())[addresses[removed]]
             await asyncio.sleep(0.3)
-            assert (await scene.replicas.requests())[addresses[gone]] == before
-            await scene.api.apply(scene.pod(gone))
+            assert (await scene.replicas.requests())[addresses[removed]] == before
+            await scene.api.apply(scene.pod(removed))
             await scene.routes_to(*range(5))
     assert statuses(answers) == {200}
     assert {address for _, address in answers} == set(addresses)
@@ -47,7 +47,7 @@ async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -
 
 
 async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) -> None:
-    """As a Deployment does it: the new pod is ready before an old one is told to go."""
+    """Replace pods like a Deployment: a new pod is ready before an old one terminates."""
     scene = await deploy(ClusterOptions(replicas=8, pods=4))
     async with scene.load() as answers:
         for old in range(4):
@@ -58,7 +58,7 @@ async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) ->
             await scene.routes_to(*range(old, new + 1))
             await scene.api.apply(scene.pod(old, TERMINATING))
             await scene.routes_to(*range(old + 1, new + 1))
-            # What was on its way has ended long before a pod's grace is over.
+            # Requests to the old pod end long before its grace period.
             await asyncio.sleep(0.3)
             before = (await scene.replicas.requests())[scene.replicas.addresses[old]]
             await scene.remove(old)
@@ -91,7 +91,7 @@ async def test_a_terminating_pod_keeps_its_streams_and_gets_no_new_ones(deploy: 
     await scene.agree_on_inflight(0)
 
 
-async def test_loopback_is_routed_to_only_where_that_is_allowed(deploy: Deploy) -> None:
+async def test_loopback_endpoints_are_refused_unless_allowed(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=1, sidecar_arguments=()))
     assert await scene.ready() == set()
     reply = await scene.send(chat("hello"))
@@ -103,8 +103,10 @@ async def test_loopback_is_routed_to_only_where_that_is_allowed(deploy: Deploy) 
     assert counted == 1
 
 
-async def test_a_thousand_endpoints_and_fifty_models_beside_a_loaded_one(deploy: Deploy) -> None:
-    """Addresses of nobody, in a test network: they are discovered, and never sent anything."""
+async def test_a_thousand_endpoints_and_fifty_models_do_not_affect_a_loaded_model(
+    deploy: Deploy,
+) -> None:
+    """Discover addresses of a test network, which never get requests."""
     others = [
         {"name": f"other-{i}", "service": {**FROM_SERVICE["service"], "name": f"other-{i}"}}
         for i in range(49)

@@ -42,6 +42,9 @@ CAN_COMPILE := $(shell for c in cc gcc clang; do command -v $$c >/dev/null && \
 BENCH_COMPILED := $(if $(CAN_COMPILE),$(COMPILED_LIB)/.built)
 BODIES_THROUGH_ENVOY := tests/faults/test_body_fuzz.py::test_body_fuzz
 
+# Tests start hundreds of Python processes, which start faster if modules are compiled only once.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help

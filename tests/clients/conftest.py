@@ -1,6 +1,6 @@
-"""Each module has one stack: real Envoy with the shipped configuration, sidecar, stand-ins.
+"""One stack for each module: real Envoy with the shipped configuration, sidecar and stand-ins.
 
-A module says in `OPTIONS` how its stack differs from the recommended one.
+A module's `OPTIONS` are the differences between its stack and the recommended one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 async def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Scene]:
-    """The stack of a module."""
+    """The stack of the module."""
     options = getattr(request.module, "OPTIONS", Options())
     async with AsyncExitStack() as cleanup:
         yield await start_scene(options, tmp_path_factory.mktemp("scene"), cleanup)
@@ -35,21 +35,21 @@ async def scene(
 
 @pytest.fixture(scope="module")
 def gpt(scene: Scene) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK, which tries each request once."""
+    """OpenAI's SDK without retries."""
     with client(scene) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def sonnet(scene: Scene) -> Iterator[anthropic.Anthropic]:
-    """Anthropic's SDK, which tries each request once."""
+    """Anthropic's SDK without retries."""
     with claude(scene) as made:
         yield made
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_foreign_hosts() -> Iterator[None]:
-    """Fails a module whose clients look up any host but this one: telemetry, price lists, ..."""
+    """Fail a module if its clients look up another host, for telemetry or price lists."""
     looked_up: list[str] = []
     resolve = socket.getaddrinfo
 
@@ -57,7 +57,7 @@ def no_foreign_hosts() -> Iterator[None]:
         name = host.decode() if isinstance(host, bytes) else host
         if name not in LOOPBACK:
             looked_up.append(name)
-            raise socket.gaierror(socket.EAI_NONAME, "only loopback is allowed here")
+            raise socket.gaierror(socket.EAI_NONAME, "only loopback is allowed in these tests")
         return resolve(host, *arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Official SDKs that are pointed at a scene's Envoy, and what their responses reveal."""
+"""Official SDKs connected to a scene's Envoy, and helpers to read their responses."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "4000000")
-"""Replicas that take prompts of megabytes in milliseconds."""
+"""Options of replicas that process prompts of megabytes in milliseconds."""
 
 ARTICLE = "The quick brown fox jumps over the lazy dog, again and again, all day long. " * 60
-"""A text that fills many blocks of a prefix cache."""
+"""A text of many blocks of a prefix cache."""
 
 
 def client(scene: Scene, **options: Any) -> openai.OpenAI:
-    """OpenAI's SDK."""
+    """Return OpenAI's SDK."""
     return openai.OpenAI(**_options(scene, "/v1", options))
 
 
 def async_client(scene: Scene, **options: Any) -> openai.AsyncOpenAI:
-    """OpenAI's SDK for asyncio."""
+    """Return OpenAI's SDK for asyncio."""
     return openai.AsyncOpenAI(**_options(scene, "/v1", options))
 
 
 def claude(scene: Scene, **options: Any) -> anthropic.Anthropic:
-    """Anthropic's SDK."""
+    """Return Anthropic's SDK."""
     return anthropic.Anthropic(**_options(scene, "", options))
 
 
@@ -46,17 +46,17 @@ def _options(scene: Scene, path: str, options: Mapping[str, Any]) -> dict[str, A
 
 
 def user(text: str) -> Any:
-    """The messages of a conversation with one turn."""
+    """Return the messages of a conversation with one turn."""
     return [{"role": "user", "content": text}]
 
 
 def asked(text: str, tokens: int = 4, **more: Any) -> Json:
-    """Arguments of a chat completion or a message."""
+    """Return the arguments of a chat completion or a message."""
     return {"model": MODEL, "messages": user(text), "max_tokens": tokens, **more}
 
 
 def with_image(data_bytes: int, seed: int = 0) -> Any:
-    """The messages of a question about an image of this size before it is encoded."""
+    """Return a question about an image that has `data_bytes` bytes before base64."""
     pixels = base64.b64encode(random.Random(seed).randbytes(data_bytes)).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixels}"}}
     question = {"type": "text", "text": "What is in this image?"}
@@ -64,21 +64,21 @@ def with_image(data_bytes: int, seed: int = 0) -> Any:
 
 
 def port_of(response: Any) -> str:
-    """The replica that answered a raw response."""
+    """Return the port of the replica that sent a raw response."""
     port: str = response.headers["x-stand-in-port"]
     return port
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of what a scene tells asynchronously."""
+    """Run a coroutine of a scene and return its result."""
     return asyncio.run(coroutine)
 
 
 def arrived(scene: Scene) -> int:
-    """Requests that replicas have received so far."""
+    """Return the number of requests that the replicas have received so far."""
     return sum(entry["total"] for entry in run(scene.replicas.requests()).values())
 
 
 def joined(deltas: Iterable[str | None]) -> str:
-    """The text of a stream."""
+    """Return the text of a stream."""
     return "".join(delta or "" for delta in deltas)

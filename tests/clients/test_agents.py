@@ -1,4 +1,4 @@
-"""Agents of 2026: what they add to a prompt neither breaks stickiness nor merges caches."""
+"""Coding agents: their additions to a prompt neither move sessions nor merge caches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SALTS = [f"tenant-{number}" for number in range(8)]
 
 
 class Served(NamedTuple):
-    """The replica of a request and the part of its prompt in the cache."""
+    """The replica of a request, and the cached part of its prompt."""
 
     port: str
     predicted: float
-    """The share that the sidecar expected."""
+    """The share of the prompt that the sidecar expected in the cache."""
 
     cached: int
-    """Tokens that the replica found."""
+    """The number of tokens that the replica found in its cache."""
 
 
 def served(scene: Scene, raw: Any) -> Served:
-    """Return where a request went, from its raw response and the access log."""
+    """Return the replica and cache hit of a request, from its response and the access log."""
     request_id = raw.headers["x-request-id"]
 
     def lines() -> list[Json]:
@@ -45,12 +45,12 @@ def served(scene: Scene, raw: Any) -> Served:
     return Served(port_of(raw), float(lines()[0]["predicted_hit"] or 0), cached)
 
 
-async def all_are_read_as_idle(scene: Scene) -> None:
-    """Wait until each replica's metrics, scraped from now on, show no request.
+async def wait_until_all_are_idle(scene: Scene) -> None:
+    """Wait until a new scrape of each replica shows no request.
 
-    A replica counts each prompt of a completion as a request, and the sidecar the completion as
-    one. A scrape during the completion therefore shows requests of other sidecars, and until the
-    next scrape the sidecar may prefer another replica.
+    For a completion with several prompts, a replica counts one request per prompt, and the sidecar
+    counts one in all. A scrape during the completion therefore seems to show requests of other
+    sidecars. Until the next scrape the sidecar may prefer another replica.
     """
     began = time.monotonic()
 
@@ -95,7 +95,7 @@ def claude_code(sonnet: anthropic.Anthropic, session: int) -> tuple[set[str], li
     return ports, cached
 
 
-def test_sessions_of_claude_code_stay_on_their_replicas(sonnet: anthropic.Anthropic) -> None:
+def test_each_session_of_claude_code_stays_on_its_replica(sonnet: anthropic.Anthropic) -> None:
     sessions = [claude_code(sonnet, number) for number in range(SESSIONS)]
     assert [len(ports) for ports, _ in sessions] == [1] * SESSIONS
     for _, cached in sessions:
@@ -104,8 +104,8 @@ def test_sessions_of_claude_code_stay_on_their_replicas(sonnet: anthropic.Anthro
         assert later[0] > len(ARTICLE) // 4 * 0.9
 
 
-def test_each_salt_has_a_cache_of_its_own(scene: Scene, gpt: openai.OpenAI) -> None:
-    """The SDK writes `cache_salt` at the end of the body."""
+def test_each_cache_salt_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) -> None:
+    """OpenAI's SDK writes `cache_salt` at the end of the body."""
 
     def ask(salt: str) -> Served:
         raw = gpt.chat.completions.with_raw_response.create(
@@ -120,8 +120,8 @@ def test_each_salt_has_a_cache_of_its_own(scene: Scene, gpt: openai.OpenAI) -> N
     assert min(one.cached for one in second) > 0
 
 
-def test_each_image_has_blocks_of_its_own(scene: Scene, gpt: openai.OpenAI) -> None:
-    """The same question about other images shares nothing: the image comes first."""
+def test_each_image_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) -> None:
+    """Equal questions about different images share no prefix: the image comes first."""
 
     def ask(seed: int) -> Served:
         messages = with_image(100_000, seed)
@@ -138,15 +138,17 @@ def test_each_image_has_blocks_of_its_own(scene: Scene, gpt: openai.OpenAI) -> N
     assert min(one.predicted for one in second) > 0.9
 
 
-def test_every_prompt_of_a_completion_is_remembered(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_all_prompts_of_a_completion_are_expected_in_the_cache(
+    scene: Scene, gpt: openai.OpenAI
+) -> None:
     def ask(prompt: str | list[str]) -> Served:
         raw = gpt.completions.with_raw_response.create(model=MODEL, prompt=prompt, max_tokens=1)
         found = served(scene, raw)
-        run(all_are_read_as_idle(scene))
+        run(wait_until_all_are_idle(scene))
         return found
 
     prompts = [f"prompt {number}: {ARTICLE}" for number in range(3)]
-    run(all_are_read_as_idle(scene))
+    run(wait_until_all_are_idle(scene))
     together = ask(prompts)
     alone = [ask(prompt) for prompt in prompts]
     assert [one.port for one in alone] == [together.port] * 3

@@ -13,29 +13,29 @@ from tests.e2e.scene import MODEL, Options, Scene
 OPTIONS = Options(replica_arguments=FAST)
 
 
-def said(message: Message) -> str:
-    """The text of a message."""
+def text_of(message: Message) -> str:
+    """Return the text of a message."""
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
-def test_a_message_is_answered_with_usage(sonnet: anthropic.Anthropic) -> None:
+def test_message_has_text_and_usage(sonnet: anthropic.Anthropic) -> None:
     message = sonnet.messages.create(**asked("hello", tokens=5), system="You are kind.")
     assert message.model == MODEL
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens == 5
-    assert said(message)
+    assert text_of(message)
 
 
-def test_a_stream_adds_up_to_the_message(sonnet: anthropic.Anthropic) -> None:
+def test_stream_has_the_text_of_the_message(sonnet: anthropic.Anthropic) -> None:
     question = asked("stream", tokens=20)
     whole = sonnet.messages.create(**question)
     with sonnet.messages.stream(**question) as stream:
-        assert "".join(stream.text_stream) == said(whole)
+        assert "".join(stream.text_stream) == text_of(whole)
         final = stream.get_final_message()
     assert final.usage.output_tokens == whole.usage.output_tokens == 20
 
 
-def test_a_stream_that_is_closed_early_releases_its_endpoint(
+def test_closing_a_stream_early_releases_its_endpoint(
     scene: Scene, sonnet: anthropic.Anthropic
 ) -> None:
     with sonnet.messages.stream(**asked("closed", tokens=5_000)) as stream:
@@ -43,15 +43,15 @@ def test_a_stream_that_is_closed_early_releases_its_endpoint(
     run(scene.agree_on_inflight(0))
 
 
-def test_the_beta_query_of_claude_code_changes_nothing(sonnet: anthropic.Anthropic) -> None:
+def test_beta_query_of_claude_code_changes_nothing(sonnet: anthropic.Anthropic) -> None:
     question: Any = asked("beta")
     plain = sonnet.messages.with_raw_response.create(**question)
     beta = sonnet.messages.with_raw_response.create(**question, extra_query={"beta": "true"})
-    assert said(beta.parse()) == said(plain.parse())
+    assert text_of(beta.parse()) == text_of(plain.parse())
     assert port_of(beta) == port_of(plain)
 
 
-def test_a_conversation_stays_on_its_replica(sonnet: anthropic.Anthropic) -> None:
+def test_conversation_stays_on_its_replica(sonnet: anthropic.Anthropic) -> None:
     messages: Any = [{"role": "user", "content": ARTICLE}]
     ports, cached = set(), []
     for turn in range(4):
@@ -62,7 +62,7 @@ def test_a_conversation_stays_on_its_replica(sonnet: anthropic.Anthropic) -> Non
         message = raw.parse()
         cached.append(message.usage.cache_read_input_tokens or 0)
         messages += [
-            {"role": "assistant", "content": said(message)},
+            {"role": "assistant", "content": text_of(message)},
             {"role": "user", "content": f"And then, {turn}?"},
         ]
     assert len(ports) == 1

@@ -1,4 +1,4 @@
-"""Endpoints that refuse cost clients nothing, and every endpoint's failure is a clear error."""
+"""One endpoint that refuses connections fails no request; if all refuse, the error is clear."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.e2e.scene import Json, Options, Scene
 
 DEAD = f"127.0.0.1:{free_port()}"
 GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
-"""A model whose only endpoint refuses."""
+"""A model whose only endpoint refuses connections."""
 
 REQUESTS = 60
 STRATEGIES = ("PrefixHash", "LeastLoad", "PrefixCache", "RoundRobin")
 
 
 class EachStrategy(Options):
-    """A model for each strategy, over the replicas and an endpoint that refuses."""
+    """One model for each strategy, with the replicas and an endpoint that refuses connections."""
 
     def models(self, addresses: Sequence[str]) -> Json:
-        """The models document."""
+        """Return the models document."""
         endpoints = [*addresses, DEAD]
         each = [
             {"name": name, "endpoints": endpoints, "loadBalancing": {"strategy": name}}
@@ -56,7 +56,7 @@ def test_one_dead_endpoint_fails_no_stream(sonnet: anthropic.Anthropic) -> None:
             assert "".join(stream.text_stream)
 
 
-def test_a_model_whose_endpoints_all_refuse_is_a_server_error(
+def test_model_without_a_live_endpoint_is_a_server_error(
     gpt: openai.OpenAI, sonnet: anthropic.Anthropic
 ) -> None:
     question = asked("hello") | {"model": "gone"}
@@ -71,7 +71,7 @@ def test_a_model_whose_endpoints_all_refuse_is_a_server_error(
     assert refused.value.body["error"]["message"]
 
 
-def test_the_sdks_retries_end_with_the_same_error(
+def test_retries_of_the_sdk_end_with_the_same_error(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -84,5 +84,5 @@ def test_the_sdks_retries_end_with_the_same_error(
     assert len(pauses) == 2
 
 
-def test_nothing_is_left_in_flight(scene: Scene) -> None:
+def test_no_request_stays_in_flight(scene: Scene) -> None:
     run(scene.agree_on_inflight(0))

@@ -23,13 +23,13 @@ APIS = ("chat completions", "responses", "messages")
 
 @pytest.fixture(autouse=True)
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without LangSmith."""
+    """Disable the traces of LangSmith."""
     for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"):
         monkeypatch.setenv(name, "false")
 
 
 def chat_model(scene: Scene, api: str, model: str = MODEL) -> BaseChatModel:
-    """A chat model over one of the APIs."""
+    """Return a chat model that uses one of the APIs."""
     options: dict[str, Any] = {"model": model, "max_retries": 0, "max_tokens": 8}
     if api == "messages":
         return ChatAnthropic(base_url=scene.envoy.url, api_key=KEY, **options)
@@ -42,7 +42,7 @@ def chat_model(scene: Scene, api: str, model: str = MODEL) -> BaseChatModel:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_stream_adds_up_to_the_answer(scene: Scene, api: str) -> None:
+def test_stream_has_the_text_of_the_response(scene: Scene, api: str) -> None:
     model = chat_model(scene, api)
     whole = model.invoke("hello")
     assert isinstance(whole, AIMessage)
@@ -51,30 +51,30 @@ def test_a_stream_adds_up_to_the_answer(scene: Scene, api: str) -> None:
     assert "".join(chunk.text for chunk in model.stream("hello")) == whole.text
 
 
-# LangChain keeps its connections, and with them the event loop, from one model to the next.
+# LangChain's models share connections, and these belong to one event loop.
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("api", APIS)
-async def test_an_asynchronous_answer_is_the_same(scene: Scene, api: str) -> None:
+async def test_asynchronous_response_is_the_same(scene: Scene, api: str) -> None:
     model = chat_model(scene, api)
     assert (await model.ainvoke("hello")).text == model.invoke("hello").text
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_batch_is_answered(scene: Scene, api: str) -> None:
+def test_all_requests_of_a_batch_are_served(scene: Scene, api: str) -> None:
     before = arrived(scene)
-    answers = chat_model(scene, api).batch([f"question {number}" for number in range(10)])
-    assert all(answer.text for answer in answers)
+    responses = chat_model(scene, api).batch([f"question {number}" for number in range(10)])
+    assert all(response.text for response in responses)
     assert arrived(scene) == before + 10
 
 
-def test_a_conversation_is_answered(scene: Scene) -> None:
+def test_conversation_continues(scene: Scene) -> None:
     model = chat_model(scene, "chat completions")
     first = model.invoke("hello")
     assert model.invoke([HumanMessage("hello"), first, HumanMessage("And then?")]).text
 
 
 def test_embeddings_are_computed(scene: Scene) -> None:
-    # With the check, LangChain downloads a tokenizer.
+    # For the check of the context length, LangChain would download a tokenizer.
     embeddings = OpenAIEmbeddings(
         model=MODEL,
         openai_api_base=scene.envoy.url + "/v1",
@@ -85,6 +85,6 @@ def test_embeddings_are_computed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_unknown_model_is_not_found(scene: Scene, api: str) -> None:
+def test_unknown_model_is_not_found(scene: Scene, api: str) -> None:
     with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match=f"gpt-9.*{MODEL}"):
         chat_model(scene, api, model="gpt-9").invoke("hello")

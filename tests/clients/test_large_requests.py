@@ -1,4 +1,4 @@
-"""Prompts and images beyond Envoy's buffers, with SDKs that name the model after them."""
+"""Prompts and images larger than Envoy's buffers, from SDKs that write the model after them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pydantic import SecretStr
 from tests.clients.sdk import FAST, asked, async_client, joined, port_of, user, with_image
 from tests.e2e.scene import MODEL, Options, Scene
 
-# A second model: a request that does not show its model cannot be routed.
+# With two models, a request must name its model to be routed.
 OTHER = {"name": "other", "endpoints": ["127.0.0.1:9"]}
 OPTIONS = Options(strategy="PrefixCache", replica_arguments=FAST, more_models=[OTHER])
 
 KB, MB = 1_000, 1_000_000
 SIZES = (131 * KB, 140 * KB, 400 * KB, 3 * MB, 8 * MB)
-"""Bytes of prompts. Envoy waits for bodies of up to 8 MiB."""
+"""Sizes of prompts in bytes. Envoy buffers bodies of up to 8 MiB."""
 
 
 def sized(size: int) -> str:
-    """A prompt of so many bytes, of which no two parts are the same."""
+    """Return a prompt of `size` bytes without repetitions."""
     return "".join(f"{number:07} " for number in range(size // 8 + 1))[:size]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_large_prompt_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
+def test_large_prompt_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
     raw = gpt.chat.completions.with_raw_response.create(**asked(sized(size)))
     sent = raw.http_request.content
     assert len(sent) > size
@@ -38,19 +38,19 @@ def test_a_large_prompt_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_large_prompt_streams(gpt: openai.OpenAI, size: int) -> None:
+def test_large_prompt_gets_a_stream(gpt: openai.OpenAI, size: int) -> None:
     chunks = gpt.chat.completions.create(**asked(sized(size), tokens=9), stream=True)
     assert len(joined(chunk.choices[0].delta.content for chunk in chunks)) == 9 * 4
 
 
-async def test_large_prompts_arrive_over_an_asynchronous_client(scene: Scene) -> None:
+async def test_asynchronous_client_sends_large_prompts(scene: Scene) -> None:
     async with async_client(scene) as gpt:
         for size in SIZES:
             assert (await gpt.chat.completions.create(**asked(sized(size)))).choices
 
 
 @pytest.mark.parametrize("size", [140 * KB, 3 * MB])
-def test_every_generating_api_takes_a_large_prompt(gpt: openai.OpenAI, size: int) -> None:
+def test_other_apis_accept_large_prompts(gpt: openai.OpenAI, size: int) -> None:
     assert gpt.responses.create(model=MODEL, input=sized(size)).output_text
     assert gpt.completions.create(model=MODEL, prompt=sized(size), max_tokens=2).choices
     assert gpt.embeddings.create(model=MODEL, input=sized(size)).data
@@ -71,7 +71,7 @@ def test_langchain_sends_large_prompts(scene: Scene, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [100 * KB, 1 * MB, 5 * MB])
-def test_an_image_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
+def test_image_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
     raw = gpt.chat.completions.with_raw_response.create(
         model=MODEL, messages=with_image(size), max_tokens=2
     )
@@ -80,7 +80,7 @@ def test_an_image_arrives_whole(gpt: openai.OpenAI, size: int) -> None:
     assert raw.headers["x-stand-in-body-md5"] == hashlib.md5(sent).hexdigest()
 
 
-def test_an_image_of_anthropic_arrives(sonnet: anthropic.Anthropic) -> None:
+def test_anthropics_sdk_sends_large_images(sonnet: anthropic.Anthropic) -> None:
     url = with_image(400 * KB)[0]["content"][0]["image_url"]["url"]
     source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
     messages: Any = user("What is in this image?")
@@ -89,8 +89,8 @@ def test_an_image_of_anthropic_arrives(sonnet: anthropic.Anthropic) -> None:
 
 
 @pytest.mark.parametrize("size", [140 * KB, 3 * MB])
-def test_a_large_conversation_stays_where_its_prefix_is(gpt: openai.OpenAI, size: int) -> None:
-    """All of the prompt is seen: conversations that differ at the end only are told apart."""
+def test_each_large_conversation_stays_on_its_replica(gpt: openai.OpenAI, size: int) -> None:
+    """The sidecar reads the whole prompt: these conversations differ only at the end."""
     head = sized(size)
     homes: dict[str, set[str]] = {}
     for _ in range(3):
@@ -102,17 +102,17 @@ def test_a_large_conversation_stays_where_its_prefix_is(gpt: openai.OpenAI, size
     assert [len(ports) for ports in homes.values()] == [1, 1]
 
 
-def test_an_unknown_model_after_a_large_prompt_is_not_found(gpt: openai.OpenAI) -> None:
+def test_unknown_model_after_a_large_prompt_is_not_found(gpt: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         gpt.chat.completions.create(model="gpt-9", messages=user(sized(3 * MB)))
 
 
-def test_beyond_8_mib_the_error_says_what_to_do(gpt: openai.OpenAI) -> None:
+def test_error_for_more_than_8_mib_names_the_header_to_set(gpt: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="x-model"):
         gpt.chat.completions.create(**asked(sized(9 * MB)))
 
 
-def test_beyond_8_mib_a_header_names_the_model(gpt: openai.OpenAI) -> None:
+def test_header_with_the_model_allows_more_than_8_mib(gpt: openai.OpenAI) -> None:
     raw = gpt.chat.completions.with_raw_response.create(
         **asked(sized(9 * MB)), extra_headers={"x-model": MODEL}
     )

@@ -1,10 +1,10 @@
-"""LiteLLM against the shipped configuration: the only module that pays for its import."""
+"""LiteLLM against the shipped configuration, in its own module because its import is slow."""
 
 from __future__ import annotations
 
 import os
 
-# Read while the module is imported: without it, LiteLLM fetches a price list from GitHub.
+# LiteLLM reads this during its import. Without it, LiteLLM fetches a price list from GitHub.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 from typing import Any
@@ -18,24 +18,24 @@ from tests.e2e.scene import MODEL, Options, Scene
 
 OPTIONS = Options(replica_arguments=FAST)
 PROVIDERS = ("openai", "hosted_vllm")
-"""The first is OpenAI's SDK below; the second has an HTTP client and a body of its own."""
+"""The first uses OpenAI's SDK; the second has its own HTTP client and writes its own body."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> None:
-    """Without telemetry, and without hints on stdout."""
+    """Disable telemetry and hints on stdout."""
     litellm.telemetry = False
     litellm.suppress_debug_info = True
 
 
 def options(scene: Scene, provider: str, **more: Any) -> dict[str, Any]:
-    """Arguments of a request."""
+    """Return the arguments of a request."""
     where = {"api_base": scene.envoy.url + "/v1", "api_key": "none", "max_retries": 0}
     return {**where, **more, "model": f"{provider}/{more.get('model', MODEL)}"}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_stream_adds_up_to_the_chat(scene: Scene, provider: str) -> None:
+def test_stream_has_the_text_of_the_chat(scene: Scene, provider: str) -> None:
     question = options(scene, provider, **asked("hello", tokens=12))
     whole = litellm.completion(**question)
     assert whole.usage.completion_tokens == 12
@@ -45,18 +45,18 @@ def test_a_stream_adds_up_to_the_chat(scene: Scene, provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_an_asynchronous_chat_is_answered(scene: Scene, provider: str) -> None:
+async def test_asynchronous_chat_has_text(scene: Scene, provider: str) -> None:
     chat = await litellm.acompletion(**options(scene, provider, **asked("hello")))
     assert chat.choices[0].message.content
 
 
-def test_a_message_of_anthropic_is_answered(scene: Scene) -> None:
+def test_message_over_anthropics_api_has_usage(scene: Scene) -> None:
     question = options(scene, "anthropic", **asked("hello", tokens=7))
     message = litellm.completion(**{**question, "api_base": scene.envoy.url})
     assert message.usage.completion_tokens == 7
 
 
-def test_embeddings_and_ranks_are_answered(scene: Scene) -> None:
+def test_embeddings_and_ranks_are_computed(scene: Scene) -> None:
     embedded = litellm.embedding(**options(scene, "hosted_vllm", input=["hello"]))
     assert embedded.data[0]["embedding"]
     ranking = options(scene, "hosted_vllm", query="fox", documents=["dog", "fox"])
@@ -65,13 +65,13 @@ def test_embeddings_and_ranks_are_answered(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_an_unknown_model_is_not_found(scene: Scene, provider: str) -> None:
+def test_unknown_model_is_not_found(scene: Scene, provider: str) -> None:
     with pytest.raises(NotFoundError, match=f"gpt-9.*{MODEL}"):
         litellm.completion(**options(scene, provider, model="gpt-9", messages=user("hello")))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_bad_body_is_a_bad_request(scene: Scene, provider: str) -> None:
+def test_bad_body_is_a_bad_request(scene: Scene, provider: str) -> None:
     question = options(scene, provider, **asked("hello", tokens=10**9))
     with pytest.raises(BadRequestError, match="maximum context length"):
         litellm.completion(**question)

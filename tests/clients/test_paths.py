@@ -1,4 +1,4 @@
-"""Every path that SDKs ask for, below prefixes too, with errors in each SDK's own shape."""
+"""The paths that SDKs request, with and without a prefix, and errors in each SDK's shape."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OPTIONS = Options(adapters=[ADAPTER], replica_arguments=FAST)
 
 
 class TestModels:
-    def test_a_model_is_retrieved_by_its_id(self, gpt: openai.OpenAI) -> None:
+    def test_model_is_retrieved_by_its_id(self, gpt: openai.OpenAI) -> None:
         """The SDK writes the slash of an id as %2F."""
         for name in (MODEL, ADAPTER):
             assert gpt.models.retrieve(name).id == name
 
-    def test_an_unknown_model_is_not_found(self, gpt: openai.OpenAI) -> None:
+    def test_unknown_model_is_not_found(self, gpt: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError, match=f"gpt-9.*{MODEL}") as error:
             gpt.models.retrieve("gpt-9")
         assert error.value.code == "model_not_found"
@@ -36,14 +36,14 @@ class TestPrefixes:
     def test_both_sdks_work_below_a_prefix(self, scene: Scene, prefix: str) -> None:
         with client(scene, prefix=prefix) as gpt:
             assert [model.id for model in gpt.models.list()] == [MODEL, ADAPTER]
-            # A stand-in does not strip the prefix, and answers an unknown path with what it got.
+            # The stand-in does not know paths with a prefix, so its response contains the path.
             raw = gpt.chat.completions.with_raw_response.create(**asked("hello"))
             assert raw.http_response.json()["path"] == f"{prefix}/v1/chat/completions"
         with claude(scene, prefix=prefix) as sonnet:
             message = sonnet.messages.with_raw_response.create(**asked("hello"))
             assert message.http_response.json()["path"] == f"{prefix}/v1/messages"
 
-    def test_a_prefix_does_not_change_the_replica(self, scene: Scene, gpt: openai.OpenAI) -> None:
+    def test_prefix_does_not_change_the_replica(self, scene: Scene, gpt: openai.OpenAI) -> None:
         with client(scene, prefix="/team") as below:
             for number in range(10):
                 question = asked(f"user {number}")
@@ -52,24 +52,24 @@ class TestPrefixes:
                 assert port_of(home) == port_of(other)
 
 
-class TestCounting:
-    def test_tokens_of_messages_are_counted(self, sonnet: anthropic.Anthropic) -> None:
-        """Claude Code asks for this before every turn."""
+class TestTokenCount:
+    def test_counts_tokens_of_messages(self, sonnet: anthropic.Anthropic) -> None:
+        """Claude Code sends this request before every turn."""
         counted = sonnet.messages.count_tokens(model=MODEL, messages=user("hello"))
         assert counted.input_tokens > 0
         beta = sonnet.beta.messages.count_tokens(model=MODEL, messages=user("hello"))
         assert beta.input_tokens == counted.input_tokens
 
 
-class TestOneModel:
-    def test_a_request_that_names_no_model_is_served(self, gpt: openai.OpenAI) -> None:
+class TestSingleModel:
+    def test_request_without_a_model_is_served(self, gpt: openai.OpenAI) -> None:
         unnamed: Any = openai.omit
         chat = gpt.chat.completions.create(model=unnamed, messages=user("hello"))
         assert chat.choices[0].message.content
 
 
-class TestErrorsOfAnthropic:
-    def test_an_unknown_model_is_not_found(self, sonnet: anthropic.Anthropic) -> None:
+class TestAnthropicErrors:
+    def test_unknown_model_is_not_found(self, sonnet: anthropic.Anthropic) -> None:
         question = asked("hello") | {"model": "claude-9"}
         with pytest.raises(anthropic.NotFoundError) as created:
             sonnet.messages.create(**question)
@@ -82,7 +82,7 @@ class TestErrorsOfAnthropic:
             assert "claude-9" in error.body["error"]["message"]
             assert MODEL in error.body["error"]["message"]
 
-    def test_a_bad_body_is_an_invalid_request(
+    def test_bad_body_is_an_invalid_request(
         self, scene: Scene, sonnet: anthropic.Anthropic
     ) -> None:
         before = arrived(scene)
@@ -93,34 +93,32 @@ class TestErrorsOfAnthropic:
         assert error.value.body["error"]["type"] == "invalid_request_error"
         assert arrived(scene) == before
 
-    def test_a_refusal_can_be_caught_before_a_stream_begins(
-        self, sonnet: anthropic.Anthropic
-    ) -> None:
+    def test_refusal_is_raised_before_a_stream_begins(self, sonnet: anthropic.Anthropic) -> None:
         question = asked("hello") | {"model": "claude-9"}
         with pytest.raises(anthropic.NotFoundError), sonnet.messages.stream(**question):
             pass
 
 
 class TestStoredResponses:
-    def test_a_response_is_retrieved_from_its_replica(self, gpt: openai.OpenAI) -> None:
+    def test_response_is_retrieved_from_its_replica(self, gpt: openai.OpenAI) -> None:
         for number in range(12):
             made = gpt.responses.create(model=MODEL, input=f"user {number}")
             assert gpt.responses.retrieve(made.id).output_text == made.output_text
 
-    def test_a_streamed_response_is_retrieved_from_its_replica(self, gpt: openai.OpenAI) -> None:
+    def test_streamed_response_is_retrieved_from_its_replica(self, gpt: openai.OpenAI) -> None:
         for number in range(12):
             with gpt.responses.stream(model=MODEL, input=f"user {number}") as stream:
                 made = stream.get_final_response()
             assert gpt.responses.retrieve(made.id).output_text == made.output_text
 
-    def test_a_background_response_is_cancelled_on_its_replica(self, gpt: openai.OpenAI) -> None:
+    def test_background_response_is_canceled_on_its_replica(self, gpt: openai.OpenAI) -> None:
         for number in range(12):
             made = gpt.responses.create(
                 model=MODEL, input=f"user {number}", background=True, max_output_tokens=100_000
             )
             assert gpt.responses.cancel(made.id).status == "cancelled"
 
-    def test_a_conversation_continues_on_the_replica_that_has_it(self, gpt: openai.OpenAI) -> None:
+    def test_conversation_continues_on_the_replica_that_stores_it(self, gpt: openai.OpenAI) -> None:
         for number in range(12):
             made = gpt.responses.create(model=MODEL, input=f"user {number}")
             for turn in range(3):
@@ -129,6 +127,6 @@ class TestStoredResponses:
                 )
             assert made.output_text
 
-    def test_a_response_that_no_replica_has_is_not_found(self, gpt: openai.OpenAI) -> None:
+    def test_unknown_response_is_not_found(self, gpt: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError):
             gpt.responses.retrieve("resp_of_nothing")

@@ -1,4 +1,4 @@
-"""The id of a request: the same for the client, in the access log and in the sidecar's log."""
+"""Request ids: the client, the access log and the sidecar's log have the same id."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
 OPTIONS = Options(replica_arguments=FAST, more_models=[GONE])
 
 
-def logged(scene: Scene, request_id: str | None) -> bool:
-    """Whether the access log has a line with this id."""
+def is_logged(scene: Scene, request_id: str | None) -> bool:
+    """Wait for a line of the access log with this id; True if there is an id."""
 
     def found() -> bool:
         return request_id in [line["request_id"] for line in scene.envoy.access_log()]
@@ -25,26 +25,26 @@ def logged(scene: Scene, request_id: str | None) -> bool:
     return request_id is not None
 
 
-def test_openais_sdk_knows_the_id_of_a_request(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_openais_sdk_has_the_logged_id(scene: Scene, gpt: openai.OpenAI) -> None:
     chat = gpt.chat.completions.create(**asked("hello"))
-    assert logged(scene, chat._request_id)
+    assert is_logged(scene, chat._request_id)
 
 
-def test_openais_errors_know_the_id_of_a_refused_request(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_openais_error_has_the_logged_id_of_a_refusal(scene: Scene, gpt: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as error:
         gpt.chat.completions.create(model="gpt-9", messages=user("hello"))
-    assert logged(scene, error.value.request_id)
+    assert is_logged(scene, error.value.request_id)
 
 
-def test_openais_errors_know_the_id_of_a_request_that_envoy_failed(
+def test_openais_error_has_the_logged_id_of_an_envoy_error(
     scene: Scene, gpt: openai.OpenAI
 ) -> None:
     with pytest.raises(openai.InternalServerError) as error:
         gpt.chat.completions.create(model="gone", messages=user("hello"))
-    assert logged(scene, error.value.request_id)
+    assert is_logged(scene, error.value.request_id)
 
 
-def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_sidecar_logs_the_id_of_a_refusal(scene: Scene, gpt: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as error:
         gpt.chat.completions.create(model="gpt-10", messages=user("hello"))
     request_id = error.value.request_id
@@ -53,11 +53,9 @@ def test_the_sidecar_logs_the_id_of_a_refused_request(scene: Scene, gpt: openai.
     run(until(lambda: request_id in log(), PATIENCE, "the sidecar's log line"))
 
 
-def test_anthropics_sdk_knows_the_id_of_a_request(
-    scene: Scene, sonnet: anthropic.Anthropic
-) -> None:
-    """It reads the header `request-id`, without an x."""
-    assert logged(scene, sonnet.messages.create(**asked("hello"))._request_id)
+def test_anthropics_sdk_has_the_logged_id(scene: Scene, sonnet: anthropic.Anthropic) -> None:
+    """Anthropic's SDK reads the header `request-id`, not `x-request-id`."""
+    assert is_logged(scene, sonnet.messages.create(**asked("hello"))._request_id)
     with pytest.raises(anthropic.NotFoundError) as error:
         sonnet.messages.create(**asked("hello") | {"model": "gpt-9"})
-    assert logged(scene, error.value.request_id)
+    assert is_logged(scene, error.value.request_id)

@@ -1,4 +1,4 @@
-"""A model without endpoints: the SDKs wait as long as the sidecar says, and try again."""
+"""Retries for a model without endpoints: the SDKs wait for the time in `retry-after`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = asked("hello") | {"model": "asleep"}
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses in seconds that SDKs make, which take no time."""
+    """The pauses of the SDKs in seconds; the test itself does not sleep."""
     made: list[float] = []
     for sdk in ("openai", "anthropic"):
         monkeypatch.setattr(f"{sdk}._base_client.time.sleep", made.append)
@@ -27,17 +27,17 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def refusals(scene: Scene) -> int:
-    """Requests that the sidecar has refused so far, by the access log."""
+    """Return the number of requests that the access log shows as refused with 503."""
     return sum(line["status"] == 503 for line in scene.envoy.access_log())
 
 
 def were_refused(scene: Scene, expected: int) -> bool:
-    """Whether the sidecar has refused as many requests, once the access log is written."""
+    """Wait for `expected` refusals in the access log; True if there are no more."""
     run(until(lambda: refusals(scene) >= expected, PATIENCE, f"{expected} refusals"))
     return refusals(scene) == expected
 
 
-def test_openais_sdk_waits_and_tries_again(scene: Scene, pauses: list[float]) -> None:
+def test_openais_sdk_waits_before_each_retry(scene: Scene, pauses: list[float]) -> None:
     before = refusals(scene)
     with client(scene, max_retries=3) as gpt, pytest.raises(openai.InternalServerError) as error:
         gpt.chat.completions.create(**QUESTION)
@@ -47,7 +47,7 @@ def test_openais_sdk_waits_and_tries_again(scene: Scene, pauses: list[float]) ->
     assert were_refused(scene, before + 4)
 
 
-def test_anthropics_sdk_waits_and_tries_again(scene: Scene, pauses: list[float]) -> None:
+def test_anthropics_sdk_waits_before_each_retry(scene: Scene, pauses: list[float]) -> None:
     before = refusals(scene)
     with claude(scene, max_retries=3) as sonnet, pytest.raises(anthropic.APIStatusError) as error:
         sonnet.messages.create(**QUESTION)
@@ -56,11 +56,11 @@ def test_anthropics_sdk_waits_and_tries_again(scene: Scene, pauses: list[float])
     assert were_refused(scene, before + 4)
 
 
-def test_other_models_are_served_meanwhile(gpt: openai.OpenAI) -> None:
+def test_other_models_are_served(gpt: openai.OpenAI) -> None:
     assert gpt.chat.completions.create(**asked("hello")).choices
 
 
-def test_what_a_client_did_wrong_is_not_tried_again(scene: Scene, pauses: list[float]) -> None:
+def test_client_errors_are_not_retried(scene: Scene, pauses: list[float]) -> None:
     with client(scene, max_retries=3) as gpt, pytest.raises(openai.NotFoundError):
         gpt.chat.completions.create(**asked("hello") | {"model": "gpt-9"})
     assert not pauses

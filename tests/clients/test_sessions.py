@@ -1,4 +1,4 @@
-"""Ids of sessions, as clients send them: one session stays on one replica, whatever it asks."""
+"""Session ids of clients: all requests of a session go to one replica."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.e2e.scene import MODEL, Json, Options
 
 
 class BySession(Options):
-    """One model whose requests follow their session."""
+    """One model that routes requests by their session id."""
 
     def models(self, addresses: Sequence[str]) -> Json:
-        """The models document."""
+        """Return the models document."""
         balancing = {"strategy": "PrefixHash", "prefixHash": {"prefixSource": "Session"}}
         model = {"name": MODEL, "endpoints": list(addresses), "loadBalancing": balancing}
         return {"models": [model]}
@@ -29,7 +29,7 @@ HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "x-se
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_header_keeps_a_session_together(gpt: openai.OpenAI, header: str) -> None:
+def test_header_keeps_a_session_on_one_replica(gpt: openai.OpenAI, header: str) -> None:
     homes = {}
     for session in range(SESSIONS):
         headers = {header: f"{header}-{session}"}
@@ -44,7 +44,7 @@ def test_a_header_keeps_a_session_together(gpt: openai.OpenAI, header: str) -> N
     assert len(set.union(*homes.values())) > 1
 
 
-def test_a_prompt_cache_key_keeps_a_session_together(gpt: openai.OpenAI) -> None:
+def test_prompt_cache_key_keeps_a_session_on_one_replica(gpt: openai.OpenAI) -> None:
     homes = set()
     for session in range(SESSIONS):
         key = f"session {session}"
@@ -62,7 +62,7 @@ def test_a_prompt_cache_key_keeps_a_session_together(gpt: openai.OpenAI) -> None
     assert len(homes) > 1
 
 
-def test_the_metadata_of_anthropic_keeps_a_session_together(sonnet: anthropic.Anthropic) -> None:
+def test_anthropics_metadata_keeps_a_session_on_one_replica(sonnet: anthropic.Anthropic) -> None:
     homes = set()
     for session in range(SESSIONS):
         metadata: Any = {"user_id": f"session {session}"}
@@ -77,7 +77,7 @@ def test_the_metadata_of_anthropic_keeps_a_session_together(sonnet: anthropic.An
     assert len(homes) > 1
 
 
-def test_without_a_session_requests_go_by_their_prompt(gpt: openai.OpenAI) -> None:
+def test_request_without_a_session_is_routed_by_its_prompt(gpt: openai.OpenAI) -> None:
     first, second = (
         port_of(gpt.chat.completions.with_raw_response.create(**asked("a prompt of its own")))
         for _ in range(2)

@@ -1,4 +1,4 @@
-"""The shipped configuration inside a listener that others use: their routes, JWT, limits, TLS."""
+"""The shipped configuration in a listener shared with other routes, JWT, rate limits and TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.clients.sdk import FAST, arrived, asked, client, run
 from tests.e2e.scene import MODEL, Json, Options, Scene, manager_of
 
 ALLOWED = 3
-"""Requests that the limited route takes in an hour."""
+"""The number of requests that the limited route accepts in an hour."""
 
 AUTHORITY = trustme.CA()
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -28,12 +28,12 @@ FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 
 
 def encoded(data: bytes) -> str:
-    """Base64 as JWT has it."""
+    """Return URL-safe base64 without padding, as JWT requires."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def token() -> str:
-    """A JWT that the listener accepts."""
+    """Return a JWT that the listener accepts."""
     head = {"alg": "RS256", "typ": "JWT", "kid": "k"}
     claims = {"iss": "test", "exp": int(time.time()) + 3600}
     signed = ".".join(encoded(json.dumps(part).encode()) for part in (head, claims))
@@ -42,7 +42,7 @@ def token() -> str:
 
 
 def jwt_filter() -> Json:
-    """A filter that asks for a token on every path of a server, and on no other."""
+    """Return a filter that requires a token on the paths of the API only."""
     numbers = KEY.public_key().public_numbers()
     key = {
         "kty": "RSA",
@@ -64,7 +64,7 @@ def jwt_filter() -> Json:
 
 
 def limiting(requests: int) -> Json:
-    """The configuration of a rate limit that nothing refills."""
+    """Return a rate limit whose tokens are not refilled during the test."""
     always = {"default_value": {"numerator": 100}, "runtime_key": "test"}
     return {
         "@type": f"{FILTERS}.local_ratelimit.v3.LocalRateLimit",
@@ -75,8 +75,8 @@ def limiting(requests: int) -> Json:
     }
 
 
-def with_others(config: Json) -> None:
-    """Adds the routes and filters of others before those shipped, and a listener with TLS."""
+def share_listener(config: Json) -> None:
+    """Add other routes and filters before the shipped ones, and a listener with TLS."""
     resources, manager = config["static_resources"], manager_of(config)
     found = next(one for one in resources["clusters"] if one["name"] == "fallback")
     resources["clusters"].append({**copy.deepcopy(found), "name": "app"})
@@ -100,7 +100,7 @@ def with_others(config: Json) -> None:
 
 
 def tls_listener(plain: Json) -> Json:
-    """The same listener over TLS, which offers HTTP/2."""
+    """Return the same listener over TLS, which offers HTTP/2."""
     listener = {**copy.deepcopy(plain), "name": "tls"}
     issued = AUTHORITY.issue_cert("localhost")
     (chain,) = issued.cert_chain_pems
@@ -122,40 +122,40 @@ def tls_listener(plain: Json) -> Json:
     return listener
 
 
-OPTIONS = Options(change_config=with_others, replica_arguments=FAST)
+OPTIONS = Options(change_config=share_listener, replica_arguments=FAST)
 
 
 @pytest.fixture(scope="module")
 def allowed(scene: Scene) -> openai.OpenAI:
-    """OpenAI's SDK with a token for its key."""
+    """OpenAI's SDK with a token as its key."""
     return client(scene, api_key=token())
 
 
 def sidecar_streams(scene: Scene) -> int:
-    """Requests that Envoy has shown to the sidecar."""
+    """Return the number of requests that Envoy has sent to the sidecar."""
     stats = run(scene.envoy.stats("ext_proc.streams_started"))
     return stats["http.llm.ext_proc.streams_started"]
 
 
 def decisions(scene: Scene) -> float:
-    """Requests for which the sidecar has chosen an endpoint."""
+    """Return the number of requests for which the sidecar has chosen an endpoint."""
     labels = {"model": MODEL, "outcome": "routed", "strategy": OPTIONS.strategy}
     return run(scene.metric("extproc_requests_total", **labels))
 
 
-def test_the_routes_of_others_never_meet_the_sidecar(scene: Scene) -> None:
+def test_other_routes_do_not_use_the_sidecar(scene: Scene) -> None:
     before = sidecar_streams(scene)
     with httpx.Client(base_url=scene.envoy.url) as http:
         assert http.get("/healthz").text == "fine"
         assert http.get("/app").status_code == 200
-        # More than Envoy's buffers hold.
+        # The body is larger than Envoy's buffers.
         upload = http.post("/app/upload", content=b"x" * 20_000_000)
         assert upload.headers["x-stand-in-body-bytes"] == "20000000"
         assert http.get("/elsewhere").status_code == 404
     assert sidecar_streams(scene) == before
 
 
-def test_a_request_with_a_token_is_routed(scene: Scene, allowed: openai.OpenAI) -> None:
+def test_request_with_a_token_is_routed(scene: Scene, allowed: openai.OpenAI) -> None:
     before = sidecar_streams(scene)
     assert allowed.chat.completions.create(**asked("hello")).choices
     assert allowed.chat.completions.create(**asked("x" * 1_000_000)).choices
@@ -163,7 +163,7 @@ def test_a_request_with_a_token_is_routed(scene: Scene, allowed: openai.OpenAI) 
     assert sidecar_streams(scene) == before + 3
 
 
-def test_a_request_without_a_token_is_refused_before_it_is_routed(
+def test_request_without_a_token_is_refused_before_routing(
     scene: Scene, gpt: openai.OpenAI, sonnet: anthropic.Anthropic
 ) -> None:
     before = arrived(scene), decisions(scene)
@@ -174,7 +174,7 @@ def test_a_request_without_a_token_is_refused_before_it_is_routed(
     assert (arrived(scene), decisions(scene)) == before
 
 
-def test_a_limited_request_is_refused_before_it_is_routed(scene: Scene) -> None:
+def test_request_over_the_rate_limit_is_refused_before_routing(scene: Scene) -> None:
     before = decisions(scene)
     headers = {"x-limited": "yes"}
     with client(scene, api_key=token(), default_headers=headers) as gpt:
@@ -186,7 +186,7 @@ def test_a_limited_request_is_refused_before_it_is_routed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("http2", [False, True])
-def test_the_sdks_work_over_tls(scene: Scene, http2: bool) -> None:
+def test_sdk_works_over_tls(scene: Scene, http2: bool) -> None:
     context: Any = httpx.create_ssl_context()
     AUTHORITY.configure_trust(context)
     with httpx.Client(verify=context, http2=http2) as http:

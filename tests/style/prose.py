@@ -20,6 +20,8 @@ _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _BLOCK_END = re.compile(r"\n\s*\n|\n\s*(?:[-*+]|\d+\.) ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[)\"']?\s+(?=[A-Z`*\[(\"])")
 _GENERATED = "extproc/edge/wire"
+_VALUES = frozenset({"property", "cached_property", "fixture"})
+"""Decorators that turn a function into a value."""
 
 
 class Prose(NamedTuple):
@@ -72,6 +74,19 @@ def docstrings(module: Path) -> Iterator[Prose]:
                 yield Prose(_name(module), line, text)
 
 
+def function_docstrings(module: Path) -> Iterator[Prose]:
+    """Yield the docstrings of a module's functions, but not of its tests.
+
+    Properties and fixtures are values, so their docstrings are noun phrases.
+    """
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            is_test = node.name.startswith("test_")
+            if text and not is_test and _VALUES.isdisjoint(map(_decorator, node.decorator_list)):
+                yield Prose(_name(module), node.lineno, text)
+
+
 def comments(module: Path) -> Iterator[Prose]:
     """Yield the comments of a module."""
     for token in tokenize.generate_tokens(io.StringIO(module.read_text()).readline):
@@ -117,6 +132,12 @@ def _plain(markdown: str) -> str:
 def _without(pattern: re.Pattern[str], text: str) -> str:
     """Blank out what matches, but keep the line breaks, so that line numbers stay true."""
     return pattern.sub(lambda found: "\n" * found[0].count("\n") or " ", text)
+
+
+def _decorator(node: ast.expr) -> str:
+    """Return the last part of a decorator's name, such as `fixture` for `@pytest.fixture()`."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return ast.unparse(called).rpartition(".")[2]
 
 
 def _name(path: Path) -> str:

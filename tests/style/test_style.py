@@ -11,6 +11,7 @@ from tests.style.prose import (
     ROOT,
     comments,
     docstrings,
+    function_docstrings,
     headings,
     matches,
     messages,
@@ -46,6 +47,10 @@ RIDDLES = re.compile(
 
 FIRST_WORDS = re.compile(
     r"\A\s*(?:Again|How|If|Of|What|Where|Whether|Which|Who|Whoever|Whose)\b(?!\?)"
+)
+
+DETERMINERS = re.compile(
+    r"\A\s*(?:A|All|An|Each|Every|It|Its|No|One|That|The|These|This)\b", re.IGNORECASE
 )
 
 RIDDLE_HEADING = re.compile(r"^(?:If|What|When|Where|Whether|Which|Who|Whose)\b")
@@ -101,6 +106,15 @@ class TestWords:
 def test_docstrings_begin_with_a_noun_phrase_or_a_verb() -> None:
     found = [
         line for module in PRODUCT + TESTS for line in matches(FIRST_WORDS, docstrings(module))
+    ]
+    assert not found, report(found)
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    found = [
+        line
+        for module in PRODUCT + TESTS
+        for line in matches(DETERMINERS, function_docstrings(module))
     ]
     assert not found, report(found)
 

@@ -1,7 +1,7 @@
 """Real vLLM engines, started once for all tests; Envoy and the sidecar, started for each test.
 
-Run by `make e2e-vllm`, which installs vLLM first. What is asserted are counts, the
-sidecar's against the engines' own, and never times: the engines share few cores.
+`make e2e-vllm` installs vLLM and runs these tests. They compare the sidecar's counts with the
+engines' own, and assert no durations, because the engines share few cores.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ def pytest_terminal_summary(
     figures = config.stash[FIGURES]
     if figures:
         terminalreporter.section("real vLLM")
-        width = max(len(what) for what, _ in figures)
-        for what, figure in figures:
-            terminalreporter.line(f"{what:<{width}}  {figure}")
+        width = max(len(name) for name, _ in figures)
+        for name, figure in figures:
+            terminalreporter.line(f"{name:<{width}}  {figure}")
 
 
 @pytest.fixture
 def record_figure(pytestconfig: pytest.Config) -> RecordFigure:
-    """A function that reports a measurement, which is printed after all tests."""
+    """Return a function that records a measurement, which is printed after all tests."""
 
-    def add(what: str, figure: str) -> None:
-        pytestconfig.stash[FIGURES].append((what, figure))
+    def add(name: str, figure: str) -> None:
+        pytestconfig.stash[FIGURES].append((name, figure))
 
     return add
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the model and of its adapters."""
+    """Build the model and its adapters, and return their directory."""
     if not VLLM_PYTHON.exists():
         pytest.fail("vLLM is not installed: run `make e2e-vllm`")
     directory = tmp_path_factory.mktemp("tiny")
@@ -72,7 +72,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealFleet]:
-    """The running engines, idle between tests."""
+    """Start the engines, which are idle between tests."""
     directory = tmp_path_factory.mktemp("vllm")
     resident = {RESIDENT: tiny / RESIDENT}
     fleet = RealFleet(
@@ -87,7 +87,7 @@ async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 @pytest.fixture
 async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
-    """Start a scene, whose Envoy and sidecar stop with the test."""
+    """Return a function that starts a scene; its Envoy and sidecar stop with the test."""
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> VllmScene:
@@ -102,8 +102,8 @@ async def _start(
     sidecar = FileSidecar(options.models(engines.addresses), directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
-    places = EnvoyAddresses(sidecar.listen, engines.addresses)
-    config = local_configuration(envoy_configuration(), places)
+    addresses = EnvoyAddresses(sidecar.listen, engines.addresses)
+    config = local_configuration(envoy_configuration(), addresses)
     # The engines use all cores, which also delays the sidecar.
     ext_proc_filter(config)["message_timeout"] = "20s"
     options.change_config(config)

@@ -35,7 +35,7 @@ def _unchanged(config: Json) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Differences to the recommended scene."""
+    """Differences of a scene from the recommended configuration."""
 
     strategy: str = "PrefixHash"
     prefix_hash: Mapping[str, object] = field(default_factory=dict)

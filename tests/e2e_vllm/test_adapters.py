@@ -9,7 +9,7 @@ from tests.e2e.scene import MODEL, Json, chat
 from tests.e2e_vllm.scene import AGREEMENT_SECONDS, LOADED_LATER, RESIDENT, Launch, Options
 
 
-def noted(name: str) -> Json:
+def deterministic_request(name: str) -> Json:
     """Return a request whose response depends only on the model."""
     return chat("hello", model=name, tokens=24, temperature=0)
 
@@ -20,7 +20,7 @@ async def test_adapter_serves_requests_with_its_name(launch: Launch) -> None:
     for name, texts in answers.items():
         # Two requests each, because RoundRobin uses both engines in turn.
         for _ in range(2):
-            reply = await scene.send(noted(name))
+            reply = await scene.send(deterministic_request(name))
             assert reply.status == 200
             assert reply.json()["model"] == name
             texts.add(reply.json()["choices"][0]["message"]["content"])
@@ -35,8 +35,8 @@ async def test_adapter_loaded_at_run_time_is_found_on_its_engine(
     scene = await launch(Options(strategy="LowLatency"))
 
     async def answer() -> int | str:
-        """Return 200 or the error code: a word from the sidecar, 404 from an engine."""
-        reply = await scene.send(noted(LOADED_LATER))
+        """Return 200 or the error code: a string from the sidecar, 404 from an engine."""
+        reply = await scene.send(deterministic_request(LOADED_LATER))
         code: int | str = reply.status if reply.status == 200 else reply.error()["code"]
         return code
 

@@ -27,7 +27,7 @@ async def guarded(program: str, directory: Path) -> Process:
     return process
 
 
-async def nothing_is_left(session: int) -> None:
+async def wait_for_the_end_of(session: int) -> None:
     await until(lambda: session_members(session) == [], 10, f"the end of session {session}")
 
 
@@ -53,11 +53,11 @@ async def test_ends_all_processes_if_the_parent_is_killed(tmp_path: Path) -> Non
     session = int(parent.stdout.read_text().splitlines()[0])
     assert session_members(session)
     await parent.kill()
-    await nothing_is_left(session)
+    await wait_for_the_end_of(session)
 
 
 async def test_reports_an_engine_that_cannot_start(tmp_path: Path) -> None:
     engine = RealVllm(0, tmp_path / "no-model", MODEL, tmp_path)
     with pytest.raises(RuntimeError, match="vllm-0 did not start"):
         await engine.start()
-    await nothing_is_left(engine.pid)
+    await wait_for_the_end_of(engine.pid)

@@ -74,7 +74,7 @@ async def agree(scene: VllmScene, requests: int) -> dict[str, Json]:
     return await signals(scene)
 
 
-async def test_the_scraper_reads_every_signal(launch: Launch, record_figure: RecordFigure) -> None:
+async def test_scraper_reads_every_signal(launch: Launch, record_figure: RecordFigure) -> None:
     scene = await launch(READING)
     await agree(scene, requests=0)
     names = (MODEL, RESIDENT)
@@ -121,6 +121,6 @@ async def test_load_report_is_newer_than_the_last_reading(
         assert reply.status == 200
         assert "endpoint-load-metrics" not in reply.headers
     after = await ages()
-    record_figure("seconds since the last word", f"{before}, after an answer of one {after}")
+    record_figure("seconds since the last reading", f"{before}, after a response of one {after}")
     assert min(after) < min(before)
     assert max(after) >= min(before)

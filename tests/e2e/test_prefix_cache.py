@@ -1,7 +1,7 @@
-"""PrefixCache through real Envoy: where the prompt is cached, unless there is clearly more to do.
+"""PrefixCache behind real Envoy: it chooses the replica with the cached prompt, unless overloaded.
 
-What is sent where shows in the replicas' answers, what was predicted in Envoy's access log, and
-what came of it in the replicas' own counters.
+The responses identify the replicas. Envoy's access log has the predictions, and the replicas'
+counters have the actual cache hits.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50")
 TOKEN_BYTES = 4
-"""Of the stand-in's tokens; the sidecar supposes the same, as long as no answer tells it."""
+"""Bytes per token of the stand-in. The sidecar assumes the same until it reads other usage."""
 
 INDEX_BLOCK = 256 // TOKEN_BYTES
-"""Tokens of a block of the sidecar's index; what does not fill one is not predicted."""
+"""Tokens per block of the sidecar's index, which predicts only full blocks."""
 
 
 @dataclass(frozen=True)
-class Attentive(Options):
-    """Replicas are asked for their counters often, also while they are idle or do not answer."""
+class FrequentScrapes(Options):
+    """A scene whose sidecar scrapes all replicas often, even if they are idle or do not respond."""
 
     def models(self, addresses: Sequence[str]) -> Json:
         document = super().models(addresses)
@@ -48,7 +48,7 @@ class Attentive(Options):
 
 
 def cached(kind: type[Options] = Options, **others: Any) -> Options:
-    """A scene with the strategy, whose access log shows all that a decision says."""
+    """Return a PrefixCache scene whose access log has each decision's whole metadata."""
     return kind(
         **{
             "strategy": "PrefixCache",
@@ -60,7 +60,7 @@ def cached(kind: type[Options] = Options, **others: Any) -> Options:
 
 
 def decisions_logged(config: Json) -> None:
-    """A decision's whole metadata in the access log."""
+    """Add each decision's whole metadata to the access log."""
     log = manager(config)["access_log"][0]["typed_config"]["log_format"]["json_format"]
     log["decision"] = "%DYNAMIC_METADATA(extproc)%"
 
@@ -72,7 +72,7 @@ def manager(config: Json) -> Json:
 
 
 def text(name: str, size: int) -> str:
-    """So many characters that are like no other name's from the first block on."""
+    """Return text of this size that differs from other names' text in every block."""
     rng = Random(name)
     words = [name]
     while len(words) * 6 < size:
@@ -81,12 +81,12 @@ def text(name: str, size: int) -> str:
 
 
 async def decisions(scene: Scene, number: int) -> list[Json]:
-    """All decisions in the access log, which are so many."""
+    """Return all decisions in the access log once there are `number` of them."""
     return [line["decision"] for line in await scene.access_log(number)]
 
 
 async def decided(scene: Scene, bodies: Iterable[Json]) -> list[Json]:
-    """What is decided of these requests, one after the other, while there are no more."""
+    """Send these requests one after the other and return their decisions."""
     before = len(scene.envoy.access_log())
     replies = [await scene.send(body) for body in bodies]
     assert {reply.status for reply in replies} == {200}
@@ -94,35 +94,33 @@ async def decided(scene: Scene, bodies: Iterable[Json]) -> list[Json]:
 
 
 async def metric(scene: Scene, name: str, model: str = MODEL) -> float:
-    """A figure of one model in the sidecar's metrics."""
+    """Return the value of one model in the sidecar's metrics."""
     _, exposition = await scene.sidecar.get("/metrics")
     return sample(exposition, f'{name}{{model="{model}"}}')
 
 
 def sample(exposition: str, series: str) -> float:
-    """The sum of the samples that begin so; 0 where there are none."""
+    """Return the sum of the samples with this prefix, or 0 if there are none."""
     lines = (line for line in exposition.splitlines() if line.startswith(series))
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-class TestAConversation:
+class TestConversation:
     TURNS = 6
-    ANSWER = 20
+    REPLY_TOKENS = 20
 
     async def talk(self, scene: Scene) -> list[Reply]:
-        """Each turn sends all that was said before."""
+        """Send a conversation, in which each turn repeats all earlier messages."""
         messages = [{"role": "system", "content": text("you are", 1500)}]
         replies = []
         for turn in range(self.TURNS):
             messages.append({"role": "user", "content": text(f"question {turn}", 1000)})
-            body = {"model": MODEL, "messages": messages, "max_tokens": self.ANSWER}
+            body = {"model": MODEL, "messages": messages, "max_tokens": self.REPLY_TOKENS}
             replies.append(await scene.send(body))
             messages.append(replies[-1].json()["choices"][0]["message"])
         return replies
 
-    async def test_stays_with_its_replica_whose_hits_are_those_predicted(
-        self, launch: Launch
-    ) -> None:
+    async def test_stays_on_its_replica_with_the_predicted_hits(self, launch: Launch) -> None:
         scene = await launch(cached())
         replies = await self.talk(scene)
         (home,) = {reply.replica for reply in replies}
@@ -135,17 +133,17 @@ class TestAConversation:
         assert hits == sorted(set(hits))
         assert hits[-1] > 0.7
 
-        said = sum(reply.json()["usage"]["prompt_tokens"] for reply in replies)
+        sent = sum(reply.json()["usage"]["prompt_tokens"] for reply in replies)
         found = sample(await scene.replicas.metrics(home), "vllm:prefix_cache_hits_total")
         predicted = await metric(scene, "extproc_predicted_cached_tokens_total")
-        # Of each turn but the first the replica has a little more than the index knows: the
-        # answer before, what did not fill a block, a template's two tokens of each message.
+        # After the first turn the replica caches slightly more than the index knows: the
+        # previous response, partly filled blocks, and two template tokens per message.
         messages = 2 * self.TURNS
-        unknown = (self.TURNS - 1) * (self.ANSWER + INDEX_BLOCK + 2 * messages)
+        unknown = (self.TURNS - 1) * (self.REPLY_TOKENS + INDEX_BLOCK + 2 * messages)
         assert found - unknown <= predicted <= found
-        assert await metric(scene, "extproc_prompt_tokens_total") == pytest.approx(said, rel=0.03)
+        assert await metric(scene, "extproc_prompt_tokens_total") == pytest.approx(sent, rel=0.03)
 
-    async def test_with_long_messages_is_predicted_by_all_of_its_text(self, launch: Launch) -> None:
+    async def test_with_long_messages_is_predicted_by_its_whole_text(self, launch: Launch) -> None:
         roomy = (*QUICK, "--kv-tokens", "400000", "--max-model-len", "400000")
         scene = await launch(cached(replica_arguments=roomy))
         messages = [{"role": "user", "content": text("a book", 200_000)}]
@@ -161,13 +159,13 @@ class TestAConversation:
         assert found > 2 * 0.99 * 200_000 / TOKEN_BYTES
 
 
-class TestASharedSystemPrompt:
+class TestSharedSystemPrompt:
     SYSTEM = text("the rules of this house", 8_000)
 
     def asked(self, user: str, tokens: int = 2) -> Json:
         return chat(text(user, 200), system=self.SYSTEM, tokens=tokens)
 
-    async def test_draws_all_to_the_replica_that_has_it_and_under_load_to_others_too(
+    async def test_attracts_requests_to_its_replica_and_spreads_under_load(
         self, launch: Launch
     ) -> None:
         scene = await launch(cached(replica_arguments=("--time-scale", "4")))
@@ -182,25 +180,25 @@ class TestASharedSystemPrompt:
         assert max(spread.values()) <= 40, spread
         log = await decisions(scene, 68)
         assert [decision["reason"] for decision in log[:8]] == ["cold", *["cached"] * 7]
-        # The first on each of the others found no system prompt there, and was sent all the same.
+        # The first request on each other replica did not find the system prompt there.
         spared = {d["endpoint"] for d in log[8:] if d["reason"] == "spared"}
         assert spared == set(scene.replicas.addresses) - {home}
         late = await decided(scene, (self.asked(f"late {i}") for i in range(6)))
         assert min(decision["predicted_hit"] for decision in late) > 0.9
 
 
-class TestAPlaceForWhatIsNew:
-    """No cache has it, nobody has more to do than others, so the ring decides."""
+class TestNewPrompt:
+    """A prompt that no replica caches, with equal load on all replicas, so the ring decides."""
 
-    async def test_is_the_same_to_sidecars_that_never_talk(
+    async def test_goes_to_the_same_replica_from_independent_sidecars(
         self, launch: Launch, tmp_path: Path
     ) -> None:
-        options = cached(Attentive)
+        options = cached(FrequentScrapes)
         scene = await launch(options)
         bodies = [chat(text(f"prompt {i}", 2_000)) for i in range(30)]
-        async with another(scene, options, tmp_path) as other:
+        async with second_stack(scene, options, tmp_path) as other:
             here = await decided(scene, bodies)
-            # Nobody is busy any more by the replicas' own word, which both have heard.
+            # By now both sidecars have read from every replica that it is idle.
             await asyncio.sleep(0.3)
             there = await decided(other, bodies)
         assert {decision["reason"] for decision in (*here, *there)} == {"cold"}
@@ -208,7 +206,7 @@ class TestAPlaceForWhatIsNew:
         assert sum(one == two for one, two in pairs) >= 27, pairs
         assert {one for one, _ in pairs} == set(scene.replicas.addresses)
 
-    async def test_is_that_of_its_session_where_a_header_names_one(self, launch: Launch) -> None:
+    async def test_follows_the_session_of_its_header(self, launch: Launch) -> None:
         scene = await launch(cached(prefix_hash={"prefixSource": "Header:x-session"}))
         replicas: dict[str, Counter[str]] = {f"session {i}": Counter() for i in range(8)}
         for i in range(4):
@@ -217,22 +215,22 @@ class TestAPlaceForWhatIsNew:
                 reply = await scene.send(body, headers={"x-session": session})
                 count[reply.replica] += 1
         homes = {session: count.most_common(1)[0] for session, count in replicas.items()}
-        # A reading may catch a request on its way, and so make a replica look busy for a moment.
+        # A reading may count a running request, so that a replica looks busy for a moment.
         assert sum(number for _, number in homes.values()) >= 30, replicas
         assert len({home for home, _ in homes.values()}) > 1
         assert {d["reason"] for d in await decisions(scene, 32)} == {"cold"}
 
 
 @asynccontextmanager
-async def another(scene: Scene, options: Options, directory: Path) -> AsyncIterator[Scene]:
-    """A second Envoy with a sidecar of its own, in front of the same replicas."""
-    apart = directory / "another"
-    apart.mkdir()
-    sidecar = FileSidecar(options.models(scene.replicas.addresses), apart)
-    places = EnvoyAddresses(sidecar.listen, scene.replicas.addresses)
-    config = local_configuration(envoy_configuration(), places)
+async def second_stack(scene: Scene, options: Options, directory: Path) -> AsyncIterator[Scene]:
+    """Run a second Envoy and a second sidecar in front of the same replicas."""
+    own_directory = directory / "second stack"
+    own_directory.mkdir()
+    sidecar = FileSidecar(options.models(scene.replicas.addresses), own_directory)
+    addresses = EnvoyAddresses(sidecar.listen, scene.replicas.addresses)
+    config = local_configuration(envoy_configuration(), addresses)
     decisions_logged(config)
-    envoy = Envoy(config, apart)
+    envoy = Envoy(config, own_directory)
     try:
         await asyncio.gather(sidecar.start(), envoy.start())
         async with aiohttp.ClientSession(envoy.url) as session:
@@ -241,20 +239,20 @@ async def another(scene: Scene, options: Options, directory: Path) -> AsyncItera
         await asyncio.gather(sidecar.stop(), envoy.stop())
 
 
-class TestAReplicaThatDies:
-    """One of three, in a process of its own; Envoy tries the second candidate where it refuses."""
+class TestDeadReplica:
+    """One of three replicas, in its own process; Envoy retries its requests on another."""
 
     CLIENTS = 24
 
-    async def test_fails_what_was_on_it_and_returns_with_nothing_believed_to_be_cached(
+    async def test_fails_only_its_requests_and_returns_with_an_empty_cache(
         self, launch: Launch, tmp_path: Path
     ) -> None:
         port = free_port()
         address = f"127.0.0.1:{port}"
-        async with replica_at(port, tmp_path / "first life") as mortal:
+        async with replica_at(port, tmp_path / "first life") as replica:
             scene = await launch(
                 cached(
-                    Attentive,
+                    FrequentScrapes,
                     replicas=2,
                     more_endpoints=[address],
                     config="fallback-override-host.yaml",
@@ -264,26 +262,24 @@ class TestAReplicaThatDies:
             await until(
                 lambda: len(load.homes) == self.CLIENTS, PATIENCE, "all clients to be served"
             )
-            await until(lambda: said_to_have_computed(scene, address), PATIENCE, "its counters")
+            await until(lambda: prompt_tokens_were_read(scene, address), PATIENCE, "its counters")
             homes = dict(load.homes)
             assert address in homes.values()
-            await mortal.kill()
+            await replica.kill()
             await asyncio.sleep(0.5)
             sent = await load.stop()
         log = await scene.access_log(sent)
         failed = [line for line in log if line["status"] != 200]
-        # No client has two requests at a time: what failed was there when it died.
+        # Only requests that ran on the replica when it died may fail.
         assert {line["upstream"] for line in failed} <= {address}
-        # One client was seen to fail twice, once in some ten runs; why is not known.
+        # In about one of ten runs, one client failed twice, for an unknown reason.
         assert max(load.failures.values(), default=0) <= 2
-        # What came later was tried once more elsewhere, until the replica was avoided.
+        # Later requests are retried on another replica until this one is ejected.
         for line in (line for line in log if line["upstream"] != address):
             assert line["attempts"] == (2 if line["decision"]["endpoint"] == address else 1)
 
         async with replica_at(port, tmp_path / "second life"):
-            await until(
-                lambda: believed_to_be_empty(scene, address), PATIENCE, "it to be forgotten"
-            )
+            await until(lambda: index_is_empty(scene, address), PATIENCE, "its index to be empty")
             bodies = [load.body(client) for client, home in homes.items() if home == address]
             trials = 0
 
@@ -294,7 +290,7 @@ class TestAReplicaThatDies:
                 endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
                 return all(endpoint["state"] == "ready" for endpoint in endpoints)
 
-            await until(is_in_service, PATIENCE, "it to be tried again")
+            await until(is_in_service, PATIENCE, "the replica to be in service")
             bodies += [chat(text(f"fresh {i}", 1_000)) for i in range(12)]
             found = await decided(scene, bodies)
         assert address in {decision["endpoint"] for decision in found}
@@ -303,7 +299,7 @@ class TestAReplicaThatDies:
 
 @asynccontextmanager
 async def replica_at(port: int, directory: Path) -> AsyncIterator[StandInFleet]:
-    """One replica, in a process of its own."""
+    """Run one replica in its own process."""
     directory.mkdir()
     replica = StandInFleet(1, directory, (*QUICK, "--ports", str(port)))
     try:
@@ -314,22 +310,22 @@ async def replica_at(port: int, directory: Path) -> AsyncIterator[StandInFleet]:
 
 
 class Load:
-    """Clients that send the same prompt again and again, each its own, until they are stopped."""
+    """Clients that each repeat their own prompt until they are stopped."""
 
     def __init__(self, scene: Scene, clients: int) -> None:
         self._scene = scene
         self._stopping = asyncio.Event()
         self.homes: dict[int, str] = {}
-        """The replica that answered a client last."""
+        """The last replica that served each client."""
         self.failures: Counter[int] = Counter()
-        """By client."""
+        """Number of failed requests by client."""
         self._tasks = [asyncio.create_task(self._send(client)) for client in range(clients)]
 
     def body(self, client: int) -> Json:
         return chat(text(f"client {client}", 1_500), tokens=40)
 
     async def stop(self) -> int:
-        """How many requests there were."""
+        """Stop the clients and return their number of requests."""
         self._stopping.set()
         return sum(await asyncio.gather(*self._tasks))
 
@@ -345,31 +341,33 @@ class Load:
         return sent
 
 
-async def said_to_have_computed(scene: Scene, address: str) -> bool:
-    """Whether the sidecar has read of prompts in the counters of a replica."""
+async def prompt_tokens_were_read(scene: Scene, address: str) -> bool:
+    """Return True if the sidecar has read a replica's counter of prompt tokens."""
     endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
     (signals,) = (one["signals"] for one in endpoints if one["address"] == address)
     return bool(signals and signals["prompt_tokens"])
 
 
-async def believed_to_be_empty(scene: Scene, address: str) -> bool:
-    """Whether nothing is believed to be in a replica's cache."""
+async def index_is_empty(scene: Scene, address: str) -> bool:
+    """Return True if the sidecar's prefix index has no blocks of a replica."""
     _, exposition = await scene.sidecar.get("/metrics")
     series = f'extproc_prefix_index_blocks{{endpoint="{address}",model="{MODEL}"}}'
     assert series in exposition
     return sample(exposition, series) == 0
 
 
-class TestAnAnswerThatIsShown:
-    """In the endpoint picker protocol: what it says of its prompt is counted."""
+class TestResponseUsage:
+    """The usage in responses, which the sidecar reads in the endpoint picker protocol."""
 
-    async def test_tells_how_much_was_cached_and_passes_unchanged(self, launch: Launch) -> None:
-        said = {"prompt_tokens": 400, "completion_tokens": 9, "total_tokens": 409}
-        usage = json.dumps({**said, "prompt_tokens_details": {"cached_tokens": 320}})
-        lie = json.dumps({"usage": {**said, "prompt_tokens_details": {"cached_tokens": 1}}})
-        choice = json.dumps({"index": 0, "message": {"role": "assistant", "content": lie}})
+    async def test_is_counted_and_passes_unchanged(self, launch: Launch) -> None:
+        totals = {"prompt_tokens": 400, "completion_tokens": 9, "total_tokens": 409}
+        usage = json.dumps({**totals, "prompt_tokens_details": {"cached_tokens": 320}})
+        false_usage = json.dumps(
+            {"usage": {**totals, "prompt_tokens_details": {"cached_tokens": 1}}}
+        )
+        choice = json.dumps({"index": 0, "message": {"role": "assistant", "content": false_usage}})
         whole = f'{{"id": "1", "choices": [{choice}], "usage": {usage}}}'.encode()
-        delta = json.dumps({"index": 0, "delta": {"content": lie}})
+        delta = json.dumps({"index": 0, "delta": {"content": false_usage}})
         stream = (
             f'data: {{"id": "1", "choices": [{delta}], "usage": null}}\n\n' * 40
             + f'data: {{"id": "1", "choices": [], "usage": {usage}}}\n\ndata: [DONE]\n\n'
@@ -381,13 +379,13 @@ class TestAnAnswerThatIsShown:
                     {**chat(text("hello", 1_600), model="fixed"), "user": name}
                 )
                 assert reply.body == answer
-            await until(lambda: counted(scene, "fixed", 2), PATIENCE, "two answers to be counted")
+            await until(lambda: counted(scene, "fixed", 2), PATIENCE, "two responses to be counted")
         assert await metric(scene, "extproc_answered_prompt_tokens_total", "fixed") == 800
         assert await metric(scene, "extproc_answered_cached_tokens_total", "fixed") == 640
-        # Of the first nothing was thought to be cached, of the second nearly everything.
+        # The sidecar predicted no cached tokens for the first, and nearly all for the second.
         assert await errors_up_to(scene, "fixed", -0.5, 0.1, 0.2) == [1, 1, 2]
 
-    async def test_agrees_with_what_was_predicted(self, launch: Launch) -> None:
+    async def test_agrees_with_the_predictions(self, launch: Launch) -> None:
         scene = await launch(cached(config="endpoint-picker.yaml"))
         messages = [{"role": "user", "content": text("a long story", 4_000)}]
         usages = []
@@ -399,19 +397,19 @@ class TestAnAnswerThatIsShown:
             raw = (await scene.send(body)).body
             usages.append(last_usage(raw))
             messages.append({"role": "user", "content": text(f"more {turn}", 400)})
-        # One without: nothing to be counted.
+        # A response without usage is not counted.
         assert b'"usage"' not in (await scene.send({**chat("hello"), "stream": True})).body
-        await until(lambda: counted(scene, MODEL, 6), PATIENCE, "six answers to be counted")
-        said = sum(usage["prompt_tokens"] for usage in usages)
+        await until(lambda: counted(scene, MODEL, 6), PATIENCE, "six responses to be counted")
+        sent = sum(usage["prompt_tokens"] for usage in usages)
         found = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
-        assert found > 0.6 * said
-        assert await metric(scene, "extproc_answered_prompt_tokens_total") == said
+        assert found > 0.6 * sent
+        assert await metric(scene, "extproc_answered_prompt_tokens_total") == sent
         assert await metric(scene, "extproc_answered_cached_tokens_total") == found
-        # A little more was there than was predicted, as in any conversation.
+        # The replicas cached slightly more than predicted, as in any conversation.
         assert await errors_up_to(scene, MODEL, -0.1, 0.02) == [0, 6]
 
     def picker(self, address: str) -> Options:
-        """With a model more, which only this server has."""
+        """Return a scene with another model, which only this server has."""
         strategy = {"strategy": "PrefixCache"}
         model = {"name": "fixed", "endpoints": [address], "loadBalancing": strategy}
 
@@ -420,9 +418,9 @@ class TestAnAnswerThatIsShown:
                 one for one in config["static_resources"]["clusters"] if one["name"] == "replicas"
             )
             host, _, port = address.rpartition(":")
-            place = {"socket_address": {"address": host, "port_value": int(port)}}
+            socket = {"socket_address": {"address": host, "port_value": int(port)}}
             (endpoints,) = replicas["load_assignment"]["endpoints"]
-            endpoints["lb_endpoints"].append({"endpoint": {"address": place}})
+            endpoints["lb_endpoints"].append({"endpoint": {"address": socket}})
 
         return cached(
             config="endpoint-picker.yaml", more_models=[model], change_config=changed, replicas=1
@@ -431,7 +429,7 @@ class TestAnAnswerThatIsShown:
 
 @asynccontextmanager
 async def server_of(answers: Mapping[str, bytes]) -> AsyncIterator[str]:
-    """A server that gives these answers, by the `user` of a request, in small pieces."""
+    """Run a server that sends these responses in small pieces, chosen by a request's `user`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = answers[(await request.json())["user"]]
@@ -458,7 +456,7 @@ async def server_of(answers: Mapping[str, bytes]) -> AsyncIterator[str]:
 
 
 def last_usage(answer: bytes) -> Json:
-    """What an answer, streamed or not, says at its end."""
+    """Return the usage at the end of a response, streamed or not."""
     document = answer.decode()
     if answer.startswith(b"data: "):
         *_, chunk, done = document.strip().split("\n\n")
@@ -469,19 +467,19 @@ def last_usage(answer: bytes) -> Json:
 
 
 async def errors_up_to(scene: Scene, model: str, *errors: float) -> list[float]:
-    """How many predictions were above the truth by no more than each of these."""
+    """Return the number of predictions with at most each of these errors."""
     _, exposition = await scene.sidecar.get("/metrics")
     bucket = "extproc_hit_prediction_error_bucket"
     return [sample(exposition, f'{bucket}{{le="{e}",model="{model}"}}') for e in errors]
 
 
 async def counted(scene: Scene, model: str, answers: int) -> bool:
-    """Whether so many answers were compared with their predictions."""
+    """Return True if the sidecar has compared that many responses with their predictions."""
     return await metric(scene, "extproc_hit_prediction_error_count", model) == answers
 
 
-class TestAnotherModelsDocument:
-    async def test_may_bring_the_strategy_under_load_and_then_changes_nothing_that_is_known(
+class TestReload:
+    async def test_can_select_the_strategy_under_load_and_keeps_the_index(
         self, launch: Launch
     ) -> None:
         scene = await launch(cached(strategy="PrefixHash"))
@@ -489,7 +487,7 @@ class TestAnotherModelsDocument:
         await until(lambda: len(load.homes) == 12, PATIENCE, "all clients to be served")
         await self.change(scene, Options(strategy="PrefixCache"), [])
         hits = "extproc_predicted_cached_tokens_total"
-        await until(lambda: above(scene, hits, 10_000), PATIENCE, "the cache to be made use of")
+        await until(lambda: above(scene, hits, 10_000), PATIENCE, "cached tokens to be predicted")
         sent = await load.stop()
         assert not load.failures
         log = await decisions(scene, sent)

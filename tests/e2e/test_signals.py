@@ -1,4 +1,4 @@
-"""What replicas say of themselves is read where a strategy wants it, and only there."""
+"""Signals of the replicas, which the sidecar reads only if a strategy needs them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ LORA = (*QUICK, "--model", MODEL, "--max-loras", "2", "--adapters", "sql")
 
 
 async def endpoints(scene: Scene) -> dict[str, Json]:
-    """The endpoints of the model, by address."""
+    """Return the endpoints of the model by address."""
     found = (await scene.sidecar.state())[MODEL]["endpoints"]
     return {endpoint["address"]: endpoint for endpoint in found}
 
 
 async def readings(scene: Scene) -> list[str]:
-    """The counts of readings, as the sidecar's metrics show them."""
+    """Return the sidecar's metrics that count readings."""
     _, text = await scene.sidecar.get("/metrics")
     return [line for line in text.splitlines() if line.startswith("extproc_signal_readings_total{")]
 
 
-async def all_are_known(scene: Scene) -> None:
+async def signals_are_known(scene: Scene) -> None:
     async def known() -> bool:
         return all(endpoint["signals"] for endpoint in (await endpoints(scene)).values())
 
-    await until(known, PATIENCE, "all replicas to have said how they are")
+    await until(known, PATIENCE, "signals of all replicas")
 
 
-async def test_they_are_shown_with_their_age(launch: Launch) -> None:
+async def test_state_has_signals_with_their_age(launch: Launch) -> None:
     scene = await launch(Options(strategy="LeastQueue", replica_arguments=LORA))
-    await all_are_known(scene)
+    await signals_are_known(scene)
     reply = await scene.send(chat("hello", model="sql"))
     assert reply.status == 200
 
-    # A server says nothing of LoRA before the first request for an adapter.
-    async def adapter_is_told() -> bool:
+    # A server has no LoRA metrics before the first request for an adapter.
+    async def adapter_is_reported() -> bool:
         shown = (await endpoints(scene))[reply.replica]["signals"]
         return (shown["loaded_adapters"], shown["max_loras"]) == (["sql"], 2)
 
-    await until(adapter_is_told, PATIENCE, "the adapter to be seen")
+    await until(adapter_is_reported, PATIENCE, "the adapter to be reported")
     for endpoint in (await endpoints(scene)).values():
         assert endpoint["adapters"] == ["sql"]
         shown = endpoint["signals"]
@@ -56,7 +56,7 @@ async def test_they_are_shown_with_their_age(launch: Launch) -> None:
     assert f'extproc_signals_age_seconds{{endpoint="{reply.replica}",model="{MODEL}"}}' in metrics
 
 
-async def test_nobody_is_asked_where_no_strategy_wants_them(launch: Launch) -> None:
+async def test_endpoints_are_not_scraped_if_no_strategy_needs_signals(launch: Launch) -> None:
     connections: list[str] = []
     server = await asyncio.start_server(
         lambda reader, writer: connections.append(writer.get_extra_info("peername")), "127.0.0.1", 0
@@ -65,7 +65,7 @@ async def test_nobody_is_asked_where_no_strategy_wants_them(launch: Launch) -> N
     scene = await launch(
         Options(replicas=1, more_endpoints=[f"{host}:{port}"], replica_arguments=LORA)
     )
-    # Longer than it takes in the other test.
+    # Longer than the first readings take in the other tests.
     await asyncio.sleep(1)
     assert [endpoint["signals"] for endpoint in (await endpoints(scene)).values()] == [None, None]
     assert await readings(scene) == []
@@ -73,9 +73,9 @@ async def test_nobody_is_asked_where_no_strategy_wants_them(launch: Launch) -> N
     server.close()
 
 
-async def test_an_adapter_is_served_while_a_replica_has_it(launch: Launch) -> None:
+async def test_an_adapter_is_served_while_a_replica_has_loaded_it(launch: Launch) -> None:
     scene = await launch(Options(replicas=2, strategy="LowLatency", replica_arguments=LORA))
-    await all_are_known(scene)
+    await signals_are_known(scene)
     first, _ = scene.replicas.addresses
 
     async def answer(model: str) -> tuple[int, str]:
@@ -104,9 +104,11 @@ async def test_an_adapter_is_served_while_a_replica_has_it(launch: Launch) -> No
     assert (await answer("sql"))[0] == 200
 
 
-async def test_a_frozen_replica_grows_old_and_holds_nothing_up(launch: Launch) -> None:
+async def test_frozen_replicas_have_stale_signals_and_do_not_block_decisions(
+    launch: Launch,
+) -> None:
     scene = await launch(Options(strategy="LeastQueue", replica_arguments=QUICK))
-    await all_are_known(scene)
+    await signals_are_known(scene)
 
     async def ages() -> list[float]:
         return [one["signals"]["age_seconds"] for one in (await endpoints(scene)).values()]
@@ -122,8 +124,8 @@ async def test_a_frozen_replica_grows_old_and_holds_nothing_up(launch: Launch) -
 
     scene.replicas.signal(signal.SIGSTOP)
     await until(are_old, PATIENCE, "the signals to grow old")
-    await until(timeouts_are_counted, PATIENCE, "a reading to be given up")
-    # Decisions are made as ever: who is asked cannot answer, but was chosen.
+    await until(timeouts_are_counted, PATIENCE, "a reading to time out")
+    # The sidecar still decides; the chosen replicas respond only after SIGCONT.
     waiting = [asyncio.create_task(scene.send(chat(f"user {i}"))) for i in range(6)]
 
     async def are_decided() -> bool:
@@ -133,4 +135,4 @@ async def test_a_frozen_replica_grows_old_and_holds_nothing_up(launch: Launch) -
     assert {one["inflight"] for one in (await endpoints(scene)).values()} == {2}
     scene.replicas.signal(signal.SIGCONT)
     assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
-    await until(are_new, PATIENCE, "the signals to be new")
+    await until(are_new, PATIENCE, "new signals")

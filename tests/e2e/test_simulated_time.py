@@ -1,7 +1,7 @@
-"""Real time agrees with simulated time: one workload through the real stack, and simulated.
+"""A comparison of one workload on the real stack and in the simulation.
 
-The engines are stand-ins in both, three times as fast in the real one; Envoy, the sidecar,
-sockets and the load generator are real there.
+The real stack has real Envoy, the real sidecar, real sockets and the load generator. The engines
+are stand-ins, which run at three times their speed there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from tests.e2e.scene import MODEL, Launch, Options, Scene
 from tests.extent import PATIENCE
 
 REPLICAS = 3
-KV_TOKENS = 12_000  # so few that the caches forget
+KV_TOKENS = 12_000  # few enough that the caches evict blocks
 TIME_SCALE = 3.0
 THINK_SECONDS = 0.15
-"""Between an answer and the next message. A client that asks in the very moment in which the
-answer ends is sometimes faster than the sidecar hears of that end, which no simulation knows."""
+"""Seconds between a response and the next message.
+
+Without the pause, the next request can arrive before the sidecar knows that the response has
+ended. The simulation has no such race.
+"""
 
 
 def conversations(think_seconds: float) -> Workload:
-    """60 conversations of six turns behind four openings, 20 at a time: each answer is appended.
+    """Return 60 conversations of six turns with four openings, 20 at a time.
 
-    As one text, since a chat template adds tokens that the simulation does not know.
+    Each response is appended. The prompt is a single text, because a chat template would add
+    tokens that the simulation does not count.
     """
     rng = Random("conversations")
     openings = [Segment(f"opening {number}", 120, "system") for number in range(4)]
@@ -49,7 +53,7 @@ def conversations(think_seconds: float) -> Workload:
 
 
 async def measured(scene: Scene) -> Summary:
-    """Of the real stack, by the load generator."""
+    """Run the workload on the real stack and return the load generator's summary."""
     workload = conversations(THINK_SECONDS / TIME_SCALE)
     url = target.parse(scene.envoy.url, {})
     envoy = replace(url, addresses=target.reachable_addresses(url, 5, None))
@@ -60,7 +64,7 @@ async def measured(scene: Scene) -> Summary:
 
 
 def simulated(scene: Scene) -> Summary:
-    """Of the same in simulated time, with the same places on the ring."""
+    """Simulate the workload with the same addresses on the ring and return the summary."""
     scenario = Scenario(
         conversations(THINK_SECONDS),
         replace(L4_LLAMA_3_1_8B_FP8, kv_tokens=KV_TOKENS),
@@ -70,7 +74,7 @@ def simulated(scene: Scene) -> Summary:
     return summarize(simulate(scenario))
 
 
-async def test_hits_and_throughput_are_those_of_the_simulation(launch: Launch) -> None:
+async def test_hit_rate_and_throughput_agree_with_the_simulation(launch: Launch) -> None:
     arguments = ["--time-scale", str(TIME_SCALE), "--kv-tokens", str(KV_TOKENS)]
     scene: Scene = await launch(Options(replicas=REPLICAS, replica_arguments=arguments))
     real = await asyncio.wait_for(measured(scene), PATIENCE)

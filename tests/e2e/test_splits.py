@@ -1,4 +1,4 @@
-"""One name whose requests two models share, on replicas that know their own name only."""
+"""Splits of one name between two models, whose replicas accept only their own names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAST = ("--time-scale", "200", "--kv-tokens", "4000000", "--max-model-len", "400
 
 @pytest.fixture
 async def canary(tmp_path: Path) -> AsyncIterator[str]:
-    """The address of the replica that serves the new model."""
+    """Start the replica of the new model and yield its address."""
     directory = tmp_path / "canary"
     directory.mkdir()
     fleet = ForkedFleet(1, directory, (*FAST, *CANARY))
@@ -35,14 +35,14 @@ async def canary(tmp_path: Path) -> AsyncIterator[str]:
 
 
 def split(sticky_by: str = "FirstUserMessage", **weights: int) -> Json:
-    """`llama`, shared by the models of these names."""
+    """Return the model `llama`, split between the models with these names."""
     targets = [{"model": model, "weight": weight} for model, weight in weights.items()]
     return {"name": "llama", "split": {"targets": targets, "stickyBy": sticky_by}}
 
 
 @dataclass(frozen=True)
 class Split(Options):
-    """Two replicas of the old model, one of the new."""
+    """Two replicas of the old model and one of the new."""
 
     replicas: int = 2
     replica_arguments: Sequence[str] = (*FAST, *STABLE)
@@ -60,19 +60,19 @@ def options(canary: str, **others: Any) -> Split:
 
 
 async def ask(scene: Scene, body: Json, headers: Mapping[str, str] | None = None) -> str:
-    """The model that answered. A replica that was asked by another's name would have refused."""
+    """Send a request and return the served model; a replica refuses other models' names."""
     reply: Reply = await scene.send(body, headers=headers)
     assert reply.status == 200, reply.body
     return str(reply.json()["model"])
 
 
 async def ask_all(scene: Scene, contents: Iterable[str]) -> list[str]:
-    """The same for conversations that begin like this."""
+    """Send conversations with these first messages and return the served models."""
     return await asyncio.gather(*(ask(scene, chat(content)) for content in contents))
 
 
 @pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
-async def test_models_share_requests_by_weight_and_conversations_stay(
+async def test_models_share_requests_by_weight_and_conversations_stay_on_their_model(
     launch: Launch, canary: str, config: str
 ) -> None:
     scene = await launch(options(canary, config=config))
@@ -80,7 +80,7 @@ async def test_models_share_requests_by_weight_and_conversations_stay(
     first = await ask_all(scene, contents)
     assert Counter(first)["meta/llama-8b"] == pytest.approx(160, abs=24)
     assert set(first) == {"meta/llama-8b", "llama-next"}
-    # However long a conversation gets, and whatever the body's size.
+    # The model stays the same for longer conversations and larger bodies.
     for position, padding in enumerate((0, 10, 50_000, 200_000)):
         body = chat(contents[position])
         body["messages"] += [{"role": "assistant", "content": "x" * padding}]
@@ -91,7 +91,7 @@ async def test_models_share_requests_by_weight_and_conversations_stay(
     await scene.agree_on_inflight(0)
 
 
-async def test_a_header_can_be_what_stays(launch: Launch, canary: str) -> None:
+async def test_a_header_can_keep_a_user_on_one_model(launch: Launch, canary: str) -> None:
     scene = await launch(options(canary, sticky_by="Header:X-User"))
     by_user = {}
     for user in map(str, range(40)):
@@ -99,11 +99,11 @@ async def test_a_header_can_be_what_stays(launch: Launch, canary: str) -> None:
         assert len(models) == 1
         by_user[user] = models.pop()
     assert Counter(by_user.values())["meta/llama-8b"] == pytest.approx(32, abs=8)
-    # Nothing to stick to: shared by chance.
+    # Requests without the header are split at random.
     assert set(await ask_all(scene, ["the same"] * 60)) == {"meta/llama-8b", "llama-next"}
 
 
-async def test_a_target_without_endpoints_is_passed_over(deploy: Deploy) -> None:
+async def test_a_target_without_endpoints_is_skipped(deploy: Deploy) -> None:
     scene = await deploy(
         ClusterOptions(replicas=2, pods=1, replica_arguments=(*FAST, "--model", "stable,new"))
     )
@@ -113,10 +113,10 @@ async def test_a_target_without_endpoints_is_passed_over(deploy: Deploy) -> None
     contents = [f"question {i}" for i in range(40)]
 
     async def ready(count: int) -> None:
-        async def is_so() -> bool:
+        async def are_ready() -> bool:
             return len(await scene.ready("stable")) == count
 
-        await until(is_so, PATIENCE, f"{count} pods to be ready")
+        await until(are_ready, PATIENCE, f"{count} pods to be ready")
 
     await ready(1)
     before = await ask_all(scene, contents)

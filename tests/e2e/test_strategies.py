@@ -1,4 +1,4 @@
-"""Every strategy, chosen in the models document, at work through real Envoy."""
+"""Every strategy of the models document behind real Envoy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.e2e.scene import MODEL, Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50", "--model", MODEL)
-BY_CHANCE = {"Random", "PrefixHash"}
+UNEVEN = {"Random", "PrefixHash"}
 BY_QUEUES = {"LeastQueue", "QueueKVCache", "LoraQueue", "LoraKVCache", "LowLatency", "Chain"}
 LORA = ("--max-loras", "2", "--adapters", "sql,law,med")
 
 
 def each(addresses: Sequence[str]) -> dict[str, Any]:
-    """A models document with a model for each strategy, all on the same endpoints."""
+    """Return a models document with a model for each strategy, all on the same endpoints."""
     chain = {"chain": [{"filter": "LeastQueue", "slack": 0}]}
     return {
         "models": [
@@ -39,7 +39,7 @@ def each(addresses: Sequence[str]) -> dict[str, Any]:
     }
 
 
-async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
+async def test_each_strategy_spreads_a_burst(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=("--time-scale", "50")))
     assert isinstance(scene.sidecar, FileSidecar)
     scene.sidecar.write_models(each(scene.replicas.addresses))
@@ -53,9 +53,9 @@ async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
         replies = await asyncio.gather(*(scene.send(body) for body in bodies))
         assert {reply.status for reply in replies} == {200}, strategy
         replicas = Counter(reply.replica for reply in replies)
-        # Those that look at queues send all to one that is the only empty one until it is not.
+        # Strategies that read queues may send many requests to the only empty endpoint.
         assert len(replicas) >= (2 if strategy in BY_QUEUES else 3), (strategy, replicas)
-        if strategy not in BY_CHANCE | BY_QUEUES:
+        if strategy not in UNEVEN | BY_QUEUES:
             assert max(replicas.values()) <= 12, (strategy, replicas)
         entries = (await scene.access_log(24 * lines))[-24:]
         assert {entry["strategy"] for entry in entries} == {strategy}
@@ -63,7 +63,7 @@ async def test_each_can_be_chosen_and_spreads_a_burst(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["LeastQueue", "PrefixCache"])
-async def test_those_that_read_signals_send_to_the_shorter_queue(
+async def test_strategies_with_signals_choose_the_shorter_queue(
     launch: Launch, strategy: str
 ) -> None:
     scene = await launch(
@@ -71,12 +71,14 @@ async def test_those_that_read_signals_send_to_the_shorter_queue(
     )
     busy, *others = scene.replicas.addresses
 
-    async def around(body: Any) -> None:
-        # Past Envoy and the sidecar, which therefore have nothing in flight there.
+    async def send_directly(body: Any) -> None:
+        # Without Envoy and the sidecar, so that the sidecar counts no in-flight request.
         async with scene.session.post(f"http://{busy}/v1/chat/completions", json=body) as reply:
             await reply.read()
 
-    direct = [asyncio.create_task(around(chat(f"around {i}", tokens=1000))) for i in range(12)]
+    direct = [
+        asyncio.create_task(send_directly(chat(f"direct {i}", tokens=1000))) for i in range(12)
+    ]
 
     async def seen() -> bool:
         endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
@@ -99,7 +101,7 @@ class TestAdapters:
                 replica_arguments=(*QUICK, *LORA),
             )
         )
-        # Not configured: the endpoints say that they have it.
+        # `med` is not configured: the sidecar discovers it on the endpoints.
         await until(lambda: all_have(scene, "med"), PATIENCE, "an adapter to be discovered")
         homes: dict[str, set[str]] = {"sql": set(), "law": set(), "med": set()}
         for i in range(8):
@@ -111,7 +113,7 @@ class TestAdapters:
             "med": 1,
         }
 
-    async def test_that_nobody_has_are_refused_at_once(self, launch: Launch) -> None:
+    async def test_unknown_to_every_endpoint_are_refused_at_once(self, launch: Launch) -> None:
         scene = await launch(Options(strategy="LowLatency", replica_arguments=(*QUICK, *LORA)))
         reply = await scene.send(chat("hello", model="tax"))
         assert reply.status == 404
@@ -119,6 +121,6 @@ class TestAdapters:
 
 
 async def all_have(scene: Scene, adapter: str) -> bool:
-    """Whether the sidecar has found it on every endpoint."""
+    """Return True if the sidecar has found the adapter on every endpoint."""
     endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
     return all(adapter in endpoint["adapters"] for endpoint in endpoints)

@@ -1,4 +1,4 @@
-"""Paths, models and errors, as clients meet them through a real Envoy."""
+"""Paths, models and errors, from a client's view through real Envoy."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.e2e.scene import (
 )
 
 NOT_IN_OUR_ROUTES = {
-    # WebSockets: Envoy upgrades no connection unless its operator allows it.
+    # WebSockets: Envoy upgrades a connection only if its operator allows it.
     *("/v1/realtime", "/v1/realtime/video", "/v1/realtime/robot/openpi", "/v1/duplex"),
     *("/v1/audio/speech/stream", "/v1/video/chat/stream"),
-    # Rare: Envoy takes no longer pattern by default.
+    # Rare paths: by default, Envoy accepts no longer pattern.
     *("/api/chat", "/vertex_generate", "/v1/decisions"),
 }
 OTHER: Json = {"name": "qwen", "endpoints": ["127.0.0.1:9"], "aliases": ["meta-llama/Llama-3"]}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
-async def test_every_path_of_the_inference_servers_reaches_one(launch: Launch) -> None:
+async def test_every_inference_path_reaches_a_replica(launch: Launch) -> None:
     scene = await launch(Options(replicas=1))
     replica = scene.replicas.addresses[0]
     paths = {path: api for path, api in INFERENCE_PATHS.items() if path not in NOT_IN_OUR_ROUTES}
@@ -40,7 +40,7 @@ async def test_every_path_of_the_inference_servers_reaches_one(launch: Launch) -
         body = b"" if api is Api.BARE else json.dumps(chat("hello", prompt="hello")).encode()
         headers = {"content-type": "application/json"}
         reply = await scene.send(body, path=path.replace("*", "id_1"), headers=headers)
-        # What the replica says of such a body is not the point.
+        # Any response will do: this test checks only that the request reached the replica.
         if reply.headers.get("x-stand-in-port") != replica.rpartition(":")[2]:
             unreached.append((path, reply.status, reply.body))
     assert unreached == []
@@ -63,7 +63,7 @@ async def test_a_path_below_a_prefix_is_routed(launch: Launch, path: str) -> Non
     assert line["endpoint"] == line["upstream"]
 
 
-async def test_what_is_stored_at_a_server_is_asked_for_without_a_body(launch: Launch) -> None:
+async def test_stored_responses_are_requested_without_a_body(launch: Launch) -> None:
     scene = await launch(Options(replicas=1, more_models=[OTHER]))
     for method, path, headers in (
         ("GET", "/v1/responses/resp_1?model=llama", {}),
@@ -77,7 +77,7 @@ async def test_what_is_stored_at_a_server_is_asked_for_without_a_body(launch: La
     assert "'x-model'" in reply.error()["message"]
 
 
-async def test_a_request_that_names_no_model_goes_to_the_only_one(launch: Launch) -> None:
+async def test_a_request_without_a_model_goes_to_the_only_model(launch: Launch) -> None:
     scene = await launch(Options(replicas=1))
     for size in (10, 140_000):
         reply = await scene.send({"input": "x" * size}, path="/v1/embeddings")
@@ -86,7 +86,7 @@ async def test_a_request_that_names_no_model_goes_to_the_only_one(launch: Launch
     assert {line["model"] for line in lines} == {"llama"}
 
 
-async def test_a_request_that_names_none_of_several_models_is_told_what_to_do(
+async def test_the_error_for_a_missing_model_lists_the_known_models(
     launch: Launch,
 ) -> None:
     scene = await launch(Options(more_models=[OTHER]))
@@ -97,7 +97,7 @@ async def test_a_request_that_names_none_of_several_models_is_told_what_to_do(
     assert "Known models: llama, meta-llama/Llama-3, qwen." in error["message"]
 
 
-async def test_an_error_to_anthropics_clients_has_anthropics_shape_and_the_requests_id(
+async def test_errors_for_anthropic_clients_have_the_anthropic_shape_and_the_request_id(
     launch: Launch,
 ) -> None:
     scene = await launch()
@@ -112,7 +112,7 @@ async def test_an_error_to_anthropics_clients_has_anthropics_shape_and_the_reque
     assert f"request_id={answer['request_id']}" in scene.sidecar.error_output()
 
 
-async def test_a_request_has_one_id_for_its_client_for_envoy_and_for_the_log(
+async def test_client_and_access_log_have_the_same_request_id(
     launch: Launch,
 ) -> None:
     scene = await launch()
@@ -123,7 +123,7 @@ async def test_a_request_has_one_id_for_its_client_for_envoy_and_for_the_log(
     assert len(ids[0]) == 36
 
 
-async def test_models_are_answered_one_by_one(launch: Launch) -> None:
+async def test_each_model_can_be_retrieved(launch: Launch) -> None:
     scene = await launch(Options(more_models=[OTHER]))
 
     async def get(name: str, method: str = "GET", **headers: str) -> Reply:
@@ -141,7 +141,7 @@ async def test_models_are_answered_one_by_one(launch: Launch) -> None:
     assert page.json()["first_id"] == "llama"
 
 
-async def test_models_are_listed_with_what_their_servers_say_of_their_context(
+async def test_the_model_list_has_the_context_length_of_the_servers(
     launch: Launch,
 ) -> None:
     arguments = ("--max-model-len", "4321")
@@ -151,11 +151,11 @@ async def test_models_are_listed_with_what_their_servers_say_of_their_context(
 
 
 def everywhere(config: Json) -> None:
-    """Runs ext_proc on all routes, of which the last takes what is not for a model."""
+    """Run ext_proc on all routes, and add a last route for requests without a model."""
     for one in manager_of(config)["http_filters"]:
         if one["name"] == EXT_PROC:
             one.pop("disabled", None)
-    # What a client sends must be taken away by the sidecar, then.
+    # The sidecar must then remove the headers that a client sends.
     del manager_of(config)["early_header_mutation_extensions"]
     hosts = manager_of(config)["route_config"]["virtual_hosts"]
     hosts[0]["routes"].append(
@@ -177,12 +177,12 @@ def streamed_back(config: Json) -> None:
     filtered["processing_mode"]["response_trailer_mode"] = "SEND"
 
 
-def not_shown(config: Json) -> None:
+def without_bodies(config: Json) -> None:
     everywhere(config)
     show_bodies(config, "NONE")
 
 
-@pytest.mark.parametrize("change", [everywhere, buffered, streamed_back, not_shown])
+@pytest.mark.parametrize("change", [everywhere, buffered, streamed_back, without_bodies])
 async def test_an_unknown_path_passes_in_every_body_mode(launch: Launch, change: object) -> None:
     assert callable(change)
     scene = await launch(
@@ -201,7 +201,7 @@ async def test_an_unknown_path_passes_in_every_body_mode(launch: Launch, change:
     assert await scene.metric("extproc_requests_total", **labels) == 10
 
 
-async def test_an_unknown_path_is_refused_where_nothing_is_said(launch: Launch) -> None:
+async def test_an_unknown_path_is_refused_by_default(launch: Launch) -> None:
     scene = await launch(Options(change_config=everywhere))
     reply = await scene.send(b"{}", path="/app")
     assert (reply.status, reply.error()["code"]) == (404, "unknown_path")

@@ -1,4 +1,4 @@
-"""The README's five steps, run as they are written."""
+"""The five steps of the README, run exactly as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADING = "## Add it to an Envoy you already run"
 
 
 def steps() -> list[tuple[str, str]]:
-    """The fenced blocks of the section: language and text."""
+    """Return the language and the text of each fenced block of the section."""
     section = README.read_text().split(HEADING)[1].split("\n## ")[0]
     found = re.findall(r"^   ```(\w+)\n(.*?)^   ```", section, re.DOTALL | re.MULTILINE)
     return [(language, re.sub(r"^   ", "", text, flags=re.MULTILINE)) for language, text in found]
@@ -45,7 +45,7 @@ def stop(pid_file: Path) -> None:
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
-async def test_a_request_is_decided_after_the_five_steps(
+async def test_the_five_steps_lead_to_a_routed_request(
     tmp_path: Path, cleanup: AsyncExitStack
 ) -> None:
     replicas = ForkedFleet(2, tmp_path, ("--time-scale", "50"))
@@ -61,7 +61,7 @@ async def test_a_request_is_decided_after_the_five_steps(
     (tmp_path / "models.yaml").write_text(models)
 
     def run(block: tuple[str, str]) -> str:
-        """Run a block of shell; only addresses differ from what is written."""
+        """Run a shell block of the README with other addresses and return its output."""
         text = block[1].replace("10.0.3.7:8000", first)
         text = text.replace("--into your.yaml", f"--into your.yaml --sidecar {sidecar}")
         programs = f"{Path(sys.executable).parent}:{Path(envoy_binary()).parent}"

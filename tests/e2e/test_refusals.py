@@ -1,4 +1,4 @@
-"""Every refusal of the contract reaches the client as OpenAI's error JSON."""
+"""Each refusal of the contract, which the client receives as an OpenAI error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_refused(reply: Reply, status: int, code: str) -> None:
     assert reply.error()["code"] == code
 
 
-async def test_invalid_bodies_are_400(launch: Launch) -> None:
+async def test_invalid_bodies_return_400(launch: Launch) -> None:
     scene = await launch()
     for name, body in INVALID_BODIES.items():
         reply = await scene.send(body)
@@ -36,7 +36,7 @@ async def test_invalid_bodies_are_400(launch: Launch) -> None:
     assert sum(entry["total"] for entry in (await scene.replicas.requests()).values()) == 0
 
 
-async def test_an_unknown_model_is_404_and_names_the_known(launch: Launch) -> None:
+async def test_an_unknown_model_returns_404_with_the_known_models(launch: Launch) -> None:
     scene = await launch()
     reply = await scene.send(chat("hello", model="gpt-9"))
     assert_refused(reply, 404, "model_not_found")
@@ -44,12 +44,12 @@ async def test_an_unknown_model_is_404_and_names_the_known(launch: Launch) -> No
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/chat/completionsx", "/metrics", "/v1/models/llama"])
-async def test_a_path_that_is_no_inference_path_is_404(launch: Launch, path: str) -> None:
+async def test_an_unknown_path_returns_404(launch: Launch, path: str) -> None:
     scene = await launch()
     assert_refused(await scene.send(chat("hello"), path=path), 404, "unknown_path")
 
 
-async def test_refusals_are_logged_one_line_each_without_the_prompt(launch: Launch) -> None:
+async def test_each_refusal_is_one_log_line_without_the_prompt(launch: Launch) -> None:
     scene = await launch()
     secret = "my secret diagnosis"
     await scene.send({"model": 7, "messages": [{"role": "user", "content": secret}]})

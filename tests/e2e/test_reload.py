@@ -1,4 +1,4 @@
-"""A changed models document takes effect without a restart, and never harms what runs."""
+"""Changes of the models document take effect without a restart and fail no request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def reloads(scene: Scene, result: str) -> float:
 
 
 async def rewrite(scene: Scene, document: dict[str, Any], result: str) -> None:
-    """Writes a document and waits until the sidecar has taken or refused it."""
+    """Write a document and wait until the sidecar has accepted or refused it."""
     assert isinstance(scene.sidecar, FileSidecar)
     before = await reloads(scene, result)
     scene.sidecar.write_models(document)
@@ -34,7 +34,7 @@ async def rewrite(scene: Scene, document: dict[str, Any], result: str) -> None:
     await until(seen, PATIENCE, f"a reload with {result}")
 
 
-async def test_reloading_under_load_loses_no_request(launch: Launch) -> None:
+async def test_reloads_under_load_fail_no_request(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=("--time-scale", "8")))
     stop, statuses = asyncio.Event(), Counter[int]()
 
@@ -55,32 +55,32 @@ async def test_reloading_under_load_loses_no_request(launch: Launch) -> None:
     assert strategies.keys() == {"PrefixHash", "LeastLoad", "RoundRobin"}
 
 
-async def test_a_change_of_strategy_and_endpoints_keeps_the_counts(launch: Launch) -> None:
+async def test_a_change_of_strategy_and_endpoints_keeps_the_inflight_counts(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=SLOW, strategy="RoundRobin"))
-    stays, *leave = scene.replicas.addresses
+    kept, *removed = scene.replicas.addresses
     async with AsyncExitStack() as cleanup:
         for i in range(6):
             await cleanup.enter_async_context(scene.stream(chat(f"user {i}", tokens=60)))
         await scene.agree_on_inflight(6)
-        await rewrite(scene, Options(strategy="LeastLoad").models([stays]), "success")
+        await rewrite(scene, Options(strategy="LeastLoad").models([kept]), "success")
         await scene.agree_on_inflight(6)
         endpoints = (await scene.sidecar.state())["llama"]["endpoints"]
         assert {e["address"]: (e["state"], e["inflight"]) for e in endpoints} == {
-            stays: ("ready", 2),
-            **dict.fromkeys(leave, ("draining", 2)),
+            kept: ("ready", 2),
+            **dict.fromkeys(removed, ("draining", 2)),
         }
-        assert (await scene.send(chat("new"))).replica == stays
+        assert (await scene.send(chat("new"))).replica == kept
     await scene.agree_on_inflight(0)
-    assert [e["address"] for e in (await scene.sidecar.state())["llama"]["endpoints"]] == [stays]
+    assert [e["address"] for e in (await scene.sidecar.state())["llama"]["endpoints"]] == [kept]
 
 
-async def test_a_bad_document_leaves_the_last_good_in_force(launch: Launch) -> None:
+async def test_the_last_good_document_stays_after_a_bad_one(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=QUICK))
     await rewrite(scene, {"models": [{"name": "llama", "strategy": "Typo"}]}, "failure")
     _, metrics = await scene.sidecar.get("/metrics")
     assert "extproc_config_last_reload_successful 0.0" in metrics
-    why = "models[0].strategy: unknown key"
-    await until(lambda: why in scene.sidecar.error_output(), PATIENCE, "the log to say why")
+    reason = "models[0].strategy: unknown key"
+    await until(lambda: reason in scene.sidecar.error_output(), PATIENCE, "the reason in the log")
     assert (await scene.send(chat("hello"))).status == 200
 
     document = Options(adapters=["sql-lora"]).models(scene.replicas.addresses)

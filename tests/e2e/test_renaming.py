@@ -1,4 +1,4 @@
-"""The servers' name for the model reaches them in the body, and every other byte as it was sent."""
+"""Bodies reach the servers with the served model name and no other change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.e2e.scene import (
 )
 from tests.extent import PATIENCE
 
-# A path whose requests cost an upstream nothing, however long they are.
+# Upstreams process no tokens on this path, so that long requests are cheap.
 PLAIN = "/v1/embeddings"
 FORMS = "/v1/audio/transcriptions"
 
@@ -37,7 +37,7 @@ SHORT = "s"
 
 @dataclass(frozen=True)
 class Arrived:
-    """What an upstream got."""
+    """The body and the content length that reached an upstream."""
 
     body: bytes
     length: str | None
@@ -45,7 +45,7 @@ class Arrived:
 
 
 class Mirror:
-    """An upstream that remembers the latest request."""
+    """An upstream that records the latest request."""
 
     def __init__(self) -> None:
         self.arrived = Arrived(b"", None)
@@ -57,7 +57,7 @@ class Mirror:
 
 @asynccontextmanager
 async def mirror() -> AsyncIterator[tuple[Mirror, str]]:
-    """A running mirror and its address."""
+    """Run a mirror and yield it with its address."""
     seen = Mirror()
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/{path:.*}", seen.answer)
@@ -72,7 +72,7 @@ async def mirror() -> AsyncIterator[tuple[Mirror, str]]:
 
 
 def models(*addresses: str) -> list[Json]:
-    """One model that its servers call by a longer name, and one by a shorter."""
+    """Return two models, one with a longer served name and one with a shorter."""
     return [
         {"name": "to-long", "servedName": LONG, "endpoints": list(addresses)},
         {"name": "to-short", "aliases": [SHORT], "servedName": SHORT, "endpoints": list(addresses)},
@@ -89,7 +89,7 @@ def options(
         if mode:
             show_bodies(document, mode)
         for route in routes_of(document) if in_part else ():
-            # On a route with retries Envoy garbles a body that it shows in part.
+            # On a route with retries, Envoy corrupts a body that it sends to the sidecar in part.
             route["route"].pop("retry_policy", None)
             route.pop("request_body_buffer_limit")
 
@@ -103,20 +103,20 @@ def options(
 
 
 def sized(model: str, size: int) -> bytes:
-    """A body a little larger than this, in an unusual spelling that must last."""
+    """Return a body slightly larger than this, with unusual JSON that must stay unchanged."""
     text = f'{{ "n": 1.50, "model" : {json.dumps(model)},\t"input":"\\u0078", "x": "'
     return text.encode() + b"x" * size + b'", "n": 2E0 }\n'
 
 
 async def pieces(body: bytes) -> AsyncIterator[bytes]:
-    """The body without its length."""
+    """Yield the body in pieces, for a request without a content length."""
     for start in range(0, len(body), 50_000):
         yield body[start : start + 50_000]
         await asyncio.sleep(0.002)
 
 
-async def assert_no_misunderstanding(scene: Scene) -> None:
-    """Envoy took every answer for what it was meant to be."""
+async def assert_no_protocol_errors(scene: Scene) -> None:
+    """Assert that Envoy accepted every message of the sidecar."""
     stats = await scene.envoy.stats("ext_proc")
     for counter in ("spurious_msgs_received", "rejected_header_mutations", "streams_failed"):
         assert stats[f"http.llm.ext_proc.{counter}"] == 0, stats
@@ -130,7 +130,7 @@ async def assert_no_misunderstanding(scene: Scene) -> None:
         ("endpoint-picker.yaml", None, (10, 33_000, 130_000, 700_000)),
     ],
 )
-async def test_bodies_of_every_size_arrive_under_the_new_name(
+async def test_bodies_of_every_size_arrive_with_the_served_name(
     launch: Launch, config: str, mode: str | None, sizes: Sequence[int]
 ) -> None:
     async with mirror() as (upstream, address):
@@ -150,18 +150,18 @@ async def test_bodies_of_every_size_arrive_under_the_new_name(
                     assert_arrived(expected)
                     assert (await http2.post(PLAIN, content=body)).status_code == 200
                     assert_arrived(expected)
-                    # Without `request_body_buffer_limit`, 1.36 shows the head alone.
+                    # Without `request_body_buffer_limit`, Envoy 1.36 sends only its start.
                     async with scene.session.post(PLAIN, data=pieces(body)) as response:
                         assert response.status == 200
                     assert_arrived(expected)
             assert (await scene.send(sized(SHORT, 10), path=PLAIN)).status == 200
             assert upstream.arrived.body == sized(SHORT, 10)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
         await scene.agree_on_inflight(0)
 
 
 @pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
-async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, config: str) -> None:
+async def test_a_body_in_two_packets_arrives_complete(launch: Launch, config: str) -> None:
     async with mirror() as (upstream, address):
         scene = await launch(options(address, config))
         sizes = (20_000, 40_000, 66_000, 128_000, 135_000, 700_000)
@@ -170,11 +170,11 @@ async def test_a_body_is_whole_however_it_is_cut_into_packets(launch: Launch, co
             for cut in (18, 32_000, len(body) // 2, len(body) - 1):
                 assert " 200 " in await in_two_parts(scene, body, cut), (size, cut)
                 assert upstream.arrived.body == expected, (size, cut)
-        await assert_no_misunderstanding(scene)
+        await assert_no_protocol_errors(scene)
 
 
 async def in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
-    """The head of the answer to a body that comes with a pause in between."""
+    """Send a body with a pause in between and return the head of the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     head = f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body[:cut])
@@ -186,10 +186,10 @@ async def in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
 
 
 @pytest.mark.parametrize("mode", [None, "BUFFERED"])
-async def test_a_body_with_trailers_arrives_under_the_new_name(
+async def test_a_body_with_trailers_arrives_with_the_served_name(
     launch: Launch, mode: str | None
 ) -> None:
-    """Then Envoy does not say that the body it shows is the whole of it."""
+    """Send trailers, with which Envoy does not mark the end of the body."""
 
     def with_trailers(config: Json) -> None:
         manager_of(config)["http_protocol_options"] = {"enable_trailers": True}
@@ -218,7 +218,7 @@ async def test_a_body_with_trailers_arrives_under_the_new_name(
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "endpoint-picker.yaml"])
-async def test_a_second_endpoint_gets_the_renamed_body_too(launch: Launch, config: str) -> None:
+async def test_a_second_endpoint_also_gets_the_renamed_body(launch: Launch, config: str) -> None:
     async with mirror() as (upstream, address):
         dead = f"127.0.0.1:{free_port()}"
         scene = await launch(
@@ -230,7 +230,7 @@ async def test_a_second_endpoint_gets_the_renamed_body_too(launch: Launch, confi
             )
         )
         for i in range(10):
-            # Ten prefixes, of which some are at home on the dead one.
+            # Ten prefixes; the home endpoint of some of them is the dead one.
             body, expected = (
                 json.dumps(chat(f"{i} " + "x" * 10_000, model=model)).encode()
                 for model in ("to-long", LONG)
@@ -244,7 +244,9 @@ async def test_a_second_endpoint_gets_the_renamed_body_too(launch: Launch, confi
 
 
 @pytest.mark.parametrize("mode", ["BUFFERED_PARTIAL", "NONE"])
-async def test_what_is_not_shown_goes_on_as_it_is(launch: Launch, mode: str) -> None:
+async def test_a_body_without_a_visible_model_field_passes_unchanged(
+    launch: Launch, mode: str
+) -> None:
     async with mirror() as (upstream, address):
         scene = await launch(options(address, "envoy.yaml", mode, in_part=mode != "NONE"))
         late = json.dumps({"input": "x" * 200_000, "model": "to-long"}).encode()
@@ -256,7 +258,7 @@ async def test_what_is_not_shown_goes_on_as_it_is(launch: Launch, mode: str) -> 
 
 @dataclass(frozen=True)
 class Strict(Options):
-    """Replicas that know their own names only, as vLLM does, behind a model of other names."""
+    """Replicas that accept only their own names, like vLLM, behind a model with other names."""
 
     replicas: int = 2
     replica_arguments: Sequence[str] = (
@@ -278,7 +280,7 @@ class Strict(Options):
         }
 
 
-async def test_replicas_understand_every_name_of_the_model(launch: Launch) -> None:
+async def test_every_name_of_the_model_reaches_the_replicas(launch: Launch) -> None:
     scene = await launch(Strict())
     for name in ("llama", "gpt-4o", "sql", "llama_sql", "gpt-4o_sql"):
         for stream in (False, True):
@@ -290,7 +292,7 @@ async def test_replicas_understand_every_name_of_the_model(launch: Launch) -> No
     assert refused.error()["code"] == "model_not_found"
 
 
-async def test_a_form_has_its_field_changed(launch: Launch) -> None:
+async def test_the_model_field_of_a_form_is_renamed(launch: Launch) -> None:
     def form(model: str, size: int) -> bytes:
         fields = [("model", model.encode()), ("file", bytes(range(256)) * size)]
         parts = (

@@ -1,4 +1,4 @@
-"""Stored responses are found again, by the ids that the sidecar chose."""
+"""Stored responses, which the sidecar finds by the ids that it chose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESPONSES = "/v1/responses"
 
 
 class Store:
-    """A server that keeps responses as vLLM does, under the ids that requests bring."""
+    """A server that stores responses like vLLM, with the ids from the requests."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Json] = {}
@@ -42,7 +42,7 @@ class Store:
 
 @asynccontextmanager
 async def store() -> AsyncIterator[tuple[Store, str]]:
-    """A running store and its address."""
+    """Run a store and yield it with its address."""
     kept = Store()
     app = web.Application(client_max_size=2**26)
     app.router.add_post(f"/{{prefix:.*}}{RESPONSES}", kept.create)
@@ -85,7 +85,7 @@ def asking(content: str, **fields: object) -> Json:
         pytest.param("endpoint-picker.yaml", as_envoy_ai_gateway, id="buffered"),
     ],
 )
-async def test_a_response_is_found_and_gone_on_with_where_it_was_made(
+async def test_a_response_is_found_and_continued_on_its_endpoint(
     launch: Launch, config: str, change: Callable[[Json], None]
 ) -> None:
     async with store() as (one, first), store() as (two, second), store() as (three, third):
@@ -100,13 +100,13 @@ async def test_a_response_is_found_and_gone_on_with_where_it_was_made(
         assert sum(bool(each.kept) for each in stores) > 1
         assert sum(len(each.kept) for each in stores) == 12
         for name in names:
-            await found_again(scene, name)
+            await assert_found(scene, name)
         await scene.agree_on_inflight(0)
         for body in (body for each in stores for body in each.bodies):
             assert set(body) <= {"input", "model", "request_id", "previous_response_id"}
 
 
-async def found_again(scene: Scene, name: str) -> None:
+async def assert_found(scene: Scene, name: str) -> None:
     for method, end in (("GET", ""), ("POST", "/cancel"), ("DELETE", "")):
         reply = await scene.send(b"", method=method, path=f"{RESPONSES}/{name}{end}")
         assert (reply.status, reply.json()["id"]) == (200, name)
@@ -114,7 +114,7 @@ async def found_again(scene: Scene, name: str) -> None:
     assert reply.status == 200
 
 
-async def test_a_response_that_is_not_stored_keeps_its_body(launch: Launch) -> None:
+async def test_a_body_without_a_stored_response_is_unchanged(launch: Launch) -> None:
     async with store() as (kept, address):
         scene = await launch(stored([address]))
         for fields in ({"store": False}, {"request_id": "resp_mine"}):
@@ -123,10 +123,12 @@ async def test_a_response_that_is_not_stored_keeps_its_body(launch: Launch) -> N
             assert kept.bodies[-1] == body
 
 
-async def test_a_response_is_found_where_a_retry_made_it(launch: Launch, every_envoy: str) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+async def test_a_response_is_found_on_the_endpoint_of_a_retry(
+    launch: Launch, every_envoy: str
+) -> None:
+    dead = f"127.0.0.1:{free_port()}"
     async with store() as (kept, address):
-        scene = await launch(stored([nobody, address]))
+        scene = await launch(stored([dead, address]))
         for number in range(8):
             reply = await scene.send(asking(str(number)), path=RESPONSES)
             assert reply.status == 200

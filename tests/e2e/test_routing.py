@@ -1,4 +1,4 @@
-"""Requests reach the replica that holds their prefix, through real Envoy."""
+"""Routing by prefix and session behind real Envoy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.e2e.scene import Launch, Options, chat, events
 QUICK = Options(replica_arguments=("--time-scale", "50"))
 
 
-async def test_equal_prefixes_meet_on_one_replica_and_others_spread(launch: Launch) -> None:
+async def test_equal_prefixes_share_a_replica_and_others_spread(launch: Launch) -> None:
     scene = await launch(QUICK)
     homes: dict[int, set[str]] = {user: set() for user in range(24)}
     for turn in range(3):
         for user, home in homes.items():
-            # The key is the beginning of the first user message: later turns leave it alone.
+            # The key is the start of the first user message, which later turns do not change.
             body = chat(f"I am user {user} and ask", turn=turn)
             body["messages"] += [{"role": "assistant", "content": "yes"}] * turn
             home.add((await scene.send(body)).replica)
@@ -26,7 +26,7 @@ async def test_equal_prefixes_meet_on_one_replica_and_others_spread(launch: Laun
     assert set.union(*homes.values()) == set(scene.replicas.addresses)
 
 
-async def test_an_answer_streams_through_chunk_by_chunk(launch: Launch) -> None:
+async def test_a_response_streams_chunk_by_chunk(launch: Launch) -> None:
     scene = await launch(Options(replica_arguments=("--time-scale", "2")))
     async with scene.stream(chat("hello", tokens=20)) as response:
         assert response.status == 200
@@ -36,7 +36,7 @@ async def test_an_answer_streams_through_chunk_by_chunk(launch: Launch) -> None:
     assert arrivals[-1][1] == "[DONE]"
     texts = [json.loads(d)["choices"][0]["delta"].get("content") for _, d in arrivals[:-1]]
     assert len([text for text in texts if text]) == 20
-    # 20 tokens at 41 ms each, twice as fast as real: not delivered in one piece.
+    # 20 tokens at 41 ms each, at twice the real speed, must not arrive in one piece.
     assert arrivals[-1][0] - arrivals[0][0] > 0.2
 
 
@@ -52,7 +52,7 @@ async def test_the_second_turn_finds_its_prefix_cached(launch: Launch) -> None:
     second = (await scene.send(follow_up)).json()
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
-    # All of the first turn but its last, partly filled block of 16 tokens.
+    # All of the first turn except its last, partly filled block of 16 tokens.
     assert cached > first["usage"]["total_tokens"] - 16
 
 
@@ -62,7 +62,7 @@ async def test_a_hot_prefix_spills_beyond_the_load_bound(launch: Launch) -> None
         *(scene.send(chat("everybody asks the same", tokens=30)) for _ in range(30))
     )
     counts = Counter(reply.replica for reply in replies)
-    # 125 % of the mean of 10, plus the one that is arriving.
+    # 125 % of the mean of 10, plus the arriving request.
     assert max(counts.values()) <= 13
     assert len(counts) == 3
 
@@ -88,7 +88,7 @@ async def test_a_session_header_keeps_a_session_together(launch: Launch) -> None
     assert len(set(homes)) == 1
 
 
-async def test_sessions_of_agents_stay_together_however_they_name_themselves(
+async def test_every_form_of_an_agent_session_id_keeps_a_session_together(
     launch: Launch,
 ) -> None:
     scene = await launch(
@@ -126,7 +126,7 @@ async def test_http2_clients_are_served(launch: Launch) -> None:
     assert line["protocol"] == "HTTP/2"
 
 
-async def test_the_access_log_tells_the_whole_decision(launch: Launch) -> None:
+async def test_the_access_log_contains_the_whole_decision(launch: Launch) -> None:
     scene = await launch(QUICK)
     reply = await scene.send(chat("hello"))
     (line,) = await scene.access_log(1)
@@ -139,7 +139,7 @@ async def test_the_access_log_tells_the_whole_decision(launch: Launch) -> None:
         "strategy": "PrefixHash",
         "endpoint": reply.replica,
         "reason": "prefix",
-        # xxh64 of "hello"
+        # The xxh64 of "hello".
         "prefix_hash": "26c7827d889f6da3",
         "inflight": 0,
         "candidates": 3,

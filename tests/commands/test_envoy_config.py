@@ -146,40 +146,40 @@ class TestInto:
         assert "10.0.0.3" in yours.read_text()
 
 
-class TestMistakes:
-    def test_no_address_of_a_server(self, capsys: Capture, yours: Path) -> None:
+class TestUserError:
+    def test_address_of_a_server_is_missing(self, capsys: Capture, yours: Path) -> None:
         before = yours.read_text()
         assert "give --endpoint HOST:PORT, or --models FILE" in refused(capsys, "--into", yours)
         assert yours.read_text() == before
 
-    def test_a_models_document_without_static_endpoints(
+    def test_models_document_has_no_static_endpoints(
         self, capsys: Capture, yours: Path, models: Path
     ) -> None:
         models.write_text("models: [{name: a, service: {namespace: n, name: s, port: http}}]\n")
         line = refused(capsys, "--into", yours, "--models", models)
         assert line.startswith(f"{models}: no static endpoints: give the servers with")
 
-    def test_a_bad_models_document(self, capsys: Capture, yours: Path, models: Path) -> None:
+    def test_models_document_is_invalid(self, capsys: Capture, yours: Path, models: Path) -> None:
         models.write_text("models: 5\n")
         assert str(models) in refused(capsys, "--into", yours, "--models", models)
 
-    def test_a_missing_file(self, capsys: Capture, tmp_path: Path) -> None:
+    def test_file_is_missing(self, capsys: Capture, tmp_path: Path) -> None:
         line = refused(capsys, "--into", tmp_path / "no.yaml", "--endpoint", "a:1")
         assert line == f"{tmp_path / 'no.yaml'}: No such file or directory"
 
-    def test_a_file_that_is_not_yaml(self, capsys: Capture, yours: Path) -> None:
+    def test_file_is_not_yaml(self, capsys: Capture, yours: Path) -> None:
         yours.write_text("a: [1\nb: 2\n")
         assert refused(capsys, "--check", yours).startswith(f"{yours}: line 2, column 2: ")
         yours.write_bytes(b"a: \xff\n")
         assert refused(capsys, "--check", yours) == f"{yours}: byte 3 is not UTF-8"
 
-    def test_an_ambiguous_listener(self, capsys: Capture, yours: Path) -> None:
+    def test_listener_is_ambiguous(self, capsys: Capture, yours: Path) -> None:
         yours.write_text(configuration([listener(name="a"), listener(APP, name="b")]))
         line = refused(capsys, "--into", yours, "--endpoint", "a:1")
         assert "more than one virtual host is possible: a/site, b/site" in line
 
     @pytest.mark.parametrize(
-        ("arguments", "complaint"),
+        ("arguments", "message"),
         [
             (["--dry-run"], "--dry-run needs --into FILE"),
             (["--prefix", "/a"], "--prefix needs --into FILE"),
@@ -194,10 +194,10 @@ class TestMistakes:
             (["--into", "a", "--prefix", "team"], "'team' is not a path such as /team"),
         ],
     )
-    def test_flags_that_cannot_be_combined(
-        self, capsys: Capture, arguments: list[str], complaint: str
+    def test_flags_cannot_be_combined(
+        self, capsys: Capture, arguments: list[str], message: str
     ) -> None:
-        assert complaint in refused(capsys, *arguments)
+        assert message in refused(capsys, *arguments)
 
 
 class TestCheck:

@@ -42,7 +42,7 @@ CLUSTERS = st.lists(
 
 @st.composite
 def configurations(draw: st.DrawFn) -> Any:
-    """Data of configurations with one or two listeners that share their routes."""
+    """Draw a configuration with one or two listeners that share their routes."""
     routes = draw(st.lists(ROUTES, max_size=4))
     log = draw(st.sampled_from(["", JSON_LOG]))
     filters = draw(st.sampled_from([ROUTER, CORS + ROUTER]))

@@ -28,7 +28,7 @@ MONITORING = built("overlays/monitoring")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """A PromQL expression with its position."""
 
     where: str
@@ -51,16 +51,16 @@ def panels() -> list[Object]:
     return found
 
 
-def in_rules() -> Iterator[Asked]:
+def in_rules() -> Iterator[Query]:
     for rule in alerts():
-        yield Asked(rule["alert"], rule["expr"])
+        yield Query(rule["alert"], rule["expr"])
 
 
-def in_panels() -> Iterator[Asked]:
+def in_panels() -> Iterator[Query]:
     for panel in panels():
         for target in panel.get("targets", []):
             expr = target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1h")
-            yield Asked(f"{panel['title']} {target['refId']}", expr)
+            yield Query(f"{panel['title']} {target['refId']}", expr)
 
 
 ALL = [*in_rules(), *in_panels()]
@@ -93,11 +93,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exposition]:
     return asyncio.run(scrape(tmp_path_factory.mktemp("mon")))
 
 
-@pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.where)
+@pytest.mark.parametrize("query", ALL, ids=lambda query: query.where)
 def test_expressions_use_existing_metrics_and_labels(
-    asked: Asked, scraped: dict[str, Exposition]
+    query: Query, scraped: dict[str, Exposition]
 ) -> None:
-    for selector in selectors(asked.expr):
+    for selector in selectors(query.expr):
         assert selector.name is not None
         if selector.name in SYNTHETIC:
             continue
@@ -111,7 +111,7 @@ def test_expressions_use_existing_metrics_and_labels(
             samples = [sample for sample in homes[0].of(selector.name) if fits(own, sample)]
             assert samples, f"no sample of {selector.prettify()}"
             labels = set(samples[0])
-        assert grouping_labels(asked.expr) <= labels | TARGET_LABELS | {"le"}
+        assert grouping_labels(query.expr) <= labels | TARGET_LABELS | {"le"}
 
 
 def fits(matchers: list[promql_parser.Matcher], sample: dict[str, str]) -> bool:

@@ -80,9 +80,9 @@ def described() -> dict[str, str]:
 
 
 def named(name: str, options: Options | None = None) -> Workload:
-    """Builds a workload, the same one for the same options.
+    """Build a workload. Equal options give equal workloads.
 
-    Raises WorkloadError for a name or an option that it does not know, or a bad file.
+    Raises WorkloadError for an unknown name, an unknown option or a bad file.
     """
     asked = options or Options()
     known = _WORKLOADS.get(_SHORT.get(name, name))

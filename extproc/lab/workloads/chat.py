@@ -58,15 +58,15 @@ class Run:
     seconds: float
 
     def failed(self) -> int:
-        """Requests without a whole response."""
+        """Return the number of requests without a complete response."""
         return sum(outcome.status != 200 for outcome in self.outcomes)
 
     def ttfts(self) -> list[float]:
-        """Times to first token, sorted."""
+        """Return the times to first token, sorted."""
         return sorted(outcome.ttft for outcome in self.outcomes if outcome.status == 200)
 
     def tokens(self) -> int:
-        """Generated tokens of all requests."""
+        """Return the number of generated tokens of all requests."""
         return sum(outcome.tokens for outcome in self.outcomes)
 
 

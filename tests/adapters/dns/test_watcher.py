@@ -38,7 +38,7 @@ class Scene:
         self._running = asyncio.create_task(self.watcher.run())
 
     def addresses(self) -> list[str]:
-        """Endpoints that were published last."""
+        """Return the endpoints that were published last."""
         found = [one for one in self.published[-1] if isinstance(one, FoundAddress)]
         return [endpoint.address for endpoint in select_endpoints(found)]
 

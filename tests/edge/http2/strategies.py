@@ -26,7 +26,7 @@ MORE_FIELDS = (
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[tuple[bytes, bytes], ...]:
-    """Header lists, mostly well-formed. All have `:authority`, which h2 requires."""
+    """Draw a header list, mostly well-formed. All have `:authority`, which h2 requires."""
     fields = list(wire.REQUEST)
     if draw(st.integers(0, 4)) == 0:
         del fields[draw(st.sampled_from([0, 1, 2, 4, 5]))]

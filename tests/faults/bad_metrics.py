@@ -1,8 +1,6 @@
-"""Engines whose `/metrics` are at fault, each in its way.
+"""Engines with bad metrics, each with another fault.
 
-    python -m tests.faults.bad_metrics
-
-serves one of each, and prints their ports as JSON.
+`python -m tests.faults.bad_metrics` serves one of each, and prints their ports as JSON.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from contextlib import suppress
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-def answer(body: bytes, status: str = "200 OK", headers: str = "") -> Write:
-    """An answer of this body."""
+def respond(body: bytes, status: str = "200 OK", headers: str = "") -> Write:
+    """Return a writer of a response with this body."""
     head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n".encode()
 
     async def write(writer: asyncio.StreamWriter) -> None:
@@ -28,22 +26,22 @@ def answer(body: bytes, status: str = "200 OK", headers: str = "") -> Write:
     return write
 
 
-def load(waiting: str, usage: str) -> Write:
-    """An exposition with such figures."""
+def respond_values(waiting: str, usage: str) -> Write:
+    """Return a writer of metrics with these values."""
     text = (
         f"vllm:num_requests_waiting {waiting}\nvllm:num_requests_running {waiting}\n"
         f"vllm:kv_cache_usage_perc {usage}\nvllm:gpu_cache_usage_perc {usage}\n"
     )
-    return answer(text.encode())
+    return respond(text.encode())
 
 
 async def hang(_: asyncio.StreamWriter) -> None:
-    """Nothing is ever said."""
+    """Never respond."""
     await asyncio.Event().wait()
 
 
-async def endless(writer: asyncio.StreamWriter) -> None:
-    """A hundred megabytes that say nothing."""
+async def send_comments(writer: asyncio.StreamWriter) -> None:
+    """Send a hundred megabytes of comments."""
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n")
     for _ in range(1_600):
         writer.write(b"# nothing\n" * 6_554)
@@ -52,23 +50,23 @@ async def endless(writer: asyncio.StreamWriter) -> None:
 
 FAULTS: dict[str, Write] = {
     "hang": hang,
-    "100 MB": endless,
-    "NaN": load("NaN", "NaN"),
-    "negative": load("-5", "-1"),
-    "infinite": load("+Inf", "1e308"),
-    "HTML": answer(b"<html><body>It works!</body></html>"),
-    "gzip bomb": answer(gzip.compress(b"\0" * 2**24), headers="content-encoding: gzip\r\n"),
-    "redirect": answer(b"", "302 Found", "location: http://169.254.169.254/latest\r\n"),
-    "garbage": answer(bytes(range(256)) * 40),
+    "100 MB": send_comments,
+    "NaN": respond_values("NaN", "NaN"),
+    "negative": respond_values("-5", "-1"),
+    "infinite": respond_values("+Inf", "1e308"),
+    "HTML": respond(b"<html><body>It works!</body></html>"),
+    "gzip bomb": respond(gzip.compress(b"\0" * 2**24), headers="content-encoding: gzip\r\n"),
+    "redirect": respond(b"", "302 Found", "location: http://169.254.169.254/latest\r\n"),
+    "garbage": respond(bytes(range(256)) * 40),
 }
 
 
 class Engine:
-    """Its metrics are at fault; requests it answers as it should, by asking another."""
+    """An engine with bad metrics that passes all other requests on to a healthy engine."""
 
     def __init__(self, write: Write) -> None:
-        self.behind = ""
-        """IP:PORT of the one that it asks."""
+        self.upstream = ""
+        """IP:PORT of the healthy engine."""
         self._write = write
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,13 +77,13 @@ class Engine:
         writer.close()
 
     async def _pass_on(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self.behind.rpartition(":")
-        answer, to_other = await asyncio.open_connection(host, int(port))
-        to_other.write(request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
-        while piece := await answer.read(65_536):
+        host, _, port = self.upstream.rpartition(":")
+        from_upstream, to_upstream = await asyncio.open_connection(host, int(port))
+        to_upstream.write(request.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+        while piece := await from_upstream.read(65_536):
             writer.write(piece)
             await writer.drain()
-        to_other.close()
+        to_upstream.close()
 
 
 async def _body(head: bytes, reader: asyncio.StreamReader) -> bytes:
@@ -96,7 +94,7 @@ async def _body(head: bytes, reader: asyncio.StreamReader) -> bytes:
 
 
 async def main() -> None:
-    """Serves until killed."""
+    """Serve one engine of each kind until killed."""
     servers = [
         await asyncio.start_server(Engine(write).serve, "127.0.0.1", 0) for write in FAULTS.values()
     ]

@@ -1,4 +1,4 @@
-"""Bodies as large as any that is shown whole, each hard for another part of a reader."""
+"""Bodies of the largest size that Envoy sends whole, each hard for another part of a parser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Large(NamedTuple):
 
     name: str
     make: Callable[[bytes], bytes]
-    """Of a model's name."""
+    """The function from the model's name to the body."""
     outcome: str = "routed"
     path: str = "/v1/completions"
 
@@ -42,7 +42,7 @@ def _members(name: str, unit: bytes) -> Large:
 
 
 def _messages(name: str, unit: bytes) -> Large:
-    """As OpenAI's client for Python writes them: the model comes behind them."""
+    """Return a body as OpenAI's client for Python writes it, with the model after the messages."""
     return Large(
         f"messages: {name}",
         lambda model: b'{"messages":[%b{}],"model":"%b"}' % (_fill(unit), model),
@@ -51,7 +51,7 @@ def _messages(name: str, unit: bytes) -> Large:
 
 
 def large_bodies() -> Iterator[Large]:
-    """All kinds."""
+    """Yield all kinds of body."""
     yield from _lists()
     yield from _texts()
     yield from _objects()
@@ -87,13 +87,13 @@ def _texts() -> Iterator[Large]:
     for character in ("é", "世", "😀", "a😀"):
         yield _text(character, character.encode())
     yield _prompt("blanks", lambda: _fill(b" ") + b"1")
-    yield Large("blanks before", lambda model: _fill(b" ") + b'{"model":"%b"}' % model)
+    yield Large("leading blanks", lambda model: _fill(b" ") + b'{"model":"%b"}' % model)
 
 
 def _objects() -> Iterator[Large]:
     yield _prompt("one long key", lambda: b'{"%b":1}' % _fill(b"k"))
-    yield _members("a key again and again", b'"a":1,')
-    yield _members("the model again and again", b'"model":"x",')
+    yield _members("one key repeated", b'"a":1,')
+    yield _members("the model repeated", b'"model":"x",')
     yield _members("the model in escapes", b'"mod\\u0065l":"x",')
     yield Large(
         "many keys",
@@ -121,7 +121,7 @@ def _objects() -> Iterator[Large]:
 
 
 def _media() -> Iterator[Large]:
-    """Where text in base64 is read to its end."""
+    """Yield bodies with images and other long strings, which are read to their ends."""
     image = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}'
     yield _messages("one image", b'{"role":"user","content":[%b]},' % (image % _fill(b"QUJD", 400)))
     small = image % (b"QUJD" * 5_000) + b","
@@ -137,11 +137,11 @@ def _media() -> Iterator[Large]:
 
 def _broken() -> Iterator[Large]:
     bad = "invalid_request"
-    yield _prompt("lists without end", lambda: b"[" * (SIZE // 2) + b"]" * (SIZE // 2), bad)
+    yield _prompt("lists nested without end", lambda: b"[" * (SIZE // 2) + b"]" * (SIZE // 2), bad)
     yield _prompt("bad syntax at the end", lambda: b"[%bx]" % _fill(b"1,"), bad)
     yield _prompt("bad UTF-8 at the end", lambda: b'"%b\xff"' % _fill(b"a"), bad)
     yield _prompt("bad UTF-8 after wide letters", lambda: b'"%b\xff"' % _fill("😀".encode()), bad)
-    yield _members("a model that is no text", b'"model":7,')._replace(
+    yield _members("a model that is not a string", b'"model":7,')._replace(
         make=lambda model: b'{"model":"%b",%b"model":7}' % (model, _fill(b'"a":1,')), outcome=bad
     )
     yield Large("no model", lambda _: b'{"x":[%b0]}' % _fill(b"[],"), bad)

@@ -1,4 +1,4 @@
-"""Whatever a body holds, it is routed or refused, soon, and nothing breaks."""
+"""Arbitrary request bodies: each is routed or refused within little CPU time."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ THROUGH_ENVOY = extent(200, full=400)
 AT_ONCE = 50
 SEED = int(os.environ.get("EXTPROC_FUZZ_SEED", "1"))
 WORST_SECONDS = 0.05
-"""CPU time of one body. Only `make faults` asserts it: a busy neighbor can double it."""
-MOST_BUILT_BYTES = MAX_PARSED_BYTES  # and once more the value of `model`, which may be all of it
+"""Limit on the CPU time of a body. Only `make faults` asserts it: a busy machine can double it."""
+MOST_BUILT_BYTES = MAX_PARSED_BYTES  # plus the value of `model`, which may be the whole body
 MOST_BUILT_VALUES = 2 * MAX_PARSED_VALUES
 MOST_TIMES_SCANNED = 2
 MOST_TIMES_HASHED = 1
 REFERENCE = b"[" + b"1," * 500_000 + b"1]"
 REFERENCE_SECONDS = 0.0188
-"""That it takes to parse where nothing else runs: up to twice as long on a core that is shared."""
+"""CPU time to parse REFERENCE on an idle machine; on a shared core it takes up to twice as long."""
 ROUNDS = 5
-"""What takes long by itself does so in each."""
+"""A slow body is measured up to so many times. A body that is slow by itself stays slow."""
 
 PATHS = [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"]
 FORMS = ["/v1/audio/transcriptions"]
@@ -51,11 +51,11 @@ REFUSED = {400, 404}
 
 @dataclass
 class Tally:
-    """What became of bodies."""
+    """The outcomes of bodies, and the slowest body."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     worst: float = 0.0
-    """Seconds of CPU for one."""
+    """The longest CPU time of a body, in seconds."""
     slowest: bytes = b""
 
     def took(self, seconds: float, body: bytes) -> None:
@@ -64,8 +64,8 @@ class Tally:
 
 
 @pytest.fixture
-def as_in_the_sidecar() -> Iterator[None]:
-    """The collector of garbage does not look at all that the tests have loaded."""
+def collect_garbage_as_in_the_sidecar() -> Iterator[None]:
+    """Set the garbage collector as in the sidecar, without the objects of the tests."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -76,7 +76,7 @@ def as_in_the_sidecar() -> Iterator[None]:
 
 
 def openings() -> list[bytes]:
-    """First messages: every kind of body, shown in part or streamed."""
+    """Return the first messages of requests: each path, with partial and streamed bodies."""
     modes = (BUFFERED_PARTIAL, DUPLEX)
     form = b"multipart/form-data; boundary=XX"
     return [
@@ -86,7 +86,7 @@ def openings() -> list[bytes]:
 
 
 def messages(rng: Random, body: bytes, *, duplex: bool) -> list[bytes]:
-    """The body as Envoy shows it: at once, or cut anywhere where it is streamed."""
+    """Return the body as Envoy sends it: in one message, or in two if it is streamed."""
     pieces = [body]
     if duplex:
         cut = rng.randint(0, len(body))
@@ -101,14 +101,14 @@ def messages(rng: Random, body: bytes, *, duplex: bool) -> list[bytes]:
     ]
 
 
-def judge(answers: list[bytes]) -> str:
-    """How a request ended: `routed`, or its refusal. Anything else breaks an assertion."""
+def judge(replies: list[bytes]) -> str:
+    """Return `routed` or the code of the refusal, and assert that it is one of the two."""
     targets = []
-    for answer in map(ProcessingResponse.FromString, answers):
-        if answer.HasField("immediate_response"):
-            return _refusal(answer.immediate_response.status.code, answer.immediate_response.body)
-        kind = answer.WhichOneof("response")
-        mutation = getattr(answer, kind or "request_headers").response.header_mutation
+    for reply in map(ProcessingResponse.FromString, replies):
+        if reply.HasField("immediate_response"):
+            return _refusal(reply.immediate_response.status.code, reply.immediate_response.body)
+        kind = reply.WhichOneof("response")
+        mutation = getattr(reply, kind or "request_headers").response.header_mutation
         targets += [
             option.header.raw_value.decode()
             for option in mutation.set_headers
@@ -121,9 +121,9 @@ def judge(answers: list[bytes]) -> str:
 
 def _refusal(status: int, body: bytes) -> str:
     assert status in REFUSED
-    answer = json.loads(body)
-    error = answer["error"]
-    if answer.get("type") == "error":
+    document = json.loads(body)
+    error = document["error"]
+    if document.get("type") == "error":
         assert set(error) == {"message", "type"}
         return str(error["type"])
     assert set(error) == {"message", "type", "param", "code"}
@@ -131,37 +131,37 @@ def _refusal(status: int, body: bytes) -> str:
 
 
 def serve(sidecar: Sidecar, sent: list[bytes]) -> tuple[list[bytes], float]:
-    """The answers to a stream of these messages, and the seconds of CPU that the worst took."""
-    session, answers, worst = sidecar.processor.open(), list[bytes](), 0.0
+    """Return the replies to a stream of these messages, and the longest CPU time of a message."""
+    session, replies, worst = sidecar.processor.open(), list[bytes](), 0.0
     try:
         for message in sent:
             began = time.thread_time()
-            answers += session.receive(message)
+            replies += session.receive(message)
             worst = max(worst, time.thread_time() - began)
     finally:
         session.close()
-    return answers, worst
+    return replies, worst
 
 
-def if_alone(sidecar: Sidecar, sent: list[bytes]) -> float:
-    """What this takes where nothing else runs: others make all work longer by the same factor."""
-    tries = [(serve(sidecar, sent)[1], of_reference()) for _ in range(20)]
-    own, of_other = min(own for own, _ in tries), min(other for _, other in tries)
-    return own / min(2.0, max(1.0, of_other / REFERENCE_SECONDS))
+def seconds_on_idle_machine(sidecar: Sidecar, sent: list[bytes]) -> float:
+    """Return the CPU time on an idle machine. Other load slows all work by the same factor."""
+    tries = [(serve(sidecar, sent)[1], reference_seconds()) for _ in range(20)]
+    own, reference = min(own for own, _ in tries), min(other for _, other in tries)
+    return own / min(2.0, max(1.0, reference / REFERENCE_SECONDS))
 
 
-def of_reference() -> float:
-    """Seconds of CPU for work that is always the same."""
+def reference_seconds() -> float:
+    """Return the CPU time of parsing REFERENCE, in seconds."""
     began = time.thread_time()
     json.loads(REFERENCE)
     return time.thread_time() - began
 
 
-@pytest.mark.usefixtures("as_in_the_sidecar")
+@pytest.mark.usefixtures("collect_garbage_as_in_the_sidecar")
 def test_body_fuzz_100k(report: Report) -> None:
     """Each body is routed, or refused with 400 or 404 in its API's shape, within 50 ms of CPU.
 
-    The time is asserted by `make faults` alone.
+    Only `make faults` asserts the time.
     """
     sidecar = Sidecar(
         model_spec("llama", aliases=["l"], adapters=["sql"]),
@@ -169,27 +169,27 @@ def test_body_fuzz_100k(report: Report) -> None:
     )
     rng, corpus, tally = Random(SEED), seeds(), Tally()
     report.tried(f"{CASES:,} bodies from {len(corpus)} traps, in process, seed {SEED}")
-    begun = openings()
+    first_messages = openings()
     for number in range(CASES):
         body = corpus[number] if number < len(corpus) else mutated(rng, corpus)
-        which = rng.randrange(len(begun))
-        sent = [begun[which], *messages(rng, body, duplex=which % 2 == 1)]
-        answers, seconds = serve(sidecar, sent)
+        which = rng.randrange(len(first_messages))
+        sent = [first_messages[which], *messages(rng, body, duplex=which % 2 == 1)]
+        replies, seconds = serve(sidecar, sent)
         if seconds > tally.worst:
-            # What takes long takes long again; a collection of garbage does not.
+            # A second run leaves out a garbage collection in the first.
             tally.took(min(seconds, serve(sidecar, sent)[1]), body)
-        tally.outcomes[judge(answers)] += 1
+        tally.outcomes[judge(replies)] += 1
     report.lost(
         crashes=0,
-        what=f"{dict(tally.outcomes)}; the worst took {tally.worst * 1000:.1f} ms of CPU",
+        what=f"{dict(tally.outcomes)}; at most {tally.worst * 1000:.1f} ms of CPU for a body",
     )
     assert sidecar.in_flight == 0
     if FULL:
         assert tally.worst < WORST_SECONDS, tally.slowest[:200]
 
 
-def bounded(work: Work, size: int) -> bool:
-    """Tell whether reading a body of `size` bytes stayed within work that takes about 50 ms."""
+def is_bounded(work: Work, size: int) -> bool:
+    """True if reading a body of `size` bytes stayed within work that takes about 50 ms."""
     return (
         work.built_bytes <= size + MOST_BUILT_BYTES + 64
         and work.built_values <= MOST_BUILT_VALUES
@@ -198,9 +198,9 @@ def bounded(work: Work, size: int) -> bool:
     )
 
 
-@pytest.mark.usefixtures("as_in_the_sidecar")
+@pytest.mark.usefixtures("collect_garbage_as_in_the_sidecar")
 def test_body_worst_whole(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest body that envoy.yaml shows whole takes less than 50 ms of CPU.
+    """The largest body that Envoy sends whole with envoy.yaml takes less than 50 ms of CPU.
 
     `make test` counts the work instead; `make faults` measures the time too.
     """
@@ -221,26 +221,24 @@ def test_body_worst_whole(report: Report, monkeypatch: pytest.MonkeyPatch) -> No
             sent = [request_headers(kind.path), shown]
             with counted(monkeypatch) as work:
                 assert judge(serve(sidecar, sent)[0]) == kind.outcome, kind.name
-            assert bounded(work, len(whole.body)), (kind.name, work)
+            assert is_bounded(work, len(whole.body)), (kind.name, work)
             if not FULL:
                 continue
             seconds = min(serve(sidecar, sent)[1] for _ in range(3))
             for _ in range(ROUNDS):
                 if seconds < WORST_SECONDS:
                     break
-                seconds = if_alone(sidecar, sent)
+                seconds = seconds_on_idle_machine(sidecar, sent)
             if seconds > worst:
                 worst, which = seconds, kind.name
-    report.lost(
-        f"{worst * 1000:.0f} ms of CPU at the worst, for: {which}" if FULL else "work bounded"
-    )
+    report.lost(f"at most {worst * 1000:.0f} ms of CPU, for: {which}" if FULL else "work bounded")
     assert sidecar.in_flight == 0
     if FULL:
         assert worst < WORST_SECONDS, which
 
 
 async def test_body_fuzz(launch: Launch, report: Report) -> None:
-    """Through Envoy, too, each is routed, or refused with 400 or 404 in OpenAI's shape."""
+    """The same through Envoy: each body is routed, or refused with 400 or 404 in OpenAI's shape."""
     scene = await launch(Options(replica_arguments=PACE))
     rng, corpus = Random(SEED), seeds()
     report.tried(
@@ -267,7 +265,7 @@ async def test_body_fuzz(launch: Launch, report: Report) -> None:
 
 def _outcome(reply: Reply) -> str:
     if "x-stand-in-port" in reply.headers or reply.status == 200:
-        return "routed"  # what the engine says of it is its own affair
+        return "routed"  # the engine may refuse it
     if b'"BadRequestError"' in reply.body:
         return "routed, refused by the engine"
     return _refusal(reply.status, reply.body)

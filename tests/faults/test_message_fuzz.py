@@ -1,4 +1,4 @@
-"""Streams of messages in any order, over the wire: one answer to each, and no lease is left."""
+"""Messages in any order over the wire: each gets one reply, and no lease remains."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ RUNS = extent(40, full=2_000)
 STEPS = 30
 
 SHOWN = [BodyMode.BUFFERED_PARTIAL, BodyMode.BUFFERED, NONE]
-"""Ways to show a body in which a request can be routed, beside full duplex."""
+"""Body modes in which a request can be routed, apart from the streamed ones."""
 
 paths = st.sampled_from(["/v1/chat/completions", "/v1/embeddings", "/v1/models", "/", ""])
-# A message is sent as one frame.
+# Each message is sent in one frame, so large bodies are left out.
 good = [body for body in GOOD if len(body) < 10_000]
-# A body that comes in pieces is decided before its end where its salt comes first.
+# A request is decided before the end of its body if the salt is the first field.
 good += [body.replace(b"{", b'{"cache_salt": null, ', 1) for body in good if body[:1] == b"{"]
 bodies = st.sampled_from([*good, *(trap for trap in TRAPS if len(trap) < 10_000)]) | st.binary(
     max_size=30
@@ -74,12 +74,12 @@ _RESPONSE_ID = re.compile(rb'"request_id":"resp_[^"]*",?')
 
 
 class Streams(RuleBasedStateMachine):
-    """One Envoy with several streams, which it begins, feeds, breaks off and ends as it likes."""
+    """An Envoy that opens, feeds, resets and ends several streams in random order."""
 
     sent = 0
-    """Messages, in all runs together."""
+    """Number of messages, in all runs together."""
     routed: ClassVar[Counter[BodyMode]] = Counter()
-    """Streams that began well, in all runs together."""
+    """Number of routed streams by body mode, in all runs together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +88,11 @@ class Streams(RuleBasedStateMachine):
         self.client = GrpcClient({PROCESS.encode(): process})
         self.kinds: dict[int, list[str]] = {}
         self.bodies: dict[int, bytes] = {}
-        """Of streams that are to give them back."""
+        """Bodies of the full-duplex streams, which must return them."""
         self.waiting: dict[int, list[str]] = {}
-        """What was sent on streams whose headers' answer waits for the body."""
+        """Kinds of the messages on streams that decide after the body arrives."""
         self.ended: set[int] = set()
-        """Of those, the ones of which all was sent."""
+        """Full-duplex streams whose whole body was sent."""
         self.over: set[int] = set()
 
     streams = Bundle("streams")
@@ -106,8 +106,8 @@ class Streams(RuleBasedStateMachine):
         return stream
 
     @rule(target=streams, path=opened, body=st.sampled_from(good), mode=st.sampled_from(SHOWN))
-    def open_well(self, path: str, body: bytes, mode: BodyMode) -> int:
-        """As most do, so that there are leases."""
+    def open_valid(self, path: str, body: bytes, mode: BodyMode) -> int:
+        """Open a stream with a valid request, so that there are leases."""
         before = self.sidecar.in_flight
         stream: int = self.client.call(PROCESS)
         self.kinds[stream] = []
@@ -119,7 +119,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule(target=duplex, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
     def open_duplex(self, path: str, body: bytes, cut: int) -> int:
-        """The body comes in pieces, and its end, if ever, later."""
+        """Open a full-duplex stream with a body in two pieces, without its end."""
         before = self.sidecar.in_flight
         stream: int = self.client.call(PROCESS)
         self.bodies[stream] = b""
@@ -131,7 +131,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule(target=ahead, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
     def open_ahead(self, path: str, body: bytes, cut: int) -> int:
-        """The body comes before the headers are answered, in pieces, and its end later."""
+        """Open a stream whose body arrives in pieces before the reply to its headers."""
         stream: int = self.client.call(PROCESS)
         self.waiting[stream] = []
         before = self.sidecar.in_flight
@@ -150,7 +150,7 @@ class Streams(RuleBasedStateMachine):
     )
     def send_ahead(self, stream: int, message: bytes) -> None:
         kind = _kind(message)
-        if stream not in self.over and not self._ended(stream):
+        if stream not in self.over and not self._refused(stream):
             assert kind
             self.client.send(stream, message)
             Streams.sent += 1
@@ -167,7 +167,7 @@ class Streams(RuleBasedStateMachine):
             self.ended.add(stream)
 
     @rule(stream=duplex, message=st.sampled_from([response_headers(), response_trailers(), b""]))
-    def send_of_the_answer(self, stream: int, message: bytes) -> None:
+    def send_response_message(self, stream: int, message: bytes) -> None:
         if stream not in self.over:
             self.client.send(stream, message)
             Streams.sent += 1
@@ -177,21 +177,21 @@ class Streams(RuleBasedStateMachine):
         if stream in self.over:
             return
         kind = _kind(message)
-        immediate = self._ended(stream)
-        answer = self.client.send(stream, message)
+        immediate = self._refused(stream)
+        reply = self.client.send(stream, message)
         Streams.sent += 1
         if kind and not immediate:
             self.kinds[stream].append(kind)
-        assert len(answer.messages) == len(self.kinds[stream])
+        assert len(reply.messages) == len(self.kinds[stream])
 
     @rule(stream=streams | duplex | ahead, garbage=st.binary(min_size=1, max_size=20))
     def send_garbage(self, stream: int, garbage: bytes) -> None:
-        """What is no message ends this stream, and no other."""
+        """Send bytes that are not a message; they end this stream only."""
         if stream in self.over or _is_message(garbage):
             return
-        answer = self.client.send(stream, garbage)
+        reply = self.client.send(stream, garbage)
         self.over.add(stream)
-        assert answer.status is Status.INVALID_ARGUMENT
+        assert reply.status is Status.INVALID_ARGUMENT
 
     @rule(stream=consumes(streams) | consumes(duplex) | consumes(ahead))
     def reset(self, stream: int) -> None:
@@ -209,37 +209,37 @@ class Streams(RuleBasedStateMachine):
             assert self.client.results[stream].status is Status.OK
 
     @invariant()
-    def every_answer_is_of_its_messages_kind(self) -> None:
+    def each_reply_has_the_kind_of_its_message(self) -> None:
         for stream, kinds in self.kinds.items():
-            told = [_answered(message) for message in self.client.results[stream].messages]
-            for asked, answered in zip(kinds, told, strict=True):
-                assert answered in (asked, "immediate_response")
-            assert "immediate_response" not in told[:-1]
+            replies = [_reply_kind(message) for message in self.client.results[stream].messages]
+            for sent, replied in zip(kinds, replies, strict=True):
+                assert replied in (sent, "immediate_response")
+            assert "immediate_response" not in replies[:-1]
 
     @invariant()
-    def what_waits_is_answered_in_order_or_not_yet(self) -> None:
+    def delayed_replies_arrive_in_order(self) -> None:
         for stream, kinds in self.waiting.items():
-            told = [_answered(message) for message in self.client.results[stream].messages]
-            if told[-1:] == ["immediate_response"]:
-                told.pop()
-            elif told:
-                assert len(told) == len(kinds)
-            assert told == kinds[: len(told)]
+            replies = [_reply_kind(message) for message in self.client.results[stream].messages]
+            if replies[-1:] == ["immediate_response"]:
+                replies.pop()
+            elif replies:
+                assert len(replies) == len(kinds)
+            assert replies == kinds[: len(replies)]
 
     @invariant()
-    def a_body_comes_back_as_it_was_sent_or_not_at_all(self) -> None:
+    def body_returns_unchanged_or_not_at_all(self) -> None:
         for stream, body in self.bodies.items():
-            told = self.client.results[stream].messages
-            kinds = [_answered(message) for message in told]
+            replies = self.client.results[stream].messages
+            kinds = [_reply_kind(message) for message in replies]
             assert "immediate_response" not in kinds[:-1]
             # The sidecar puts an id into a body that creates a response, and changes nothing else.
-            back = _RESPONSE_ID.sub(b"", b"".join(map(_streamed_back, told)), count=1)
+            returned = _RESPONSE_ID.sub(b"", b"".join(map(_returned_piece, replies)), count=1)
             if "request_headers" in kinds:
-                assert back == body
+                assert returned == body
                 assert kinds.index("request_headers") < kinds.index("request_body")
                 assert kinds.count("request_headers") == 1
             else:
-                assert back == b""
+                assert returned == b""
                 assert stream not in self.ended or kinds[-1:] == ["immediate_response"]
 
     @invariant()
@@ -252,9 +252,9 @@ class Streams(RuleBasedStateMachine):
         self.client.server.lost()
         assert self.sidecar.in_flight == 0
 
-    def _ended(self, stream: int) -> bool:
-        told = self.client.results[stream].messages
-        return bool(told) and _answered(told[-1]) == "immediate_response"
+    def _refused(self, stream: int) -> bool:
+        replies = self.client.results[stream].messages
+        return bool(replies) and _reply_kind(replies[-1]) == "immediate_response"
 
 
 def _kind(message: bytes) -> str | None:
@@ -271,30 +271,30 @@ def _is_message(garbage: bytes) -> bool:
 
 
 @lru_cache(10_000)
-def _streamed_back(message: bytes) -> bytes:
-    answer = ProcessingResponse.FromString(message)
-    piece: bytes = answer.request_body.response.body_mutation.streamed_response.body
+def _returned_piece(message: bytes) -> bytes:
+    reply = ProcessingResponse.FromString(message)
+    piece: bytes = reply.request_body.response.body_mutation.streamed_response.body
     return piece
 
 
-# All answers are looked at after each step.
+# The invariants parse all replies again after each step.
 @lru_cache(10_000)
-def _answered(message: bytes) -> str | None:
+def _reply_kind(message: bytes) -> str | None:
     kind: str | None = ProcessingResponse.FromString(message).WhichOneof("response")
     return kind
 
 
 def test_message_sequence_fuzz(report: Report) -> None:
-    """One answer to each message, or the body as it was; nothing after a refusal; no lease left."""
+    """Each message gets one reply or its body back; none follows a refusal; no lease remains."""
     report.tried(
-        f"{RUNS} connections of {STEPS} steps at the most, bodies in every mode, with another "
-        "library as peer"
+        f"{RUNS} connections of at most {STEPS} steps, bodies in every mode, with another "
+        "library as the peer"
     )
     Streams.sent, Streams.routed = 0, Counter()
     once = settings(max_examples=RUNS, stateful_step_count=STEPS)
     run_state_machine_as_test(Streams, settings=once)
     modes = ", ".join(f"{mode.name} {count:,}" for mode, count in sorted(Streams.routed.items()))
     report.lost(
-        unanswered=0, leases=0, what=f"of {Streams.sent:,} messages; streams begun well: {modes}"
+        unanswered=0, leases=0, what=f"of {Streams.sent:,} messages; valid streams: {modes}"
     )
     assert (+Streams.routed).keys() == {*SHOWN, BodyMode.STREAMED, DUPLEX}

@@ -1,4 +1,4 @@
-"""What engines say of themselves may be anything, and what clients name may be many things."""
+"""Bad metrics of engines, and many unknown names in requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BAD_SECONDS = extent(2, full=15)
 
 
 async def test_bad_metrics(launch: Launch, report: Report) -> None:
-    """Such endpoints count as ones that say nothing: no request fails, and memory is bounded."""
+    """Endpoints with bad metrics count as ones without: no request fails, and memory is bounded."""
     report.tried(
-        f"{len(FAULTS)} endpoints, each at fault in its way ({', '.join(FAULTS)}), for "
+        f"{len(FAULTS)} endpoints, each with another fault ({', '.join(FAULTS)}), for "
         f"{BAD_SECONDS} s under {CLIENTS} streams"
     )
     async with AsyncExitStack() as cleanup:
@@ -39,7 +39,7 @@ async def test_bad_metrics(launch: Launch, report: Report) -> None:
             Options(strategy="LeastQueue", more_endpoints=[*addresses], replica_arguments=PACE)
         )
         for number, engine in enumerate(engines):
-            engine.behind = scene.replicas.addresses[number % len(scene.replicas.addresses)]
+            engine.upstream = scene.replicas.addresses[number % len(scene.replicas.addresses)]
         before = scene.sidecar.resident_bytes()
         async with streaming(scene) as streams:
             await asyncio.sleep(BAD_SECONDS)
@@ -62,20 +62,20 @@ async def test_bad_metrics(launch: Launch, report: Report) -> None:
     for name, signals in believed.items():
         assert 0 <= signals["waiting"] < 1e9, name
         assert 0 <= signals["kv_usage"] <= 1, name
-    well = [e for e in endpoints if e["address"] in scene.replicas.addresses]
-    assert all(e["signals"] for e in well)
+    healthy = [e for e in endpoints if e["address"] in scene.replicas.addresses]
+    assert all(e["signals"] for e in healthy)
     assert grown < GROWTH_BYTES
     assert "Traceback" not in scene.sidecar.error_output()
 
 
 def series(exposition: str) -> set[str]:
-    """The names and labels of all samples."""
+    """Return the names and labels of all samples."""
     return {line.rpartition(" ")[0] for line in exposition.splitlines() if line[:1] != "#"}
 
 
 def test_metrics_cardinality_100k(report: Report) -> None:
-    """Models, adapters and paths that nobody knows make no series."""
-    report.tried(f"{NAMES:,} requests, each with a model, adapter, path and header of its own")
+    """Unknown models, adapters and paths create no series."""
+    report.tried(f"{NAMES:,} requests, each with its own model, adapter or path")
     sidecar = Sidecar(model_spec("llama", adapters=["sql"]))
 
     def request(name: str) -> None:
@@ -86,7 +86,7 @@ def test_metrics_cardinality_100k(report: Report) -> None:
 
     rng = Random(0)
     request("llama")
-    request("nobody")
+    request("unknown")
     sidecar.serve(request_headers("/nowhere"))
     before = exposed()
     headers = request_headers()
@@ -107,10 +107,10 @@ def test_metrics_cardinality_100k(report: Report) -> None:
 
 
 async def test_metrics_cardinality(launch: Launch, report: Report) -> None:
-    """The same through Envoy, where they are in the access log alone."""
+    """The same through Envoy, where such names appear only in the access log."""
     scene = await launch(Options(replica_arguments=PACE))
     report.tried(
-        f"{THROUGH_ENVOY} models and as many paths that nobody knows, under {CLIENTS} streams"
+        f"{THROUGH_ENVOY} unknown models and {THROUGH_ENVOY} unknown paths, under {CLIENTS} streams"
     )
 
     async def exposed() -> set[str]:
@@ -121,7 +121,7 @@ async def test_metrics_cardinality(launch: Launch, report: Report) -> None:
         return {other.status, (await scene.send(chat("hello"), path=f"/{name}")).status}
 
     async with streaming(scene) as streams:
-        assert await ask_for("nobody") == {404}
+        assert await ask_for("unknown") == {404}
         before = await exposed()
         for start in range(0, THROUGH_ENVOY, 50):
             names = (f"name-{number}" for number in range(start, start + 50))

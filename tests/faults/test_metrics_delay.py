@@ -1,4 +1,4 @@
-"""What bad metrics cost those who wait for a decision, beside metrics as they should be."""
+"""The cost of bad metrics for decisions, compared with good metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALLOWED = 1.05
 
 
 class Engines(Process):
-    """A program that serves metrics on some ports, which it prints."""
+    """A program that serves metrics on several ports, and prints the ports."""
 
     def __init__(self, directory: Path, program: str, *arguments: str) -> None:
         super().__init__(Path(program).stem, [sys.executable, program, *arguments], directory)
@@ -43,16 +43,16 @@ async def running(process: Engines) -> AsyncIterator[Engines]:
     await process.kill()
 
 
-def answered_once_decided(config: Json) -> None:
-    """By Envoy itself: what an engine takes would hide what the sidecar takes."""
+def respond_directly(config: Json) -> None:
+    """Let Envoy itself respond, because an engine's time would hide the sidecar's."""
     (host,) = manager_of(config)["route_config"]["virtual_hosts"]
     chosen = host["routes"][0]
     assert chosen.pop("route")["cluster"] == "chosen"
     chosen["direct_response"] = {"status": 200}
 
 
-async def wait(scene: Scene) -> float:
-    """Seconds to a decision."""
+async def seconds_to_decision(scene: Scene) -> float:
+    """Return the seconds to a decision."""
     began = perf_counter()
     reply = await scene.send(chat("hello"))
     assert (reply.status, reply.body) == (200, b"")
@@ -61,25 +61,25 @@ async def wait(scene: Scene) -> float:
 
 @pytest.mark.soak
 async def test_bad_metrics_delay(launch: Launch, report: Report, tmp_path: Path) -> None:
-    """Decisions beside such endpoints take at most 5 % longer than beside well ones: 99 of 100."""
+    """With bad metrics, 99 % of decisions take at most 5 % longer than with good metrics."""
     number = len(bad_metrics.FAULTS)
-    report.tried(f"{TURNS:,} decisions beside {number} such endpoints, in turn with well ones")
-    well = Engines(tmp_path, metrics_endpoints.__file__, "--ports", str(number))
-    async with running(well), running(Engines(tmp_path, bad_metrics.__file__)) as bad:
+    report.tried(f"{TURNS:,} decisions with {number} such endpoints, alternating with healthy ones")
+    healthy = Engines(tmp_path, metrics_endpoints.__file__, "--ports", str(number))
+    async with running(healthy), running(Engines(tmp_path, bad_metrics.__file__)) as bad:
         scenes = [
             await launch(
                 Options(
                     strategy="LeastQueue",
                     more_endpoints=engines.addresses,
-                    change_config=answered_once_decided,
+                    change_config=respond_directly,
                 )
             )
-            for engines in (well, bad)
+            for engines in (healthy, bad)
         ]
         waits: tuple[list[float], list[float]] = ([], [])
         for turn in range(TURNS):
             for which in (turn % 2, 1 - turn % 2):
-                waits[which].append(await wait(scenes[which]))
-    theirs, ours = (quantiles(each, n=100)[-1] for each in waits)
-    report.lost(what=f"{ours * 1e3:.2f} ms, {theirs * 1e3:.2f} ms beside well ones")
-    assert ours < ALLOWED * theirs
+                waits[which].append(await seconds_to_decision(scenes[which]))
+    with_healthy, with_bad = (quantiles(each, n=100)[-1] for each in waits)
+    report.lost(what=f"{with_bad * 1e3:.2f} ms; with healthy ones {with_healthy * 1e3:.2f} ms")
+    assert with_bad < ALLOWED * with_healthy

@@ -1,4 +1,4 @@
-"""Bodies that are hard to read, and what fuzzing makes of them."""
+"""Bodies that are hard to parse, and random changes to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 HEAD_BYTES = 65_536
-"""The most that Envoy shows of a body that is larger than its buffer."""
+"""The most that Envoy sends of a body that is larger than its buffer."""
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "bodies"
 
@@ -23,7 +23,7 @@ def _json(**fields: object) -> bytes:
 
 
 def _with(value: bytes) -> bytes:
-    """A good request, with this where anything may stand."""
+    """Return a valid request with this text as the value of an unknown field."""
     return (
         b'{"model": "llama", "x": ' + value + b', "messages": [{"role": "user", "content": "a"}]}'
     )
@@ -91,25 +91,25 @@ _TOKENS = [
 
 
 def seeds() -> list[bytes]:
-    """Everything to begin with."""
+    """Return the bodies that fuzzing starts with."""
     found = [path.read_bytes() for path in sorted(CORPUS.glob("*")) if path.is_file()]
     return [*GOOD, *TRAPS, *found]
 
 
 def mutated(rng: Random, seeds: list[bytes]) -> bytes:
-    """One of them, changed a little, often cut."""
+    """Return one of the bodies with a few random changes, often cut short."""
     body = bytearray(rng.choice(GOOD if rng.random() < 0.4 else seeds)[:HEAD_BYTES])
     for _ in range(rng.choice((0, 1, 1, 2, 4))):
         at = rng.randint(0, len(body))
         until = at + rng.choice((0, 1, 1, 4, 40))
-        what = rng.randrange(5)
-        if what == 0:
+        change = rng.randrange(5)
+        if change == 0:
             body[at:until] = rng.choice(_TOKENS)
-        elif what == 1:
+        elif change == 1:
             del body[at:until]
-        elif what == 2:
+        elif change == 2:
             body[at:at] = body[at:until] * rng.choice((1, 2, 50))
-        elif what == 3:
+        elif change == 3:
             other = rng.choice(seeds)
             body[at:] = other[rng.randint(0, len(other)) :]
         elif at < len(body):

@@ -1,6 +1,7 @@
-"""Attacks on the port where Envoy connects, each by one peer: a process of its own.
+"""Attacks on the port that Envoy connects to; each runs in its own process.
 
-`python -m tests.faults.http2_attacks NAME PORT` attacks until it is killed.
+`python -m tests.faults.http2_attacks NAME PORT` attacks until it is killed. The docstring of an
+attack is a noun phrase, because the report of the fault tests quotes it.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def headers(stream: int, block: bytes, flags: int = wire.END_HEADERS) -> bytes:
 
 
 def streams() -> Iterator[tuple[int, bytes]]:
-    """Numbers of streams, and what the block of each begins with."""
+    """Yield stream numbers, each with the beginning of its header block."""
     for stream in count(1, 2):
         yield stream, UPDATE if stream == 1 else b""
 
 
 class Peer:
-    """A connection whose answers are read, and whose windows are known."""
+    """A connection that reads all frames and keeps track of the flow-control windows."""
 
     def __init__(self, port: int, greeting: bytes = GREETING) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -50,7 +51,7 @@ class Peer:
         self.socket.sendall(greeting)
 
     def send(self, *frames: bytes) -> None:
-        """Raises OSError when the sidecar has had enough."""
+        """Send frames. Raises OSError after the sidecar closed the connection."""
         self.socket.sendall(b"".join(frames))
 
     def wait_for_window(self, stream: int, size: int) -> None:
@@ -88,14 +89,14 @@ def valid_requests(port: int) -> None:
 
 
 def size_updates(port: int) -> None:
-    """Changes of the table's size, 15,000 in a block."""
+    """Size updates of the header table, 15,000 in a block."""
     peer = Peer(port, BEGIN)
     for stream, _ in streams():
         peer.send(headers(stream, UPDATE * 15_000 + wire.block(), wire.END_HEADERS | 1))
 
 
 def indexed_fields(port: int) -> None:
-    """As many fields as a block may have, each of one byte, in blocks that do not repeat."""
+    """The largest number of one-byte fields in a block, in blocks that do not repeat."""
     peer = Peer(port, BEGIN)
     for stream, _ in streams():
         block = wire.block([*wire.REQUEST, (b"x", b"%d" % stream)]) + INDEXED * 90
@@ -103,7 +104,7 @@ def indexed_fields(port: int) -> None:
 
 
 def few_fields(port: int) -> None:
-    """As many fields as a block may have without a price, in blocks that do not repeat."""
+    """The largest number of fields without a cost, in blocks that do not repeat."""
     peer = Peer(port, BEGIN)
     for stream, _ in streams():
         block = wire.block([*wire.REQUEST, (b"x", b"%d" % stream)]) + INDEXED * 8
@@ -120,7 +121,7 @@ def long_references(port: int) -> None:
 
 
 def unfinished_messages(port: int) -> None:
-    """Messages of which the last byte never comes, on as many streams as it takes."""
+    """Messages whose last byte never arrives, on as many streams as the sidecar accepts."""
     peer = Peer(port)
     for stream, begin in streams():
         peer.send(headers(stream, begin + wire.block()))
@@ -142,7 +143,7 @@ def unfinished_messages(port: int) -> None:
 
 
 def tiny_frames(port: int) -> None:
-    """A message as long as may be, in DATA frames of two bytes."""
+    """Messages of the largest size, in DATA frames of two bytes."""
     peer = Peer(port)
     tiny = 1_000
     for stream, begin in streams():
@@ -156,7 +157,7 @@ def tiny_frames(port: int) -> None:
 
 
 def largest_messages(port: int) -> None:
-    """Messages as long as may be, one after the other."""
+    """Messages of the largest size, one after the other."""
     peer = Peer(port)
     for stream, begin in streams():
         peer.send(headers(stream, begin + wire.block()))
@@ -169,7 +170,7 @@ def largest_messages(port: int) -> None:
 
 
 def continuations(port: int) -> None:
-    """Header blocks as long as may be, in CONTINUATION frames of 16 KiB."""
+    """Header blocks of the largest size, in CONTINUATION frames of 16 KiB."""
     peer = Peer(port)
     for stream, begin in streams():
         block = begin + wire.block([*wire.REQUEST, (b"x-%d" % stream, b"\xff" * 39_000)])
@@ -196,7 +197,7 @@ def new_connections(port: int) -> None:
 
 
 def idle_prefaces(port: int) -> None:
-    """Connections that send one byte and no more, as many as the sidecar takes."""
+    """Connections that send a single byte, as many as the sidecar accepts."""
     held: list[socket.socket] = []
     while True:
         held = [one for one in held if one.fileno() >= 0][-800:]

@@ -1,4 +1,4 @@
-"""Documents that are wrong, large, or never at rest: nobody notices but who looks at metrics."""
+"""Models documents that are wrong, large, or change all the time: requests continue."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ RELOADS_PER_SECOND = 100
 RELOAD_SECONDS = extent(2, full=20)
 
 STALL_SECONDS = limit(0.5)
-"""That a decision may take while a large document comes in force."""
+"""Limit on the time of a decision while a large document takes effect."""
 
 SUCCESSFUL = "extproc_config_last_reload_successful"
 
 
 async def metric(scene: Scene, name: str) -> float:
-    """A sample of the sidecar's metrics."""
+    """Return the value of one of the sidecar's metrics."""
     _, text = await scene.sidecar.get("/metrics")
     (line,) = (line for line in text.splitlines() if line.startswith(f"{name} "))
     return float(line.split()[-1])
 
 
 async def is_successful(scene: Scene, wanted: bool) -> None:
-    """Waits until the last document was taken, or refused."""
+    """Wait until the last document is accepted, or refused."""
 
     async def is_so() -> bool:
         return await metric(scene, SUCCESSFUL) == wanted
@@ -42,31 +42,31 @@ async def is_successful(scene: Scene, wanted: bool) -> None:
 
 
 def file_of(scene: Scene) -> Path:
-    """The models document."""
+    """Return the path of the models document."""
     assert isinstance(scene.sidecar, FileSidecar)
     return scene.sidecar.models
 
 
 def put(path: Path, content: bytes) -> None:
-    """Replaces it in one step."""
+    """Replace the file in one step."""
     draft = path.with_suffix(".draft")
     draft.write_bytes(content)
     draft.replace(path)
 
 
 async def strategy(scene: Scene) -> str:
-    """What is in force."""
+    """Return the strategy in force."""
     found: str = (await scene.sidecar.state())["llama"]["strategy"]
     return found
 
 
 async def test_config_typo(launch: Launch, report: Report) -> None:
-    """The last good document stays, the metric says 0, and the mended one takes effect."""
+    """The last good document stays in force, the metric is 0, and a correction takes effect."""
     options = Options(replica_arguments=PACE)
     scene = await launch(options)
     good = file_of(scene).read_bytes()
     bad = [good.replace(b"strategy", b"strategie"), b"[" * 3_000, b""]
-    report.tried(f"{len(bad)} bad documents and their mending, under {CLIENTS} streams")
+    report.tried(f"{len(bad)} bad documents and their corrections, under {CLIENTS} streams")
     async with streaming(scene) as streams:
         for document in bad:
             put(file_of(scene), document)
@@ -80,7 +80,7 @@ async def test_config_typo(launch: Launch, report: Report) -> None:
 
 
 def models(count: int, adapters: int) -> list[Json]:
-    """So many models more, each with long lists."""
+    """Return so many models, each with long lists."""
     return [
         {
             "name": f"model-{i}",
@@ -92,7 +92,7 @@ def models(count: int, adapters: int) -> list[Json]:
 
 
 async def test_config_large(launch: Launch, report: Report) -> None:
-    """A document of a megabyte takes effect while requests go on; a larger one is refused."""
+    """A document of a megabyte takes effect while requests continue; a larger one is refused."""
     options = Options(replica_arguments=PACE)
     scene = await launch(options)
     large = Options(more_models=models(500, adapters=76), strategy="LeastLoad")
@@ -105,7 +105,7 @@ async def test_config_large(launch: Launch, report: Report) -> None:
         began, waits = time.monotonic(), list[float]()
         while await strategy(scene) != "LeastLoad":
             asked = time.monotonic()
-            await scene.send(chat("hello", model="nobody"))
+            await scene.send(chat("hello", model="unknown"))
             waits.append(time.monotonic() - asked)
             assert time.monotonic() - began < limit(30)
         took = time.monotonic() - began
@@ -115,7 +115,7 @@ async def test_config_large(launch: Launch, report: Report) -> None:
         failed=streams.failed,
         cut=streams.cut,
         what=f"of {streams.whole} streams; in force after {took:.1f} s, the slowest refusal "
-        f"meanwhile took {max(waits) * 1000:.0f} ms",
+        f"during that time took {max(waits) * 1000:.0f} ms",
     )
     assert streams.outcomes.keys() == {"whole"}
     assert await strategy(scene) == "LeastLoad"
@@ -124,7 +124,7 @@ async def test_config_large(launch: Launch, report: Report) -> None:
 
 
 async def test_config_reloads(launch: Launch, report: Report) -> None:
-    """A file that changes a hundred times a second harms no stream, and its end takes effect."""
+    """A file with a hundred changes a second harms no stream; its last version takes effect."""
     scene = await launch(Options(replica_arguments=PACE))
     assert isinstance(scene.sidecar, FileSidecar)
     report.tried(
@@ -151,7 +151,7 @@ async def test_config_reloads(launch: Launch, report: Report) -> None:
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
-        what=f"of {streams.whole} streams; {written} documents were written",
+        what=f"of {streams.whole} streams; {written} documents written",
     )
     assert streams.outcomes.keys() == {"whole"}
     assert {line["route"] for line in scene.envoy.access_log()} == {"chosen"}

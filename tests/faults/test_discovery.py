@@ -1,4 +1,4 @@
-"""Endpoints that leave all at once, and addresses that nobody may be sent to."""
+"""Endpoints that all terminate at once, and addresses that must not receive requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCRAPED = {"/metrics", "/v1/models"}
 
 
 async def test_all_endpoints_terminating(deploy: Deploy, report: Report) -> None:
-    """Those that still serve are used; then 503 in OpenAI's shape within 50 ms."""
+    """Endpoints that still serve are used; after that, 503 in OpenAI's shape within 50 ms."""
     scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE))
     report.tried(f"both pods terminating under {CLIENTS} streams, then none")
     async with streaming(scene) as streams:
@@ -39,12 +39,12 @@ async def test_all_endpoints_terminating(deploy: Deploy, report: Report) -> None
         assert (await scene.send(chat("hello"))).replica == scene.replicas.addresses[0]
     await scene.remove(0)
     await scene.routes_to()
-    took = sorted([await refused(scene) for _ in range(REFUSALS)])
+    took = sorted([await seconds_to_refusal(scene) for _ in range(REFUSALS)])
     slow = REFUSALS * 95 // 100 - 1
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
-        what=f"of {streams.whole} streams; then {REFUSALS} refusals, 95 of 100 after "
+        what=f"of {streams.whole} streams; then {REFUSALS} refusals, 95 % within "
         f"{took[slow] * 1000:.1f} ms",
     )
     assert streams.outcomes.keys() == {"whole"}
@@ -54,8 +54,8 @@ async def test_all_endpoints_terminating(deploy: Deploy, report: Report) -> None
     assert (await scene.send(chat("hello"))).status == 200
 
 
-async def refused(scene: ClusterScene) -> float:
-    """The seconds that a refusal takes."""
+async def seconds_to_refusal(scene: ClusterScene) -> float:
+    """Return the seconds to a refusal."""
     began = time.monotonic()
     reply: Reply = await scene.send(chat("hello"))
     took = time.monotonic() - began
@@ -76,7 +76,7 @@ REFUSED = {"link_local": 2, "multicast": 2, "unspecified": 1, "api_server": 1, "
 
 
 async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
-    """The API server, link-local, multicast: never routed to, never scraped, counted once."""
+    """API server, link-local and multicast addresses: never routed to or scraped, counted once."""
     scene = await deploy(ClusterOptions(replicas=1, strategy="LeastQueue", replica_arguments=PACE))
     report.tried(
         f"slices with {', '.join(POISON)} and a port that the document does not name, listed "
@@ -85,7 +85,7 @@ async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
     async with Canary().listening() as canary:
         async with streaming(scene) as streams:
             await poison(scene, canary)
-            # What is refused is counted once, however often the rest changes.
+            # Each refused address is counted once, although other endpoints change.
             await scene.api.apply(scene.pod(0, TERMINATING))
             await scene.api.apply(scene.pod(0))
             await until(lambda: _all_counted(scene), PATIENCE, "all poison to be counted")
@@ -93,15 +93,15 @@ async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
             for i in range(10):
                 reply = await scene.send(chat(f"hello {i}"))
                 assert reply.replica == scene.replicas.addresses[0]
-            await listed_anew(scene)
-            await asyncio.sleep(1)  # two rounds of readings
+            await force_new_list(scene)
+            await asyncio.sleep(1)  # two rounds of scrapes
             assert await _all_counted(scene)
         scraped = [one for one in await scene.api.requests() if one["path"] in SCRAPED]
         report.lost(
             failed=streams.failed,
             cut=streams.cut,
             canary_connections=canary.connections,
-            readings_of_the_api_server=len(scraped),
+            scrapes_of_the_api_server=len(scraped),
             what=f"of {streams.whole} streams",
         )
         assert canary.connections == 0
@@ -112,14 +112,14 @@ async def test_poisoned_discovery(deploy: Deploy, report: Report) -> None:
 
 
 async def poison(scene: ClusterScene, canary: Canary) -> None:
-    """Slices of the Service with addresses that nobody may be sent to."""
+    """Add slices of the Service with addresses that must not receive requests."""
     api_port = int(scene.api.url.rpartition(":")[2])
     ports = {"169.254.169.254": 80, "127.0.0.1": api_port}
     for number, (address, family) in enumerate(POISON.items()):
-        places = [(address, f"evil-{number}", READY)]
+        endpoints = [(address, f"evil-{number}", READY)]
         await scene.api.apply(
             endpoint_slice(
-                *(SERVICE, NAMESPACE, f"poison-{number}", places),
+                *(SERVICE, NAMESPACE, f"poison-{number}", endpoints),
                 port=ports.get(address, 8000),
                 address_type=family,
             )
@@ -133,8 +133,8 @@ async def poison(scene: ClusterScene, canary: Canary) -> None:
     )
 
 
-async def listed_anew(scene: ClusterScene) -> None:
-    """The watch breaks off, and what it had seen is no longer known: all slices are read again."""
+async def force_new_list(scene: ClusterScene) -> None:
+    """Break off the watch and expire its version, so the sidecar lists all slices again."""
 
     async def lists() -> float:
         return await scene.metric(

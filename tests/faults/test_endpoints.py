@@ -74,7 +74,7 @@ async def report_losses(report: Report, scene: Scene, streams: Streams, dead: st
 
 
 async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> None:
-    """Only its own streams end, and in-flight counts are correct within 1 s."""
+    """Only the dead endpoint's streams end, and in-flight counts are correct within 1 s."""
     async with Engine().serving() as victim:
         scene = await launch(options_with(victim.address))
         report.tried(f"one of 4 endpoints dies under {CLIENTS} streams")
@@ -99,7 +99,7 @@ async def test_endpoint_killed_mid_stream(launch: Launch, report: Report) -> Non
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, report: Report) -> None:
-    """Requests sent there go to their second candidate, none fails, and it is soon ejected."""
+    """Requests sent to it go to their second candidate, none fails, and it is soon ejected."""
     dead = f"127.0.0.1:{free_port()}"
     scene = await launch(options_with(dead, config))
     report.tried(f"one of 4 endpoints refuses connections, under {CLIENTS} clients for 3 s")
@@ -117,7 +117,7 @@ async def test_endpoint_refusing_with_fallback(launch: Launch, config: str, repo
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "envoy.yaml"])
 async def test_endpoint_refusing_a_crowd(launch: Launch, config: str, report: Report) -> None:
-    """All requests sent there go to their second candidate, however many are sent at once."""
+    """All requests sent to it go to their second candidate, however many are sent at once."""
     dead = f"127.0.0.1:{free_port()}"
     scene = await launch(options_with(dead, config))
     report.tried(f"one of 4 endpoints refuses connections, and {CROWD:,} requests come at once")
@@ -161,7 +161,7 @@ async def test_endpoint_refusing_the_fallback(launch: Launch, config: str, repor
 
 
 async def test_endpoint_silent(launch: Launch, report: Report) -> None:
-    """It holds its own requests until their clients give up; counts are always correct."""
+    """A silent endpoint holds its requests until their clients give up; counts stay correct."""
     async with Engine(silent=True).serving() as silent:
         scene = await launch(options_with(silent.address))
         report.tried(f"one of 4 endpoints accepts and never responds, under {CLIENTS} streams")

@@ -1,4 +1,4 @@
-"""What runs out: connections, files, the disk for logs, and trust in the wall clock."""
+"""Resources that run out: connections, files and the disk for logs; and a wrong wall clock."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ LINES = 3_000
 WALL_CLOCK = re.compile(
     r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
 )
-TOLD_THE_TIME = {"adapters/observability/logs.py", "adapters/kubernetes/events.py"}
+CLOCK_READERS = {"adapters/observability/logs.py", "adapters/kubernetes/events.py"}
 OVERFLOWS = "upstream_(cx|rq_pending|rq_active)_overflow"
 
 
 def patient(config: Json) -> None:
-    # How quickly they are decided depends on the machine; that all are does not.
+    # The time of the decisions depends on the machine, so Envoy waits longer for them.
     ext_proc_filter(config)["message_timeout"] = "20s"
 
 
 def with_keepalive(config: Json) -> None:
-    """Pings on the connection to the sidecar, far more often than anybody would send them."""
+    """Send PINGs to the sidecar, far more often than a real configuration does."""
     patient(config)
     (cluster,) = (c for c in config["static_resources"]["clusters"] if c["name"] == "extproc")
     (options,) = cluster["typed_extension_protocol_options"].values()
@@ -56,8 +56,10 @@ def with_keepalive(config: Json) -> None:
 
 
 @asynccontextmanager
-async def held(scene: Scene, report: Report, streams: Streams, number: int) -> AsyncIterator[None]:
-    """Sees that so many streams are all in flight at once meanwhile, and overflow no breaker."""
+async def expect_in_flight(
+    scene: Scene, report: Report, streams: Streams, number: int
+) -> AsyncIterator[None]:
+    """Assert that so many streams are in flight at once, and overflow no circuit breaker."""
     agreed = asyncio.create_task(scene.agree_on_inflight(number, seconds=2 * PATIENCE))
     yield
     await agreed
@@ -69,30 +71,32 @@ async def held(scene: Scene, report: Report, streams: Streams, number: int) -> A
 
 
 async def test_breakers(launch: Launch, report: Report) -> None:
-    """More streams at once than Envoy allows by default overflow nothing, and are all counted."""
+    """More concurrent streams than Envoy's default limit overflow nothing, and all are counted."""
     scene = await launch(
         Options(change_config=patient, replica_arguments=ROOMY, patience=2 * PATIENCE)
     )
     report.tried(f"{STREAMS:,} streams at once")
     streams = Streams()
     bodies = [chat(f"user {i}", tokens=140) for i in range(STREAMS)]
-    async with held(scene, report, streams, len(bodies)):
+    async with expect_in_flight(scene, report, streams, len(bodies)):
         await asyncio.gather(*(streams.one(scene, body) for body in bodies))
 
 
 @pytest.mark.soak
 async def test_breakers_10k(launch: Launch, report: Report) -> None:
-    """Ten thousand streams that come at once overflow nothing, and are all counted."""
+    """Ten thousand streams that start at once overflow nothing, and all are counted."""
     assert limits.raise_file_limit() > 10_500
     scene = await launch(Options(change_config=patient, replica_arguments=SLOW_AND_ROOMY))
     report.tried("10,000 streams at once, 250 on each of 40 connections")
     streams, port = Streams(), scene.envoy.ports["llm"]
     bodies = [json.dumps(chat(f"user {i}", tokens=20, stream=True)).encode() for i in range(250)]
-    async with held(scene, report, streams, 40 * len(bodies)):
+    async with expect_in_flight(scene, report, streams, 40 * len(bodies)):
         clients = [await Http2Client.connect(port) for _ in range(40)]
-        answers = [(body, answer) for client in clients for body, answer in client.post(bodies)]
-        for body, answer in answers:
-            received = await answer
+        responses = [
+            (body, response) for client in clients for body, response in client.post(bodies)
+        ]
+        for body, response in responses:
+            received = await response
             streams.note(received.status, received.body, body)
         for client in clients:
             client.close()
@@ -102,10 +106,10 @@ async def test_breakers_10k(launch: Launch, report: Report) -> None:
     "seconds", [2, pytest.param(900, marks=pytest.mark.soak)], ids=["2s", "15m"]
 )
 async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> None:
-    """An idle connection that is pinged ten times a second is never told too_many_pings."""
+    """An idle connection with ten PINGs a second is never closed with too_many_pings."""
     scene = await launch(Options(change_config=with_keepalive, replica_arguments=PACE))
     assert (await scene.send(chat("hello"))).status == 200
-    report.tried(f"{seconds} s without a request, and a PING every 100 ms")
+    report.tried(f"{seconds} s without a request, with a PING every 100 ms")
     await asyncio.sleep(seconds)
     assert (await scene.send(chat("hello"))).status == 200
     stats = await scene.envoy.stats("cluster.extproc.upstream_cx_(total|close_notify|destroy)$")
@@ -116,28 +120,28 @@ async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> N
 
 
 def test_clock_unread(report: Report) -> None:
-    """Nothing asks for the time of day but logs and Kubernetes Events."""
-    report.tried("to find who does, in all that requests pass through")
+    """Only logs and Kubernetes Events read the time of day."""
+    report.tried("a search for code that does, in all modules that requests pass through")
     package = Path(extproc.__file__).parent
     found = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         if path.relative_to(package).parts[0] != "lab" and WALL_CLOCK.search(path.read_text())
     }
-    report.lost(others=len(found - TOLD_THE_TIME))
-    assert found == TOLD_THE_TIME
+    report.lost(others=len(found - CLOCK_READERS))
+    assert found == CLOCK_READERS
 
 
 async def test_clock_jump(
     launch: Launch, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No wall clock steers routing: readings stay fresh, decisions go on, a drain ends in time."""
-    looks = tmp_path / "looks"
-    prepare(monkeypatch, clock=looks)
+    """With a wrong wall clock, metrics stay fresh, decisions continue, and a drain ends in time."""
+    readings = tmp_path / "readings"
+    prepare(monkeypatch, clock=readings)
     scene = await launch(Options(strategy="LeastQueue", replica_arguments=PACE))
     report.tried(
-        "every look at the wall clock a day forward or back, in turn, "
-        f"for {JUMPING_SECONDS} s of streams"
+        "each reading of the wall clock a day ahead or behind, in turn, "
+        f"during {JUMPING_SECONDS} s of streams"
     )
     async with streaming(scene) as streams:
         await asyncio.sleep(JUMPING_SECONDS)
@@ -150,16 +154,16 @@ async def test_clock_jump(
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
-        what=f"of {streams.whole} streams; the clock was looked at {looks.stat().st_size} times",
+        what=f"of {streams.whole} streams; the clock was read {readings.stat().st_size} times",
     )
-    assert looks.stat().st_size > 0, "the clock did not jump"
+    assert readings.stat().st_size > 0, "the clock did not jump"
     assert streams.outcomes.keys() == {"whole"}
     assert routes == {"chosen"}
     assert all(0 <= age < PATIENCE for age in ages)
 
 
 async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
-    """Idle connections never take the last files: the admin port answers, and documents reload."""
+    """Idle connections never use the last files: the admin port responds, documents reload."""
     scene = await launch(Options(replica_arguments=PACE))
     host, _, port = scene.sidecar.listen.rpartition(":")
     report.tried(f"{2 * FILES} idle connections with {FILES} open files allowed, {CLIENTS} streams")
@@ -178,13 +182,13 @@ async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
             return in_force == "Random"
 
         await until(is_in_force, PATIENCE, "the changed document to be in force")
-        used = files(scene)
+        used = open_files(scene)
         for writer in opened:
             writer.transport.abort()
     report.lost(
         failed=streams.failed,
         cut=streams.cut,
-        what=f"of {streams.whole} streams; {used} files were open",
+        what=f"of {streams.whole} streams; {used} files open",
     )
     assert used < FILES
     assert streams.outcomes.keys() == {"whole"}
@@ -192,14 +196,14 @@ async def test_fd_exhaustion(launch: Launch, report: Report) -> None:
     await scene.agree_on_inflight(0)
 
 
-def files(scene: Scene) -> int:
-    """How many the sidecar has open."""
+def open_files(scene: Scene) -> int:
+    """Return the number of files that the sidecar has open."""
     return len(list(Path(f"/proc/{scene.sidecar.pid}/fd").iterdir()))
 
 
 async def restart_logging_to(scene: Scene, stderr: Path) -> None:
     await scene.sidecar.kill()
-    # Not `start`, which would read a complaint from there.
+    # `spawn` instead of `start`, because `start` reads the error output from this file.
     scene.sidecar.stderr = stderr
     scene.sidecar.spawn()
     await until(scene.sidecar.is_ready, PATIENCE, "the sidecar to be ready")
@@ -207,12 +211,12 @@ async def restart_logging_to(scene: Scene, stderr: Path) -> None:
 
 @pytest.mark.parametrize("level", ["info", "debug"])
 async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
-    """It routes on while nothing can be logged, and its drain is as clean as ever."""
+    """The sidecar keeps routing while it cannot log, and drains as usual."""
     scene = await launch(Options(replica_arguments=PACE, sidecar_arguments=("--log-level", level)))
     report.tried(f"stderr to /dev/full at level {level}, under {CLIENTS} streams and refusals")
     await restart_logging_to(scene, Path("/dev/full"))
     async with streaming(scene) as streams:
-        refusals = [await scene.send(chat("hello", model="nobody")) for _ in range(50)]
+        refusals = [await scene.send(chat("hello", model="unknown")) for _ in range(50)]
         await asyncio.sleep(1)
     await scene.agree_on_inflight(0)
     routes = scene.routes()
@@ -230,8 +234,8 @@ async def test_disk_full(launch: Launch, level: str, report: Report) -> None:
 
 
 @asynccontextmanager
-async def unread(path: Path) -> AsyncIterator[None]:
-    """A pipe of this name, which somebody holds open and nobody reads."""
+async def unread_pipe(path: Path) -> AsyncIterator[None]:
+    """Create a pipe with a reader that never reads."""
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -241,7 +245,7 @@ async def unread(path: Path) -> AsyncIterator[None]:
 
 
 def is_full(pipe: Path) -> bool:
-    """Whether who writes there would wait."""
+    """True if a write to the pipe would block."""
     writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     try:
         return not select.select([], [writer], [], 0)[1]
@@ -250,19 +254,19 @@ def is_full(pipe: Path) -> bool:
 
 
 async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -> None:
-    """It routes on while nobody reads its log, counts the lines lost, and drains as ever."""
+    """With an unread log, the sidecar keeps routing, counts lost lines, and drains as usual."""
     arguments = ("--log-level", "debug", "--grace", "10")
     scene = await launch(Options(replica_arguments=PACE, sidecar_arguments=arguments))
     report.tried(
-        f"stderr to a pipe that nobody reads, at level debug, under {CLIENTS} streams and "
+        f"stderr to a pipe without a reader, at level debug, under {CLIENTS} streams and "
         f"{LINES:,} requests"
     )
     pipe = tmp_path / "unread"
-    # Who waits for its log answers nobody, metrics included.
-    async with unread(pipe), asyncio.timeout(4 * PATIENCE):
+    # A sidecar that waits for its log would not respond at all, so this block has a time limit.
+    async with unread_pipe(pipe), asyncio.timeout(4 * PATIENCE):
         await restart_logging_to(scene, pipe)
         async with streaming(scene) as streams:
-            statuses = await many(scene)
+            statuses = await send_many(scene)
             full = is_full(pipe)
             await asyncio.sleep(1)
         await scene.agree_on_inflight(0)
@@ -283,8 +287,8 @@ async def test_log_pipe_unread(launch: Launch, report: Report, tmp_path: Path) -
     assert code == 0
 
 
-async def many(scene: Scene) -> set[int]:
-    """Return the statuses of so many responses, each of which takes a line at level debug."""
+async def send_many(scene: Scene) -> set[int]:
+    """Send `LINES` requests, each of which logs a line at level debug. Return the statuses."""
     statuses = set[int]()
     for _ in range(0, LINES, CLIENTS):
         body = {"model": MODEL, "input": "hello"}

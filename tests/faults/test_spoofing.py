@@ -1,4 +1,4 @@
-"""No client ever chooses an address: canaries on loopback see no connection."""
+"""Clients cannot choose an address: canaries on loopback receive no connection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
 MESSAGE_TIMEOUT = 2
-"""What a request waits for a sidecar that hangs, in every configuration."""
+"""Seconds that a request waits for a sidecar that hangs, in every configuration."""
 STREAMS = extent(20, full=CLIENTS)
 ARGUMENTS = (*PACE, "--time-scale", str(extent(4, full=1)), "--max-model-len", "100000")
-"""With fewer streams, long prompts are over sooner, and the load is the same."""
+"""Fewer streams get a faster time scale, so the load is the same."""
 
 NAMES = [
     "x-target-endpoint",
@@ -36,11 +36,11 @@ NAMES = [
     "x-forwarded-host",
 ]
 LINK_LOCAL = "127.169.254.1"
-"""Stands for 169.254.169.254, on which a test cannot listen: loopback, too, and no replica's."""
+"""A loopback address for 169.254.169.254, on which a test cannot listen. No replica has it."""
 
 
-def values(address: str) -> list[str]:
-    """Ways to write an address that somebody might read as one."""
+def spellings(address: str) -> list[str]:
+    """Return spellings that a lenient parser may read as this address."""
     host, _, port = address.rpartition(":")
     return [
         address,
@@ -53,10 +53,10 @@ def values(address: str) -> list[str]:
     ]
 
 
-def spoofed(address: str) -> Iterator[tuple[Json | bytes, CIMultiDict[str]]]:
-    """Every way to name the address: bodies and headers."""
+def requests_naming(address: str) -> Iterator[tuple[Json | bytes, CIMultiDict[str]]]:
+    """Yield the body and headers of each request that names the address."""
     for name in NAMES:
-        for value in values(address):
+        for value in spellings(address):
             for body in (chat("hello"), b"not json"):
                 yield body, CIMultiDict({name: value})
         yield chat("x" * 100_000), CIMultiDict({name: address})
@@ -64,39 +64,43 @@ def spoofed(address: str) -> Iterator[tuple[Json | bytes, CIMultiDict[str]]]:
 
 
 async def attack(scene: Scene, *addresses: str) -> Counter[int]:
-    """Every way to name each address, at once; the statuses of the answers that can be read."""
-    sent = [scene.send(body, headers=names) for one in addresses for body, names in spoofed(one)]
-    raw = [attack_in_bytes(scene, one) for one in addresses]
+    """Send all requests that name the addresses, at once. Return the statuses of the responses."""
+    sent = [
+        scene.send(body, headers=headers)
+        for address in addresses
+        for body, headers in requests_naming(address)
+    ]
+    raw = [attack_with_raw_requests(scene, address) for address in addresses]
     replies, _ = await asyncio.gather(asyncio.gather(*sent), asyncio.gather(*raw))
     return Counter(reply.status for reply in replies)
 
 
-async def attack_in_bytes(scene: Scene, address: str) -> None:
-    """What no client library sends; what Envoy answers is its own affair."""
+async def attack_with_raw_requests(scene: Scene, address: str) -> None:
+    """Send requests that no client library sends, and ignore Envoy's responses."""
     body = b'{"model": "llama", "messages": [{"role": "user", "content": "a"}]}'
     length = b"content-length: %d\r\n" % len(body)
-    to = address.encode()
+    target = address.encode()
     usual = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
     chunked = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
     requests = [
         (usual + line + length, body)
         for line in (
-            b"x-target-endpoint:" + to + b"\r\n",
-            b"x-target-endpoint : " + to + b"\r\n",
-            b"x-target-endpoint: \r\n " + to + b"\r\n",
-            b"x-target-endpoint: " + to + b"\x00\r\n",
-            b"x_target_endpoint: " + to + b"\r\n",
-            b"connection: x-target-endpoint\r\nx-target-endpoint: " + to + b"\r\n",
+            b"x-target-endpoint:" + target + b"\r\n",
+            b"x-target-endpoint : " + target + b"\r\n",
+            b"x-target-endpoint: \r\n " + target + b"\r\n",
+            b"x-target-endpoint: " + target + b"\x00\r\n",
+            b"x_target_endpoint: " + target + b"\r\n",
+            b"connection: x-target-endpoint\r\nx-target-endpoint: " + target + b"\r\n",
             b"transfer-encoding: chunked\r\ntrailer: x-target-endpoint\r\n",
         )
     ]
     requests += [
-        (b"POST http://" + to + b"/v1/chat/completions HTTP/1.1\r\n" + length, body),
-        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: " + to + b"\r\n" + length, body),
-        (b"CONNECT " + to + b" HTTP/1.1\r\nhost: x\r\n", b""),
+        (b"POST http://" + target + b"/v1/chat/completions HTTP/1.1\r\n" + length, body),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: " + target + b"\r\n" + length, body),
+        (b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n", b""),
         (
             usual + b"transfer-encoding: chunked\r\n",
-            chunked + b"x-target-endpoint: " + to + b"\r\n\r\n",
+            chunked + b"x-target-endpoint: " + target + b"\r\n\r\n",
         ),
     ]
     await asyncio.gather(*(_raw(scene, head, body) for head, body in requests))
@@ -106,25 +110,25 @@ async def _raw(scene: Scene, head: bytes, body: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
     writer.write(head + b"connection: close\r\n\r\n" + body)
     with suppress(TimeoutError, OSError):
-        # As long as a sidecar that hangs is waited for, and a little longer.
+        # A little longer than Envoy waits for a sidecar that hangs.
         await asyncio.wait_for(reader.read(), MESSAGE_TIMEOUT + 1)
     writer.transport.abort()
 
 
 WAYS = (
-    f"{len(NAMES)} headers, each written in {len(values('a:1'))} ways, doubled, in mixed case, "
-    "and 11 requests no library sends"
+    f"{len(NAMES)} headers, each in {len(spellings('a:1'))} spellings, doubled, in mixed case, "
+    "and 11 requests that no library sends"
 )
 FAIL_CLOSED = "fail-closed.yaml"
-"""Without a sidecar it refuses everything."""
+"""The configuration that refuses all requests while the sidecar is down."""
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 async def test_header_spoof(launch: Launch, config: str, report: Report) -> None:
-    """No address that a client names is ever connected to, sidecar up or down."""
+    """Envoy never connects to an address that a client names, with the sidecar up or down."""
     scene = await launch(Options(config=config, replica_arguments=ARGUMENTS))
-    alone = ", without streams" if config == FAIL_CLOSED else ""
-    report.tried(f"{WAYS}; sidecar up, under {STREAMS} streams, then down{alone}")
+    load_text = ", without streams" if config == FAIL_CLOSED else ""
+    report.tried(f"{WAYS}; sidecar up, under {STREAMS} streams, then down{load_text}")
     async with Canary().listening() as near, Canary().listening(LINK_LOCAL) as far:
         async with AsyncExitStack() as load:
             streams = await load.enter_async_context(streaming(scene, STREAMS))
@@ -133,7 +137,7 @@ async def test_header_spoof(launch: Launch, config: str, report: Report) -> None
                 await load.aclose()
             await scene.sidecar.kill()
             down = await attack(scene, near.address, far.address)
-        tell(report, [near, far], streams, up + down)
+        report_losses(report, [near, far], streams, up + down)
         assert near.connections == far.connections == 0
     assert 200 in up
     assert up.keys() <= {200, 400, 503}
@@ -143,16 +147,16 @@ async def test_header_spoof(launch: Launch, config: str, report: Report) -> None
 
 @pytest.mark.parametrize("config", CONFIGS if FULL else CONFIGS[:1])
 async def test_header_spoof_frozen(launch: Launch, config: str, report: Report) -> None:
-    """Nor while the sidecar hangs and requests take the fallback, or are refused."""
+    """Envoy never connects to an address that a client names while the sidecar hangs."""
     scene = await launch(Options(config=config, replica_arguments=ARGUMENTS))
-    alone = ", without streams" if config == FAIL_CLOSED else f" under {STREAMS} streams"
-    report.tried(f"{WAYS}, with the sidecar frozen{alone}")
+    load_text = ", without streams" if config == FAIL_CLOSED else f" under {STREAMS} streams"
+    report.tried(f"{WAYS}, with the sidecar frozen{load_text}")
     async with Canary().listening() as near, Canary().listening(LINK_LOCAL) as far:
         async with streaming(scene, 0 if config == FAIL_CLOSED else STREAMS) as streams:
             scene.sidecar.signal(signal.SIGSTOP)
             statuses = await attack(scene, near.address, far.address)
             scene.sidecar.signal(signal.SIGCONT)
-        tell(report, [near, far], streams, statuses)
+        report_losses(report, [near, far], streams, statuses)
         assert near.connections == far.connections == 0
     assert statuses.keys() == ({504} if config == FAIL_CLOSED else {200, 400})
     assert streams.outcomes.keys() <= {WHOLE}
@@ -160,8 +164,10 @@ async def test_header_spoof_frozen(launch: Launch, config: str, report: Report) 
     await scene.access_log(statuses.total() + streams.whole)
 
 
-def tell(report: Report, canaries: list[Canary], streams: Streams, statuses: Counter[int]) -> None:
-    """Says what was lost."""
+def report_losses(
+    report: Report, canaries: list[Canary], streams: Streams, statuses: Counter[int]
+) -> None:
+    """Report the lost streams and the connections to the canaries."""
     report.lost(
         failed=streams.failed,
         cut=streams.cut,

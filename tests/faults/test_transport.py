@@ -1,4 +1,4 @@
-"""Peers that attack the port where Envoy connects, beside one that behaves well."""
+"""Attacks on the port that Envoy connects to, while another client uses it normally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_MEMORY_MB = 150
 
 
 class WellBehaved:
-    """A client with one connection and one request at a time."""
+    """A client that sends valid requests, one at a time, on one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -35,7 +35,7 @@ class WellBehaved:
         self.seconds: list[float] = []
 
     @classmethod
-    async def to(cls, address: str) -> WellBehaved:
+    async def connect(cls, address: str) -> WellBehaved:
         host, _, port = address.rpartition(":")
         client = cls(*await asyncio.open_connection(host, int(port)))
         client._writer.write(GREETING)
@@ -43,13 +43,13 @@ class WellBehaved:
         return client
 
     async def ask(self, begin: bytes = b"") -> None:
-        """One request, decided. Raises AssertionError for any other answer."""
+        """Send a request, and wait for its decision. Raises AssertionError for any other reply."""
         began = time.monotonic()
         stream = self._stream
         self._stream += 2
         self._writer.write(headers(stream, begin + wire.block()))
         self._writer.write(wire.data(stream, REQUEST, end=True))
-        answer = b""
+        reply = b""
         async with asyncio.timeout(60):
             while True:
                 head = await self._reader.readexactly(9)
@@ -57,14 +57,14 @@ class WellBehaved:
                 if int.from_bytes(head[5:]) != stream:
                     continue
                 if head[3] == wire.DATA:
-                    answer += payload
+                    reply += payload
                 elif head[3] == wire.HEADERS and head[4] & 1:
                     break
-        assert b"x-target-endpoint" in answer
+        assert b"x-target-endpoint" in reply
         self.seconds.append(time.monotonic() - began)
 
     async def ask_for(self, seconds: float) -> None:
-        """Asks again and again, with pauses, for so long, and fifty times at least."""
+        """Send requests with pauses for so many seconds, and at least fifty."""
         end = time.monotonic() + seconds
         while time.monotonic() < end or len(self.seconds) < 50:
             await self.ask()
@@ -78,7 +78,7 @@ class WellBehaved:
 
 
 async def largest_memory(sidecar: FileSidecar, until_done: asyncio.Task[None]) -> float:
-    """The most megabytes that the sidecar has in use meanwhile."""
+    """Return the largest memory of the sidecar, in megabytes, until the task is done."""
     most = 0
     while not until_done.done():
         most = max(most, sidecar.resident_bytes())
@@ -96,10 +96,10 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[FileSidecar]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_path: Path) -> None:
-    """Another connection is served all the time, in 100 ms for 99 of 100 requests, in 150 MB."""
-    what = (ATTACKS[attack].__doc__ or "").rstrip(".")
-    report.tried(f"{what[0].lower()}{what[1:]}, for {SECONDS} s on one connection after the other")
-    client = await WellBehaved.to(sidecar.listen)
+    """Another client gets 99 % of its replies within 100 ms, and memory stays below 150 MB."""
+    name = (ATTACKS[attack].__doc__ or "").rstrip(".")
+    report.tried(f"{name[0].lower()}{name[1:]}, for {SECONDS} s on one connection after the other")
+    client = await WellBehaved.connect(sidecar.listen)
     client.seconds.clear()
     port = sidecar.listen.rpartition(":")[2]
     command = [sys.executable, "-m", "tests.faults.http2_attacks", attack, port]
@@ -116,7 +116,7 @@ async def test_attack(attack: str, sidecar: FileSidecar, report: Report, tmp_pat
     client.close()
     report.lost(f"p99 {client.p99_ms():.1f} ms of {len(client.seconds)} requests; {memory:.0f} MB")
     assert "Traceback" not in sidecar.error_output()
-    await until(sidecar.is_ready, PATIENCE, "the admin port to answer")
+    await until(sidecar.is_ready, PATIENCE, "the admin port to respond")
     if FULL:
         assert client.p99_ms() < MOST_P99_MS
         assert memory < MOST_MEMORY_MB

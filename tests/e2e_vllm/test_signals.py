@@ -58,7 +58,7 @@ def held(known: Json) -> float:
 
 
 async def agree(scene: VllmScene, requests: int) -> dict[str, Json]:
-    """Wait until sidecar and engines report the same state, with so many requests in total."""
+    """Wait until sidecar and engines report the same state, with `requests` in total."""
 
     async def same() -> bool:
         ours, theirs = await signals(scene), await scene.engines.metrics()

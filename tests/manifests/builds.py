@@ -1,4 +1,4 @@
-"""Kustomizations and what they build."""
+"""Kustomizations and their objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled gateway at work."""
+"""The behavior of the running bundled gateway."""
 
 from __future__ import annotations
 

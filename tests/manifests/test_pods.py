@@ -214,11 +214,11 @@ def test_component_for_an_existing_envoy_adds_the_same_container() -> None:
 
 
 def test_standalone_sidecar_differs_only_in_necessary_settings() -> None:
-    beside = named(
+    sidecar = named(
         built("base").one("Deployment")["spec"]["template"]["spec"]["initContainers"], "extproc"
     )
     alone = named(
         built("standalone").one("Deployment")["spec"]["template"]["spec"]["containers"], "extproc"
     )
     different = ("args", "lifecycle", "ports", "resources", "restartPolicy", "volumeMounts")
-    assert without(alone, *different) == without(beside, *different)
+    assert without(alone, *different) == without(sidecar, *different)

@@ -1,4 +1,4 @@
-"""The sidecar's permissions: all that it needs, and no others."""
+"""The sidecar's permissions are exactly those that it needs."""
 
 from __future__ import annotations
 

@@ -111,5 +111,5 @@ class Pacer:
         return max(0.0, self._next - now)
 
     def charge(self, readings: int) -> None:
-        """Account for a reading that cost as much as so many additional ones."""
+        """Account for a reading that cost as much as `readings` additional ones."""
         self._next += readings * self._step

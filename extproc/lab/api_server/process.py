@@ -67,7 +67,7 @@ class StandInApiServer(Process):
         silent_watches=True: watches that are open now send nothing more, and never end.
         forbidden=["endpointslices"]: answer 403 for these resources.
         failing=503: answer every request with this status (also 500 and 429); 0: no failures.
-        list_delay=2.5: delay each list by so many seconds.
+        list_delay=2.5: delay each list by 2.5 seconds.
         garbage=True: corrupt the next line that any watch sends.
         """
         await self._ask("POST", "faults", switches)

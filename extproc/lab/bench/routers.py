@@ -32,7 +32,7 @@ ROUNDS = 9
 
 
 class BusyRouter:
-    """A router with one model on so many endpoints, and requests that come and go."""
+    """A router with one model, its endpoints, and requests that start and end."""
 
     def __init__(self, strategy: str, endpoints: int) -> None:
         rng = Random(1)

@@ -40,7 +40,7 @@ Messages = Sequence[tuple[bytes, bytes]]
 
 
 async def measure(messages: Messages, seconds: float) -> list[Way]:
-    """Measure decisions in this process, each fleet for so many seconds."""
+    """Measure decisions in this process, each fleet for this number of seconds."""
     measured = ways()
     # Failed scrapes are not logged here.
     logging.getLogger("extproc.signals").setLevel(logging.ERROR)

@@ -19,7 +19,7 @@ _SIZE = 1_000
 
 
 async def measure(directory: Path, seconds: float, progress: Callable[[], object]) -> list[Way]:
-    """Measure each fleet for so many seconds; latencies are those of whole requests."""
+    """Measure each fleet for this number of seconds; latencies are those of whole requests."""
     measured = ways()
     async with AsyncExitStack() as cleanup:
         fleets = await fleets_of(directory, cleanup)

@@ -51,8 +51,9 @@ class Rule(Strategy):
 
     @abstractmethod
     def costs(self, tokens: float, endpoints: Sequence[Seen]) -> Sequence[Cost]:
-        """Return the cost of each endpoint for a prompt of so many tokens. `endpoints` is never
-        empty.
+        """Return the cost of each endpoint for a prompt of `tokens` tokens.
+
+        `endpoints` is never empty.
         """
 
     def rank(

@@ -24,7 +24,7 @@ class Engines:
         number: int,
         slow: Mapping[int, float] | None = None,
     ) -> None:
-        """Engines in `slow` take so many times as long."""
+        """Create `number` engines. `slow` has factors on the time of some, by number."""
         times = slow or {}
         self.replicas = [Replica(slowed(profile, times.get(one, 1.0))) for one in range(number)]
         self.on_tokens: OnTokens = lambda number, tokens: None
@@ -49,7 +49,7 @@ class Engines:
             self._timeline.at(self._timeline.now, partial(self._begin, number, replica))
 
     def replace(self, number: int) -> None:
-        """Replace a dead engine, with all that it had, by a fresh one."""
+        """Replace a dead engine by a new one; its requests and cache are lost."""
         dead = self.replicas[number]
         self._preemptions_before += dead.preemptions
         self.replicas[number] = Replica(dead.profile)
@@ -89,7 +89,7 @@ class Engines:
 
 
 def slowed(profile: Profile, times: float) -> Profile:
-    """Return the profile of an engine that takes so many times as long for everything."""
+    """Return the profile of an engine whose steps all take `times` times as long."""
     if times == 1:
         return profile
     return replace(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Leave(NamedTuple):
-    """An engine dies with all that it had. Discovery reports it at the same moment."""
+    """An engine dies and loses its requests. Discovery reports it at the same moment."""
 
     at: float
     """Seconds since the start of the measurement."""

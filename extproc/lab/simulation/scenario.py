@@ -35,7 +35,7 @@ class Scenario:
     """Engines that join and leave. An engine whose first event is a Join is absent at the start."""
 
     slow: Mapping[int, float] = field(default_factory=dict)
-    """Engines that take so many times as long as the profile says, by number."""
+    """Factors on the profile's times for slow engines, by the number of the engine."""
 
     @classmethod
     def of(

@@ -66,7 +66,7 @@ class Routing:
         return self.published_rule or self.load_balancing.strategy
 
     def endpoints(self, replicas: int) -> list[str]:
-        """Return the addresses of so many engines."""
+        """Return the addresses of this number of engines."""
         made_up = (f"10.0.{one // 250}.{one % 250 + 1}:8000" for one in range(replicas))
         return list(self.addresses) or list(made_up)
 
@@ -122,7 +122,7 @@ class Sidecar:
     def decide(self, api: Api, turn: Turn, session: str = "") -> Decision:
         """Choose an endpoint for a request and return the decision with its lease.
 
-        Raises NoEndpoints if all engines are gone.
+        Raises NoEndpoints if there is no engine.
         """
         shown = document(api, turn.prompt, self._spec.prefix_hash.prefix_char_length)
         headers = {SESSION_HEADER: session} if session else {}

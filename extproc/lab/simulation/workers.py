@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnContext
 
 @contextmanager
 def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Return a pool for so many tasks; `start` runs first in each process.
+    """Return a pool for this number of tasks; `start` runs first in each process.
 
     An exception ends all processes.
     """
@@ -26,7 +26,7 @@ def workers(tasks: int, start: Callable[[], None] | None = None) -> Iterator[Pro
                 pool.submit(_nothing)
         yield pool
     except BaseException:
-        # Do not cancel: Python 3.11's pool fails to when its processes are gone.
+        # Do not cancel: in Python 3.11 this fails if the pool's processes have ended.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         # The pool waits for the rest of a broken result while a process could still write it.

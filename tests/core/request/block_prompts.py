@@ -31,7 +31,7 @@ single_prompts = bodies.documents.filter(lambda document: not completion_prompts
 
 @contextmanager
 def blocks_of(size: int, most: int = MAX_BLOCKS) -> Iterator[None]:
-    """Use blocks of so few bytes that a few words fill several."""
+    """Set the size of blocks and their limit, so that a few words can fill several blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", size)
         patch.setattr(blocks, "MAX_BLOCKS", most)

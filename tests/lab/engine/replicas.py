@@ -45,7 +45,7 @@ def request(
 
 
 def small(blocks: int) -> Replica:
-    """Return a replica whose cache has only so many blocks."""
+    """Return a replica with this number of blocks in its cache."""
     return Replica(replace(L4, kv_tokens=blocks * BLOCK))
 
 

@@ -42,13 +42,13 @@ def shared(first: Prompt, second: Prompt) -> int:
 
 
 def is_near(made: int, real: int, messages: int) -> bool:
-    """True if roles before so many messages in the real text can explain the difference in blocks.
+    """True if the roles before `messages` messages of the real text explain the difference.
 
     Roles shift the real text by less than a block for 20 messages. So the end of a block that is
     just after a message's end in the real text is missing in the made one.
     """
-    beside = messages * _ROLE + _CHANCE
-    return made <= real <= made + 1 + beside // BLOCK_BYTES
+    tolerance = messages * _ROLE + _CHANCE
+    return made <= real <= made + 1 + tolerance // BLOCK_BYTES
 
 
 # Few names, so that prompts meet in all possible ways, and lengths close to those of blocks. One

@@ -1,4 +1,4 @@
-"""Reflectors at work, on a scripted API or on the stand-in API server."""
+"""Running reflectors, on a scripted API or on the stand-in API server."""
 
 from __future__ import annotations
 

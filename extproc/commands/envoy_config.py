@@ -30,12 +30,22 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         epilog="Exit code 2 if nothing could be written or if --check finds an error, else 0. "
         "Warnings and hints of --check do not change the exit code.",
     )
+    _add_modes(parser)
+    _add_addresses(parser)
+    _add_targets(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_modes(parser: Parser) -> None:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--into", type=Path, metavar="FILE", help="write the pieces into this file")
     mode.add_argument("--check", type=Path, metavar="FILE", help="check this file")
     parser.add_argument(
         "--dry-run", action="store_true", help="with --into: print the difference, write nothing"
     )
+
+
+def _add_addresses(parser: Parser) -> None:
     addresses = parser.add_argument_group("addresses")
     addresses.add_argument(
         "--endpoint",
@@ -65,8 +75,11 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="HOST:PORT",
         help="the address on which the printed configuration listens (default: 0.0.0.0:8080)",
     )
-    places = parser.add_argument_group("places, for --into")
-    places.add_argument(
+
+
+def _add_targets(parser: Parser) -> None:
+    targets = parser.add_argument_group("targets of --into")
+    targets.add_argument(
         "--prefix",
         action="append",
         default=[],
@@ -75,20 +88,19 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         help="serve the LLM paths below this path, for example /team/v1/chat/completions; Envoy "
         "removes it before the servers; may be repeated, and / is the root (default: /)",
     )
-    places.add_argument(
+    targets.add_argument(
         "--listener",
         action="append",
         default=[],
         metavar="NAME",
         help="the listener; may be repeated (default: all listeners that share the virtual host)",
     )
-    places.add_argument(
+    targets.add_argument(
         "--virtual-host",
         default="",
         metavar="NAME",
         help="the virtual host (default: the only one that forwards requests)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,12 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "--log-level as EXTPROC_LOG_LEVEL, and so on. Exit code 0 after a drain, 2 for bad "
         "arguments or a bad first models document.",
     )
+    for add_flags in _FLAGS:
+        add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_addresses(parser: Parser) -> None:
     flag(
         parser,
         "--listen",
@@ -43,6 +49,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "ADDR",
         "address for metrics, health and state",
     )
+
+
+def _add_models(parser: Parser) -> None:
     optional(
         parser,
         "--models",
@@ -57,6 +66,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "NAMESPACE/NAME",
         "the ConfigMap whose key models.yaml holds the models document, instead of --models",
     )
+
+
+def _add_discovery(parser: Parser) -> None:
     optional(
         parser,
         "--kubeconfig",
@@ -76,6 +88,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "IP[:PORT]",
         "name server for host names in 'endpoints' (default: those of /etc/resolv.conf)",
     )
+
+
+def _add_routing(parser: Parser) -> None:
     switch(
         parser,
         "--single-endpoint",
@@ -91,6 +106,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "what to do with a request whose path is not an inference path: refuse (404), or pass it "
         "to Envoy's other routes without a decision",
     )
+
+
+def _add_transport(parser: Parser) -> None:
     optional(
         parser,
         "--transport",
@@ -116,6 +134,9 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "CA that must have signed Envoy's client certificate (default: Envoy needs none)",
     )
     flag(parser, "--grace", "25", seconds, "SECONDS", "time for open streams to end after SIGTERM")
+
+
+def _add_logging(parser: Parser) -> None:
     flag(
         parser,
         "--log-level",
@@ -131,26 +152,25 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "at level debug, log the text on which each decision is based: the beginning of the "
         "prompt, or a session's header; without this flag, no prompt is logged",
     )
-    parser.set_defaults(run=run)
+
+
+_FLAGS = (
+    _add_addresses,
+    _add_models,
+    _add_discovery,
+    _add_routing,
+    _add_transport,
+    _add_logging,
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if (arguments.models is None) == (arguments.models_configmap is None):
-        return complain(
-            "extproc serve: give either --models FILE or --models-configmap NAMESPACE/NAME "
-            "(see extproc serve --help)"
-        )
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        return complain("extproc serve: give --tls-cert and --tls-key together")
-    if arguments.tls_client_ca is not None and arguments.tls_cert is None:
-        return complain("extproc serve: --tls-client-ca needs --tls-cert and --tls-key")
+    problem = _conflict(arguments)
+    if problem is not None:
+        return complain(f"extproc serve: {problem}")
     tls = None
     if arguments.tls_cert is not None:
         tls = KeyPair(arguments.tls_cert, arguments.tls_key, arguments.tls_client_ca)
-    if arguments.transport == "grpcio" and not _has_grpcio():
-        return complain(
-            "extproc serve: --transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"
-        )
     logs.configure(arguments.log_level, arguments.log_format)
     settings = Settings(
         listen=arguments.listen,
@@ -173,6 +193,22 @@ def run(arguments: argparse.Namespace) -> int:
         logs.flush()
         return complain(str(error))
     return OK
+
+
+def _conflict(arguments: argparse.Namespace) -> str | None:
+    """Return an error about flags that do not work together; None if they do."""
+    if (arguments.models is None) == (arguments.models_configmap is None):
+        return (
+            "give either --models FILE or --models-configmap NAMESPACE/NAME "
+            "(see extproc serve --help)"
+        )
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        return "give --tls-cert and --tls-key together"
+    if arguments.tls_client_ca is not None and arguments.tls_cert is None:
+        return "--tls-client-ca needs --tls-cert and --tls-key"
+    if arguments.transport == "grpcio" and not _has_grpcio():
+        return "--transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"
+    return None
 
 
 def _has_grpcio() -> bool:

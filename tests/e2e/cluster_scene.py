@@ -97,7 +97,7 @@ class ClusterScene(Scene):
     @asynccontextmanager
     async def load(self, clients: int = 20) -> AsyncIterator[Counter[tuple[int, str]]]:
         """Run clients that send requests without a pause; count responses by status and replica."""
-        answers = Counter[tuple[int, str]]()
+        responses = Counter[tuple[int, str]]()
         stop = asyncio.Event()
 
         async def client(name: int) -> None:
@@ -105,11 +105,11 @@ class ClusterScene(Scene):
             while not stop.is_set():
                 turn += 1
                 reply = await self.send(chat(f"client {name}, turn {turn}", tokens=3))
-                answers[reply.status, _replica(reply)] += 1
+                responses[reply.status, _replica(reply)] += 1
 
         tasks = [asyncio.create_task(client(name)) for name in range(clients)]
         try:
-            yield answers
+            yield responses
         finally:
             stop.set()
             await asyncio.gather(*tasks)
@@ -119,9 +119,9 @@ def _replica(reply: Reply) -> str:
     return reply.replica if "x-stand-in-port" in reply.headers else ""
 
 
-def statuses(answers: Counter[tuple[int, str]]) -> set[int]:
+def statuses(responses: Counter[tuple[int, str]]) -> set[int]:
     """Return the statuses of the counted responses."""
-    return {status for status, _ in answers}
+    return {status for status, _ in responses}
 
 
 Deploy = Callable[..., Awaitable[ClusterScene]]

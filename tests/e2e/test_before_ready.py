@@ -21,8 +21,8 @@ async def healths(scene: ClusterScene) -> dict[str, str]:
     async with grpc.aio.insecure_channel(scene.sidecar.listen) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("liveness", "readiness", SERVICE, ""):
-            answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
-            found[name] = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+            response = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+            found[name] = health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
     return found
 
 

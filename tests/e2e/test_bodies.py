@@ -60,9 +60,9 @@ async def send_in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
     # Long enough for the sidecar to reply to the headers first.
     await asyncio.sleep(0.02)
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    response = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
-    return answer.decode()
+    return response.decode()
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -77,9 +77,9 @@ async def test_a_body_in_two_packets_arrives_complete(launch: Launch, config: st
         for size in CUT_SIZES:
             body = serialised(chat("x" * size))
             for cut in (len(body) // 2, 20_000, 32_000, len(body) - 1):
-                answer = await send_in_two_parts(scene, body, cut)
-                assert " 200 " in answer, (size, cut, answer)
-                assert hashlib.md5(body).hexdigest() in answer, (size, cut, answer)
+                response = await send_in_two_parts(scene, body, cut)
+                assert " 200 " in response, (size, cut, response)
+                assert hashlib.md5(body).hexdigest() in response, (size, cut, response)
         if sidecar_is_up:
             await scene.agree_on_inflight(0)
             await scene.sidecar.kill()

@@ -25,7 +25,7 @@ def with_dead_endpoint(dead: str, strategy: str = "PrefixHash") -> Options:
     return Options(more_endpoints=[dead], strategy=strategy, replica_arguments=QUICK)
 
 
-async def ask(scene: Scene, requests: int = REQUESTS) -> Counter[int]:
+async def send_requests(scene: Scene, requests: int = REQUESTS) -> Counter[int]:
     """Send many requests, a few at once, and count their statuses."""
     statuses = Counter[int]()
     for start in range(0, requests, AT_ONCE):
@@ -45,7 +45,7 @@ async def test_an_endpoint_that_refuses_is_avoided_by_every_strategy(
 ) -> None:
     dead = f"127.0.0.1:{free_port()}"
     scene = await launch(with_dead_endpoint(dead, strategy))
-    assert await ask(scene) == {200: REQUESTS}
+    assert await send_requests(scene) == {200: REQUESTS}
     chosen = [chosen_endpoint(line) == dead for line in await scene.access_log(REQUESTS)]
     # Only the first requests, before the sidecar ejects the endpoint. Strategies that read
     # metrics may notice earlier that the endpoint does not respond, and never choose it.

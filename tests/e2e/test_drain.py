@@ -18,8 +18,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 async def health(scene: Scene) -> int:
     async with grpc.aio.insecure_channel(scene.sidecar.listen) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest())
-    return int(answer.status)
+        response = await stub.Check(health_pb2.HealthCheckRequest())
+    return int(response.status)
 
 
 @pytest.mark.parametrize("grace", ["10", "0.3"])

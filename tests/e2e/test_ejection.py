@@ -68,7 +68,7 @@ def hiding_responses(config: Json) -> None:
         modes["response_header_mode"] = "SKIP"
 
 
-async def ask(scene: Scene, times: int) -> list[Reply]:
+async def send_requests(scene: Scene, times: int) -> list[Reply]:
     """Send a number of requests one after the other."""
     return [await scene.send(chat(f"user {i}")) for i in range(times)]
 
@@ -87,7 +87,7 @@ async def returns_to_service(scene: Scene, failing: FailingEndpoint) -> None:
     """Send requests until the endpoint is in service again; every request must succeed."""
 
     async def serves() -> bool:
-        assert {reply.status for reply in await ask(scene, 3)} == {200}
+        assert {reply.status for reply in await send_requests(scene, 3)} == {200}
         return failing.address not in await ejected(scene)
 
     await until(serves, FIRST_SECONDS + 5, "the endpoint to be in service again")
@@ -99,7 +99,7 @@ class TestEndpointThatRefusesConnections:
         self, launch: Launch, failing: FailingEndpoint, config: str
     ) -> None:
         scene = await launch(options(failing, config))
-        assert {reply.status for reply in await ask(scene, 30)} == {200}
+        assert {reply.status for reply in await send_requests(scene, 30)} == {200}
         log = await scene.access_log(30)
         chosen = [line for line in log if chosen_endpoint(line) == failing.address]
         assert [line["attempts"] for line in chosen] == [2] * RETRIES_BEFORE_EJECTION
@@ -110,14 +110,14 @@ class TestEndpointThatRefusesConnections:
         await failing.listen(200)
         await returns_to_service(scene, failing)
         before = failing.connections
-        await ask(scene, 9)
+        await send_requests(scene, 9)
         assert failing.connections == before + 3
 
     async def test_is_not_ejected_without_response_headers(
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         scene = await launch(options(failing, "envoy.yaml", hiding_responses))
-        assert {reply.status for reply in await ask(scene, 30)} == {200}
+        assert {reply.status for reply in await send_requests(scene, 30)} == {200}
         log = await scene.access_log(30)
         chosen = [line for line in log if chosen_endpoint(line) == failing.address]
         assert [line["attempts"] for line in chosen] == [2] * 10
@@ -127,7 +127,7 @@ class TestEndpointThatRefusesConnections:
         self, launch: Launch, failing: FailingEndpoint
     ) -> None:
         scene = await launch(options(failing, "envoy.yaml", retrying(num_retries=0)))
-        statuses = [reply.status for reply in await ask(scene, 30)]
+        statuses = [reply.status for reply in await send_requests(scene, 30)]
         assert statuses.count(503) == FAILURES[Outcome.RESET]
         assert statuses.count(200) == 30 - statuses.count(503)
         assert await ejected(scene) == {failing.address}
@@ -141,7 +141,7 @@ class TestEndpointThatResetsConnections:
         await failing.listen("resets")
         retry = retrying(retry_on="connect-failure,refused-stream,reset")
         scene = await launch(options(failing, config, retry))
-        assert {reply.status for reply in await ask(scene, 30)} == {200}
+        assert {reply.status for reply in await send_requests(scene, 30)} == {200}
         assert failing.connections == RETRIES_BEFORE_EJECTION
         assert await ejected(scene) == {failing.address}
         failing.manner = 200
@@ -153,7 +153,7 @@ class TestEndpointThatResetsConnections:
         await failing.listen("resets")
         retry = retrying(retry_on="connect-failure,refused-stream")
         scene = await launch(options(failing, "envoy.yaml", retry))
-        statuses = [reply.status for reply in await ask(scene, 30)]
+        statuses = [reply.status for reply in await send_requests(scene, 30)]
         assert statuses.count(503) == failing.connections == FAILURES[Outcome.RESET]
         assert await ejected(scene) == {failing.address}
 
@@ -168,7 +168,7 @@ class TestEndpointThatNeverResponds:
         await failing.listen("hangs")
         retry = retrying(retry_on="connect-failure,refused-stream,reset", per_try_timeout="0.5s")
         scene = await launch(options(failing, config, retry))
-        assert {reply.status for reply in await ask(scene, 20)} == {200}
+        assert {reply.status for reply in await send_requests(scene, 20)} == {200}
         assert failing.connections == RETRIES_BEFORE_EJECTION
         assert await ejected(scene) == {failing.address}
 
@@ -179,7 +179,7 @@ class TestEndpointThatNeverResponds:
         await failing.listen("hangs")
         retry = retrying(retry_on="connect-failure,refused-stream", **{timeout: "0.5s"})
         scene = await launch(options(failing, "fallback-override-host.yaml", retry))
-        statuses = [reply.status for reply in await ask(scene, 30)]
+        statuses = [reply.status for reply in await send_requests(scene, 30)]
         assert statuses.count(504) == failing.connections == FAILURES[Outcome.TIMEOUT]
         assert await ejected(scene) == {failing.address}
 
@@ -191,7 +191,7 @@ class TestEndpointThatResponds:
     ) -> None:
         await failing.listen(manner)
         scene = await launch(options(failing, "envoy.yaml"))
-        statuses = [reply.status for reply in await ask(scene, 30)]
+        statuses = [reply.status for reply in await send_requests(scene, 30)]
         assert statuses.count(int(manner)) == failing.connections == FAILURES[Outcome.ERROR]
         assert await ejected(scene) == {failing.address}
 
@@ -201,7 +201,7 @@ class TestEndpointThatResponds:
     ) -> None:
         await failing.listen(manner)
         scene = await launch(options(failing, "envoy.yaml"))
-        statuses = [reply.status for reply in await ask(scene, 30)]
+        statuses = [reply.status for reply in await send_requests(scene, 30)]
         assert statuses.count(int(manner)) == failing.connections == 10
         assert await ejected(scene) == set()
 
@@ -212,7 +212,7 @@ async def test_requests_are_still_sent_if_all_endpoints_fail(
     await failing.listen(503)
     scene = await launch(options(failing, "envoy.yaml"))
     await scene.replicas.kill()
-    replies = await ask(scene, 40)
+    replies = await send_requests(scene, 40)
     assert {reply.status for reply in replies} == {503}
     assert not any(b"no_endpoints" in reply.body for reply in replies)
     assert len(await ejected(scene)) == 1

@@ -67,9 +67,9 @@ async def upload(
         writer.write(b"%x\r\n%s\r\n" % (len(part), part))
         await asyncio.sleep(pause)
     writer.write(end)
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    response = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
-    return answer.decode()
+    return response.decode()
 
 
 def in_parts(body: bytes, size: int) -> list[bytes]:
@@ -132,12 +132,12 @@ class TestBodies:
             (sized(200_000), 7_001, 0),
             (sized(1_000_000), 16_384, 0),
         ]
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(upload(scene, in_parts(body, size), pause=pause) for body, size, pause in uploads)
         )
-        for (body, _, _), answer in zip(uploads, answers, strict=True):
-            assert " 200 " in answer
-            assert hashlib.md5(body).hexdigest() in answer
+        for (body, _, _), response in zip(uploads, responses, strict=True):
+            assert " 200 " in response
+            assert hashlib.md5(body).hexdigest() in response
         await scene.agree_on_inflight(0)
         await assert_no_protocol_errors(scene)
 
@@ -150,9 +150,9 @@ class TestBodies:
         for size in (20_000, 33_000, 40_000, 64_000, 66_000, 100_000, 135_000, 200_000, 700_000):
             body = sized(size)
             for cut in (len(body) // 2, 20_000, 32_000, len(body) - 1):
-                _, answer = await in_two_parts(scene, body, cut)
-                assert " 200 " in answer, (size, cut, answer)
-                assert hashlib.md5(body).hexdigest() in answer, (size, cut, answer)
+                _, response = await in_two_parts(scene, body, cut)
+                assert " 200 " in response, (size, cut, response)
+                assert hashlib.md5(body).hexdigest() in response, (size, cut, response)
         await scene.agree_on_inflight(0)
         await assert_no_protocol_errors(scene)
 
@@ -197,9 +197,9 @@ async def in_two_parts(
     now = asyncio.get_running_loop().time
     started = now()
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    response = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
-    return now() - started, answer.decode()
+    return now() - started, response.decode()
 
 
 def peak_memory(pid: int) -> int:
@@ -227,9 +227,9 @@ class TestRequestTrailers:
         late = json.dumps({"input": "x" * 30_000, "model": "llama"}).encode()
         for body in (sized(10), sized(30_000), sized(300_000), late):
             for size in (len(body), 7_000):
-                answer = await upload(scene, in_parts(body, size), end=self.END)
-                assert " 200 " in answer
-                assert hashlib.md5(body).hexdigest() in answer
+                response = await upload(scene, in_parts(body, size), end=self.END)
+                assert " 200 " in response
+                assert hashlib.md5(body).hexdigest() in response
         assert " 400 " in await upload(scene, [], end=self.END)
         await scene.agree_on_inflight(0)
         await assert_no_protocol_errors(scene)
@@ -238,8 +238,8 @@ class TestRequestTrailers:
         """Document a defect of Envoy with trailers; a failure means that Envoy has fixed it."""
         scene = await launch(picker(change_config=self.with_trailers))
         body = sized(10)
-        answer = await upload(scene, [body], end=self.END)
-        assert hashlib.md5(body + body).hexdigest() in answer
+        response = await upload(scene, [body], end=self.END)
+        assert hashlib.md5(body + body).hexdigest() in response
 
 
 class TestResponse:
@@ -312,13 +312,13 @@ class TestDestination:
     async def test_replaces_client_values_in_headers_and_metadata(self, launch: Launch) -> None:
         heads: list[str] = []
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
             await writer.drain()
             writer.close()
 
-        async with upstream(answer) as one, upstream(answer) as two:
+        async with upstream(respond) as one, upstream(respond) as two:
             other = {"name": "other", "endpoints": [one, two]}
             scene = await launch(picker(more_models=[other], more_endpoints=[one, two]))
             evil = {DESTINATION: "127.0.0.1:1", "x-target-endpoint": "127.0.0.1:1"}
@@ -381,14 +381,14 @@ class TestSubset:
     ) -> None:
         endpoints = [f"127.0.0.1:{free_port()}" for _ in range(2)]
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
             await writer.drain()
             writer.close()
 
         host, port = endpoints[0].split(":")
-        async with await asyncio.start_server(answer, host, int(port)):
+        async with await asyncio.start_server(respond, host, int(port)):
             scene = await launch(
                 picker(
                     config=config,
@@ -503,7 +503,7 @@ class TestInflightCounts:
             _, metrics = await scene.sidecar.get("/metrics")
             return 'outcome="aborted",strategy="none"} 1.0' in metrics
 
-        await until(counted, PATIENCE, "the request that was held to be counted")
+        await until(counted, PATIENCE, "the incomplete request to be counted")
 
     async def test_are_exact_while_many_requests_run_and_after_they_end(
         self, launch: Launch, every_envoy: str
@@ -592,8 +592,8 @@ class TestFailedSidecar:
         scene = await launch(picker(change_config=changed, replica_arguments=SLOW))
         body = sized(200_000)
         for cut in (5, 100_000):
-            _, answer = await in_two_parts(scene, body, cut, scene.sidecar.kill)
-            assert " 503 " in answer
+            _, head = await in_two_parts(scene, body, cut, scene.sidecar.kill)
+            assert " 503 " in head
             await scene.sidecar.start()
         async with scene.stream(chat("hello", tokens=200)) as response:
             await response.content.readline()
@@ -612,9 +612,9 @@ class TestFailedSidecar:
         scene = await launch(picker())
         assert (await scene.send(chat("hello"))).status == 200
         scene.sidecar.signal(signal.SIGSTOP)
-        seconds, answer = await in_two_parts(scene, sized(100), 0)
+        seconds, response = await in_two_parts(scene, sized(100), 0)
         scene.sidecar.signal(signal.SIGCONT)
-        assert " 503 " in answer
+        assert " 503 " in response
         # The 1 s and 4 s of connection_keepalive apply, not the 2 s of `message_timeout`.
         assert 3 < seconds < limit(8)
         assert (await scene.send(chat("hello"))).status == 200

@@ -75,11 +75,11 @@ AUTHORIZED = {"authorization": f"Bearer {token()}"}
 
 
 async def shop_server(cleanup: AsyncExitStack) -> int:
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         return web.Response(text=f"shop {request.path}")
 
     application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
+    application.router.add_route("*", "/{path:.*}", respond)
     runner = web.AppRunner(application)
     await runner.setup()
     cleanup.push_async_callback(runner.cleanup)
@@ -140,8 +140,8 @@ async def cleanup() -> AsyncIterator[AsyncExitStack]:
 
 async def assert_shop_responds(client: httpx.AsyncClient) -> None:
     for path, text in {"/app": "shop /app", "/healthz": "fine", "/cart": "shop /cart"}.items():
-        answer = await client.get(path)
-        assert (answer.status_code, answer.text) == (200, text)
+        response = await client.get(path)
+        assert (response.status_code, response.text) == (200, text)
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
@@ -152,9 +152,9 @@ async def test_only_llm_requests_get_a_decision(
     async with gateway.client(http2=http2) as client:
         await assert_shop_responds(client)
         for number in range(4):
-            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
-            assert answer.status_code == 200, answer.text
-            assert answer.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
+            response = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert response.status_code == 200, response.text
+            assert response.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
         decided = await gateway.decided(4)
         assert {line["endpoint"] for line in decided} <= set(gateway.replicas.addresses)
         assert {line["route"] for line in decided} == {"chosen"}
@@ -178,8 +178,8 @@ async def test_requests_succeed_while_the_sidecar_is_dead(
     async with gateway.client() as client:
         await assert_shop_responds(client)
         for number in range(4):
-            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
-            assert answer.status_code == 200, answer.text
+            response = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert response.status_code == 200, response.text
     await until(lambda: len(gateway.envoy.access_log()) >= 7, PATIENCE, "7 log lines")
     routes = [line["route"] for line in gateway.envoy.access_log() if line["path"] == CHAT]
     assert routes == ["fallback"] * 4
@@ -192,8 +192,8 @@ async def test_requests_succeed_while_an_endpoint_is_dead(
     gateway = await gateway_with(tmp_path, cleanup, [dead])
     async with gateway.client() as client:
         for number in range(24):
-            answer = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
-            assert answer.status_code == 200, answer.text
+            response = await client.post(CHAT, json=chat(f"user {number}"), headers=AUTHORIZED)
+            assert response.status_code == 200, response.text
     assert dead in {line["endpoint"] for line in await gateway.decided(24)}
 
 
@@ -202,16 +202,16 @@ async def test_only_llm_paths_below_the_prefix_get_a_decision(
 ) -> None:
     gateway = await gateway_with(tmp_path, cleanup, flags=["--prefix", "/team"])
     async with gateway.client() as client:
-        answer = await client.post(f"/team{CHAT}", json=chat("hello"))
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["choices"]
+        response = await client.post(f"/team{CHAT}", json=chat("hello"))
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"]
         shop = await client.post(CHAT, json=chat("hello"), headers=AUTHORIZED)
         assert shop.text == f"shop {CHAT}"
         (line,) = await gateway.decided(1)
         assert line["endpoint"] in gateway.replicas.addresses
         await gateway.sidecar.kill()
-        answer = await client.post(f"/team{CHAT}", json=chat("hello"))
-        assert answer.status_code == 200, answer.text
+        response = await client.post(f"/team{CHAT}", json=chat("hello"))
+        assert response.status_code == 200, response.text
 
 
 async def test_requests_over_http3_get_a_decision(tmp_path: Path, cleanup: AsyncExitStack) -> None:
@@ -223,8 +223,8 @@ async def test_requests_over_http3_get_a_decision(tmp_path: Path, cleanup: Async
     refused = await http3(port, gateway.ca, "POST", CHAT, body, {})
     assert refused.status == 401
     headers = {**AUTHORIZED, "content-type": "application/json"}
-    answer = await http3(port, gateway.ca, "POST", CHAT, body, headers)
-    assert answer.status == 200, answer.body
-    assert json.loads(answer.body)["choices"]
+    response = await http3(port, gateway.ca, "POST", CHAT, body, headers)
+    assert response.status == 200, response.body
+    assert json.loads(response.body)["choices"]
     _, metrics = await gateway.sidecar.get("/metrics")
     assert f'extproc_requests_total{{model="{MODEL}",outcome="routed"' in metrics, metrics

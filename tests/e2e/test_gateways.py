@@ -39,7 +39,7 @@ class Upstream:
         self.resume = asyncio.Event()
         self.resume.set()
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def respond(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         assert body["model"] == SERVED
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
@@ -82,7 +82,7 @@ async def upstream() -> AsyncIterator[tuple[Upstream, str]]:
     """Run an upstream and yield it with its address."""
     served = Upstream()
     app = web.Application(client_max_size=2**26)
-    app.router.add_post("/{path:.*}", served.answer)
+    app.router.add_post("/{path:.*}", served.respond)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

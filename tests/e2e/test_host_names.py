@@ -68,7 +68,11 @@ async def test_requests_reach_the_current_addresses_of_a_name(
 
         await dns.stop()
         log = scene.sidecar.stderr
-        await until(lambda: "endpoint name not resolved" in log.read_text(), PATIENCE, "a warning")
+        await until(
+            lambda: "endpoint name not resolved" in log.read_text(),
+            PATIENCE,
+            "the warning in the log",
+        )
         assert (await scene.send(chat("hello"))).status == 200
         first, *later = await scene.access_log(3)
         assert first["upstream"] == f"127.0.0.1:{port}"

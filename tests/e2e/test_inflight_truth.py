@@ -76,7 +76,7 @@ async def begun_body(scene: Scene, length: int) -> AsyncIterator[None]:
 async def test_counts_agree_when_a_client_aborts_before_its_body_is_complete(
     launch: Launch, every_envoy: str
 ) -> None:
-    """Verify that Envoy never asked the sidecar."""
+    """Verify that Envoy never called the sidecar."""
     scene = await launch(Options(replica_arguments=SLOW))
     async with begun_body(scene, 100_000):
         await asyncio.sleep(0.2)
@@ -180,13 +180,13 @@ async def test_counts_agree_when_the_upstream_sends_trailers(
             }
         }
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
                 writer.write(b"2\r\n{}\r\n0\r\nx-done: yes\r\n\r\n")
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         scene = await launch(
             Options(

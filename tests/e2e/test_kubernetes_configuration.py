@@ -37,15 +37,15 @@ async def events(scene: ClusterScene) -> list[tuple[str, str]]:
 
 async def test_a_hundred_edits_under_load_fail_no_request(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=3))
-    async with scene.load() as answers:
+    async with scene.load() as responses:
         for edit in range(100):
             strategy = ("PrefixHash", "LeastLoad", "RoundRobin", "Random")[edit % 4]
             await scene.configure(document(strategy, 100 + edit))
         await until(partial(strategy_is, scene, "Random"), PATIENCE, "the last edit to be in force")
         await scene.configure(document("PrefixHash"))
         await until(partial(strategy_is, scene, "PrefixHash"), PATIENCE, "one more edit")
-    assert statuses(answers) == {200}
-    assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
+    assert statuses(responses) == {200}
+    assert {line["route"] for line in await scene.access_log(responses.total())} == {"chosen"}
     # The sidecar may skip edits in quick succession, but refuses none.
     assert await scene.metric(RELOADS, result="failure") == 0
     assert await events(scene) == []
@@ -106,12 +106,12 @@ async def test_a_model_that_moves_to_another_service_is_never_without_endpoints(
     await scene.api.apply(moved)
     await scene.api.faults(list_delay=0.5)
     service = {**FROM_SERVICE["service"], "name": "new"}
-    async with scene.load(clients=5) as answers:
+    async with scene.load(clients=5) as responses:
         await scene.configure({"models": [{"name": "llama", "service": service}]})
         await scene.routes_to(1)
-    assert statuses(answers) == {200}
-    asked = [r for r in await scene.api.requests() if r["resource"] == "endpointslices"]
-    assert {r["namespace"] for r in asked} == {NAMESPACE}
+    assert statuses(responses) == {200}
+    listings = [r for r in await scene.api.requests() if r["resource"] == "endpointslices"]
+    assert {r["namespace"] for r in listings} == {NAMESPACE}
 
 
 async def test_endpoints_come_from_an_inference_pool(deploy: Deploy) -> None:

@@ -27,7 +27,7 @@ from tests.extent import PATIENCE
 async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=5))
     addresses = scene.replicas.addresses
-    async with scene.load() as answers:
+    async with scene.load() as responses:
         for turn in range(10):
             removed = turn % 5
             await scene.remove(removed)
@@ -39,9 +39,9 @@ async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -
             assert (await scene.replicas.requests())[addresses[removed]] == before
             await scene.api.apply(scene.pod(removed))
             await scene.routes_to(*range(5))
-    assert statuses(answers) == {200}
-    assert {address for _, address in answers} == set(addresses)
-    log = await scene.access_log(answers.total())
+    assert statuses(responses) == {200}
+    assert {address for _, address in responses} == set(addresses)
+    log = await scene.access_log(responses.total())
     assert {line["route"] for line in log} == {"chosen"}
     await scene.agree_on_inflight(0)
 
@@ -49,7 +49,7 @@ async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -
 async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) -> None:
     """Replace pods like a Deployment: a new pod is ready before an old one terminates."""
     scene = await deploy(ClusterOptions(replicas=8, pods=4))
-    async with scene.load() as answers:
+    async with scene.load() as responses:
         for old in range(4):
             new = old + 4
             await scene.api.apply(scene.pod(new, STARTING))
@@ -64,8 +64,8 @@ async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) ->
             await scene.remove(old)
             await asyncio.sleep(0.2)
             assert (await scene.replicas.requests())[scene.replicas.addresses[old]] == before
-    assert statuses(answers) == {200}
-    assert {line["route"] for line in await scene.access_log(answers.total())} == {"chosen"}
+    assert statuses(responses) == {200}
+    assert {line["route"] for line in await scene.access_log(responses.total())} == {"chosen"}
 
 
 async def test_a_terminating_pod_keeps_its_streams_and_gets_no_new_ones(deploy: Deploy) -> None:
@@ -130,7 +130,7 @@ async def test_a_thousand_endpoints_and_fifty_models_do_not_affect_a_loaded_mode
     async def has(model: str, count: int) -> bool:
         return await scene.metric("extproc_endpoints", model=model, state="ready") == count
 
-    async with scene.load(clients=8) as answers:
+    async with scene.load(clients=8) as responses:
         began = time.monotonic()
         await scene.api.apply(*slices(ready=100))
         await until(lambda: has("other-0", 1200), PATIENCE, "1,200 endpoints")
@@ -142,5 +142,5 @@ async def test_a_thousand_endpoints_and_fifty_models_do_not_affect_a_loaded_mode
             await scene.api.apply(endpoint_slice(f"other-{i}", NAMESPACE, f"other-{i}", pod))
         for i in range(1, 49):
             await until(partial(has, f"other-{i}", 1), PATIENCE, f"an endpoint of other-{i}")
-    assert statuses(answers) == {200}
+    assert statuses(responses) == {200}
     print(f"1,200 endpoints in 12 slices were found after {found:.2f} s")

@@ -104,12 +104,14 @@ async def test_errors_for_anthropic_clients_have_the_anthropic_shape_and_the_req
     for path in ("/v1/messages", "/team/v1/messages/count_tokens?beta=true"):
         reply = await scene.send(chat("hello", model="gpt"), path=path, headers=ANTHROPIC)
         assert reply.status == 404
-        answer = reply.json()
-        assert (answer["type"], answer["error"]["type"]) == ("error", "not_found_error")
-        assert answer["request_id"] == reply.headers["x-request-id"] == reply.headers["request-id"]
+        response = reply.json()
+        assert (response["type"], response["error"]["type"]) == ("error", "not_found_error")
+        assert (
+            response["request_id"] == reply.headers["x-request-id"] == reply.headers["request-id"]
+        )
     lines = await scene.access_log(2)
-    assert lines[-1]["request_id"] == answer["request_id"]
-    assert f"request_id={answer['request_id']}" in scene.sidecar.error_output()
+    assert lines[-1]["request_id"] == response["request_id"]
+    assert f"request_id={response['request_id']}" in scene.sidecar.error_output()
 
 
 async def test_client_and_access_log_have_the_same_request_id(

@@ -162,17 +162,17 @@ class TestConversation:
 class TestSharedSystemPrompt:
     SYSTEM = text("the rules of this house", 8_000)
 
-    def asked(self, user: str, tokens: int = 2) -> Json:
+    def request(self, user: str, tokens: int = 2) -> Json:
         return chat(text(user, 200), system=self.SYSTEM, tokens=tokens)
 
     async def test_attracts_requests_to_its_replica_and_spreads_under_load(
         self, launch: Launch
     ) -> None:
         scene = await launch(cached(replica_arguments=("--time-scale", "4")))
-        one_by_one = [await scene.send(self.asked(f"guest {i}")) for i in range(8)]
+        one_by_one = [await scene.send(self.request(f"guest {i}")) for i in range(8)]
         (home,) = {reply.replica for reply in one_by_one}
         together = await asyncio.gather(
-            *(scene.send(self.asked(f"client {i}", tokens=40)) for i in range(60))
+            *(scene.send(self.request(f"client {i}", tokens=40)) for i in range(60))
         )
         assert {reply.status for reply in together} == {200}
         spread = Counter(reply.replica for reply in together)
@@ -183,7 +183,7 @@ class TestSharedSystemPrompt:
         # The first request on each other replica did not find the system prompt there.
         spared = {d["endpoint"] for d in log[8:] if d["reason"] == "spared"}
         assert spared == set(scene.replicas.addresses) - {home}
-        late = await decided(scene, (self.asked(f"late {i}") for i in range(6)))
+        late = await decided(scene, (self.request(f"late {i}") for i in range(6)))
         assert min(decision["predicted_hit"] for decision in late) > 0.9
 
 
@@ -374,11 +374,11 @@ class TestResponseUsage:
         ).encode()
         async with server_of({"whole": whole, "stream": stream}) as address:
             scene = await launch(self.picker(address))
-            for name, answer in (("whole", whole), ("stream", stream)):
+            for name, response in (("whole", whole), ("stream", stream)):
                 reply = await scene.send(
                     {**chat(text("hello", 1_600), model="fixed"), "user": name}
                 )
-                assert reply.body == answer
+                assert reply.body == response
             await until(lambda: counted(scene, "fixed", 2), PATIENCE, "two responses to be counted")
         assert await metric(scene, "extproc_answered_prompt_tokens_total", "fixed") == 800
         assert await metric(scene, "extproc_answered_cached_tokens_total", "fixed") == 640
@@ -428,11 +428,11 @@ class TestResponseUsage:
 
 
 @asynccontextmanager
-async def server_of(answers: Mapping[str, bytes]) -> AsyncIterator[str]:
+async def server_of(bodies: Mapping[str, bytes]) -> AsyncIterator[str]:
     """Run a server that sends these responses in small pieces, chosen by a request's `user`."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        body = answers[(await request.json())["user"]]
+    async def respond(request: web.Request) -> web.StreamResponse:
+        body = bodies[(await request.json())["user"]]
         kind = "text/event-stream" if body.startswith(b"data:") else "application/json"
         response = web.StreamResponse(headers={"content-type": kind})
         await response.prepare(request)
@@ -443,7 +443,7 @@ async def server_of(answers: Mapping[str, bytes]) -> AsyncIterator[str]:
         return response
 
     app = web.Application()
-    app.router.add_post(CHAT, answer)
+    app.router.add_post(CHAT, respond)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
@@ -455,10 +455,10 @@ async def server_of(answers: Mapping[str, bytes]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def last_usage(answer: bytes) -> Json:
+def last_usage(response: bytes) -> Json:
     """Return the usage at the end of a response, streamed or not."""
-    document = answer.decode()
-    if answer.startswith(b"data: "):
+    document = response.decode()
+    if response.startswith(b"data: "):
         *_, chunk, done = document.strip().split("\n\n")
         assert done == "data: [DONE]"
         document = chunk.removeprefix("data: ")
@@ -473,9 +473,9 @@ async def errors_up_to(scene: Scene, model: str, *errors: float) -> list[float]:
     return [sample(exposition, f'{bucket}{{le="{e}",model="{model}"}}') for e in errors]
 
 
-async def counted(scene: Scene, model: str, answers: int) -> bool:
+async def counted(scene: Scene, model: str, responses: int) -> bool:
     """Return True if the sidecar has compared that many responses with their predictions."""
-    return await metric(scene, "extproc_hit_prediction_error_count", model) == answers
+    return await metric(scene, "extproc_hit_prediction_error_count", model) == responses
 
 
 class TestReload:

@@ -100,8 +100,8 @@ async def test_the_five_steps_lead_to_a_routed_request(
     cleanup.push_async_callback(envoy.kill)
     await envoy.start()
     port = str(envoy.ports["llm"])
-    answer = json.loads(run(("sh", request[1].replace(":8080/", f":{port}/"))))
-    assert answer["choices"], answer
+    response = json.loads(run(("sh", request[1].replace(":8080/", f":{port}/"))))
+    assert response["choices"], response
     await until(lambda: len(envoy.access_log()) >= 1, PATIENCE, "a line in the access log")
     (line,) = envoy.access_log()
     assert line["endpoint"] in replicas.addresses

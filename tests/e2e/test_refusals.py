@@ -58,7 +58,7 @@ async def test_each_refusal_is_one_log_line_without_the_prompt(launch: Launch) -
     def lines() -> list[str]:
         return [line for line in scene.sidecar.error_output().splitlines() if "refused" in line]
 
-    await until(lambda: len(lines()) >= 2, PATIENCE, "the log")
+    await until(lambda: len(lines()) >= 2, PATIENCE, "the log lines")
     assert len(lines()) == 2
     assert secret not in scene.sidecar.error_output()
 

@@ -50,7 +50,7 @@ class Mirror:
     def __init__(self) -> None:
         self.arrived = Arrived(b"", None)
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def respond(self, request: web.Request) -> web.Response:
         self.arrived = Arrived(await request.read(), request.headers.get("content-length"))
         return web.Response()
 
@@ -60,7 +60,7 @@ async def mirror() -> AsyncIterator[tuple[Mirror, str]]:
     """Run a mirror and yield it with its address."""
     seen = Mirror()
     app = web.Application(client_max_size=2**26)
-    app.router.add_post("/{path:.*}", seen.answer)
+    app.router.add_post("/{path:.*}", seen.respond)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -180,9 +180,9 @@ async def in_two_parts(scene: Scene, body: bytes, cut: int) -> str:
     writer.write(head.encode() + body[:cut])
     await asyncio.sleep(0.02)
     writer.write(body[cut:])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    response = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     writer.close()
-    return answer.decode()
+    return response.decode()
 
 
 @pytest.mark.parametrize("mode", [None, "BUFFERED"])

@@ -44,10 +44,10 @@ async def test_the_second_turn_finds_its_prefix_cached(launch: Launch) -> None:
     scene = await launch(QUICK)
     opening = chat("Tell me of the sea. " * 40, tokens=32)
     first = (await scene.send(opening)).json()
-    answer = first["choices"][0]["message"]
+    message = first["choices"][0]["message"]
     follow_up = {
         **opening,
-        "messages": [*opening["messages"], answer, {"role": "user", "content": "And then?"}],
+        "messages": [*opening["messages"], message, {"role": "user", "content": "And then?"}],
     }
     second = (await scene.send(follow_up)).json()
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
@@ -104,8 +104,8 @@ async def test_every_form_of_an_agent_session_id_keeps_a_session_together(
         ({}, {"prompt_cache_key": "c"}),
         ({}, {"metadata": {"user_id": "d"}}),
     ):
-        asked = [{**chat(f"question {number}"), **fields} for number in range(6)]
-        homes = {(await scene.send(one, headers=headers)).replica for one in asked}
+        bodies = [{**chat(f"question {number}"), **fields} for number in range(6)]
+        homes = {(await scene.send(body, headers=headers)).replica for body in bodies}
         assert len(homes) == 1, (headers, fields)
 
 

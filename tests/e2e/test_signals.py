@@ -78,30 +78,30 @@ async def test_an_adapter_is_served_while_a_replica_has_loaded_it(launch: Launch
     await signals_are_known(scene)
     first, _ = scene.replicas.addresses
 
-    async def answer(model: str) -> tuple[int, str]:
+    async def result_of(model: str) -> tuple[int, str]:
         reply = await scene.send(chat("hello", model=model))
         return reply.status, reply.replica if reply.status == 200 else reply.error()["code"]
 
-    assert await answer("law") == (404, "model_not_found")
+    assert await result_of("law") == (404, "model_not_found")
     document = {"lora_name": "law", "lora_path": "/adapters/law"}
     async with scene.session.post(f"http://{first}/v1/load_lora_adapter", json=document) as done:
         assert done.status == 200
 
     async def is_served() -> bool:
-        return (await answer("law"))[0] == 200
+        return (await result_of("law"))[0] == 200
 
     await until(is_served, PATIENCE, "the adapter to be served")
-    assert {await answer("law") for _ in range(5)} == {(200, first)}
+    assert {await result_of("law") for _ in range(5)} == {(200, first)}
     assert (await scene.sidecar.state())[MODEL]["adapters"] == ["law", "sql"]
 
     async with scene.session.post(f"http://{first}/v1/unload_lora_adapter", json=document) as done:
         assert done.status == 200
 
     async def is_unknown() -> bool:
-        return await answer("law") == (404, "model_not_found")
+        return await result_of("law") == (404, "model_not_found")
 
     await until(is_unknown, PATIENCE, "the adapter to be unknown")
-    assert (await answer("sql"))[0] == 200
+    assert (await result_of("sql"))[0] == 200
 
 
 async def test_frozen_replicas_have_stale_signals_and_do_not_block_decisions(

@@ -46,8 +46,8 @@ def conversations(think_seconds: float) -> Workload:
     sessions = []
     for number in range(60):
         messages = [rng.randint(30, 150) for _ in range(6)]
-        answers = [rng.randint(15, 45) for _ in range(6)]
-        turns = conversation(f"talk {number}", [rng.choice(openings)], messages, answers)
+        responses = [rng.randint(15, 45) for _ in range(6)]
+        turns = conversation(f"talk {number}", [rng.choice(openings)], messages, responses)
         sessions.append(Session([turn._replace(think_seconds=think_seconds) for turn in turns]))
     return Workload("conversations", sessions, concurrency=20, api="completions")
 

@@ -59,16 +59,16 @@ def options(canary: str, **others: Any) -> Split:
     return Split(canary=canary, more_endpoints=[canary], **others)
 
 
-async def ask(scene: Scene, body: Json, headers: Mapping[str, str] | None = None) -> str:
+async def served_model(scene: Scene, body: Json, headers: Mapping[str, str] | None = None) -> str:
     """Send a request and return the served model; a replica refuses other models' names."""
     reply: Reply = await scene.send(body, headers=headers)
     assert reply.status == 200, reply.body
     return str(reply.json()["model"])
 
 
-async def ask_all(scene: Scene, contents: Iterable[str]) -> list[str]:
+async def served_models(scene: Scene, contents: Iterable[str]) -> list[str]:
     """Send conversations with these first messages and return the served models."""
-    return await asyncio.gather(*(ask(scene, chat(content)) for content in contents))
+    return await asyncio.gather(*(served_model(scene, chat(content)) for content in contents))
 
 
 @pytest.mark.parametrize("config", ["envoy.yaml", "endpoint-picker.yaml"])
@@ -77,15 +77,15 @@ async def test_models_share_requests_by_weight_and_conversations_stay_on_their_m
 ) -> None:
     scene = await launch(options(canary, config=config))
     contents = [f"question {i}" for i in range(200)]
-    first = await ask_all(scene, contents)
+    first = await served_models(scene, contents)
     assert Counter(first)["meta/llama-8b"] == pytest.approx(160, abs=24)
     assert set(first) == {"meta/llama-8b", "llama-next"}
     # The model stays the same for longer conversations and larger bodies.
     for position, padding in enumerate((0, 10, 50_000, 200_000)):
         body = chat(contents[position])
         body["messages"] += [{"role": "assistant", "content": "x" * padding}]
-        assert await ask(scene, body) == first[position]
-    assert await ask_all(scene, contents) == first
+        assert await served_model(scene, body) == first[position]
+    assert await served_models(scene, contents) == first
     listed = (await scene.send(b"", method="GET", path="/v1/models")).json()["data"]
     assert [entry["id"] for entry in listed] == ["stable", "new", "llama"]
     await scene.agree_on_inflight(0)
@@ -95,12 +95,14 @@ async def test_a_header_can_keep_a_user_on_one_model(launch: Launch, canary: str
     scene = await launch(options(canary, sticky_by="Header:X-User"))
     by_user = {}
     for user in map(str, range(40)):
-        models = {await ask(scene, chat(f"question {i}"), {"x-user": user}) for i in range(3)}
+        models = {
+            await served_model(scene, chat(f"question {i}"), {"x-user": user}) for i in range(3)
+        }
         assert len(models) == 1
         by_user[user] = models.pop()
     assert Counter(by_user.values())["meta/llama-8b"] == pytest.approx(32, abs=8)
     # Requests without the header are split at random.
-    assert set(await ask_all(scene, ["the same"] * 60)) == {"meta/llama-8b", "llama-next"}
+    assert set(await served_models(scene, ["the same"] * 60)) == {"meta/llama-8b", "llama-next"}
 
 
 async def test_a_target_without_endpoints_is_skipped(deploy: Deploy) -> None:
@@ -119,11 +121,11 @@ async def test_a_target_without_endpoints_is_skipped(deploy: Deploy) -> None:
         await until(are_ready, PATIENCE, f"{count} pods to be ready")
 
     await ready(1)
-    before = await ask_all(scene, contents)
+    before = await served_models(scene, contents)
     assert set(before) == {"stable", "new"}
     await scene.remove(0)
     await ready(0)
-    assert set(await ask_all(scene, contents)) == {"new"}
+    assert set(await served_models(scene, contents)) == {"new"}
     await scene.api.apply(scene.pod(0))
     await ready(1)
-    assert await ask_all(scene, contents) == before
+    assert await served_models(scene, contents) == before

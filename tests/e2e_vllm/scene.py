@@ -25,7 +25,7 @@ ENDLESS = 15_000
 RESIDENT = "tiny-sql"
 LOADED_LATER = "tiny-poet"
 
-# With real engines on few cores, nothing happens for seconds at times.
+# Real engines on few cores can stall for seconds.
 AGREEMENT_SECONDS = 60.0
 
 

@@ -38,12 +38,14 @@ async def test_state_has_signals_with_their_age(launch: Launch) -> None:
     reply = await scene.send(chat("hello", model="sql"))
     assert reply.status == 200
 
-    # A server has no LoRA metrics before the first request for an adapter.
+    # A server has no LoRA metrics before the first request for an adapter. A scrape during the
+    # request shows it as running until the next scrape.
     async def adapter_is_reported() -> bool:
         shown = (await endpoints(scene))[reply.replica]["signals"]
-        return (shown["loaded_adapters"], shown["max_loras"]) == (["sql"], 2)
+        idle = (shown["waiting"], shown["running"], shown["kv_usage"]) == (0, 0, 0)
+        return idle and (shown["loaded_adapters"], shown["max_loras"]) == (["sql"], 2)
 
-    await until(adapter_is_reported, PATIENCE, "the adapter to be reported")
+    await until(adapter_is_reported, PATIENCE, "the adapter to be reported by an idle replica")
     for endpoint in (await endpoints(scene)).values():
         assert endpoint["adapters"] == ["sql"]
         shown = endpoint["signals"]

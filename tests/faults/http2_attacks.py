@@ -96,7 +96,7 @@ def size_updates(port: int) -> None:
 
 
 def indexed_fields(port: int) -> None:
-    """The largest number of one-byte fields in a block, in blocks that do not repeat."""
+    """Header blocks with the most one-byte fields allowed, each block different."""
     peer = Peer(port, BEGIN)
     for stream, _ in streams():
         block = wire.block([*wire.REQUEST, (b"x", b"%d" % stream)]) + INDEXED * 90
@@ -104,7 +104,7 @@ def indexed_fields(port: int) -> None:
 
 
 def few_fields(port: int) -> None:
-    """The largest number of fields without a cost, in blocks that do not repeat."""
+    """Header blocks with the most fields that have no cost, each block different."""
     peer = Peer(port, BEGIN)
     for stream, _ in streams():
         block = wire.block([*wire.REQUEST, (b"x", b"%d" % stream)]) + INDEXED * 8

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
     consumes,
+    initialize,
     invariant,
     rule,
     run_state_machine_as_test,
@@ -54,6 +55,11 @@ paths = st.sampled_from(["/v1/chat/completions", "/v1/embeddings", "/v1/models",
 good = [body for body in GOOD if len(body) < 10_000]
 # A request is decided before the end of its body if the salt is the first field.
 good += [body.replace(b"{", b'{"cache_salt": null, ', 1) for body in good if body[:1] == b"{"]
+decided_early = (
+    b'{"cache_salt": null, "model": "llama", "messages": [{"role": "user", "content": "%b"}]}'
+    % (b"long enough for a prefix, " * 8)
+)
+"""A body that is routed in every mode, also before its end."""
 bodies = st.sampled_from([*good, *(trap for trap in TRAPS if len(trap) < 10_000)]) | st.binary(
     max_size=30
 )
@@ -98,6 +104,13 @@ class Streams(RuleBasedStateMachine):
     streams = Bundle("streams")
     duplex = Bundle("duplex")
     ahead = Bundle("ahead")
+
+    @initialize(path=st.just("/v1/chat/completions"), body=st.just(decided_early))
+    def open_one_stream_in_each_mode(self, path: str, body: bytes) -> None:
+        for mode in SHOWN:
+            self.open_valid(path=path, body=body, mode=mode)
+        self.open_duplex(path=path, body=body, cut=10)
+        self.open_ahead(path=path, body=body, cut=10)
 
     @rule(target=streams)
     def open(self) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.style.prose import (
     ROOT,
     comments,
@@ -20,8 +18,6 @@ from tests.style.prose import (
     pages,
     sentences,
 )
-
-pytestmark = pytest.mark.xfail(reason="pages and code are being rewritten")
 
 _WORDS = (
     "anew anybody aright beside hear hears heard hearing lest likewise nobody seldom somebody "

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.scene import CHAT, Launch, Options, Scene, chat
 from tests.extent import extent
-from tests.faults.inside_sidecar import complaints, holdings, prepare
+from tests.faults.inside_sidecar import complaints, holdings, holdings_after, prepare
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, streaming
 
@@ -98,7 +98,7 @@ async def test_cancel_everywhere(
     for phase in PHASES:
         await cancel(scene, phase)
     await scene.agree_on_inflight(0)
-    after = await holdings(scene.sidecar, tasks)
+    after = await holdings_after(scene.sidecar, tasks, before)
     complaints_found = complaints(scene.sidecar)
     report.lost(
         leases=sum((await scene.sidecar.inflight()).values()),

@@ -1,7 +1,7 @@
 """The division of the whole suite over its processes.
 
 No test asserts a duration, so any two tests may run at the same time. Tests often wait for
-processes and timers, so there is one process more than there are cores.
+processes and timers, so there are two processes for each core, but at most four.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if not whole or config.option.capture == "no":
         return 0
-    return min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
+    return min(2 * (os.cpu_count() or 1), MOST_PROCESSES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:

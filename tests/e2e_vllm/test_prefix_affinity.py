@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from extproc.lab.demo.chat import Workload, drive
 from extproc.lab.real_vllm.metrics import CacheUse
-from extproc.lab.workloads.chat import Workload, drive
 from tests.e2e.scene import MODEL
 from tests.e2e_vllm.scene import Launch, Options, RecordFigure, VllmScene
 

@@ -13,43 +13,47 @@ import pytest
 from extproc.lab.stack.processes import Process, until
 from tests.extent import PATIENCE
 
+NOT_OF_THE_DEMO = "grpc grpc_health kubernetes matplotlib numpy PIL scipy"
+"""Packages that the extra `demo` does not install."""
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "shows"),
-    [
-        (
-            "extproc demo",
-            ["--users", "6", "--turns", "2"],
-            [
-                *["RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache", "TTFT", "Verdict: "],
-                *['"reason": "prefix"', '"reason": "cached"'],
-            ],
-        ),
-        (
-            "extproc.lab.bench",
-            ["--quick", "--no-peers"],
-            [
-                *["the decision alone", "ring_hash", "sidecar us", "200 send 100 MB", "200 hang"],
-                *["decide, known prompt", "PrefixCache: memory", "by their own time"],
-                *["SSE responses", "targets", "p99 of a choice"],
-            ],
-        ),
-    ],
-)
-async def test_program_prints_its_tables(
-    program: str, arguments: list[str], shows: list[str], tmp_path: Path
-) -> None:
-    process = Process("program", [sys.executable, "-m", *program.split(), *arguments], tmp_path)
+
+@pytest.fixture
+def only_the_extra_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "without"))
+    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", NOT_OF_THE_DEMO)
+
+
+async def output_of(directory: Path, *command: str) -> str:
+    """Run a command to its end with exit code 0, and return its output."""
+    process = Process("program", [sys.executable, "-m", *command], directory)
     process.spawn()
     try:
         assert await process.wait(5 * PATIENCE) == 0, process.error_output()
     finally:
         await process.stop()
-    printed = process.stdout.read_text()
-    for text in shows:
+    return process.stdout.read_text()
+
+
+@pytest.mark.usefixtures("only_the_extra_demo")
+async def test_demo_prints_its_tables(tmp_path: Path) -> None:
+    printed = await output_of(tmp_path, "extproc", "demo", "--users", "6", "--turns", "2")
+    for strategy in ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache"):
+        assert strategy in printed
+    for text in ("TTFT", "Verdict: ", '"reason": "prefix"', '"reason": "cached"'):
         assert text in printed
 
 
+async def test_benchmark_prints_its_tables(tmp_path: Path) -> None:
+    printed = await output_of(tmp_path, "extproc.lab.bench", "--quick", "--no-peers")
+    for text in (
+        *("the decision alone", "ring_hash", "sidecar us", "200 send 100 MB", "200 hang"),
+        *("decide, known prompt", "PrefixCache: memory", "by their own time"),
+        *("SSE responses", "targets", "p99 of a choice"),
+    ):
+        assert text in printed
+
+
+@pytest.mark.usefixtures("only_the_extra_demo")
 async def test_run_serves_the_requests_that_it_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "extproc", "run"]
     process = Process("run", command, tmp_path)

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.commands.console import Parser, complain
+from extproc.lab.demo.chat import Workload, drive
 from extproc.lab.demo.report import Result, introduction, report
 from extproc.lab.demo.stack import MODEL, Stack, start
 from extproc.lab.stack.processes import NotReadyError, until
-from extproc.lab.workloads.chat import Workload, drive
 
 STRATEGIES = ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache")
 INTERRUPTED = 130

@@ -8,9 +8,9 @@ from statistics import fmean
 from textwrap import wrap
 from typing import NamedTuple
 
+from extproc.lab.demo.chat import Run, Workload
 from extproc.lab.demo.decisions import FIELDS, decisions
 from extproc.lab.demo.stack import REPLICAS, TIME_SCALE
-from extproc.lab.workloads.chat import Run, Workload
 
 DEFAULT = "PrefixHash"
 """The strategy of a models document that names none."""

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.lab.demo.chat import Outcome, Run, Workload
 from extproc.lab.demo.decisions import FIELDS
 from extproc.lab.demo.report import COLUMNS, Result, introduction, report, verdict
-from extproc.lab.workloads.chat import Outcome, Run, Workload
 
 WIDTH = 80
 

@@ -87,7 +87,7 @@ test-outages: $(INSTALLED)  ## test each kind of API server outage for a minute,
 .PHONY: faults
 faults: $(INSTALLED)  ## test all faults, properties and time limits to their full extent (25 minutes); write docs/reliability.md
 	EXTPROC_FAULTS=full EXTPROC_OUTAGE_SECONDS=60 EXTPROC_RELIABILITY=docs $(BIN)/python -m pytest tests/faults $(ARGS)
-	EXTPROC_FAULTS=full $(BIN)/python -m pytest -m "hypothesis or timed" --ignore=tests/faults tests $(ARGS)
+	EXTPROC_FAULTS=full $(BIN)/python -m pytest -m "hypothesis or timed or full" --ignore=tests/faults tests $(ARGS)
 
 # To shorten the tests, set SOAK_SECONDS. To run one of them: ARGS="-k soak_30m".
 .PHONY: soak

@@ -1,7 +1,7 @@
 """The division of the whole suite over its processes.
 
 No test asserts a duration, so any two tests may run at the same time. Tests often wait for
-processes and timers, so there are two processes for each core, but at most four.
+processes and timers, so there are three processes for each core, but at most six.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ MADE_ONCE = (
     "tests/packaging/test_wheel.py",
     "tests/clients/",
     "tests/manifests/",
-    "tests/lab/simulation/test_published_lora.py",
     "tests/lab/stand_ins/test_sdks.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",
@@ -45,7 +44,7 @@ LONGEST_FIRST = (
     "tests/lab/load/",
     "tests/manifests/",
 )
-MOST_PROCESSES = 4
+MOST_PROCESSES = 6
 
 # Hypothesis measures time with these on, and a busy machine would fail a test.
 settings.register_profile(
@@ -68,7 +67,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if not whole or config.option.capture == "no":
         return 0
-    return min(2 * (os.cpu_count() or 1), MOST_PROCESSES)
+    return min(3 * (os.cpu_count() or 1), MOST_PROCESSES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:

@@ -23,6 +23,8 @@ from extproc.lab.simulation.simulation import Scenario
 from extproc.lab.workloads import Options, named
 from tests.lab.simulation.builders import balancing
 
+pytestmark = pytest.mark.full
+
 REQUESTS = 400
 SEEDS = (0,)
 

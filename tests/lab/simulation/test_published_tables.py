@@ -56,6 +56,7 @@ def test_the_published_client_limits_prefix_hash() -> None:
     assert over_published(summary, "mean_ttft_ms") > 50
 
 
+@pytest.mark.full
 def test_a_held_out_cell_matches_the_publication() -> None:
     summary = simulated("kubeai-threads-600", "PrefixHash")
     assert (summary.completed, summary.failed) == (59_031, 0)

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 import pytest_asyncio
 
+from tests.clients import sdks
 from tests.clients.sdk import claude, client
 from tests.e2e.scene import Options, Scene
 from tests.e2e.stacks import start_scene
@@ -34,14 +33,14 @@ async def scene(
 
 
 @pytest.fixture(scope="module")
-def gpt(scene: Scene) -> Iterator[openai.OpenAI]:
+def gpt(scene: Scene) -> Iterator[sdks.openai.OpenAI]:
     """OpenAI's SDK without retries."""
     with client(scene) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def sonnet(scene: Scene) -> Iterator[anthropic.Anthropic]:
+def sonnet(scene: Scene) -> Iterator[sdks.anthropic.Anthropic]:
     """Anthropic's SDK without retries."""
     with claude(scene) as made:
         yield made

@@ -8,9 +8,7 @@ import random
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
-import anthropic
-import openai
-
+from tests.clients import sdks
 from tests.e2e.scene import MODEL, Scene
 
 T = TypeVar("T")
@@ -23,19 +21,19 @@ ARTICLE = "The quick brown fox jumps over the lazy dog, again and again, all day
 """A text of many blocks of a prefix cache."""
 
 
-def client(scene: Scene, **options: Any) -> openai.OpenAI:
+def client(scene: Scene, **options: Any) -> sdks.openai.OpenAI:
     """Return OpenAI's SDK."""
-    return openai.OpenAI(**_options(scene, "/v1", options))
+    return sdks.openai.OpenAI(**_options(scene, "/v1", options))
 
 
-def async_client(scene: Scene, **options: Any) -> openai.AsyncOpenAI:
+def async_client(scene: Scene, **options: Any) -> sdks.openai.AsyncOpenAI:
     """Return OpenAI's SDK for asyncio."""
-    return openai.AsyncOpenAI(**_options(scene, "/v1", options))
+    return sdks.openai.AsyncOpenAI(**_options(scene, "/v1", options))
 
 
-def claude(scene: Scene, **options: Any) -> anthropic.Anthropic:
+def claude(scene: Scene, **options: Any) -> sdks.anthropic.Anthropic:
     """Return Anthropic's SDK."""
-    return anthropic.Anthropic(**_options(scene, "", options))
+    return sdks.anthropic.Anthropic(**_options(scene, "", options))
 
 
 def _options(scene: Scene, path: str, options: Mapping[str, Any]) -> dict[str, Any]:

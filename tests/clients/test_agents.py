@@ -6,10 +6,8 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-import anthropic
-import openai
-
 from extproc.lab.stack.processes import until
+from tests.clients import sdks
 from tests.clients.sdk import ARTICLE, FAST, asked, port_of, run, user, with_image
 from tests.e2e.scene import MODEL, Json, Options, Scene
 from tests.extent import PATIENCE
@@ -68,7 +66,7 @@ async def wait_until_all_are_idle(scene: Scene) -> None:
     await until(idle, PATIENCE, "a scrape of each idle replica")
 
 
-def claude_code(sonnet: anthropic.Anthropic, session: int) -> tuple[set[str], list[int]]:
+def claude_code(sonnet: sdks.anthropic.Anthropic, session: int) -> tuple[set[str], list[int]]:
     """Return the replicas and the cached tokens of one session's turns."""
     instructions = {"type": "text", "text": "You are Claude Code. " * 200}
     messages: Any = user(f"session {session}: {ARTICLE}")
@@ -95,7 +93,7 @@ def claude_code(sonnet: anthropic.Anthropic, session: int) -> tuple[set[str], li
     return ports, cached
 
 
-def test_each_session_of_claude_code_stays_on_its_replica(sonnet: anthropic.Anthropic) -> None:
+def test_each_session_of_claude_code_stays_on_its_replica(sonnet: sdks.anthropic.Anthropic) -> None:
     sessions = [claude_code(sonnet, number) for number in range(SESSIONS)]
     assert [len(ports) for ports, _ in sessions] == [1] * SESSIONS
     for _, cached in sessions:
@@ -104,7 +102,7 @@ def test_each_session_of_claude_code_stays_on_its_replica(sonnet: anthropic.Anth
         assert later[0] > len(ARTICLE) // 4 * 0.9
 
 
-def test_each_cache_salt_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_each_cache_salt_has_its_own_blocks(scene: Scene, gpt: sdks.openai.OpenAI) -> None:
     """OpenAI's SDK writes `cache_salt` at the end of the body."""
 
     def ask(salt: str) -> Served:
@@ -120,7 +118,7 @@ def test_each_cache_salt_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) ->
     assert min(one.cached for one in second) > 0
 
 
-def test_each_image_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_each_image_has_its_own_blocks(scene: Scene, gpt: sdks.openai.OpenAI) -> None:
     """Equal questions about different images share no prefix: the image comes first."""
 
     def ask(seed: int) -> Served:
@@ -139,7 +137,7 @@ def test_each_image_has_its_own_blocks(scene: Scene, gpt: openai.OpenAI) -> None
 
 
 def test_all_prompts_of_a_completion_are_expected_in_the_cache(
-    scene: Scene, gpt: openai.OpenAI
+    scene: Scene, gpt: sdks.openai.OpenAI
 ) -> None:
     def ask(prompt: str | list[str]) -> Served:
         raw = gpt.completions.with_raw_response.create(model=MODEL, prompt=prompt, max_tokens=1)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
-from anthropic.types import Message, TextBlock
-
+from tests.clients import sdks
 from tests.clients.sdk import ARTICLE, FAST, asked, port_of, run
 from tests.e2e.scene import MODEL, Options, Scene
 
 OPTIONS = Options(replica_arguments=FAST)
 
 
-def text_of(message: Message) -> str:
+def text_of(message: sdks.anthropic.types.Message) -> str:
     """Return the text of a message."""
-    return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+    return "".join(
+        block.text for block in message.content if isinstance(block, sdks.anthropic.types.TextBlock)
+    )
 
 
-def test_message_has_text_and_usage(sonnet: anthropic.Anthropic) -> None:
+def test_message_has_text_and_usage(sonnet: sdks.anthropic.Anthropic) -> None:
     message = sonnet.messages.create(**asked("hello", tokens=5), system="You are kind.")
     assert message.model == MODEL
     assert message.stop_reason == "max_tokens"
@@ -26,7 +26,7 @@ def test_message_has_text_and_usage(sonnet: anthropic.Anthropic) -> None:
     assert text_of(message)
 
 
-def test_stream_has_the_text_of_the_message(sonnet: anthropic.Anthropic) -> None:
+def test_stream_has_the_text_of_the_message(sonnet: sdks.anthropic.Anthropic) -> None:
     question = asked("stream", tokens=20)
     whole = sonnet.messages.create(**question)
     with sonnet.messages.stream(**question) as stream:
@@ -36,14 +36,14 @@ def test_stream_has_the_text_of_the_message(sonnet: anthropic.Anthropic) -> None
 
 
 def test_closing_a_stream_early_releases_its_endpoint(
-    scene: Scene, sonnet: anthropic.Anthropic
+    scene: Scene, sonnet: sdks.anthropic.Anthropic
 ) -> None:
     with sonnet.messages.stream(**asked("closed", tokens=5_000)) as stream:
         assert next(iter(stream)).type == "message_start"
     run(scene.agree_on_inflight(0))
 
 
-def test_beta_query_of_claude_code_changes_nothing(sonnet: anthropic.Anthropic) -> None:
+def test_beta_query_of_claude_code_changes_nothing(sonnet: sdks.anthropic.Anthropic) -> None:
     question: Any = asked("beta")
     plain = sonnet.messages.with_raw_response.create(**question)
     beta = sonnet.messages.with_raw_response.create(**question, extra_query={"beta": "true"})
@@ -51,7 +51,7 @@ def test_beta_query_of_claude_code_changes_nothing(sonnet: anthropic.Anthropic) 
     assert port_of(beta) == port_of(plain)
 
 
-def test_conversation_stays_on_its_replica(sonnet: anthropic.Anthropic) -> None:
+def test_conversation_stays_on_its_replica(sonnet: sdks.anthropic.Anthropic) -> None:
     messages: Any = [{"role": "user", "content": ARTICLE}]
     ports, cached = set(), []
     for turn in range(4):

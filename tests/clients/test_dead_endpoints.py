@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anthropic
-import openai
 import pytest
 
 from extproc.lab.stack.processes import free_port
+from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, client, run, user
 from tests.e2e.scene import Json, Options, Scene
 
@@ -37,19 +36,19 @@ OPTIONS = EachStrategy(replica_arguments=FAST)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_dead_endpoint_fails_no_request(gpt: openai.OpenAI, strategy: str) -> None:
+def test_one_dead_endpoint_fails_no_request(gpt: sdks.openai.OpenAI, strategy: str) -> None:
     for number in range(REQUESTS):
         messages = user(f"user {number}, with a prefix of their own")
         assert gpt.chat.completions.create(model=strategy, messages=messages, max_tokens=1).choices
 
 
-def test_one_dead_endpoint_fails_no_large_request(gpt: openai.OpenAI) -> None:
+def test_one_dead_endpoint_fails_no_large_request(gpt: sdks.openai.OpenAI) -> None:
     for number in range(REQUESTS):
         messages = user(f"user {number}: " + "x" * 140_000)
         assert gpt.chat.completions.create(model="PrefixHash", messages=messages).choices
 
 
-def test_one_dead_endpoint_fails_no_stream(sonnet: anthropic.Anthropic) -> None:
+def test_one_dead_endpoint_fails_no_stream(sonnet: sdks.anthropic.Anthropic) -> None:
     for number in range(REQUESTS):
         question = asked(f"user {number}, who streams") | {"model": "RoundRobin"}
         with sonnet.messages.stream(**question) as stream:
@@ -57,14 +56,14 @@ def test_one_dead_endpoint_fails_no_stream(sonnet: anthropic.Anthropic) -> None:
 
 
 def test_model_without_a_live_endpoint_is_a_server_error(
-    gpt: openai.OpenAI, sonnet: anthropic.Anthropic
+    gpt: sdks.openai.OpenAI, sonnet: sdks.anthropic.Anthropic
 ) -> None:
     question = asked("hello") | {"model": "gone"}
-    with pytest.raises(openai.InternalServerError) as error:
+    with pytest.raises(sdks.openai.InternalServerError) as error:
         gpt.chat.completions.create(**question)
     assert error.value.status_code == 503
     assert error.value.code in ("upstream_unavailable", "no_endpoints")
-    with pytest.raises(anthropic.APIStatusError) as refused:
+    with pytest.raises(sdks.anthropic.APIStatusError) as refused:
         sonnet.messages.create(**question)
     assert refused.value.status_code == 503
     assert isinstance(refused.value.body, dict)
@@ -78,7 +77,7 @@ def test_retries_of_the_sdk_end_with_the_same_error(
     monkeypatch.setattr("openai._base_client.time.sleep", pauses.append)
     with (
         client(scene, max_retries=2) as gpt,
-        pytest.raises(openai.InternalServerError),
+        pytest.raises(sdks.openai.InternalServerError),
     ):
         gpt.chat.completions.create(**asked("hello") | {"model": "gone"})
     assert len(pauses) == 2

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from langchain_anthropic import ChatAnthropic
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import SecretStr
 
+from tests.clients import sdks
 from tests.clients.sdk import FAST, arrived
 from tests.e2e.scene import MODEL, Options, Scene
 
@@ -28,12 +23,16 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "false")
 
 
-def chat_model(scene: Scene, api: str, model: str = MODEL) -> BaseChatModel:
+def chat_model(
+    scene: Scene, api: str, model: str = MODEL
+) -> sdks.langchain_core.language_models.BaseChatModel:
     """Return a chat model that uses one of the APIs."""
     options: dict[str, Any] = {"model": model, "max_retries": 0, "max_tokens": 8}
     if api == "messages":
-        return ChatAnthropic(base_url=scene.envoy.url, api_key=KEY, **options)
-    return ChatOpenAI(
+        return sdks.langchain_anthropic.ChatAnthropic(
+            base_url=scene.envoy.url, api_key=KEY, **options
+        )
+    return sdks.langchain_openai.ChatOpenAI(
         base_url=scene.envoy.url + "/v1",
         api_key=KEY,
         use_responses_api=api == "responses",
@@ -45,7 +44,7 @@ def chat_model(scene: Scene, api: str, model: str = MODEL) -> BaseChatModel:
 def test_stream_has_the_text_of_the_response(scene: Scene, api: str) -> None:
     model = chat_model(scene, api)
     whole = model.invoke("hello")
-    assert isinstance(whole, AIMessage)
+    assert isinstance(whole, sdks.langchain_core.messages.AIMessage)
     assert whole.usage_metadata is not None
     assert whole.usage_metadata["output_tokens"] == 8
     assert "".join(chunk.text for chunk in model.stream("hello")) == whole.text
@@ -70,12 +69,18 @@ def test_all_requests_of_a_batch_are_served(scene: Scene, api: str) -> None:
 def test_conversation_continues(scene: Scene) -> None:
     model = chat_model(scene, "chat completions")
     first = model.invoke("hello")
-    assert model.invoke([HumanMessage("hello"), first, HumanMessage("And then?")]).text
+    assert model.invoke(
+        [
+            sdks.langchain_core.messages.HumanMessage("hello"),
+            first,
+            sdks.langchain_core.messages.HumanMessage("And then?"),
+        ]
+    ).text
 
 
 def test_embeddings_are_computed(scene: Scene) -> None:
     # For the check of the context length, LangChain would download a tokenizer.
-    embeddings = OpenAIEmbeddings(
+    embeddings = sdks.langchain_openai.OpenAIEmbeddings(
         model=MODEL,
         openai_api_base=scene.envoy.url + "/v1",
         openai_api_key=KEY,
@@ -86,5 +91,7 @@ def test_embeddings_are_computed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_unknown_model_is_not_found(scene: Scene, api: str) -> None:
-    with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match=f"gpt-9.*{MODEL}"):
+    with pytest.raises(
+        (sdks.openai.NotFoundError, sdks.anthropic.NotFoundError), match=f"gpt-9.*{MODEL}"
+    ):
         chat_model(scene, api, model="gpt-9").invoke("hello")

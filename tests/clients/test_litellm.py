@@ -9,10 +9,9 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 from typing import Any
 
-import litellm
 import pytest
-from litellm.exceptions import BadRequestError, NotFoundError
 
+from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, joined, user
 from tests.e2e.scene import MODEL, Options, Scene
 
@@ -24,8 +23,8 @@ PROVIDERS = ("openai", "hosted_vllm")
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> None:
     """Disable telemetry and hints on stdout."""
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True
+    sdks.litellm.telemetry = False
+    sdks.litellm.suppress_debug_info = True
 
 
 def options(scene: Scene, provider: str, **more: Any) -> dict[str, Any]:
@@ -37,41 +36,41 @@ def options(scene: Scene, provider: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_stream_has_the_text_of_the_chat(scene: Scene, provider: str) -> None:
     question = options(scene, provider, **asked("hello", tokens=12))
-    whole = litellm.completion(**question)
+    whole = sdks.litellm.completion(**question)
     assert whole.usage.completion_tokens == 12
-    chunks = litellm.completion(**question, stream=True)
+    chunks = sdks.litellm.completion(**question, stream=True)
     text = joined(chunk.choices[0].delta.content for chunk in chunks)
     assert text == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_asynchronous_chat_has_text(scene: Scene, provider: str) -> None:
-    chat = await litellm.acompletion(**options(scene, provider, **asked("hello")))
+    chat = await sdks.litellm.acompletion(**options(scene, provider, **asked("hello")))
     assert chat.choices[0].message.content
 
 
 def test_message_over_anthropics_api_has_usage(scene: Scene) -> None:
     question = options(scene, "anthropic", **asked("hello", tokens=7))
-    message = litellm.completion(**{**question, "api_base": scene.envoy.url})
+    message = sdks.litellm.completion(**{**question, "api_base": scene.envoy.url})
     assert message.usage.completion_tokens == 7
 
 
 def test_embeddings_and_ranks_are_computed(scene: Scene) -> None:
-    embedded = litellm.embedding(**options(scene, "hosted_vllm", input=["hello"]))
+    embedded = sdks.litellm.embedding(**options(scene, "hosted_vllm", input=["hello"]))
     assert embedded.data[0]["embedding"]
     ranking = options(scene, "hosted_vllm", query="fox", documents=["dog", "fox"])
-    ranked = litellm.rerank(**{**ranking, "api_base": scene.envoy.url})
+    ranked = sdks.litellm.rerank(**{**ranking, "api_base": scene.envoy.url})
     assert [result["index"] for result in ranked.results] == [1, 0]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_unknown_model_is_not_found(scene: Scene, provider: str) -> None:
-    with pytest.raises(NotFoundError, match=f"gpt-9.*{MODEL}"):
-        litellm.completion(**options(scene, provider, model="gpt-9", messages=user("hello")))
+    with pytest.raises(sdks.litellm.exceptions.NotFoundError, match=f"gpt-9.*{MODEL}"):
+        sdks.litellm.completion(**options(scene, provider, model="gpt-9", messages=user("hello")))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_bad_body_is_a_bad_request(scene: Scene, provider: str) -> None:
     question = options(scene, provider, **asked("hello", tokens=10**9))
-    with pytest.raises(BadRequestError, match="maximum context length"):
-        litellm.completion(**question)
+    with pytest.raises(sdks.litellm.exceptions.BadRequestError, match="maximum context length"):
+        sdks.litellm.completion(**question)

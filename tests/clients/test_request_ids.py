@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import anthropic
-import openai
 import pytest
 
 from extproc.lab.stack.processes import free_port, until
+from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, run, user
 from tests.e2e.scene import Options, Scene
 from tests.extent import PATIENCE
@@ -25,27 +24,29 @@ def is_logged(scene: Scene, request_id: str | None) -> bool:
     return request_id is not None
 
 
-def test_openais_sdk_has_the_logged_id(scene: Scene, gpt: openai.OpenAI) -> None:
+def test_openais_sdk_has_the_logged_id(scene: Scene, gpt: sdks.openai.OpenAI) -> None:
     chat = gpt.chat.completions.create(**asked("hello"))
     assert is_logged(scene, chat._request_id)
 
 
-def test_openais_error_has_the_logged_id_of_a_refusal(scene: Scene, gpt: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as error:
+def test_openais_error_has_the_logged_id_of_a_refusal(
+    scene: Scene, gpt: sdks.openai.OpenAI
+) -> None:
+    with pytest.raises(sdks.openai.NotFoundError) as error:
         gpt.chat.completions.create(model="gpt-9", messages=user("hello"))
     assert is_logged(scene, error.value.request_id)
 
 
 def test_openais_error_has_the_logged_id_of_an_envoy_error(
-    scene: Scene, gpt: openai.OpenAI
+    scene: Scene, gpt: sdks.openai.OpenAI
 ) -> None:
-    with pytest.raises(openai.InternalServerError) as error:
+    with pytest.raises(sdks.openai.InternalServerError) as error:
         gpt.chat.completions.create(model="gone", messages=user("hello"))
     assert is_logged(scene, error.value.request_id)
 
 
-def test_sidecar_logs_the_id_of_a_refusal(scene: Scene, gpt: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as error:
+def test_sidecar_logs_the_id_of_a_refusal(scene: Scene, gpt: sdks.openai.OpenAI) -> None:
+    with pytest.raises(sdks.openai.NotFoundError) as error:
         gpt.chat.completions.create(model="gpt-10", messages=user("hello"))
     request_id = error.value.request_id
     assert request_id is not None
@@ -53,9 +54,9 @@ def test_sidecar_logs_the_id_of_a_refusal(scene: Scene, gpt: openai.OpenAI) -> N
     run(until(lambda: request_id in log(), PATIENCE, "the sidecar's log line"))
 
 
-def test_anthropics_sdk_has_the_logged_id(scene: Scene, sonnet: anthropic.Anthropic) -> None:
+def test_anthropics_sdk_has_the_logged_id(scene: Scene, sonnet: sdks.anthropic.Anthropic) -> None:
     """Anthropic's SDK reads the header `request-id`, not `x-request-id`."""
     assert is_logged(scene, sonnet.messages.create(**asked("hello"))._request_id)
-    with pytest.raises(anthropic.NotFoundError) as error:
+    with pytest.raises(sdks.anthropic.NotFoundError) as error:
         sonnet.messages.create(**asked("hello") | {"model": "gpt-9"})
     assert is_logged(scene, error.value.request_id)

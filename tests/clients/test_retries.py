@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import anthropic
-import openai
 import pytest
 
 from extproc.core.request.refusals import NoEndpoints
 from extproc.lab.stack.processes import until
+from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, claude, client, run
 from tests.e2e.scene import Options, Scene
 from tests.extent import PATIENCE
@@ -39,7 +38,10 @@ def were_refused(scene: Scene, expected: int) -> bool:
 
 def test_openais_sdk_waits_before_each_retry(scene: Scene, pauses: list[float]) -> None:
     before = refusals(scene)
-    with client(scene, max_retries=3) as gpt, pytest.raises(openai.InternalServerError) as error:
+    with (
+        client(scene, max_retries=3) as gpt,
+        pytest.raises(sdks.openai.InternalServerError) as error,
+    ):
         gpt.chat.completions.create(**QUESTION)
     assert error.value.status_code == 503
     assert error.value.code == "no_endpoints"
@@ -49,18 +51,21 @@ def test_openais_sdk_waits_before_each_retry(scene: Scene, pauses: list[float]) 
 
 def test_anthropics_sdk_waits_before_each_retry(scene: Scene, pauses: list[float]) -> None:
     before = refusals(scene)
-    with claude(scene, max_retries=3) as sonnet, pytest.raises(anthropic.APIStatusError) as error:
+    with (
+        claude(scene, max_retries=3) as sonnet,
+        pytest.raises(sdks.anthropic.APIStatusError) as error,
+    ):
         sonnet.messages.create(**QUESTION)
     assert error.value.status_code in (503, 529)
     assert pauses == [NoEndpoints.RETRY_AFTER_SECONDS] * 3
     assert were_refused(scene, before + 4)
 
 
-def test_other_models_are_served(gpt: openai.OpenAI) -> None:
+def test_other_models_are_served(gpt: sdks.openai.OpenAI) -> None:
     assert gpt.chat.completions.create(**asked("hello")).choices
 
 
 def test_client_errors_are_not_retried(scene: Scene, pauses: list[float]) -> None:
-    with client(scene, max_retries=3) as gpt, pytest.raises(openai.NotFoundError):
+    with client(scene, max_retries=3) as gpt, pytest.raises(sdks.openai.NotFoundError):
         gpt.chat.completions.create(**asked("hello") | {"model": "gpt-9"})
     assert not pauses

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
+from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, port_of, user
 from tests.e2e.scene import MODEL, Json, Options
 
@@ -29,7 +28,7 @@ HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "x-se
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_header_keeps_a_session_on_one_replica(gpt: openai.OpenAI, header: str) -> None:
+def test_header_keeps_a_session_on_one_replica(gpt: sdks.openai.OpenAI, header: str) -> None:
     homes = {}
     for session in range(SESSIONS):
         headers = {header: f"{header}-{session}"}
@@ -44,7 +43,7 @@ def test_header_keeps_a_session_on_one_replica(gpt: openai.OpenAI, header: str) 
     assert len(set.union(*homes.values())) > 1
 
 
-def test_prompt_cache_key_keeps_a_session_on_one_replica(gpt: openai.OpenAI) -> None:
+def test_prompt_cache_key_keeps_a_session_on_one_replica(gpt: sdks.openai.OpenAI) -> None:
     homes = set()
     for session in range(SESSIONS):
         key = f"session {session}"
@@ -62,7 +61,9 @@ def test_prompt_cache_key_keeps_a_session_on_one_replica(gpt: openai.OpenAI) -> 
     assert len(homes) > 1
 
 
-def test_anthropics_metadata_keeps_a_session_on_one_replica(sonnet: anthropic.Anthropic) -> None:
+def test_anthropics_metadata_keeps_a_session_on_one_replica(
+    sonnet: sdks.anthropic.Anthropic,
+) -> None:
     homes = set()
     for session in range(SESSIONS):
         metadata: Any = {"user_id": f"session {session}"}
@@ -77,7 +78,7 @@ def test_anthropics_metadata_keeps_a_session_on_one_replica(sonnet: anthropic.An
     assert len(homes) > 1
 
 
-def test_request_without_a_session_is_routed_by_its_prompt(gpt: openai.OpenAI) -> None:
+def test_request_without_a_session_is_routed_by_its_prompt(gpt: sdks.openai.OpenAI) -> None:
     first, second = (
         port_of(gpt.chat.completions.with_raw_response.create(**asked("a prompt of its own")))
         for _ in range(2)

@@ -8,14 +8,13 @@ import json
 import time
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 import trustme
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from tests.clients import sdks
 from tests.clients.sdk import FAST, arrived, asked, client, run
 from tests.e2e.scene import MODEL, Json, Options, Scene, manager_of
 
@@ -126,7 +125,7 @@ OPTIONS = Options(change_config=share_listener, replica_arguments=FAST)
 
 
 @pytest.fixture(scope="module")
-def allowed(scene: Scene) -> openai.OpenAI:
+def allowed(scene: Scene) -> sdks.openai.OpenAI:
     """OpenAI's SDK with a token as its key."""
     return client(scene, api_key=token())
 
@@ -155,7 +154,7 @@ def test_other_routes_do_not_use_the_sidecar(scene: Scene) -> None:
     assert sidecar_streams(scene) == before
 
 
-def test_request_with_a_token_is_routed(scene: Scene, allowed: openai.OpenAI) -> None:
+def test_request_with_a_token_is_routed(scene: Scene, allowed: sdks.openai.OpenAI) -> None:
     before = sidecar_streams(scene)
     assert allowed.chat.completions.create(**asked("hello")).choices
     assert allowed.chat.completions.create(**asked("x" * 1_000_000)).choices
@@ -164,12 +163,12 @@ def test_request_with_a_token_is_routed(scene: Scene, allowed: openai.OpenAI) ->
 
 
 def test_request_without_a_token_is_refused_before_routing(
-    scene: Scene, gpt: openai.OpenAI, sonnet: anthropic.Anthropic
+    scene: Scene, gpt: sdks.openai.OpenAI, sonnet: sdks.anthropic.Anthropic
 ) -> None:
     before = arrived(scene), decisions(scene)
-    with pytest.raises(openai.AuthenticationError):
+    with pytest.raises(sdks.openai.AuthenticationError):
         gpt.chat.completions.create(**asked("hello"))
-    with pytest.raises(anthropic.AuthenticationError):
+    with pytest.raises(sdks.anthropic.AuthenticationError):
         sonnet.messages.create(**asked("hello"))
     assert (arrived(scene), decisions(scene)) == before
 
@@ -180,7 +179,7 @@ def test_request_over_the_rate_limit_is_refused_before_routing(scene: Scene) -> 
     with client(scene, api_key=token(), default_headers=headers) as gpt:
         for _ in range(ALLOWED):
             assert gpt.chat.completions.create(**asked("hello")).choices
-        with pytest.raises(openai.RateLimitError):
+        with pytest.raises(sdks.openai.RateLimitError):
             gpt.chat.completions.create(**asked("hello"))
     assert decisions(scene) == before + ALLOWED
 
@@ -191,7 +190,7 @@ def test_sdk_works_over_tls(scene: Scene, http2: bool) -> None:
     AUTHORITY.configure_trust(context)
     with httpx.Client(verify=context, http2=http2) as http:
         url = f"https://localhost:{scene.envoy.ports['tls']}/v1"
-        gpt = openai.OpenAI(base_url=url, api_key=token(), max_retries=0, http_client=http)
+        gpt = sdks.openai.OpenAI(base_url=url, api_key=token(), max_retries=0, http_client=http)
         raw = gpt.chat.completions.with_raw_response.create(**asked("x" * 1_000_000))
         assert raw.http_response.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
         chunks = gpt.chat.completions.create(**asked("hello", tokens=9), stream=True)

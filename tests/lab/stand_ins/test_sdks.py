@@ -7,12 +7,11 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from extproc.lab.stand_ins import tokens
 from extproc.lab.stand_ins.anthropic_requests import messages_request
+from tests.clients import sdks
 from tests.lab.stand_ins.server import Json, Server, encoded, stand_in
 
 TEXT = "the quick brown fox jumps over the lazy dog, again and again; " * 20
@@ -27,36 +26,36 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
+def client(server: Server) -> Iterator[sdks.openai.OpenAI]:
     """A client of OpenAI's SDK."""
-    with openai.OpenAI(base_url=server.url("/v1"), api_key="none", max_retries=0) as client:
+    with sdks.openai.OpenAI(base_url=server.url("/v1"), api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def claude(server: Server) -> Iterator[anthropic.Anthropic]:
+def claude(server: Server) -> Iterator[sdks.anthropic.Anthropic]:
     """A client of Anthropic's SDK."""
-    with anthropic.Anthropic(base_url=server.url(""), api_key="none", max_retries=0) as client:
+    with sdks.anthropic.Anthropic(base_url=server.url(""), api_key="none", max_retries=0) as client:
         yield client
 
 
-def said(message: anthropic.types.Message) -> str:
+def said(message: sdks.anthropic.types.Message) -> str:
     """Return the text of a message."""
     (block,) = message.content
-    assert isinstance(block, anthropic.types.TextBlock)
+    assert isinstance(block, sdks.anthropic.types.TextBlock)
     return block.text
 
 
 class TestChats:
-    def test_finish_reason_depends_on_the_limit(self, client: openai.OpenAI) -> None:
+    def test_finish_reason_depends_on_the_limit(self, client: sdks.openai.OpenAI) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
-        for limit, reason in ((openai.omit, "stop"), (4, "length")):
+        for limit, reason in ((sdks.openai.omit, "stop"), (4, "length")):
             chat = client.chat.completions.create(
                 model=MODEL, messages=messages, max_completion_tokens=limit
             )
             assert chat.choices[0].finish_reason == reason
 
-    def test_a_stream_adds_up_to_a_completion(self, client: openai.OpenAI) -> None:
+    def test_a_stream_adds_up_to_a_completion(self, client: sdks.openai.OpenAI) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
         whole = client.chat.completions.create(model=MODEL, messages=messages)
         with client.chat.completions.stream(
@@ -70,20 +69,20 @@ class TestChats:
 
 
 class TestResponses:
-    def test_a_response_has_text_and_usage(self, client: openai.OpenAI) -> None:
+    def test_a_response_has_text_and_usage(self, client: sdks.openai.OpenAI) -> None:
         response = client.responses.create(model=MODEL, input="hello", instructions="Be kind.")
         assert response.status == "completed"
         assert response.instructions == "Be kind."
         assert response.usage is not None
         assert response.usage.output_tokens == len(response.output_text) // tokens.TOKEN_BYTES
 
-    def test_a_limit_makes_a_response_incomplete(self, client: openai.OpenAI) -> None:
+    def test_a_limit_makes_a_response_incomplete(self, client: sdks.openai.OpenAI) -> None:
         response = client.responses.create(model=MODEL, input="hello", max_output_tokens=16)
         assert response.status == "incomplete"
         assert response.incomplete_details is not None
         assert response.incomplete_details.reason == "max_output_tokens"
 
-    def test_a_stream_has_every_event_in_order(self, client: openai.OpenAI) -> None:
+    def test_a_stream_has_every_event_in_order(self, client: sdks.openai.OpenAI) -> None:
         events = list(
             client.responses.create(model=MODEL, input="hi", stream=True, max_output_tokens=2)
         )
@@ -102,14 +101,14 @@ class TestResponses:
         ]
         assert [event.sequence_number for event in events] == list(range(len(events)))
 
-    def test_a_stream_adds_up_to_the_response(self, client: openai.OpenAI) -> None:
+    def test_a_stream_adds_up_to_the_response(self, client: sdks.openai.OpenAI) -> None:
         whole = client.responses.create(model=MODEL, input="hello")
         with client.responses.stream(model=MODEL, input="hello") as stream:
             text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
             assert text == whole.output_text == stream.get_final_response().output_text
 
     def test_a_response_continues_the_conversation_in_the_cache(
-        self, client: openai.OpenAI
+        self, client: sdks.openai.OpenAI
     ) -> None:
         first = client.responses.create(model=MODEL, input="continue: " + TEXT)
         second = client.responses.create(
@@ -121,7 +120,7 @@ class TestResponses:
         assert second.usage.input_tokens_details.cached_tokens == (total - 1) // 16 * 16
 
     def test_a_response_is_retrieved_from_the_replica_that_made_it(
-        self, client: openai.OpenAI, server: Server
+        self, client: sdks.openai.OpenAI, server: Server
     ) -> None:
         made = client.responses.create(model=MODEL, input="hello")
         assert client.responses.retrieve(made.id).output_text == made.output_text
@@ -130,25 +129,25 @@ class TestResponses:
         ] == str(server.ports[0])
 
         other = client.with_options(base_url=server.url("/v1", replica=1))
-        with pytest.raises(openai.NotFoundError, match=f"'{made.id}' not found"):
+        with pytest.raises(sdks.openai.NotFoundError, match=f"'{made.id}' not found"):
             other.responses.retrieve(made.id)
-        with pytest.raises(openai.NotFoundError, match="not found"):
+        with pytest.raises(sdks.openai.NotFoundError, match="not found"):
             other.responses.create(model=MODEL, input="x", previous_response_id=made.id)
 
-    def test_the_client_may_choose_the_id(self, client: openai.OpenAI) -> None:
+    def test_the_client_may_choose_the_id(self, client: sdks.openai.OpenAI) -> None:
         """The field is specific to vLLM."""
         body = {"request_id": "resp_of_my_own"}
         made = client.responses.create(model=MODEL, input="hello", extra_body=body)
         assert made.id == "resp_of_my_own"
         assert client.responses.retrieve("resp_of_my_own").output_text == made.output_text
 
-    def test_a_response_may_not_be_stored(self, client: openai.OpenAI) -> None:
+    def test_a_response_may_not_be_stored(self, client: sdks.openai.OpenAI) -> None:
         made = client.responses.create(model=MODEL, input="hello", store=False)
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(sdks.openai.NotFoundError):
             client.responses.retrieve(made.id)
 
     def test_a_background_response_is_retrieved_later(
-        self, client: openai.OpenAI, server: Server
+        self, client: sdks.openai.OpenAI, server: Server
     ) -> None:
         made = client.responses.create(model=MODEL, input="hello", background=True)
         assert made.status == "queued"
@@ -156,11 +155,11 @@ class TestResponses:
             assert server.metric("num_requests_running") <= 1
         assert len(client.responses.retrieve(made.id).output_text) > 0
 
-    def test_only_a_background_response_is_cancelled(self, client: openai.OpenAI) -> None:
-        with pytest.raises(openai.NotFoundError):
+    def test_only_a_background_response_is_cancelled(self, client: sdks.openai.OpenAI) -> None:
+        with pytest.raises(sdks.openai.NotFoundError):
             client.responses.cancel("resp_of_nothing")
         made = client.responses.create(model=MODEL, input="hello")
-        with pytest.raises(openai.BadRequestError, match="synchronous"):
+        with pytest.raises(sdks.openai.BadRequestError, match="synchronous"):
             client.responses.cancel(made.id)
         long = client.responses.create(
             model=MODEL, input="hello", background=True, max_output_tokens=10_000
@@ -174,7 +173,7 @@ class TestResponses:
 
 
 class TestMessages:
-    def test_a_message_has_text_and_usage(self, claude: anthropic.Anthropic) -> None:
+    def test_a_message_has_text_and_usage(self, claude: sdks.anthropic.Anthropic) -> None:
         message = claude.messages.create(
             model=MODEL, max_tokens=8, messages=[{"role": "user", "content": "hello"}]
         )
@@ -197,7 +196,7 @@ class TestMessages:
             "message_stop",
         ]
 
-    def test_a_stream_adds_up_to_the_message(self, claude: anthropic.Anthropic) -> None:
+    def test_a_stream_adds_up_to_the_message(self, claude: sdks.anthropic.Anthropic) -> None:
         asked: Any = {"model": MODEL, "max_tokens": 8}
         asked["messages"] = [{"role": "user", "content": "hello"}]
         whole = claude.messages.create(**asked)
@@ -207,7 +206,7 @@ class TestMessages:
         assert (final.role, final.type, final.stop_reason) == ("assistant", "message", "max_tokens")
         assert final.usage.output_tokens == whole.usage.output_tokens
 
-    def test_usage_separates_cached_tokens(self, claude: anthropic.Anthropic) -> None:
+    def test_usage_separates_cached_tokens(self, claude: sdks.anthropic.Anthropic) -> None:
         asked: Any = {"model": MODEL, "max_tokens": 1}
         asked["messages"] = [{"role": "user", "content": "cached: " + TEXT}]
         first, second = (claude.messages.create(**asked).usage for _ in range(2))
@@ -216,7 +215,7 @@ class TestMessages:
         assert second.input_tokens + second.cache_read_input_tokens == first.input_tokens
 
     def test_tokens_are_counted_without_generating(
-        self, claude: anthropic.Anthropic, server: Server
+        self, claude: sdks.anthropic.Anthropic, server: Server
     ) -> None:
         messages: Any = [{"role": "user", "content": TEXT}]
         generated = server.metric("generation_tokens_total")
@@ -226,12 +225,12 @@ class TestMessages:
         assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
     def test_unknown_model_is_an_error_in_anthropics_shape(
-        self, claude: anthropic.Anthropic
+        self, claude: sdks.anthropic.Anthropic
     ) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
-        with pytest.raises(anthropic.NotFoundError) as created:
+        with pytest.raises(sdks.anthropic.NotFoundError) as created:
             claude.messages.create(model="other", messages=messages, max_tokens=1)
-        with pytest.raises(anthropic.NotFoundError) as counted:
+        with pytest.raises(sdks.anthropic.NotFoundError) as counted:
             claude.messages.count_tokens(model="other", messages=messages)
         message = "The model `other` does not exist."
         shape = {"type": "error", "error": {"type": "NotFoundError", "message": message}}
@@ -298,7 +297,7 @@ class TestPromptsOfMessages:
 
 
 class TestEmbeddings:
-    def test_both_encodings_have_the_same_numbers(self, client: openai.OpenAI) -> None:
+    def test_both_encodings_have_the_same_numbers(self, client: sdks.openai.OpenAI) -> None:
         """The SDK requests base64 by default."""
         packed = client.embeddings.create(model=MODEL, input=["hello", "other"])
         plain = client.embeddings.create(
@@ -378,7 +377,7 @@ class TestTokens:
         assert again == {"prompt": "hello you"}
 
     def test_a_chat_has_as_many_tokens_as_its_prompt(
-        self, server: Server, client: openai.OpenAI
+        self, server: Server, client: sdks.openai.OpenAI
     ) -> None:
         messages: Any = [{"role": "user", "content": "hello"}]
         usage = client.chat.completions.create(model=MODEL, messages=messages).usage
@@ -392,7 +391,7 @@ class TestTokens:
         assert server.post("/detokenize", body).status == 400
 
 
-def test_speech_is_transcribed(client: openai.OpenAI) -> None:
+def test_speech_is_transcribed(client: sdks.openai.OpenAI) -> None:
     speech = client.audio.transcriptions.create(model=MODEL, file=("a.wav", b"RIFF"))
     assert len(speech.text) == 8 * tokens.TOKEN_BYTES
 

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ def sentences(page: Path) -> Iterator[Prose]:
 
 def docstrings(module: Path) -> Iterator[Prose]:
     """Yield the docstrings of a module, of its classes, functions and attributes."""
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in _nodes(module):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text)), lineno=line):
                 yield Prose(_name(module), line, text)
@@ -79,7 +80,7 @@ def function_docstrings(module: Path) -> Iterator[Prose]:
 
     Properties and fixtures are values, so their docstrings are noun phrases.
     """
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in _nodes(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             is_test = node.name.startswith("test_")
@@ -96,9 +97,8 @@ def comments(module: Path) -> Iterator[Prose]:
 
 def messages(module: Path) -> Iterator[Prose]:
     """Yield the texts in a module that have at least three words: logs, errors, help."""
-    tree = ast.parse(module.read_text())
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    documentation = {id(node.value) for node in _nodes(module) if isinstance(node, ast.Expr)}
+    for node in _nodes(module):
         match node:
             case ast.Constant(value=str(text), lineno=line) if (
                 len(text.split()) > 2 and id(node) not in documentation
@@ -108,7 +108,7 @@ def messages(module: Path) -> Iterator[Prose]:
 
 def names(module: Path) -> Iterator[Prose]:
     """Yield the names of a module's classes and functions, as words."""
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in _nodes(module):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             words = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", node.name)
             yield Prose(_name(module), node.lineno, words)
@@ -121,6 +121,11 @@ def matches(pattern: re.Pattern[str], prose: Iterable[Prose]) -> list[str]:
         for one in prose
         if (found := pattern.search(_without(_CODE, one.text)))
     ]
+
+
+@cache
+def _nodes(module: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(module.read_text())))
 
 
 def _plain(markdown: str) -> str:

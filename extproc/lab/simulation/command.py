@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from extproc.lab.console import Output
 from extproc.lab.engine import profile
 from extproc.lab.input_error import InputError
-from extproc.lab.measures import charts, comparison, published
+from extproc.lab.measures import comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import Summary, block, more, summarize
 from extproc.lab.simulation.arguments import (
@@ -62,6 +62,9 @@ def _simulate(asked: argparse.Namespace) -> int:
     if asked.json != "-":
         _print(out, asked, scenarios[0], summaries)
     if asked.plot is not None:
+        # This import takes half a second, and most runs do not need it.
+        from extproc.lab.measures import charts
+
         charts.compare(runs, asked.plot)
         out.print(f"drawn: {asked.plot}", markup=False, soft_wrap=True)
     if not any(summary.completed for summary in summaries):

@@ -102,19 +102,18 @@ def test_no_prompt_is_in_logs_metrics_or_state(written: Written) -> None:
     )
     secret = CANARY.encode()
     headers = {"x_session": secret, "x_prompt": secret, "authorization": secret, "cookie": secret}
+    openings = [
+        request_headers(path, **mode, **headers)  # type: ignore[arg-type]
+        for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/audio/transcriptions")
+        for mode in ({}, {"mode": DUPLEX, "response_mode": DUPLEX})
+    ]
+    response = response_headers(), response_body(secret, end=True)
     tried = 0
     for body in bodies():
-        for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/audio/transcriptions"):
-            for mode in ({}, {"mode": DUPLEX, "response_mode": DUPLEX}):
-                opening = request_headers(path, **mode, **headers)  # type: ignore[arg-type]
-                for end in (True, False):
-                    sidecar.serve(
-                        opening,
-                        request_body(body, end=end),
-                        response_headers(),
-                        response_body(secret, end=True),
-                    )
-                    tried += 1
+        for shown in (request_body(body, end=True), request_body(body, end=False)):
+            for opening in openings:
+                sidecar.serve(opening, shown, *response)
+                tried += 1
         logs.flush()
     logged = written()
     assert tried > 1000

@@ -7,7 +7,6 @@ from random import Random
 from types import MappingProxyType
 
 from extproc.core.conversation.provisional import PENDING, Provisional
-from extproc.core.conversation.request_headers import header_text
 from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
 from extproc.core.fleet.subset import subset_of
 from extproc.core.request.form_body import model_in_form
@@ -70,9 +69,10 @@ class Request:
         self._whole = False
         self._headers: dict[str, str] = {}
         self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
-        for name in (*_HEADERS, *router.catalog.key_headers):
-            if name in headers:
-                self._headers[name] = header_text(headers, name)
+        for names in (_HEADERS, router.catalog.key_headers):
+            for name in names:
+                if name in headers:
+                    self._headers[name] = headers[name].decode("utf-8", "replace")
         self._subset = None if subset is None else subset_of(subset)
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 
@@ -245,7 +245,7 @@ class Request:
         """
         if self._is_form:
             return model_in_form(head, self._headers.get(_CONTENT_TYPE, "")), None, len(head)
-        fields = self._wanted()
+        fields = self._wanted() if len(head) > ALWAYS_PARSED_BYTES else ()
         model, document, parsed_bytes = read_json_body(head, complete=complete, fields=fields)
         return model, self._prompt_fields(document), parsed_bytes
 

@@ -49,7 +49,10 @@ def _run(given: Sequence[str]) -> int:
         if extension is not None:
             return run_extension(extension, given[1:])
         parser = full_parser()
-    parsed = parser.parse_args(given)
+    parsed, unknown = parser.parse_known_args(given)
+    if unknown:
+        parser.prog = f"{parser.prog} {name}"  # for the error to name this command's help
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     run: Callable[[argparse.Namespace], int] = parsed.run
     return run(parsed)
 

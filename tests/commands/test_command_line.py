@@ -88,7 +88,10 @@ class TestCommandLine:
             (["serve", "--models", "m", "--log-level", "loud"], "'loud' is not one of debug,"),
             (["serve", "--models", "m", "--unknown-paths", "no"], "is not one of refuse, pass"),
             (["serve", "--models", "m", "--log-format", "xml"], "'xml' is not one of text, json"),
-            (["serve", "--models", "m", "--fast"], "unrecognized arguments: --fast"),
+            (
+                ["serve", "--models", "m", "--fast"],
+                "unrecognized arguments: --fast (see extproc serve --help)",
+            ),
             (["serve", "--models-configmap", "models"], "'models' is not NAMESPACE/NAME"),
             (["serve", "--models-configmap", "a/b/c"], "'a/b/c' is not NAMESPACE/NAME"),
             (["serve", "--models-configmap", "/b"], "'/b' is not NAMESPACE/NAME"),

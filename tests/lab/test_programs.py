@@ -28,7 +28,7 @@ async def output_of(directory: Path, *command: str) -> str:
     process = Process("program", [sys.executable, "-m", *command], directory)
     process.spawn()
     try:
-        assert await process.wait(5 * PATIENCE) == 0, process.error_output()
+        assert await process.wait(20 * PATIENCE) == 0, process.error_output()
     finally:
         await process.stop()
     return process.stdout.read_text()

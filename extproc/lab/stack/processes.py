@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-START_SECONDS = 20
+START_SECONDS = 60
 
 
 class NotReadyError(RuntimeError):

@@ -26,7 +26,9 @@ MADE_ONCE = (
     "tests/packaging/test_wheel.py",
     "tests/clients/",
     "tests/manifests/",
-    "tests/lab/stand_ins/test_sdks.py",
+    "tests/lab/api_server/",
+    "tests/lab/stand_ins/",
+    "tests/test_app.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",
     "tests/lab/workloads/test_threads.py",
@@ -35,15 +37,17 @@ MADE_ONCE = (
 # The longest groups and tests start first, so that no process is left with one at the end.
 LONGEST_FIRST = (
     "tests/packaging/test_compiled.py",
-    "tests/packaging/",
     "tests/faults/test_api_server.py::test_watch_silent",
     "tests/lab/test_programs.py",
-    "tests/faults/",
-    "tests/e2e/",
+    "tests/packaging/",
     "tests/clients/",
-    "tests/lab/load/",
+    "tests/test_app.py",
+    "tests/lab/api_server/",
+    "tests/lab/stand_ins/",
     "tests/manifests/",
 )
+# These wait for processes and timers most of the time. They run beside the others, which compute.
+WAITING = ("tests/faults/", "tests/e2e/", "tests/lab/load/")
 MOST_PROCESSES = 6
 
 # Hypothesis measures time with these on, and a busy machine would fail a test.
@@ -88,14 +92,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest tests to the front; the others stay in their order."""
-    items.sort(key=lambda item: _place(item.nodeid))
+    """Sort the longest tests to the front, and mix those that wait with those that compute."""
+    waiting = [item for item in items if item.nodeid.startswith(WAITING)]
+    computing = [item for item in items if not item.nodeid.startswith(WAITING)]
+    places = {
+        item: place / len(kind) for kind in (waiting, computing) for place, item in enumerate(kind)
+    }
+    items.sort(key=lambda item: (_rank(item.nodeid), places[item]))
 
 
-def _place(nodeid: str) -> int:
-    """Return the place of a test's group among the longest."""
-    places = (place for place, one in enumerate(LONGEST_FIRST) if nodeid.startswith(one))
-    return next(places, len(LONGEST_FIRST))
+def _rank(nodeid: str) -> int:
+    """Return the rank of a test's group among the longest."""
+    ranks = (rank for rank, one in enumerate(LONGEST_FIRST) if nodeid.startswith(one))
+    return next(ranks, len(LONGEST_FIRST))
 
 
 def _scope(nodeid: str) -> str:

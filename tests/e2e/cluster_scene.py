@@ -18,7 +18,7 @@ import yaml
 from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
-from tests.e2e.scene import MODEL, Json, Options, Reply, Scene, chat
+from tests.e2e.scene import MODEL, HttpResponse, Json, Options, Scene, chat
 
 NAMESPACE = "inference"
 SERVICE = "vllm"
@@ -115,7 +115,7 @@ class ClusterScene(Scene):
             await asyncio.gather(*tasks)
 
 
-def _replica(reply: Reply) -> str:
+def _replica(reply: HttpResponse) -> str:
     return reply.replica if "x-stand-in-port" in reply.headers else ""
 
 

@@ -64,7 +64,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpResponse:
     """A complete response."""
 
     status: int
@@ -103,11 +103,11 @@ class Scene:
         path: str = CHAT,
         method: str = "POST",
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    ) -> HttpResponse:
         """Send one request and read its response to the end."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.request(method, path, data=data or None, headers=headers) as reply:
-            return Reply(reply.status, reply.headers, await reply.read())
+            return HttpResponse(reply.status, reply.headers, await reply.read())
 
     def stream(self, body: Json) -> Any:
         """Return the context manager of a streamed response."""

@@ -12,10 +12,10 @@ import pytest
 from tests.e2e.scene import (
     CHAT,
     CONFIGS,
+    HttpResponse,
     Json,
     Launch,
     Options,
-    Reply,
     Scene,
     chat,
     ext_proc_filter,
@@ -33,7 +33,7 @@ def serialised(body: Json) -> bytes:
     return json.dumps(body).encode()
 
 
-def assert_whole(reply: Reply, sent: bytes) -> None:
+def assert_whole(reply: HttpResponse, sent: bytes) -> None:
     assert reply.status == 200
     assert reply.headers["x-stand-in-body-bytes"] == str(len(sent))
     assert reply.headers["x-stand-in-body-md5"] == hashlib.md5(sent).hexdigest()
@@ -94,7 +94,7 @@ def body_with_model_last(size: int) -> bytes:
     return serialised(late)
 
 
-async def send_in_chunks(scene: Scene, body: bytes, size: int) -> Reply:
+async def send_in_chunks(scene: Scene, body: bytes, size: int) -> HttpResponse:
     """Send a body in chunks, without a content length."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -103,7 +103,7 @@ async def send_in_chunks(scene: Scene, body: bytes, size: int) -> Reply:
             await asyncio.sleep(0.005)
 
     async with scene.session.post(CHAT, data=chunks()) as response:
-        return Reply(response.status, response.headers, await response.read())
+        return HttpResponse(response.status, response.headers, await response.read())
 
 
 async def test_the_sidecar_reads_a_whole_chunked_body(launch: Launch) -> None:

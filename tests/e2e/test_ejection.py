@@ -12,10 +12,10 @@ from extproc.lab.stack.processes import until
 from tests.e2e.failing_endpoint import FailingEndpoint, Manner, failing_endpoint
 from tests.e2e.scene import (
     MODEL,
+    HttpResponse,
     Json,
     Launch,
     Options,
-    Reply,
     Scene,
     chat,
     chosen_endpoint,
@@ -68,7 +68,7 @@ def hiding_responses(config: Json) -> None:
         modes["response_header_mode"] = "SKIP"
 
 
-async def send_requests(scene: Scene, times: int) -> list[Reply]:
+async def send_requests(scene: Scene, times: int) -> list[HttpResponse]:
     """Send a number of requests one after the other."""
     return [await scene.send(chat(f"user {i}")) for i in range(times)]
 

@@ -19,10 +19,10 @@ import trustme
 from extproc.lab.stack.processes import free_port, until
 from tests.e2e.scene import (
     CHAT,
+    HttpResponse,
     Json,
     Launch,
     Options,
-    Reply,
     Scene,
     chat,
     envoy_minor,
@@ -51,7 +51,7 @@ def sized(size: int) -> bytes:
     return json.dumps({"model": "llama", "input": "x" * size}).encode()
 
 
-def assert_whole(reply: Reply, sent: bytes) -> None:
+def assert_whole(reply: HttpResponse, sent: bytes) -> None:
     assert reply.status == 200
     assert reply.headers["x-stand-in-body-bytes"] == str(len(sent))
     assert reply.headers["x-stand-in-body-md5"] == hashlib.md5(sent).hexdigest()

@@ -10,10 +10,10 @@ from extproc.core.request.paths import INFERENCE_PATHS, Api
 from tests.e2e.scene import (
     CHAT,
     EXT_PROC,
+    HttpResponse,
     Json,
     Launch,
     Options,
-    Reply,
     chat,
     ext_proc_filter,
     manager_of,
@@ -128,7 +128,7 @@ async def test_client_and_access_log_have_the_same_request_id(
 async def test_each_model_can_be_retrieved(launch: Launch) -> None:
     scene = await launch(Options(more_models=[OTHER]))
 
-    async def get(name: str, method: str = "GET", **headers: str) -> Reply:
+    async def get(name: str, method: str = "GET", **headers: str) -> HttpResponse:
         return await scene.send(b"", path=f"/v1/models/{name}", method=method, headers=headers)
 
     for name in ("meta-llama/Llama-3", "meta-llama%2FLlama-3"):

@@ -25,7 +25,7 @@ from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
-from tests.e2e.scene import CHAT, MODEL, Json, Launch, Options, Reply, Scene, chat
+from tests.e2e.scene import CHAT, MODEL, HttpResponse, Json, Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
 QUICK = ("--time-scale", "50")
@@ -109,7 +109,7 @@ class TestConversation:
     TURNS = 6
     REPLY_TOKENS = 20
 
-    async def talk(self, scene: Scene) -> list[Reply]:
+    async def talk(self, scene: Scene) -> list[HttpResponse]:
         """Send a conversation, in which each turn repeats all earlier messages."""
         messages = [{"role": "system", "content": text("you are", 1500)}]
         replies = []

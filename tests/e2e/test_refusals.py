@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.lab.stack.processes import until
-from tests.e2e.scene import CHAT, Launch, Options, Reply, chat
+from tests.e2e.scene import CHAT, HttpResponse, Launch, Options, chat
 from tests.extent import PATIENCE
 
 INVALID_BODIES = {
@@ -21,7 +21,7 @@ INVALID_BODIES = {
 }
 
 
-def assert_refused(reply: Reply, status: int, code: str) -> None:
+def assert_refused(reply: HttpResponse, status: int, code: str) -> None:
     assert reply.status == status
     assert reply.headers["content-type"] == "application/json"
     assert reply.error()["code"] == code

@@ -14,7 +14,7 @@ import pytest
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import FROM_SERVICE, ClusterOptions, Deploy
 from tests.e2e.forked import ForkedFleet
-from tests.e2e.scene import Json, Launch, Options, Reply, Scene, chat
+from tests.e2e.scene import HttpResponse, Json, Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
 STABLE, CANARY = ("--model", "meta/llama-8b"), ("--model", "llama-next")
@@ -61,7 +61,7 @@ def options(canary: str, **others: Any) -> Split:
 
 async def served_model(scene: Scene, body: Json, headers: Mapping[str, str] | None = None) -> str:
     """Send a request and return the served model; a replica refuses other models' names."""
-    reply: Reply = await scene.send(body, headers=headers)
+    reply: HttpResponse = await scene.send(body, headers=headers)
     assert reply.status == 200, reply.body
     return str(reply.json()["model"])
 

@@ -12,7 +12,7 @@ from extproc.lab.real_vllm.engines import MAX_RUNNING, RealFleet, RealVllm
 from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
-from tests.e2e.scene import CHAT, MODEL, Json, Reply
+from tests.e2e.scene import CHAT, MODEL, HttpResponse, Json
 
 ENGINES = 2
 
@@ -69,12 +69,12 @@ class VllmScene:
         """The first of the engines."""
         return self.engines.engines[0]
 
-    async def send(self, body: Json, headers: Mapping[str, str] | None = None) -> Reply:
+    async def send(self, body: Json, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """Send one request and read its response to the end."""
         async with self.session.post(CHAT, json=body, headers=headers) as reply:
-            return Reply(reply.status, reply.headers, await reply.read())
+            return HttpResponse(reply.status, reply.headers, await reply.read())
 
-    def begin(self, body: Json) -> asyncio.Task[Reply]:
+    def begin(self, body: Json) -> asyncio.Task[HttpResponse]:
         """Start a streamed request and return the task that reads its response."""
         return asyncio.create_task(self.send({**body, "stream": True}))
 
@@ -106,7 +106,7 @@ class VllmScene:
         return self.envoy.access_log()
 
 
-async def abort(requests: Sequence[asyncio.Task[Reply]]) -> None:
+async def abort(requests: Sequence[asyncio.Task[HttpResponse]]) -> None:
     """Disconnect the clients of some requests."""
     for request in requests:
         request.cancel()

@@ -18,7 +18,7 @@ from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS
 from extproc.core.request.json_limits import MAX_PARSED_BYTES, MAX_PARSED_VALUES
 from extproc.edge.wire.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from tests.core.builders import TWO_ADDRESSES, model_spec
-from tests.e2e.scene import CHAT, Launch, Options, Reply
+from tests.e2e.scene import CHAT, HttpResponse, Launch, Options
 from tests.edge.envoy import BUFFERED_PARTIAL, DUPLEX, request_headers
 from tests.edge.streams import Sidecar
 from tests.extent import FULL, extent
@@ -263,7 +263,7 @@ async def test_body_fuzz(launch: Launch, report: Report) -> None:
     await scene.agree_on_inflight(0)
 
 
-def _outcome(reply: Reply) -> str:
+def _outcome(reply: HttpResponse) -> str:
     if "x-stand-in-port" in reply.headers or reply.status == 200:
         return "routed"  # the engine may refuse it
     if b'"BadRequestError"' in reply.body:

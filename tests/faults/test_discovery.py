@@ -17,7 +17,7 @@ from tests.e2e.cluster_scene import (
     ClusterScene,
     Deploy,
 )
-from tests.e2e.scene import Reply, chat
+from tests.e2e.scene import HttpResponse, chat
 from tests.extent import PATIENCE, extent, limit
 from tests.faults.canary import Canary
 from tests.faults.report import Report
@@ -57,7 +57,7 @@ async def test_all_endpoints_terminating(deploy: Deploy, report: Report) -> None
 async def seconds_to_refusal(scene: ClusterScene) -> float:
     """Return the seconds to a refusal."""
     began = time.monotonic()
-    reply: Reply = await scene.send(chat("hello"))
+    reply: HttpResponse = await scene.send(chat("hello"))
     took = time.monotonic() - began
     assert (reply.status, reply.error()["code"]) == (503, "no_endpoints")
     assert reply.headers["retry-after"] == "2"

@@ -11,7 +11,7 @@ from extproc.edge.grpc.calls import Method
 from extproc.edge.grpc.health import SERVICE
 from extproc.edge.wire.external_processor_pb2 import ProcessingResponse
 from tests.core.builders import model_spec
-from tests.e2e.scene import Launch, Options, Reply, Scene
+from tests.e2e.scene import HttpResponse, Launch, Options, Scene
 from tests.edge.envoy import DUPLEX, request_body, request_headers
 from tests.edge.grpc_client import GrpcClient
 from tests.edge.streams import Sidecar
@@ -38,7 +38,7 @@ def sized(size: int) -> bytes:
     return empty[:-2] + b"x" * (size - len(empty)) + empty[-2:]
 
 
-async def send_chunked(scene: Scene, body: bytes, size: int = 100_000) -> Reply:
+async def send_chunked(scene: Scene, body: bytes, size: int = 100_000) -> HttpResponse:
     """Send a body in chunks, without a length."""
 
     async def pieces() -> object:
@@ -46,10 +46,10 @@ async def send_chunked(scene: Scene, body: bytes, size: int = 100_000) -> Reply:
             yield body[start : start + size]
 
     async with scene.session.post(PLAIN, data=pieces()) as reply:
-        return Reply(reply.status, reply.headers, await reply.read())
+        return HttpResponse(reply.status, reply.headers, await reply.read())
 
 
-def is_whole(reply: Reply, body: bytes) -> bool:
+def is_whole(reply: HttpResponse, body: bytes) -> bool:
     """True if the replica received every byte."""
     digest = hashlib.md5(body).hexdigest()
     return reply.status == 200 and reply.headers["x-stand-in-body-md5"] == digest

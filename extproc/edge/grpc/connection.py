@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from extproc.edge.grpc.calls import Call, Method
 from extproc.edge.grpc.messages import CallError, Status, framed
 from extproc.edge.grpc.responses import NOT_GRPC, NOT_POST, START, trailers
-from extproc.edge.grpc.unfinished import ENOUGH, MOST, UnfinishedMessages
+from extproc.edge.grpc.unfinished import MOST_BYTES, SERIAL_BYTES, UnfinishedMessages
 from extproc.edge.http2 import Data, Ended, Http2Connection, Opened, Reset
 
 log = logging.getLogger("extproc.grpc")
@@ -41,8 +41,8 @@ class GrpcConnection:
         self,
         methods: Mapping[bytes, Method],
         flush: Callable[[], None],
-        unfinished: int = ENOUGH,
-        most_unfinished: int = MOST,
+        unfinished: int = SERIAL_BYTES,
+        most_unfinished: int = MOST_BYTES,
     ) -> None:
         self._methods = methods
         self._flush = flush

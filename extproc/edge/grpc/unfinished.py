@@ -1,6 +1,6 @@
 """Limits the memory of incomplete messages on one connection.
 
-- From `_MUCH` bytes on, the peer is asked to keep to small windows.
+- From `_NARROW_ABOVE` bytes on, the peer is asked to keep to small windows.
 - Above `enough` bytes, only the streams whose messages began first may send more than their
   windows, so that one message after the other becomes complete. The connection's window stays
   open, so these streams can always proceed.
@@ -14,16 +14,16 @@ from itertools import islice
 from extproc.edge.grpc.calls import Call
 from extproc.edge.http2 import LIMITS, Http2Connection
 
-ENOUGH = 32 << 20
+SERIAL_BYTES = 32 << 20
 """Default of the bytes above which messages are completed one after the other."""
 
-MOST = 72 << 20
+MOST_BYTES = 72 << 20
 """Default of the most bytes of incomplete messages."""
 
-_MUCH = 24 << 20
+_NARROW_ABOVE = 24 << 20
 """Bytes of incomplete messages above which streams get narrow windows."""
 
-_LITTLE = 1 << 20
+_WIDE_BELOW = 1 << 20
 """Bytes of incomplete messages below which streams get their usual windows again."""
 
 _NARROW = 32_768
@@ -77,10 +77,10 @@ class UnfinishedMessages:
 
     def _set_windows(self) -> None:
         """Narrow the windows of all streams under pressure, and restore them afterwards."""
-        if self._narrow and self.size < _LITTLE:
+        if self._narrow and self.size < _WIDE_BELOW:
             self._narrow = False
             self._http2.set_stream_window(LIMITS.stream_window)
-        elif not self._narrow and self.size > _MUCH:
+        elif not self._narrow and self.size > _NARROW_ABOVE:
             self._narrow = True
             self._http2.set_stream_window(_NARROW)
 

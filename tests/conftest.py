@@ -46,7 +46,7 @@ LONGEST_FIRST = (
     "tests/lab/stand_ins/",
     "tests/manifests/",
 )
-# These wait for processes and timers most of the time. They run beside the others, which compute.
+# These mostly wait for processes and timers. They run at the same time as tests that compute.
 WAITING = ("tests/faults/", "tests/e2e/", "tests/lab/load/")
 MOST_PROCESSES = 6
 

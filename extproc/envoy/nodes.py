@@ -102,12 +102,13 @@ class Mapping(Node):
     def values(self) -> dict[str, Node]:
         """Return the values by key, including those of merge keys (`<<`)."""
         found: dict[str, Node] = {}
+        own: dict[str, Node] = {}
         for key, value in self.entries:
-            if isinstance(key, Scalar) and key.value == _MERGE:
+            if _is_merge(key):
                 for merged in _merged(value.target):
                     found = {**merged.values(), **found}
-        own = {k.value: v.target for k, v in self.entries if isinstance(k, Scalar)}
-        own.pop(_MERGE, None)
+            elif isinstance(key, Scalar):
+                own[key.value] = value.target
         return {**found, **own}
 
     def data(self) -> dict[str, Any]:
@@ -139,6 +140,11 @@ def walk(node: Node) -> Iterator[Node]:
         below = [value for _, value in node.entries]
     for one in below:
         yield from walk(one)
+
+
+def _is_merge(key: Node) -> bool:
+    """Return True for a merge key. A quoted one is an ordinary key."""
+    return isinstance(key, Scalar) and key.plain and key.value == _MERGE
 
 
 def _merged(value: Node) -> Iterator[Mapping]:

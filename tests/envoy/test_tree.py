@@ -58,6 +58,11 @@ def test_merge_keys_and_aliases_are_resolved() -> None:
     assert root.data()["mine"] == {"a": 1, "b": 3}
 
 
+def test_quoted_merge_key_is_an_ordinary_key() -> None:
+    assert parse('"<<": {a: 1}\n').data() == {"<<": {"a": 1}}
+    assert parse("'<<':\n").data() == {"<<": None}
+
+
 def test_keys_may_be_in_camel_case() -> None:
     root = parse('{"httpFilters": [1]}')
     assert isinstance(root, Mapping)

@@ -36,6 +36,8 @@ class Watched:
     stays_open: bool = False
     closes_in: float = 0.0
     """Seconds that closing takes, if the watch stays open."""
+    begins: asyncio.Event | None = None
+    """The events come once this is set; at once if it is None."""
 
 
 ScriptedResponse = Listed | Watched | KubernetesError | Json
@@ -84,6 +86,8 @@ class ScriptedApi:
         response = await self._next("watch", path, query)
         assert isinstance(response, Watched), f"the script has {response} for a watch"
         yield OPENED
+        if response.begins is not None:
+            await response.begins.wait()
         for event in response.events:
             yield event
         if response.stays_open:

@@ -47,10 +47,15 @@ class TestInvalidDocument:
     async def test_can_be_invalid_unicode(self) -> None:
         lone = config_map("ns", "models", {"models.yaml": "models: \ud800"})
         listed = Listed("1", [at("1", models(LLAMA))])
-        watched = Watched([event("MODIFIED", "2", lone)])
-        async with following(ScriptedApi(configmaps=[listed, watched])) as served:
+        mended = Watched([event("MODIFIED", "3", models(QWEN))], begins=asyncio.Event())
+        assert mended.begins is not None
+        refused = Watched([event("MODIFIED", "2", lone)])
+        async with following(ScriptedApi(configmaps=[listed, refused, mended])) as served:
             await eventually(lambda: served.refusals() == 1)
             assert served.models == ["llama"]
+            mended.begins.set()
+            await eventually(lambda: served.models == ["qwen"])
+            assert served.refusals() == 1
 
     async def test_creates_an_event_on_the_config_map(self, scene: Scene) -> None:
         await scene.start(LLAMA)

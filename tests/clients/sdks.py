@@ -17,5 +17,17 @@ if TYPE_CHECKING:
     import openai as openai
 
 
+_NAMES = (
+    "anthropic",
+    "langchain_anthropic",
+    "langchain_core",
+    "langchain_openai",
+    "litellm",
+    "openai",
+)
+
+
 def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(name)
     return import_module(name)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-
-# LiteLLM reads this during its import. Without it, LiteLLM fetches a price list from GitHub.
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-
 from typing import Any
 
 import pytest
@@ -22,7 +18,9 @@ PROVIDERS = ("openai", "hosted_vllm")
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> None:
-    """Disable telemetry and hints on stdout."""
+    """Disable downloads, telemetry and hints on stdout."""
+    # LiteLLM reads this during its import. Without it, LiteLLM fetches a price list from GitHub.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     sdks.litellm.telemetry = False
     sdks.litellm.suppress_debug_info = True
 

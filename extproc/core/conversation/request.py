@@ -7,6 +7,7 @@ from random import Random
 from types import MappingProxyType
 
 from extproc.core.conversation.provisional import PENDING, Provisional
+from extproc.core.conversation.request_headers import header_text
 from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
 from extproc.core.fleet.subset import subset_of
 from extproc.core.request.form_body import model_in_form
@@ -72,7 +73,7 @@ class Request:
         for names in (_HEADERS, router.catalog.key_headers):
             for name in names:
                 if name in headers:
-                    self._headers[name] = headers[name].decode("utf-8", "replace")
+                    self._headers[name] = header_text(headers, name)
         self._subset = None if subset is None else subset_of(subset)
         self._is_form = api is Api.FORM and not _is_json(self._headers.get(_CONTENT_TYPE, ""))
 

@@ -20,8 +20,8 @@ from tests.extent import PATIENCE
 from tests.packaging.image import ROOT, copy_builder_files
 
 ROOMS_OF_COMMANDS = {
-    *("demo", "engine", "load", "measures", "published_rules", "simulation", "stack"),
-    *("stand_ins", "workloads"),
+    *("demo", "engine", "load", "measures", "oracle", "published_rules", "simulation"),
+    *("stack", "stand_ins", "workloads"),
 }
 """Packages of the laboratory that `demo`, `load`, `run` and `simulate` need."""
 

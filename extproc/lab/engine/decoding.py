@@ -68,6 +68,10 @@ class Decoding:
         request = sequence.request
         return request.prompt_tokens + request.output_tokens - (sequence.ends - self._step)
 
+    def remaining(self, sequence: Sequence) -> int:
+        """Return the number of steps until a sequence has its last token."""
+        return sequence.ends - self._step
+
     def at_a_boundary(self) -> list[Sequence]:
         """Return the sequences whose next token begins or fills a block."""
         beginning = self._phases[(1 - self._step) % self._size]

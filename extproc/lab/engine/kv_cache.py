@@ -18,7 +18,7 @@ head, which more requests share, and the rest is still a prefix.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 
 BlockId = Hashable
@@ -71,6 +71,22 @@ class PrefixCache:
     def usage(self) -> float:
         """Share of used blocks, 0 to 1. Idle blocks count as free, as in vLLM's gauge."""
         return self.used / self.capacity
+
+    @property
+    def blank(self) -> int:
+        """Blocks that hold nothing."""
+        return self.capacity - self.used - len(self._idle)
+
+    def next_evicted(self, blocks: int, stride: int = 1) -> Iterator[BlockId]:
+        """Return every `stride`-th of the next `blocks` blocks in the order of eviction."""
+        return islice(self._idle, 0, blocks, stride)
+
+    def holders(self, block: BlockId) -> int:
+        """Return the number of requests that hold a named block."""
+        return self._holders.get(block, 0)
+
+    def __contains__(self, block: BlockId) -> bool:
+        return block in self._holders or block in self._idle
 
     def match(self, ids: Iterable[BlockId]) -> int:
         """Return how many of the first ids the cache has, up to the first missing one."""

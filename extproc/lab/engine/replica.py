@@ -45,6 +45,16 @@ class Replica:
         self._reset_counters()
 
     @property
+    def scheduler(self) -> Scheduler:
+        """The true state of queue and batch, for the laboratory's oracle."""
+        return self._scheduler
+
+    @property
+    def planned(self) -> Step | None:
+        """The step that is being computed; None between steps."""
+        return self._step
+
+    @property
     def running(self) -> int:
         """Requests in the batch."""
         return len(self._scheduler.running)

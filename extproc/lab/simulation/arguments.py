@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from extproc.commands.console import Parser
-from extproc.lab import published_rules
+from extproc.lab import oracle, published_rules
 from extproc.lab.engine import profile
 from extproc.lab.input_error import InputError
 from extproc.lab.simulation.contenders import DEFAULT_STRATEGIES, STRATEGIES
@@ -41,7 +41,9 @@ def _add_strategies(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help=f"one or more of {', '.join(STRATEGIES)} "
         f"(default: {' '.join(DEFAULT_STRATEGIES)}, or that of --models); "
-        f"published rules, for comparison: {', '.join(published_rules.names())}",
+        f"published rules, for comparison: {', '.join(published_rules.names())}; "
+        f"{oracle.NAME}, which knows the true state of all engines, or {oracle.NAME}:RULE with "
+        f"one of its rules {', '.join(oracle.RULE_NAMES)}",
     )
 
 

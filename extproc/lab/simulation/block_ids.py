@@ -30,6 +30,20 @@ class BlockIds:
         """Return the ids of all full blocks of the prompt alone."""
         return self._of(turn, turn.prompt)
 
+    def rows_of(self, turn: Turn) -> list[int]:
+        """Return the number of each sequence of segments that starts the prompt."""
+        rows = [self._row(0, 0, turn.adapter)]
+        before = 0
+        for segment in turn.prompt:
+            rows.append(self._row(rows[-1], before, segment.name))
+            before = segment.tokens
+        return rows[1:]
+
+    @staticmethod
+    def row(block: int) -> int:
+        """Return the number of the sequence of segments in which a block ends."""
+        return block >> _OFFSET_BITS
+
     def _of(self, turn: Turn, segments: Iterable[Segment]) -> list[int]:
         ids: list[int] = []
         # An adapter has its own keys and values, so its name comes first.

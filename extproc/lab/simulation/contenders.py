@@ -11,7 +11,7 @@ from extproc.core.fleet.signals import Signals
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.schema.load_balancing import StrategyName
 from extproc.core.strategies import build
-from extproc.lab import published_rules
+from extproc.lab import oracle, published_rules
 from extproc.lab.input_error import InputError
 from extproc.lab.simulation.sidecars import SESSION_HEADER
 
@@ -54,7 +54,7 @@ def contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[Conte
     wanted = [name for text in asked.strategy for name in text.split(",") if name]
     if not wanted:
         raise InputError("--strategy: give at least one name")
-    known = (*STRATEGIES, *published_rules.names())
+    known = (*STRATEGIES, *published_rules.names(), *oracle.names())
     for name in wanted:
         if name not in known and name != base.strategy:
             raise InputError(f"--strategy: {name!r} is not one of {', '.join(known)}")
@@ -62,8 +62,8 @@ def contenders(asked: argparse.Namespace, model: ModelSpec | None) -> list[Conte
 
 
 def _contender(name: str, base: LoadBalancingSpec) -> Contender:
-    """Return a strategy with the parameters of `base`, or a published rule."""
-    if name in published_rules.names():
+    """Return a strategy with the parameters of `base`, a published rule or the oracle."""
+    if name in published_rules.names() or oracle.rule_of(name):
         return Contender(base, name)
     if name == base.strategy:
         return Contender(base)

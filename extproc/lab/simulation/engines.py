@@ -28,6 +28,8 @@ class Engines:
         times = slow or {}
         self.replicas = [Replica(slowed(profile, times.get(one, 1.0))) for one in range(number)]
         self.on_tokens: OnTokens = lambda number, tokens: None
+        self.step_ends = [0.0] * number
+        """Time at which the latest step of each engine ends."""
         self._timeline = timeline
         self._began = timeline.now
         self._kv_seconds = 0.0
@@ -77,7 +79,8 @@ class Engines:
             self._idle[number] = True
         else:
             self._kv_seconds += replica.kv_usage * seconds
-            self._timeline.at(self._timeline.now + seconds, partial(self._finish, number, replica))
+            self.step_ends[number] = self._timeline.now + seconds
+            self._timeline.at(self.step_ends[number], partial(self._finish, number, replica))
 
     def _finish(self, number: int, replica: Replica) -> None:
         if replica is not self.replicas[number]:

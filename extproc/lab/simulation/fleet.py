@@ -6,7 +6,9 @@ from random import Random
 
 from extproc.core.fleet.ledger import Lease
 from extproc.core.request.refusals import NoEndpoints
+from extproc.lab import oracle
 from extproc.lab.engine.replica import SimRequest
+from extproc.lab.oracle.truth import Truth
 from extproc.lab.simulation.block_ids import BlockIds
 from extproc.lab.simulation.engines import Engines
 from extproc.lab.simulation.events import Event, Leave, absent
@@ -31,6 +33,10 @@ class SimulatedFleet:
         seed, yet_to_come = scenario.seed, absent(scenario.events)
         self._present = set(range(scenario.replicas)) - yet_to_come
         prompts = Prompts(scenario.routing.shown)
+        self._ids = BlockIds(scenario.profile.block_size)
+        self._truth: Truth | None = None
+        if oracle.rule_of(scenario.routing.published_rule):
+            self._truth = Truth(self.timeline, self.engines, scenario.workload, self._ids)
         self._sidecars = [
             Sidecar(
                 self.timeline,
@@ -39,6 +45,7 @@ class SimulatedFleet:
                 f"{seed} {number}",
                 yet_to_come,
                 prompts,
+                self._truth,
             )
             for number in range(scenario.sidecars)
         ]
@@ -46,7 +53,6 @@ class SimulatedFleet:
         endpoints = scenario.routing.endpoints(scenario.replicas)
         self._numbers = {address: number for number, address in enumerate(endpoints)}
         self._chance = Random(f"sidecar {seed}")
-        self._ids = BlockIds(scenario.profile.block_size)
 
     def happen(self, event: Event) -> None:
         """Let an engine join or leave, and report it to all sidecars."""
@@ -64,14 +70,16 @@ class SimulatedFleet:
         Raises RefusedError if no engine can ever serve it.
         """
         sidecar = self._chance.choice(self._sidecars)
+        request = SimRequest(
+            number, turn.prompt_tokens, turn.output.tokens, self._ids.of(turn), turn.adapter
+        )
+        if self._truth is not None:
+            self._truth.ask(turn, request)
         try:
             lease = sidecar.decide(self._api, turn, session).lease
         except NoEndpoints as error:
             raise RefusedError(error.message) from None
         engine = self._numbers[lease.endpoint.address]
-        request = SimRequest(
-            number, turn.prompt_tokens, turn.output.tokens, self._ids.of(turn), turn.adapter
-        )
         try:
             self.engines.submit(engine, request)
         except ValueError as error:

@@ -21,8 +21,10 @@ from extproc.core.routing.router import Router
 from extproc.core.schema import LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Strategy, build
 from extproc.core.strategies.prefix_cache import PrefixCache
-from extproc.lab import published_rules
+from extproc.lab import oracle, published_rules
 from extproc.lab.engine.replica import Replica
+from extproc.lab.oracle.strategy import Oracle
+from extproc.lab.oracle.truth import Truth
 from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
@@ -55,7 +57,7 @@ class Routing:
     """The part of a body that Envoy shows."""
 
     published_rule: str = ""
-    """A published rule, known to the laboratory only, instead of the strategy."""
+    """A published rule or the oracle, known to the laboratory only, instead of the strategy."""
 
     weights: Weights | None = None
     """Other weights for PrefixCache, instead of the strategy."""
@@ -82,10 +84,12 @@ class Sidecar:
         seed: str,
         absent: Collection[int] = (),
         prompts: Prompts | None = None,
+        truth: Truth | None = None,
     ) -> None:
         """`replicas` may change during the run. Engines in `absent` join later.
 
-        Sidecars in front of the same engines need the same `prompts`: one text, one hash.
+        Sidecars in front of the same engines need the same `prompts`: one text, one hash. The
+        oracle needs `truth`.
         """
         self._timeline = timeline
         self._rng = Random(f"readings {seed}")
@@ -106,7 +110,12 @@ class Sidecar:
             loadBalancing=routing.load_balancing,
         )
         peak = max(one.profile.prefill_tokens_per_second for one in replicas)
-        self._make = partial(_make, routing, rng=rng, signals=self._signals, peak=peak)
+        rule = oracle.rule_of(routing.published_rule)
+        self._make = (
+            partial(_make, routing, rng=rng, signals=self._signals, peak=peak)
+            if truth is None
+            else lambda _: Oracle(rule, truth, self._numbers, rng)
+        )
         self._prompts = prompts or Prompts(routing.shown)
         self._followed: dict[str, Replica] = {}
         self.follow([number for number in range(len(replicas)) if number not in absent])

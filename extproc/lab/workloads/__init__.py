@@ -15,6 +15,7 @@ from typing import NamedTuple
 from extproc.lab.workloads import (
     access_log,
     adversaries,
+    agents,
     blog,
     codegen,
     kubeai_chat,
@@ -125,6 +126,10 @@ def _threads(concurrency: int, asked: Options) -> Workload:
     return kubeai_threads.kubeai_threads(concurrency, asked.seed)
 
 
+def _agents(concurrency: int, asked: Options) -> Workload:
+    return agents.agents(concurrency, asked.seed, asked.pace)
+
+
 def _lora(adapters: int, asked: Options) -> Workload:
     return lora.lora(adapters, asked.seed)
 
@@ -179,6 +184,14 @@ _WORKLOADS = {
         lambda asked: codegen.codegen(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
+    **{
+        f"agents-{concurrency}": _Known(
+            f"coding agents: {concurrency} sessions of 20 to 60 turns, up to 150,000 tokens each",
+            partial(_agents, concurrency),
+            frozenset({"pace"}),
+        )
+        for concurrency in agents.CONCURRENCIES
+    },
     "one-prefix": _Known(
         "adversary: one system prompt for all, different short questions",
         lambda asked: adversaries.one_prefix(asked.seed, asked.pace),

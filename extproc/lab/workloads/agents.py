@@ -60,7 +60,7 @@ def agents(concurrency: int, seed: int = 0, pace: float = 1.0) -> Workload:
     )
 
 
-_SESSIONS = {20: 50, 40: 80}
+_SESSIONS = {20: 50, 40: 64}
 """Sessions that keep all slots busy for most of the run, and a simulation short."""
 
 

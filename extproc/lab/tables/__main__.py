@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(simulate_cells(CELLS), docs)
         print("written: docs/benchmarks.md")
     if "prefix-caches" in wanted:
-        prefix_caches.update(docs, asked.trace, asked.only)
+        prefix_caches.update(docs, asked.trace, asked.only, missing=asked.missing)
         print(f"written: docs/{prefix_caches.PAGE}")
     return 0
 
@@ -53,6 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         help="prefix-caches: run only trials with a WORD in their key, such as 'saas |', "
         "'| PrefixCache' or 'seed 0'; without a WORD run none. Others keep their figures",
     )
+    parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="prefix-caches: run only trials without figures. After a change of a strategy, run "
+        "its trials with --only",
+    )
     return parser
 
 
@@ -64,8 +70,9 @@ def _check(asked: argparse.Namespace, docs: Path) -> None:
         raise InputError("the current directory has no directory docs")
     if asked.trace is not None and not asked.trace.is_file():
         raise InputError(f"{asked.trace}: no such file")
-    if asked.only is not None and asked.page != ["prefix-caches"]:
-        raise InputError("--only works with the page prefix-caches only")
+    for option in ("only", "missing"):
+        if getattr(asked, option) not in (None, False) and asked.page != ["prefix-caches"]:
+            raise InputError(f"--{option} works with the page prefix-caches only")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from extproc.core.schema import LoadBalancingSpec
-from extproc.lab import published_rules
+from extproc.lab import oracle, published_rules
 from extproc.lab.simulation.sidecars import SESSION_HEADER
 
 CHARACTERS = 4_000
@@ -41,5 +41,11 @@ CONTENDERS = {
     OURS: _of(strategy=OURS),
 }
 """Contenders by the names of their rows."""
+
+ORACLES = {
+    f"{oracle.NAME}:{rule}": Contender(LoadBalancingSpec(), f"{oracle.NAME}:{rule}")
+    for rule in oracle.RULE_NAMES
+}
+"""The oracle with each of its rules."""
 
 AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *published_rules.names())

@@ -14,8 +14,8 @@ from extproc.lab.tables import prefix_tables as tables
 from extproc.lab.tables import ttft_chart
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CHARACTERS
-from extproc.lab.tables.prefix_trials import SHARED, shared_trials, trials
-from extproc.lab.tables.prefix_verdict import verdicts
+from extproc.lab.tables.prefix_trials import SHARED, oracle_trials, shared_trials, trials
+from extproc.lab.tables.prefix_verdict import summary, verdicts
 from extproc.lab.tables.scenes import (
     ADVERSARIES,
     CHAT,
@@ -38,14 +38,22 @@ _TEXT = Path(__file__).with_suffix(".md")
 TASKS: tuple[Task, ...] = (
     *SCENES,
     *dict.fromkeys(one for trial in trials(WORKLOADS) for one in trial.repeated),
+    *(trial for scene in SCENES for trial in oracle_trials(scene)),
 )
 """All results that the page shows."""
 
 
-def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = None) -> None:
+def update(
+    docs: Path,
+    trace: Path | None = None,
+    only: Sequence[str] | None = None,
+    *,
+    missing: bool = False,
+) -> None:
     """Simulate all tasks, or those with one of the strings `only` in their keys; write the page.
 
-    Without a trace, tasks that need it are left out.
+    With `missing`, tasks whose figures are known keep them. Without a trace, tasks that need it
+    are left out.
     """
     book = Book.read(docs / FIGURES)
     book.keep(TASKS)
@@ -54,7 +62,7 @@ def update(docs: Path, trace: Path | None = None, only: Sequence[str] | None = N
         book.note(task, figures)
         book.write(docs / FIGURES)
 
-    wanted = _wanted(trace, only)
+    wanted = [one for one in _wanted(trace, only) if not (missing and book.of(one))]
     if wanted:
         try_all(wanted, trace, note)
     book.write(docs / FIGURES)
@@ -66,7 +74,8 @@ def text(book: Book) -> str:
     """Return the page."""
     return Template(_TEXT.read_text()).substitute(
         characters=f"{CHARACTERS:,}",
-        verdicts=verdicts(book, WORKLOADS),
+        summary=summary(book, SCENES),
+        verdicts=verdicts(book, SCENES),
         chat=tables.compared(book, CHAT),
         threads=tables.compared(book, THREADS),
         mooncake=tables.compared(book, MOONCAKE),

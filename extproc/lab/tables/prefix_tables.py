@@ -8,6 +8,7 @@ from extproc.lab import published_rules
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, percent, table
+from extproc.lab.tables.oracle_rows import best_oracle
 from extproc.lab.tables.prefix_trials import (
     CUT,
     SHARED,
@@ -50,6 +51,8 @@ def compared(
         if figures:
             lines = _lines(figures, percent(book.ceiling(scene)))
             rows += [[scene, one.strategy, *line] for one, line in zip(trials, lines, strict=True)]
+            if trials_of is scene_trials:
+                rows += [[scene, *line] for line in _oracle(book, scene)]
     headings = ["workload", "strategy", *_TIMES.values()]
     return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)
 
@@ -67,6 +70,7 @@ def adversaries(book: Book) -> str:
             lines = _lines([found[name] for name in shown], percent(book.ceiling(scene)))
             for name, line in zip(shown, lines, strict=True):
                 rows.append([scene, name, *line, number_of(found[name]["failed"])])
+            rows += [[scene, *line] for line in _oracle(book, scene, failed=True)]
     headings = ["adversary", "strategy", *_TIMES.values(), "tokens/s out", "hits", "ceiling"]
     return _table([*headings, "spread", "failed"], rows)
 
@@ -136,6 +140,16 @@ def left(yardstick: Figures, alone: Figures, now: Figures) -> float | None:
 def number_of(count: float) -> str:
     """Format a mean of counts; empty if zero."""
     return f"{count:,.0f}" if count else ""
+
+
+def _oracle(book: Book, scene: str, *, failed: bool = False) -> list[list[str]]:
+    """Return the line of the oracle's best rule, not in bold; nothing if it is unknown."""
+    best = best_oracle(book, scene)
+    if best is None:
+        return []
+    (line,) = _lines([best.figures], percent(book.ceiling(scene)))
+    count = [number_of(best.figures["failed"])] if failed else []
+    return [[best.name, *(cell.strip("*") for cell in line), *count]]
 
 
 def _lines(figures: Sequence[Figures], ceiling: str) -> list[list[str]]:

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from itertools import chain
 
 from extproc.lab import published_rules
-from extproc.lab.tables.contenders import AGAINST_ADVERSARIES, CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.contenders import (
+    AGAINST_ADVERSARIES,
+    CONTENDERS,
+    ORACLES,
+    OURS,
+    YARDSTICK,
+)
 from extproc.lab.tables.scenes import ADVERSARIES
 from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
 
@@ -29,6 +35,16 @@ def scene_trials(scene: str) -> list[Trial]:
 def adversary_trials(scene: str) -> list[Trial]:
     """Return the trials of the contenders against adversaries."""
     return [Trial(scene, name) for name in AGAINST_ADVERSARIES]
+
+
+def row_trials(scene: str) -> list[Trial]:
+    """Return the trials of the contenders that a scene has."""
+    return adversary_trials(scene) if scene in ADVERSARIES else scene_trials(scene)
+
+
+def oracle_trials(scene: str) -> list[Trial]:
+    """Return the trials of the oracle's rules, with the first seed only."""
+    return [Trial(scene, name) for name in ORACLES]
 
 
 def sidecar_trials(scene: str) -> list[Trial]:

@@ -1,21 +1,29 @@
-"""Targets for PrefixCache and a verdict on each workload."""
+"""Targets for PrefixCache, a verdict on each workload, and the number of rows that meet each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from extproc.lab.tables.book import Book
-from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import percent, table
+from extproc.lab.tables.oracle_rows import best_oracle, over_oracle
 from extproc.lab.tables.prefix_tables import left, means
-from extproc.lab.tables.prefix_trials import SHARED, scene_trials, sidecar_trials
+from extproc.lab.tables.prefix_trials import SHARED, row_trials, sidecar_trials
 from extproc.lab.tables.trials import Figures
 
 NO_WORSE = 1.05
-"""Limit for times, as a multiple of the shortest time in the row."""
+"""Limit for times, as a multiple of the best other strategy's."""
 
 NO_LESS = 0.98
-"""Limit for throughput, as a share of the highest throughput in the row."""
+"""Limit for throughput, as a share of the best other strategy's."""
+
+AHEAD = 0.95
+"""Limit for a mean time that is clearly shorter than the best other strategy's."""
+
+NEAR = 1.25
+"""Limit for the mean time, as a multiple of the oracle's."""
 
 BETTER = {"mooncake at 3": 2.0, "saas at 1.25": 2.0, "codegen at 2": 1.5}
 """Targets at saturation: the yardstick's mean TTFT over ours."""
@@ -23,66 +31,120 @@ BETTER = {"mooncake at 3": 2.0, "saas at 1.25": 2.0, "codegen at 2": 1.5}
 LEFT = 0.9
 """Target with four sidecars: the share of the advantage over the yardstick that remains."""
 
+TARGETS = {
+    f"mean TTFT within {NO_WORSE} x the best other": "all",
+    f"p99 TTFT within {NO_WORSE} x the best other": "all",
+    f"throughput at least {NO_LESS} x the best other": "all",
+    f"ahead: mean TTFT at most {AHEAD} x the best other": "half",
+    f"mean TTFT within {NEAR} x the oracle": "three quarters",
+    f"mean TTFT against {YARDSTICK}'s": "all with a target",
+    f"{LEFT:.0%} of the advantage with 4 sidecars": "all with a target",
+}
+"""Columns of the verdicts, with the rows that have to meet them."""
+
+
+class Judged(NamedTuple):
+    """A cell of the verdicts."""
+
+    text: str
+    holds: bool | None = None
+    """None without a target or without figures."""
+
+
+_UNKNOWN = Judged("")
+
 
 def verdicts(book: Book, scenes: Iterable[str]) -> str:
     """Show each target of each row: met or missed, with the figure."""
-    rows = []
-    for scene in scenes:
-        figures = means(book, scene_trials(scene))
-        if figures:
-            found = dict(zip(CONTENDERS, figures, strict=True))
-            rows.append(
-                [
-                    scene,
-                    against_best(found, "mean_ttft_ms"),
-                    against_best(found, "p99_ttft_ms"),
-                    against_best(found, "output_throughput"),
-                    against_yardstick(scene, found),
-                    with_four(book, scene),
-                ]
-            )
-    headings = [
-        "workload",
-        f"mean TTFT within {NO_WORSE} x the best",
-        f"p99 TTFT within {NO_WORSE} x the best",
-        f"throughput at least {NO_LESS} x the best",
-        f"mean TTFT against {YARDSTICK}'s",
-        f"{LEFT:.0%} of the advantage with 4 sidecars",
-    ]
+    rows = [[scene, *(one.text for one in row)] for scene, row in judged(book, scenes).items()]
+    headings = ["workload", *TARGETS]
     return table(headings, rows, left=len(headings)) if rows else "*Not simulated yet.*"
 
 
-def against_best(found: dict[str, Figures], metric: str) -> str:
-    """Compare our figure with the best one, the least time or the highest throughput.
+def summary(book: Book, scenes: Iterable[str]) -> str:
+    """Show the number of rows that meet each target."""
+    found = judged(book, scenes)
+    rows = []
+    for column, (target, required) in enumerate(TARGETS.items()):
+        known = [row[column].holds for row in found.values() if row[column].holds is not None]
+        rows.append([target, f"{known.count(True)} of {len(known)}", required])
+    return table(["target", "rows that meet it", "required"], rows, left=3)
 
-    Variants of ours do not count as the best.
+
+def judged(book: Book, scenes: Iterable[str]) -> dict[str, list[Judged]]:
+    """Return the cells of each scene that has been simulated."""
+    rows = {}
+    for scene in scenes:
+        trials = row_trials(scene)
+        figures = means(book, trials)
+        if figures:
+            names = (trial.strategy for trial in trials)
+            rows[scene] = _row(book, scene, dict(zip(names, figures, strict=True)))
+    return rows
+
+
+def _row(book: Book, scene: str, found: Mapping[str, Figures]) -> list[Judged]:
+    return [
+        against_best(found, "mean_ttft_ms"),
+        against_best(found, "p99_ttft_ms"),
+        against_best(found, "output_throughput"),
+        ahead(found),
+        near_oracle(book, scene),
+        against_yardstick(scene, found),
+        with_four(book, scene),
+    ]
+
+
+def best_other(found: Mapping[str, Figures], metric: str) -> str:
+    """Return the other strategy with the least time or the highest throughput.
+
+    Variants of ours do not count.
     """
-    is_time = metric.endswith("_ms")
-    choose: Callable[..., str] = min if is_time else max
-    others = [name for name in found if name == OURS or not name.startswith(OURS)]
-    best = choose(others, key=lambda name: found[name][metric])
+    choose: Callable[..., str] = min if metric.endswith("_ms") else max
+    others = [name for name in found if not name.startswith(OURS)]
+    return choose(others, key=lambda name: found[name][metric])
+
+
+def against_best(found: Mapping[str, Figures], metric: str) -> Judged:
+    """Compare our figure with the best one of the others."""
+    best = best_other(found, metric)
     ratio = found[OURS][metric] / found[best][metric]
-    holds = ratio <= NO_WORSE if is_time else ratio >= NO_LESS
-    return _verdict(holds, f"{ratio:.3f}" if best == OURS else f"{ratio:.3f}, {best}")
+    holds = ratio <= NO_WORSE if metric.endswith("_ms") else ratio >= NO_LESS
+    return _verdict(holds, f"{ratio:.3f}, {best}")
 
 
-def against_yardstick(scene: str, found: dict[str, Figures]) -> str:
+def ahead(found: Mapping[str, Figures]) -> Judged:
+    """Show if ours is clearly ahead of all others."""
+    best = best_other(found, "mean_ttft_ms")
+    holds = found[OURS]["mean_ttft_ms"] <= AHEAD * found[best]["mean_ttft_ms"]
+    return Judged("yes" if holds else "no", holds)
+
+
+def near_oracle(book: Book, scene: str) -> Judged:
+    """Compare our mean TTFT with that of the oracle's best rule."""
+    ratio, best = over_oracle(book, scene), best_oracle(book, scene)
+    if ratio is None or best is None:
+        return _UNKNOWN
+    return _verdict(ratio <= NEAR, f"{ratio:.3f}, {best.rule}")
+
+
+def against_yardstick(scene: str, found: Mapping[str, Figures]) -> Judged:
     """Show the yardstick's mean TTFT over ours, and a verdict if there is a target."""
     times = found[YARDSTICK]["mean_ttft_ms"] / found[OURS]["mean_ttft_ms"]
     if scene not in BETTER:
-        return f"{times:.2f} x shorter"
+        return Judged(f"{times:.2f} x shorter")
     return _verdict(times >= BETTER[scene], f"{times:.2f} x shorter, target {BETTER[scene]:g} x")
 
 
-def with_four(book: Book, scene: str) -> str:
+def with_four(book: Book, scene: str) -> Judged:
     """Show a verdict on the remaining advantage; empty if the scene has no such trials."""
     figures = means(book, sidecar_trials(scene)) if scene in SHARED else None
     if not figures:
-        return ""
+        return _UNKNOWN
     half = len(figures) // 2
     kept = left(figures[0], figures[half], figures[-1])
-    return "no advantage" if kept is None else _verdict(kept >= LEFT, percent(kept))
+    return Judged("no advantage") if kept is None else _verdict(kept >= LEFT, percent(kept))
 
 
-def _verdict(holds: bool, figure: str) -> str:
-    return f"yes ({figure})" if holds else f"**no ({figure})**"
+def _verdict(holds: bool, figure: str) -> Judged:
+    return Judged(f"yes ({figure})" if holds else f"**no ({figure})**", holds)

@@ -19,7 +19,7 @@ from extproc.lab.simulation.scenario import Scenario
 from extproc.lab.simulation.simulation import simulate
 from extproc.lab.simulation.workers import workers
 from extproc.lab.tables.ceiling import ceiling
-from extproc.lab.tables.contenders import CONTENDERS
+from extproc.lab.tables.contenders import CONTENDERS, ORACLES
 from extproc.lab.tables.scenes import SCENES
 from extproc.lab.workloads import Options, named
 from extproc.lab.workloads.workload import Workload
@@ -92,7 +92,8 @@ def workload(scene: str, seed: int, trace: Path | None) -> Workload:
 
 def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
     """Return the scenario of a trial."""
-    known, contender = SCENES[trial.scene], CONTENDERS[trial.strategy]
+    known = SCENES[trial.scene]
+    contender = (CONTENDERS | ORACLES)[trial.strategy]
     asked = workload(trial.scene, trial.seed, trace)
     engine = profile.named(asked.profile)
     usual = Scenario.of(

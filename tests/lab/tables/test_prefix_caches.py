@@ -10,10 +10,19 @@ import pytest
 from extproc.lab.tables import __main__ as command
 from extproc.lab.tables import prefix_caches, prefix_tables
 from extproc.lab.tables.book import Book
-from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.contenders import CONTENDERS, ORACLES, OURS, YARDSTICK
 from extproc.lab.tables.prefix_caches import FIGURES, PAGE, TASKS, text
 from extproc.lab.tables.prefix_trials import scene_trials, sidecar_trials
-from extproc.lab.tables.prefix_verdict import against_best, against_yardstick, verdicts, with_four
+from extproc.lab.tables.prefix_verdict import (
+    TARGETS,
+    against_best,
+    against_yardstick,
+    ahead,
+    near_oracle,
+    summary,
+    verdicts,
+    with_four,
+)
 from extproc.lab.tables.scenes import ADVERSARIES, SCENES, WORKLOADS
 from extproc.lab.tables.trials import CEILING, METRICS, Figures, Task, Trial, key, outcome, scenario
 
@@ -71,6 +80,15 @@ class TestPage:
             for name in CONTENDERS:
                 assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
 
+    def test_shows_the_best_rule_of_the_oracle_last(self, book: Book) -> None:
+        for scene in ("saas", "hot-prefix"):
+            book.note(Trial(scene, "Oracle:product"), {**USUAL, "mean_ttft_ms": 50.0})
+        found = rows(text(book))
+        (row,) = (row for row in found if row.startswith("| saas | Oracle,"))
+        assert row.startswith("| saas | Oracle, product | 50.0 | 100 | 100 | 100 | 100 |")
+        assert found[found.index(row) - 1].startswith(f"| saas | {OURS} |")
+        assert any(row.startswith("| hot-prefix | Oracle, product | 50.0 |") for row in found)
+
     def test_shows_figures_with_the_ceiling(self, book: Book) -> None:
         (row,) = (row for row in rows(text(book)) if row.startswith("| saas | Random |"))
         assert row == "| saas | Random | **100** | 100 | 100 | **100** | 100 | 50% | 62% | 1.25 |"
@@ -127,25 +145,51 @@ class TestTargets:
             ("mean_ttft_ms", 105.0, "yes (1.050, LMetric)"),
             ("mean_ttft_ms", 105.1, "**no (1.051, LMetric)**"),
             ("p99_ttft_ms", 106.0, "**no (1.060, LMetric)**"),
-            ("p99_ttft_ms", 50.0, "yes (1.000)"),
+            ("p99_ttft_ms", 50.0, "yes (0.500, LMetric)"),
             ("output_throughput", 98.0, "yes (0.980, LMetric)"),
             ("output_throughput", 97.0, "**no (0.970, LMetric)**"),
         ],
     )
     def test_compare_with_the_best_of_the_row(self, metric: str, figure: float, said: str) -> None:
-        assert against_best(found({**USUAL, metric: figure}, USUAL), metric) == said
+        assert against_best(found({**USUAL, metric: figure}, USUAL), metric).text == said
 
     def test_ignore_variants_of_ours(self) -> None:
         row = {**found(USUAL, USUAL), f"{OURS}, as shipped": {**USUAL, "mean_ttft_ms": 50.0}}
-        assert against_best(row, "mean_ttft_ms").startswith("yes (1.000")
+        assert against_best(row, "mean_ttft_ms").text == "yes (1.000, LMetric)"
+
+    @pytest.mark.parametrize(("figure", "said"), [(95.0, "yes"), (95.1, "no")])
+    def test_ask_if_ours_is_ahead_of_all_others(self, figure: float, said: str) -> None:
+        assert ahead(found({**USUAL, "mean_ttft_ms": figure}, USUAL)).text == said
+
+    @pytest.mark.parametrize(
+        ("ours", "said"), [(100.0, "yes (1.250, sparing)"), (101.0, "**no (1.262, sparing)**")]
+    )
+    def test_compare_with_the_best_rule_of_the_oracle(
+        self, ours: float, said: str, book: Book
+    ) -> None:
+        book.note(Trial("saas", "Oracle:sparing"), {**USUAL, "mean_ttft_ms": 80.0})
+        book.note(Trial("saas", OURS), {**USUAL, "mean_ttft_ms": ours})
+        assert near_oracle(book, "saas").text == said
+
+    def test_leave_out_the_oracle_if_a_rule_is_missing(self, book: Book) -> None:
+        book.keep([task for task in TASKS if key(task) != "saas | Oracle:sparing | seed 0"])
+        assert near_oracle(book, "saas").text == ""
+        assert not any(row.startswith("| saas | Oracle,") for row in rows(text(book)))
+
+    def test_count_the_rows_that_meet_them(self, book: Book) -> None:
+        for trial in Trial("saas", OURS).repeated:
+            book.note(trial, {**USUAL, "p99_ttft_ms": 106.0, "mean_ttft_ms": 94.0})
+        counts = [row.split(" | ")[1] for row in rows(summary(book, ("saas", "hot-prefix")))[2:]]
+        assert counts == ["2 of 2", "1 of 2", "2 of 2", "1 of 2", "2 of 2", "0 of 0", "0 of 0"]
+        assert len(counts) == len(TARGETS)
 
     def test_compare_with_the_yardstick_at_saturation(self) -> None:
         better = found(USUAL, USUAL)
-        assert against_yardstick("saas at 1.25", better) == "yes (2.00 x shorter, target 2 x)"
+        assert against_yardstick("saas at 1.25", better).text == "yes (2.00 x shorter, target 2 x)"
         worse = found({**USUAL, "mean_ttft_ms": 101.0}, USUAL)
-        assert against_yardstick("mooncake at 3", worse).startswith("**no (1.98 x shorter")
-        assert against_yardstick("codegen at 2", worse).startswith("yes (1.98 x")
-        assert against_yardstick("lora-4", worse) == "1.98 x shorter"
+        assert against_yardstick("mooncake at 3", worse).text.startswith("**no (1.98 x shorter")
+        assert against_yardstick("codegen at 2", worse).text.startswith("yes (1.98 x")
+        assert against_yardstick("lora-4", worse).text == "1.98 x shorter"
 
     @pytest.mark.parametrize(
         ("with_four_sidecars", "said"),
@@ -162,17 +206,17 @@ class TestTargets:
         # 300 ms compared with 100.
         for trial in Trial("saas at 1.25", OURS, sidecars=4).repeated:
             book.note(trial, {**USUAL, "mean_ttft_ms": with_four_sidecars})
-        assert with_four(book, "saas at 1.25") == said
+        assert with_four(book, "saas at 1.25").text == said
 
     def test_without_an_advantage_there_is_no_verdict(self, book: Book) -> None:
         for trial in sidecar_trials("saas at 1.25"):
             for one in trial.repeated:
                 book.note(one, USUAL)
-        assert with_four(book, "saas at 1.25") == "no advantage"
+        assert with_four(book, "saas at 1.25").text == "no advantage"
 
     def test_have_one_row_for_each_workload(self, book: Book) -> None:
-        lines = rows(verdicts(book, WORKLOADS))[2:]
-        assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(WORKLOADS)
+        lines = rows(verdicts(book, SCENES))[2:]
+        assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(SCENES)
 
 
 class TestTrials:
@@ -201,6 +245,12 @@ class TestTrials:
         )
         assert scenario(Trial("a slow endpoint", OURS)).slow == {0: 3.0}
         assert scenario(Trial("from 2 to 16", OURS)).events
+
+    def test_of_the_oracle_have_one_seed(self) -> None:
+        seeds = {
+            task.seed for task in TASKS if isinstance(task, Trial) and task.strategy in ORACLES
+        }
+        assert seeds == {0}
 
 
 class TestCommand:
@@ -255,12 +305,21 @@ class TestCommand:
         assert after.of(known) == USUAL
         assert after.of(gone) is None
 
+    def test_can_run_missing_trials_only(self, tried: list[Task], tmp_path: Path) -> None:
+        known, unknown = Trial("lora-0", OURS), Trial("lora-0", OURS, seed=1)
+        before = Book()
+        before.note(known, USUAL)
+        before.write(tmp_path / "docs" / FIGURES)
+        command.main(["prefix-caches", "--missing", "--only", key(known), key(unknown)])
+        assert tried == [unknown]
+
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
             (["benchmark"], "unknown page 'benchmark': known pages are benchmarks, prefix-caches"),
             (["--trace", "none.jsonl"], "none.jsonl: no such file"),
             (["--only", "saas"], "--only works with the page prefix-caches only"),
+            (["--missing"], "--missing works with the page prefix-caches only"),
         ],
     )
     def test_reports_errors_in_one_line(

@@ -155,6 +155,7 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
 def _is_whole(result: Run, parsed: argparse.Namespace) -> bool:
     """Return True if the run sent the unchanged workload, which published runs compare with."""
     changed = parsed.sessions or parsed.concurrency or parsed.pace != 1 or parsed.real_conversations
+    changed = changed or parsed.burstiness or parsed.at_once
     return not changed and "interrupted" not in result.notes
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from random import Random
 from typing import NamedTuple
 
 from extproc.lab.load.bodies import BodyOptions
 from extproc.lab.load.target import Target
+from extproc.lab.workloads.arrivals import pauses
 from extproc.lab.workloads.workload import Session, Workload
 
 
@@ -106,9 +107,7 @@ def starts(workload: Workload, seed: int) -> list[float]:
 
     Random pauses are drawn here, so the starts do not depend on the number of processes.
     """
-    pace = workload.requests_per_second
-    if pace is None or not workload.sessions:
+    if workload.requests_per_second is None or not workload.sessions:
         return [session.start for session in workload.sessions]
-    rng = Random(seed)
-    pauses = (rng.expovariate(pace) for _ in workload.sessions[1:])
-    return list(accumulate(pauses, initial=0.0))
+    drawn = islice(pauses(workload, Random(seed)), len(workload.sessions) - 1)
+    return list(accumulate(drawn, initial=0.0))

@@ -122,4 +122,6 @@ def check_outputs(asked: argparse.Namespace) -> None:
 def is_as_published(asked: argparse.Namespace) -> bool:
     """True if no option makes the published figures incomparable."""
     changes = ("replicas", "profile", "models", "sidecars", "concurrency", "sessions")
-    return asked.pace == 1 and not any(getattr(asked, one) is not None for one in changes)
+    arrivals = ("burstiness", "at_once")
+    unchanged = all(getattr(asked, one) is None for one in (*changes, *arrivals))
+    return asked.pace == 1 and unchanged

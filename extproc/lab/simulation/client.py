@@ -21,6 +21,7 @@ import numpy as np
 from extproc.lab.engine.replica import StepTokens
 from extproc.lab.measures.run import Floats
 from extproc.lab.simulation.timeline import Timeline
+from extproc.lab.workloads.arrivals import pauses
 from extproc.lab.workloads.workload import Session, Turn, Workload
 
 
@@ -107,7 +108,7 @@ class Client:
         self._is_closed = workload.is_closed
         self._costs = costs
         self._send = send
-        self._rng = rng
+        self._pauses = pauses(workload, rng)
         self._free_at = timeline.now
         self._awake = False
         self._ready: deque[Callable[[float], float]] = deque()
@@ -181,9 +182,7 @@ class Client:
         talk = next(self._coming, None)
         if talk is None:
             return now
-        pace = self._workload.requests_per_second
-        assert pace is not None
-        self._later(now + self._rng.expovariate(pace), self._begin_next)
+        self._later(now + next(self._pauses), self._begin_next)
         talk.wanted = now
         return self._begin(talk, now)
 

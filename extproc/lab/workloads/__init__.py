@@ -40,7 +40,7 @@ def named(name: str, options: Options | None = None) -> Workload:
         workload = _first(workload, asked.sessions)
     if asked.concurrency is not None:
         workload = replace(workload, concurrency=asked.concurrency)
-    return workload
+    return _with_arrivals(name, workload, asked)
 
 
 def _check(name: str, known: Known, asked: Options) -> None:
@@ -49,12 +49,23 @@ def _check(name: str, known: Known, asked: Options) -> None:
             raise WorkloadError(f"the workload {name} has no option {option}")
     if "trace" in known.takes and asked.trace is None:
         raise WorkloadError(f"the workload {name} needs the option trace: the file to replay")
-    for option in ("pace", "concurrency", "sessions"):
+    for option in ("pace", "concurrency", "sessions", "burstiness", "at_once"):
         value = getattr(asked, option)
         if value is not None and not value > 0:
             raise WorkloadError(f"{option} must be more than 0, not {value}")
     if not 0 <= asked.agreement <= 1:
         raise WorkloadError(f"agreement must be from 0 to 1, not {asked.agreement}")
+
+
+def _with_arrivals(name: str, workload: Workload, asked: Options) -> Workload:
+    for option in ("burstiness", "at_once"):
+        value = getattr(asked, option)
+        if value is None:
+            continue
+        if workload.requests_per_second is None:
+            raise WorkloadError(f"the workload {name} has no option {option}: it has no rate")
+        workload = replace(workload, **{option: value})
+    return workload
 
 
 def _first(workload: Workload, sessions: int) -> Workload:

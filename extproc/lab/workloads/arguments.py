@@ -26,6 +26,14 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
         metavar="X",
         help="send requests X times as fast (default: %(default)g)",
     )
+    add(
+        "--burstiness",
+        type=positive(float),
+        metavar="X",
+        help="shape of the gamma distribution of pauses between sessions, for workloads with a "
+        "rate; 1 is Poisson, less is burstier",
+    )
+    add("--at-once", type=positive(int), metavar="N", help="start N sessions together, likewise")
     add("--concurrency", type=positive(int), metavar="N", help="concurrent sessions")
     add("--sessions", type=positive(int), metavar="N", help="only the first N")
     add("--seed", type=int, default=Options.seed, metavar="N", help="seed of all random choices")
@@ -56,6 +64,8 @@ def asked_workload(parsed: argparse.Namespace) -> Workload:
         trace=parsed.trace,
         pace=parsed.pace,
         concurrency=parsed.concurrency,
+        burstiness=parsed.burstiness,
+        at_once=parsed.at_once,
         sessions=parsed.sessions,
         replicas=getattr(parsed, "replicas", None),
         real_conversations=parsed.real_conversations,

@@ -13,13 +13,16 @@ from extproc.lab.workloads import (
     adversaries,
     agents,
     blog,
+    bursts,
     codegen,
+    deep_rag,
     documents,
     hot_fleet,
     kubeai_chat,
     kubeai_threads,
     lora,
     saas,
+    tool_agents,
     trace,
 )
 from extproc.lab.workloads.envoy_line import Assumptions
@@ -137,6 +140,26 @@ WORKLOADS = {
     "hot-fleet-64-chat": Known(
         "conversations behind a new prefix of 40,000 tokens on 64 engines",
         lambda asked: hot_fleet.hot_fleet_chat(64, asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "deep-rag": Known(
+        "8 to 20 retrieved chunks in varying order behind a short system prompt",
+        lambda asked: deep_rag.deep_rag(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "tool-agents": Known(
+        "agents that call tools in 5 to 15 short steps, in a little overload",
+        lambda asked: tool_agents.tool_agents(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "chat-bursts": Known(
+        "chats that arrive in bursts: a coefficient of variation of 3",
+        lambda asked: bursts.chat_bursts(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
+    "instants": Known(
+        "ten requests at one instant behind one context, once a second",
+        lambda asked: bursts.instants(asked.seed, asked.pace),
         frozenset({"pace"}),
     ),
     "one-prefix": Known(

@@ -19,6 +19,12 @@ class Options:
     pace: float = 1.0
     """Speed of requests, or of users between them, as a multiple."""
 
+    burstiness: float | None = None
+    """Shape of the gamma distribution of pauses, instead of the workload's own."""
+
+    at_once: int | None = None
+    """Sessions that start together, instead of the workload's own number."""
+
     concurrency: int | None = None
     """Concurrent sessions, instead of the workload's own number."""
 

@@ -75,10 +75,19 @@ class Workload:
     """Concurrent sessions; None: no limit."""
 
     requests_per_second: float | None = None
-    """Rate of a client that draws a random pause (Poisson) after starting each session.
+    """Rate of a client that draws a random pause after starting each session.
 
     It ignores the sessions' `start`. None: each session starts at its `start`.
     """
+
+    burstiness: float = 1.0
+    """Shape of the gamma distribution of these pauses, as vLLM's `--burstiness`.
+
+    The coefficient of variation is 1 over its square root: 1 for Poisson, 3 for 1/9.
+    """
+
+    at_once: int = 1
+    """Number of sessions that start together; the pauses are longer to keep the rate."""
 
     api: Api = "chat"
     """Form of the prompts: messages, or one text."""

@@ -23,10 +23,16 @@ class Engines:
         profile: Profile,
         number: int,
         slow: Mapping[int, float] | None = None,
+        others: Mapping[int, Profile] | None = None,
     ) -> None:
-        """Create `number` engines. `slow` has factors on the time of some, by number."""
-        times = slow or {}
-        self.replicas = [Replica(slowed(profile, times.get(one, 1.0))) for one in range(number)]
+        """Create `number` engines.
+
+        `slow` has factors on the time of some, by number, and `others` the profiles of some.
+        """
+        times, own = slow or {}, others or {}
+        self.replicas = [
+            Replica(slowed(own.get(one, profile), times.get(one, 1.0))) for one in range(number)
+        ]
         self.on_tokens: OnTokens = lambda number, tokens: None
         self.step_ends = [0.0] * number
         """Time at which the latest step of each engine ends."""

@@ -28,7 +28,9 @@ class SimulatedFleet:
 
     def __init__(self, scenario: Scenario) -> None:
         self.timeline = Timeline()
-        self.engines = Engines(self.timeline, scenario.profile, scenario.replicas, scenario.slow)
+        self.engines = Engines(
+            self.timeline, scenario.profile, scenario.replicas, scenario.slow, scenario.others
+        )
         self.engines.warm_adapters(list(scenario.routing.adapters))
         seed, yet_to_come = scenario.seed, absent(scenario.events)
         self._present = set(range(scenario.replicas)) - yet_to_come

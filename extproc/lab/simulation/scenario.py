@@ -37,6 +37,17 @@ class Scenario:
     slow: Mapping[int, float] = field(default_factory=dict)
     """Factors on the profile's times for slow engines, by the number of the engine."""
 
+    others: Mapping[int, Profile] = field(default_factory=dict)
+    """Profiles of engines that differ, by the number of the engine.
+
+    Their blocks must have the same size, because one workload has one chain of blocks.
+    """
+
+    def __post_init__(self) -> None:
+        sizes = {one.block_size for one in (self.profile, *self.others.values())}
+        if len(sizes) > 1:
+            raise ValueError(f"all engines need blocks of one size, not of {sorted(sizes)}")
+
     @classmethod
     def of(
         cls,

@@ -86,8 +86,9 @@ class Decoding:
         """Give each sequence a token, and return those that got their last one."""
         self._step += 1
         self.context += len(self._all)
-        ending = self._ends.pop(self._step, ())
-        # A request that was preempted meanwhile ends in a later step.
+        # A preempted request may be listed twice, if steps without decoding computed it again.
+        ending = dict.fromkeys(self._ends.pop(self._step, ()))
+        # Otherwise a request that was preempted meanwhile ends in a later step.
         over = (one for one in ending if one.ends == self._step and one in self)
         return sorted(over, key=_ORDER)
 

@@ -63,6 +63,15 @@ class Profile:
     """Most tokens that a step computes; a longer prompt is computed in chunks. This is the value
     of the published runs."""
 
+    chunked_prefill: bool = True
+    """False: a step computes either whole prompts or decodes, and prompts come first, as in vLLM V0
+    with `--no-enable-chunked-prefill`. A prompt of any length is then computed in one step."""
+
+    max_prompt_tokens_with_decoding: Natural = 0
+    """Most prompt tokens in a step that also decodes, which gives decoding priority; 0: no limit.
+    vLLM's `long_prefill_token_threshold` and SGLang's chunk size have a similar effect. Only used
+    with chunked prefill."""
+
     max_loras: Natural = 0
     """Most adapters in one batch, which is the number of slots on the GPU. 0 turns LoRA off."""
 

@@ -1,7 +1,8 @@
 """The schedule of a simulated engine: its queue, its running batch and the order among them.
 
 A step first continues the running requests, then admits waiting ones in order of arrival. Three
-limits end the admission: the size of the batch, the token budget and the cache.
+limits end the admission: the size of the batch, the token budget and the cache. Without chunked
+prefill a step admits first, and computes either whole prompts or decodes.
 
 Nearly all running requests decode, and `Decoding` advances them together. The others compute a
 prompt, or compute again the tokens that they lost. The scheduler handles these one by one. Between
@@ -37,8 +38,7 @@ class Scheduler:
         """Sequences in the queue by request id, in its order."""
         self.running: dict[int, Sequence] = {}
         """Sequences of the batch by request id, in order of admission."""
-        self.decoding = Decoding(profile.block_size)
-        """The decoding sequences of the batch."""
+        self.decoding = Decoding(profile.block_size)  # those of the batch that decode
         self.reset_counters()
 
     def reset_counters(self) -> None:
@@ -67,17 +67,27 @@ class Scheduler:
     def plan(self) -> Step:
         """Plan the next step: allocate its blocks, and admit and preempt requests."""
         step = Step(self._profile.max_num_batched_tokens)
+        if not self._profile.chunked_prefill:
+            self._plan_without_chunks(step)
+            return step
         preemptions = self.preemptions
         self._continue_running(step)
         # A request that was just preempted is first in the queue, and would be preempted again.
-        if self.waiting and self.preemptions == preemptions:
+        if self.preemptions == preemptions:
             self._admit_waiting(step)
         return step
 
+    def _plan_without_chunks(self, step: Step) -> None:
+        self._include_adapters(step)
+        self._admit_waiting(step)
+        step.decodes = not step.parts
+        if step.decodes:
+            self._continue_running(step)
+
     def complete(self, step: Step) -> StepTokens:
         """End a planned step and return its tokens."""
-        tokens = StepTokens(self.decoding.request_ids, {}, [])
-        for sequence in self.decoding.advance():
+        tokens = StepTokens(self.decoding.request_ids if step.decodes else [], {}, [])
+        for sequence in self.decoding.advance() if step.decodes else ():
             self.decoding.remove(sequence)
             self._finish(sequence, tokens)
         for sequence, computed in step.parts:
@@ -94,11 +104,22 @@ class Scheduler:
             if sequence.holding is not None:  # not preempted for an earlier one of this loop
                 self._continue_decoding(sequence)
         step.budget -= len(self.decoding)
+        self._limit_prompts(step, bool(self.decoding))
+        self._include_adapters(step)
+        if len(self.running) > len(self.decoding):
+            self._continue_prompt(next(reversed(self.running.values())), step)
+
+    def _limit_prompts(self, step: Step, decodes: bool) -> None:
+        """Limit the prompt tokens of a step that also decodes."""
+        most = self._profile.max_prompt_tokens_with_decoding
+        if most and decodes:
+            step.budget = min(step.budget, most)
+
+    def _include_adapters(self, step: Step) -> None:
+        """Add the adapters of the decoding requests to the step."""
         if self._profile.max_loras:
             adapters = (sequence.request.adapter for sequence in self.decoding)
             step.adapters.update(dict.fromkeys(filter(None, adapters)))
-        if len(self.running) > len(self.decoding):
-            self._continue_prompt(next(reversed(self.running.values())), step)
 
     def _continue_decoding(self, sequence: Sequence) -> None:
         """Allocate a block if the next token begins one; name the block that it fills."""
@@ -142,10 +163,10 @@ class Scheduler:
         admitted: list[Sequence] = []
         room = self._profile.max_num_seqs - len(self.running)
         for sequence in self.waiting.values():
-            if not step.budget or len(admitted) == room:
+            if step.budget <= 0 or len(admitted) == room:
                 break
             if self._exceeds_adapters(sequence.request.adapter, step):
-                continue  # later requests need not wait for an adapter slot
+                continue
             if not self._admit(sequence, step):
                 break  # no request overtakes one that waits for cache blocks
             admitted.append(sequence)
@@ -154,7 +175,7 @@ class Scheduler:
             self.running[request_id] = self.waiting.pop(request_id)
 
     def _exceeds_adapters(self, adapter: str, step: Step) -> bool:
-        """Return True if the batch has no room for this adapter."""
+        """Return True if the batch has no room for this adapter; later requests need not wait."""
         if not adapter or adapter in step.adapters:
             return False
         return len(step.adapters) == self._profile.max_loras
@@ -166,7 +187,11 @@ class Scheduler:
         # The last token is always computed, because the next token follows from it.
         hits = self._cache.match(islice(ids, (sequence.known - 1) // size))
         cached = hits * size
-        tokens = min(sequence.known - cached, step.budget)
+        tokens = sequence.known - cached
+        if self._profile.chunked_prefill:
+            tokens = min(tokens, step.budget)
+        elif tokens > step.budget and step.parts:
+            return False  # the next step computes it whole
         fresh = -(-(cached + tokens) // size) - hits
         holding = self._cache.acquire(ids, hits, fresh)
         if holding is None:

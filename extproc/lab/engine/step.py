@@ -26,7 +26,7 @@ class StepTokens(NamedTuple):
 class Step:
     """The work of one step, without the tokens of decoding requests."""
 
-    __slots__ = ("adapters", "admitted", "budget", "context", "parts", "prefill")
+    __slots__ = ("adapters", "admitted", "budget", "context", "decodes", "parts", "prefill")
 
     def __init__(self, budget: int) -> None:
         self.parts: list[tuple[Sequence, int]] = []
@@ -39,6 +39,8 @@ class Step:
         """Context tokens of `parts` after this step."""
         self.prefill = 0
         """Tokens of `parts` that this step computes."""
+        self.decodes = True
+        """True if the decoding requests get a token in this step."""
         self.admitted = 0
         """Requests that this step admits."""
 
@@ -55,9 +57,10 @@ class Step:
         """Return the duration, without the loading of adapters; 0 for a step without requests."""
         if not self.parts and not decoding:
             return 0.0
+        context = self.context + (decoding.context if self.decodes else 0)
         return (
             profile.step_base_seconds
-            + profile.seconds_per_context_token * (decoding.context + self.context)
+            + profile.seconds_per_context_token * context
             + profile.admission_seconds * self.admitted
             + self.prefill / profile.prefill_tokens_per_second
         )

@@ -26,9 +26,17 @@ class ReferenceScheduler(Scheduler):
             if sequence.holding is None or not step.budget:
                 break  # preempted for an earlier one, and so are all later ones
             parts = len(step.parts)
+            if sequence not in self._decoders:
+                self._limit_prompts(step, bool(self._decoders))
             self._continue_prompt(sequence, step)
             if sequence in self._decoders and len(step.parts) > parts:
                 step.prefill -= 1  # a generated token is no part of a prompt
+        self._limit_prompts(step, bool(self._decoders))
+
+    def _include_adapters(self, step: Step) -> None:
+        for sequence in self.running.values():
+            if sequence.request.adapter:
+                step.adapters[sequence.request.adapter] = None
 
     def _start_decoding(self, sequence: Sequence) -> None:
         self._decoders.add(sequence)

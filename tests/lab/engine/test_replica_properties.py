@@ -61,6 +61,8 @@ PROFILES = st.builds(
     kv_tokens=st.integers(10, 30).map(lambda blocks: blocks * BLOCK),
     max_num_seqs=st.integers(1, 6),
     max_num_batched_tokens=st.integers(6, 300),
+    chunked_prefill=st.booleans(),
+    max_prompt_tokens_with_decoding=st.sampled_from([0, 1, 40]),
 )
 PROFILES_WITH_LORA = st.builds(replace, PROFILES, max_loras=st.integers(1, 3))
 

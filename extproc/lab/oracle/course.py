@@ -67,10 +67,11 @@ class Course:
         self._adapters: Counter[str] = Counter()
         if replica.profile.max_loras:
             self._adapters.update(replica.running_adapters)
-        if replica.planned is not None:
-            self._context += self._number
-            for sequence, tokens in replica.planned.parts:
-                self._continue(sequence, tokens)
+        step = replica.planned
+        self._passed = 1 if step is not None and step.decodes else 0
+        self._context += self._number * self._passed
+        for sequence, tokens in step.parts if step is not None else ():
+            self._continue(sequence, tokens)
 
     def first_token(self, queue: Iterable[Ahead]) -> float:
         """Return the time at which the last request of the queue gets its next token.
@@ -87,7 +88,8 @@ class Course:
                 continue
             if parts[-1][0] is last and not parts[-1][1]:
                 return self.time
-            self._advance(1)
+            if self._profile.chunked_prefill:
+                self._advance(1)
             for one, left in parts:
                 if left:
                     self._unfinished = (one, left)
@@ -107,31 +109,51 @@ class Course:
     def _plan(self, pending: deque[Ahead]) -> list[tuple[Ahead, int]]:
         """Compute the prompts of one step; return them with the tokens that are left of each."""
         profile = self._profile
-        budget = profile.max_num_batched_tokens - self._number
+        budget = self._budget()
         parts: list[tuple[Ahead, int]] = []
-        context = prefill = admitted = 0
+        computed: list[int] = []
         if self._unfinished is not None and budget > 0:
             one, left = self._unfinished
             self._unfinished = None
-            now = min(left, budget)
-            parts.append((one, left - now))
-            budget, prefill, context = budget - now, now, one.tokens - left + now
-        room = profile.max_num_seqs - self._number - len(parts)
-        while pending and budget > 0 and admitted < room and self._take(pending[0]):
-            one = pending.popleft()
-            admitted += 1
-            now = min(one.uncached, budget)
-            parts.append((one, one.uncached - now))
-            budget, prefill, context = budget - now, prefill + now, context + one.tokens
-            context -= one.uncached - now
+            computed.append(min(left, budget))
+            parts.append((one, left - computed[0]))
+            budget -= computed[0]
+        continued = len(parts)
+        room = profile.max_num_seqs - self._number
+        while pending and budget > 0 and len(parts) < room:
+            one = pending[0]
+            tokens = min(one.uncached, budget) if profile.chunked_prefill else one.uncached
+            if (tokens > budget and parts) or not self._take(one):
+                break
+            pending.popleft()
+            parts.append((one, one.uncached - tokens))
+            computed.append(tokens)
+            budget -= tokens
         if parts:
-            self.time += (
-                profile.step_base_seconds
-                + profile.seconds_per_context_token * (self._context + context)
-                + profile.admission_seconds * admitted
-                + prefill / profile.prefill_tokens_per_second
-            )
+            self.time += self._seconds(parts, sum(computed), len(parts) - continued)
         return parts
+
+    def _budget(self) -> int:
+        """Return the most prompt tokens of the next step."""
+        profile = self._profile
+        if not profile.chunked_prefill:
+            return profile.max_num_batched_tokens
+        budget = profile.max_num_batched_tokens - self._number
+        most = profile.max_prompt_tokens_with_decoding
+        return min(budget, most) if most and self._number else budget
+
+    def _seconds(self, parts: list[tuple[Ahead, int]], prefill: int, admitted: int) -> float:
+        """Return the duration of a step with prompts."""
+        profile = self._profile
+        context = sum(one.tokens - left for one, left in parts)
+        if profile.chunked_prefill:
+            context += self._context
+        return (
+            profile.step_base_seconds
+            + profile.seconds_per_context_token * context
+            + profile.admission_seconds * admitted
+            + prefill / profile.prefill_tokens_per_second
+        )
 
     def _take(self, one: Ahead) -> bool:
         """Give a request its blocks and its adapter's slot; return False without room."""
@@ -186,10 +208,9 @@ class Course:
         if self._known_ends:
             return
         self._known_ends = True
-        passed = 1 if self._replica.planned is not None else 0
         for sequence in self._decoding:
             request = sequence.request
-            ends = self._decoding.remaining(sequence) - passed
+            ends = self._decoding.remaining(sequence) - self._passed
             context = request.prompt_tokens + request.output_tokens
             self._ends.append(_Resident(ends, context, self._own(sequence), request.adapter))
         heapify(self._ends)

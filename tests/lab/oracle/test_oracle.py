@@ -55,10 +55,13 @@ class TestPrediction:
         prompt=st.integers(1, 40_000),
         budget=st.integers(256, 20_000),
         warm=st.integers(0, 20_000),
+        chunked=st.booleans(),
     )
     @settings(max_examples=50, deadline=None)
-    def test_is_exact_on_an_idle_engine(self, prompt: int, budget: int, warm: int) -> None:
-        replica = Replica(fast(max_num_batched_tokens=budget))
+    def test_is_exact_on_an_idle_engine(
+        self, prompt: int, budget: int, warm: int, chunked: bool
+    ) -> None:
+        replica = Replica(fast(max_num_batched_tokens=budget, chunked_prefill=chunked))
         if warm:
             replica.submit(request(1, warm, output=1))
             run(replica, 1)
@@ -72,12 +75,18 @@ class TestPrediction:
         outputs=st.integers(1, 60),
         places=st.integers(2, 8),
         steps=st.integers(0, 20),
+        chunks=st.sampled_from([0, 512, -1]),
     )
     @settings(max_examples=60, deadline=None)
     def test_is_within_two_steps_behind_a_queue(
-        self, prompts: list[int], outputs: int, places: int, steps: int
+        self, prompts: list[int], outputs: int, places: int, steps: int, chunks: int
     ) -> None:
-        profile: Profile = fast(max_num_seqs=places, max_num_batched_tokens=2_048)
+        profile: Profile = fast(
+            max_num_seqs=places,
+            max_num_batched_tokens=2_048,
+            chunked_prefill=chunks >= 0,
+            max_prompt_tokens_with_decoding=max(0, chunks),
+        )
         replica = Replica(profile)
         for number, prompt in enumerate(prompts):
             replica.submit(request(number, prompt, outputs + number, 10_000 * number))
@@ -94,7 +103,7 @@ class TestPrediction:
         if start and 99 in replica.finish_step().first:
             first = start
         found = first or run(replica, 99, start)
-        longest = profile.step_base_seconds + 2_048 / profile.prefill_tokens_per_second + 0.1
+        longest = profile.step_base_seconds + 4_000 / profile.prefill_tokens_per_second + 0.1
         assert found == pytest.approx(expected, abs=2 * longest)
 
     def test_counts_blocks_that_the_queue_will_compute(self) -> None:

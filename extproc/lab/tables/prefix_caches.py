@@ -36,7 +36,8 @@ IMAGES = "images"
 _TEXT = Path(__file__).with_suffix(".md")
 
 TASKS: tuple[Task, ...] = (
-    *SCENES,
+    *WORKLOADS,
+    *ADVERSARIES,
     *dict.fromkeys(one for trial in trials(WORKLOADS) for one in trial.repeated),
     *(trial for scene in SCENES for trial in oracle_trials(scene)),
 )

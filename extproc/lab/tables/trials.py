@@ -95,7 +95,8 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
     known = SCENES[trial.scene]
     contender = (CONTENDERS | ORACLES)[trial.strategy]
     asked = workload(trial.scene, trial.seed, trace)
-    engine = profile.named(asked.profile)
+    replicas = known.replicas or asked.replicas
+    engine, others = known.engines(asked.profile, replicas)
     usual = Scenario.of(
         asked,
         engine,
@@ -108,10 +109,11 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
     return replace(
         usual,
         routing=replace(usual.routing, shown=shown, weights=weights),
-        replicas=known.replicas or usual.replicas,
+        replicas=replicas,
         sidecars=trial.sidecars or usual.sidecars,
         events=known.events,
         slow=known.slow,
+        others=others,
     )
 
 

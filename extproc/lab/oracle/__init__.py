@@ -13,8 +13,8 @@ NAME = "Oracle"
 """Name of the strategy with its usual rule."""
 
 RULE_NAMES = (
-    *("soonest", "moderate", "sparing", "investing"),
-    *("thrifty", "foresighted", "product", "sticky"),
+    *("soonest", "sparing", "investing", "thrifty"),
+    *("balanced", "foresighted", "product", "sticky"),
 )
 """Names of the rules; see `extproc.lab.oracle.rules`."""
 

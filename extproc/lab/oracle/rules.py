@@ -1,8 +1,8 @@
 """The rules of the oracle: each returns a cost for each engine, and the least cost decides.
 
 The oracle of a workload is the best of its rules there. No rule is the best everywhere, because the
-requests that come later decide what a request costs others. The weights 0.25 and 0.5 are
-assumptions: a delayed token delays no first token, and the engine may lose a block anyway.
+requests that come later decide what a request costs others. The weights are assumptions: a delayed
+token delays no first token, and the engine may lose a block anyway.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ Cost = tuple[float, ...]
 _DELAY = 0.25
 """Weight of the delay of the other requests."""
 
+_SLIGHT_DELAY = 0.05
+"""Weight of that delay in the rule `balanced`."""
+
 _EVICTION = 0.5
 """Weight of the time to compute evicted blocks again."""
 
@@ -30,13 +33,8 @@ def soonest(engines: Sequence[Outlook]) -> list[Cost]:
     return [(one.wait,) for one in engines]
 
 
-def moderate(engines: Sequence[Outlook]) -> list[Cost]:
-    """Add the delay of the other requests by its prompt."""
-    return [(one.wait + _DELAY * one.prefill * one.requests,) for one in engines]
-
-
 def sparing(engines: Sequence[Outlook]) -> list[Cost]:
-    """Add that delay and the evicted blocks that later requests need."""
+    """Add the delay of the other requests by its prompt, and the evicted blocks that are needed."""
     return [
         (one.wait + _DELAY * one.prefill * one.requests + _EVICTION * one.evicted,)
         for one in engines
@@ -54,6 +52,19 @@ def investing(engines: Sequence[Outlook]) -> list[Cost]:
 def thrifty(engines: Sequence[Outlook]) -> list[Cost]:
     """Add the evicted blocks to the time to first token, and do not count shared copies."""
     return [(one.wait - one.invested + _EVICTION * one.evicted,) for one in engines]
+
+
+def balanced(engines: Sequence[Outlook]) -> list[Cost]:
+    """Add a little of the delay to that."""
+    return [
+        (
+            one.wait
+            - one.invested
+            + _SLIGHT_DELAY * (one.prefill - one.invested) * one.requests
+            + _EVICTION * one.evicted,
+        )
+        for one in engines
+    ]
 
 
 def foresighted(engines: Sequence[Outlook]) -> list[Cost]:
@@ -87,6 +98,6 @@ def sticky(engines: Sequence[Outlook]) -> list[Cost]:
 
 RULES: Mapping[str, Callable[[Sequence[Outlook]], list[Cost]]] = {
     one.__name__: one
-    for one in (soonest, moderate, sparing, investing, thrifty, foresighted, product, sticky)
+    for one in (soonest, sparing, investing, thrifty, balanced, foresighted, product, sticky)
 }
 """All rules by name."""

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from extproc.lab.input_error import InputError
-from extproc.lab.tables import prefix_caches
+from extproc.lab.tables import out_of_sample, prefix_caches
 from extproc.lab.tables.cells import simulate_cells
 from extproc.lab.tables.page import CELLS, write
+from extproc.lab.workloads.arguments import positive
 
 PAGES = ("benchmarks", "prefix-caches")
 
@@ -27,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"extproc.lab.tables: {error}", file=sys.stderr)
         return 2
+    if asked.random:
+        print(out_of_sample.update(docs, asked.random, asked.only, missing=asked.missing))
+        print(f"written: docs/{out_of_sample.PAGE}")
+        return 0
     wanted = asked.page or PAGES
     if "benchmarks" in wanted:
         write(simulate_cells(CELLS), docs)
@@ -57,7 +62,14 @@ def _parser() -> argparse.ArgumentParser:
         "--missing",
         action="store_true",
         help="prefix-caches: run only trials without figures. After a change of a strategy, run "
-        "its trials with --only",
+        "its own trials again with --only",
+    )
+    parser.add_argument(
+        "--random",
+        type=positive(int),
+        metavar="N",
+        help="write docs/out-of-sample.md with N randomly drawn trials instead of the pages; takes "
+        "--only and --missing too",
     )
     return parser
 
@@ -66,12 +78,15 @@ def _check(asked: argparse.Namespace, docs: Path) -> None:
     for page in asked.page:
         if page not in PAGES:
             raise InputError(f"unknown page {page!r}: known pages are {', '.join(PAGES)}")
+    if asked.random and (asked.page or asked.trace):
+        raise InputError("--random takes neither a page nor a trace")
     if not docs.is_dir():
         raise InputError("the current directory has no directory docs")
     if asked.trace is not None and not asked.trace.is_file():
         raise InputError(f"{asked.trace}: no such file")
     for option in ("only", "missing"):
-        if getattr(asked, option) not in (None, False) and asked.page != ["prefix-caches"]:
+        given = getattr(asked, option) not in (None, False)
+        if given and asked.page != ["prefix-caches"] and not asked.random:
             raise InputError(f"--{option} works with the page prefix-caches only")
 
 

@@ -14,16 +14,22 @@ from extproc.lab.tables import prefix_tables as tables
 from extproc.lab.tables import ttft_chart
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CHARACTERS
-from extproc.lab.tables.prefix_trials import SHARED, oracle_trials, shared_trials, trials
+from extproc.lab.tables.prefix_trials import (
+    SHARED,
+    oracle_trials,
+    prefix_trials,
+    shared_trials,
+    trials,
+)
 from extproc.lab.tables.prefix_verdict import summary, verdicts
 from extproc.lab.tables.scenes import (
-    ADVERSARIES,
     CHAT,
     CODEGEN,
     LORA,
     MOONCAKE,
     SAAS,
     SCENES,
+    SHARED_PREFIXES,
     THREADS,
     WORKLOADS,
 )
@@ -36,8 +42,7 @@ IMAGES = "images"
 _TEXT = Path(__file__).with_suffix(".md")
 
 TASKS: tuple[Task, ...] = (
-    *WORKLOADS,
-    *ADVERSARIES,
+    *SCENES,
     *dict.fromkeys(one for trial in trials(WORKLOADS) for one in trial.repeated),
     *(trial for scene in SCENES for trial in oracle_trials(scene)),
 )
@@ -83,6 +88,7 @@ def text(book: Book) -> str:
         saas=tables.compared(book, SAAS),
         codegen=tables.compared(book, CODEGEN),
         lora=tables.compared(book, LORA),
+        shared=tables.compared(book, SHARED_PREFIXES, prefix_trials),
         several=tables.several(book),
         rules_of_several=tables.compared(book, SHARED, shared_trials),
         cut=tables.cut(book),
@@ -108,7 +114,7 @@ def _missing(book: Book) -> str:
     left_out = dict.fromkeys(_scene(task) for task in TASKS if book.of(task) is None)
     if not left_out:
         return ""
-    names = ", ".join(name for name in (*WORKLOADS, *ADVERSARIES) if name in left_out)
+    names = ", ".join(name for name in SCENES if name in left_out)
     return (
         f"\n**Some rows are missing.** Not all trials of these were simulated: {names}. To "
         f"simulate all, run `make tables TRACE=FILE` with Mooncake's conversation trace.\n"

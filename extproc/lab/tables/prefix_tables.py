@@ -17,6 +17,7 @@ from extproc.lab.tables.prefix_trials import (
     adversary_trials,
     cut_trials,
     scene_trials,
+    shared_trials,
     sidecar_trials,
     weight_trials,
 )
@@ -51,7 +52,7 @@ def compared(
         if figures:
             lines = _lines(figures, percent(book.ceiling(scene)))
             rows += [[scene, one.strategy, *line] for one, line in zip(trials, lines, strict=True)]
-            if trials_of is scene_trials:
+            if trials_of is not shared_trials:
                 rows += [[scene, *line] for line in _oracle(book, scene)]
     headings = ["workload", "strategy", *_TIMES.values()]
     return _table([*headings, "tokens/s out", "hits", "ceiling", "spread"], rows)

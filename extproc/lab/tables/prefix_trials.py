@@ -13,7 +13,7 @@ from extproc.lab.tables.contenders import (
     OURS,
     YARDSTICK,
 )
-from extproc.lab.tables.scenes import ADVERSARIES
+from extproc.lab.tables.scenes import ADVERSARIES, SHARED_PREFIXES
 from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
 
 SIDECARS = (1, 2, 4)
@@ -37,9 +37,16 @@ def adversary_trials(scene: str) -> list[Trial]:
     return [Trial(scene, name) for name in AGAINST_ADVERSARIES]
 
 
+def prefix_trials(scene: str) -> list[Trial]:
+    """Return the trials of all contenders except Random, for scenes with long shared prefixes."""
+    return [trial for trial in scene_trials(scene) if trial.strategy != "Random"]
+
+
 def row_trials(scene: str) -> list[Trial]:
     """Return the trials of the contenders that a scene has."""
-    return adversary_trials(scene) if scene in ADVERSARIES else scene_trials(scene)
+    if scene in ADVERSARIES:
+        return adversary_trials(scene)
+    return prefix_trials(scene) if scene in SHARED_PREFIXES else scene_trials(scene)
 
 
 def oracle_trials(scene: str) -> list[Trial]:
@@ -84,6 +91,7 @@ def trials(scenes: Iterable[str]) -> list[Trial]:
     return [
         *chain.from_iterable(scene_trials(scene) for scene in scenes),
         *chain.from_iterable(adversary_trials(scene) for scene in ADVERSARIES),
+        *chain.from_iterable(prefix_trials(scene) for scene in SHARED_PREFIXES),
         *chain.from_iterable(sidecar_trials(scene) for scene in SHARED),
         *chain.from_iterable(shared_trials(scene) for scene in SHARED),
         *chain.from_iterable(cut_trials(scene) for scene in CUT),

@@ -13,7 +13,7 @@ from rich.progress import track
 
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.lab.engine import profile
-from extproc.lab.measures.serving import summarize
+from extproc.lab.measures.serving import Summary, summarize
 from extproc.lab.simulation.prompts import Shown
 from extproc.lab.simulation.scenario import Scenario
 from extproc.lab.simulation.simulation import simulate
@@ -119,7 +119,11 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
 
 def outcome(trial: Trial, trace: Path | None = None) -> Figures:
     """Return the figures of a trial, without unknown ones."""
-    summary = summarize(simulate(scenario(trial, trace)))
+    return rounded(summarize(simulate(scenario(trial, trace))))
+
+
+def rounded(summary: Summary) -> Figures:
+    """Return the figures to keep, without unknown ones."""
     known = {metric: summary.metric(metric) for metric in METRICS}
     return {
         name: float(f"{value:.{_DIGITS}g}") for name, value in known.items() if value is not None

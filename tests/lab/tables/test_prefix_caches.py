@@ -23,7 +23,7 @@ from extproc.lab.tables.prefix_verdict import (
     verdicts,
     with_four,
 )
-from extproc.lab.tables.scenes import ADVERSARIES, SCENES, WORKLOADS
+from extproc.lab.tables.scenes import ADVERSARIES, SCENES, SHARED_PREFIXES, WORKLOADS
 from extproc.lab.tables.trials import CEILING, METRICS, Figures, Task, Trial, key, outcome, scenario
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -78,6 +78,9 @@ class TestPage:
         found = rows(text(book).split("## Several sidecars")[0])
         for scene in WORKLOADS:
             for name in CONTENDERS:
+                assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
+        for scene in SHARED_PREFIXES:
+            for name in (OURS, "LMetric", "Oracle, soonest"):
                 assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
 
     def test_shows_the_best_rule_of_the_oracle_last(self, book: Book) -> None:
@@ -170,6 +173,12 @@ class TestTargets:
         book.note(Trial("saas", "Oracle:sparing"), {**USUAL, "mean_ttft_ms": 80.0})
         book.note(Trial("saas", OURS), {**USUAL, "mean_ttft_ms": ours})
         assert near_oracle(book, "saas").text == said
+
+    def test_count_a_published_rule_that_is_ahead_of_the_oracle_as_the_oracle(
+        self, book: Book
+    ) -> None:
+        book.note(Trial("saas", "LMetric"), {**USUAL, "mean_ttft_ms": 50.0})
+        assert near_oracle(book, "saas").text == "**no (2.000, LMetric)**"
 
     def test_leave_out_the_oracle_if_a_rule_is_missing(self, book: Book) -> None:
         book.keep([task for task in TASKS if key(task) != "saas | Oracle:sparing | seed 0"])

@@ -1,0 +1,126 @@
+"""The page on random trials: targets, rows and command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from extproc.lab.tables import __main__ as command
+from extproc.lab.tables import out_of_sample
+from extproc.lab.tables.contenders import OURS
+from extproc.lab.tables.out_of_sample import FIGURES, PAGE, RULES, Draws, Task, summary, text
+from extproc.lab.tables.trials import METRICS, Figures
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+USUAL: Figures = dict.fromkeys(METRICS, 100.0)
+
+
+def draws(*ours: float, metric: str = "mean_ttft_ms") -> Draws:
+    """Return trials in which all rules have 100, with these figures of ours."""
+    found = Draws()
+    for number, figure in enumerate(ours):
+        found.descriptions[number] = f"{number}: chats"
+        for name in RULES:
+            found.figures[Task(number, name)] = USUAL
+        found.figures[Task(number, OURS)] = {**USUAL, metric: figure}
+    return found
+
+
+def rows(page: str) -> list[str]:
+    return [line for line in page.splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.skipif(not (DOCS / PAGE).exists(), reason="make tables has not written it yet")
+def test_the_committed_page_matches_its_figures() -> None:
+    same = (DOCS / PAGE).read_text() == text(Draws.read(DOCS / FIGURES))
+    assert same, "run `python -m extproc.lab.tables --random 40 --only`"
+
+
+class TestTargets:
+    def test_show_median_90th_percentile_and_worst(self) -> None:
+        (_, _, mean, _, _) = rows(summary(draws(*[90.0] * 10, 119.0)))
+        assert mean == "| mean TTFT | 0.900 | 0.900 | 1.190 | yes |"
+
+    @pytest.mark.parametrize(
+        "ours",
+        [(96.0,), (90.0, 90.0, 90.0, 107.0, 107.0), (*[90.0] * 20, 121.0)],
+        ids=["median", "90th", "worst"],
+    )
+    def test_are_missed_if_one_limit_is(self, ours: tuple[float, ...]) -> None:
+        (_, _, mean, p99, _) = rows(summary(draws(*ours)))
+        assert mean.endswith("| **no** |")
+        assert p99.endswith("| **no** |")  # 1.0 is not ahead
+
+    def test_compare_throughput_with_the_highest(self) -> None:
+        found = draws(80.0, 120.0, metric="output_throughput")
+        (*_, tokens) = rows(summary(found))
+        assert tokens == "| tokens/s | 1.000 | 0.840 | 0.800 |  |"
+
+
+class TestPage:
+    def test_has_a_row_for_each_trial(self) -> None:
+        found = draws(90.0, 50.0)
+        found.figures[Task(1, "Sticky")] = {**USUAL, "mean_ttft_ms": 40.0}
+        assert rows(text(found))[-2:] == [
+            f"| 0: chats | {RULES[0]} | 100 | 90.0 | 0.900 | 1.000 | 1.000 |",
+            "| 1: chats | Sticky | 40.0 | 50.0 | 1.250 | 1.000 | 1.000 |",
+        ]
+
+    def test_leaves_out_trials_without_all_figures(self) -> None:
+        found = draws(90.0, 50.0)
+        del found.figures[Task(1, "Sticky")]
+        assert found.complete == [0]
+
+    def test_is_the_same_from_the_file(self, tmp_path: Path) -> None:
+        found = draws(90.0, 50.0)
+        found.write(tmp_path / FIGURES)
+        assert text(Draws.read(tmp_path / FIGURES)) == text(found)
+
+
+class TestCommand:
+    @pytest.fixture
+    def tried(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Task]:
+        """Collect the tasks instead of simulating them."""
+        found: list[Task] = []
+
+        def simulate(tasks: Collection[Task], known: Draws, path: Path) -> None:
+            found.extend(tasks)
+            known.figures.update(dict.fromkeys(tasks, USUAL))
+
+        monkeypatch.setattr(out_of_sample, "_simulate", simulate)
+        # To draw a trial takes half a second.
+        drawn = SimpleNamespace(description="chats on eight engines")
+        monkeypatch.setattr(out_of_sample, "random_trial", lambda number: drawn)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "docs").mkdir()
+        return found
+
+    def test_runs_all_contenders_on_the_trials(
+        self, tried: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert command.main(["--random", "2"]) == 0
+        assert tried == [Task(number, name) for number in range(2) for name in (*RULES, OURS)]
+        page = (tmp_path / "docs" / PAGE).read_text()
+        assert page.count("| chats on eight engines |") == 2
+        assert "| mean TTFT | 1.000 |" in capsys.readouterr().out
+
+    def test_runs_missing_or_named_tasks_only(self, tried: list[Task], tmp_path: Path) -> None:
+        command.main(["--random", "1"])
+        tried.clear()
+        command.main(["--random", "2", "--missing"])
+        assert {task.number for task in tried} == {1}
+        tried.clear()
+        command.main(["--random", "2", "--only", f"| {OURS}"])
+        assert tried == [Task(0, OURS), Task(1, OURS)]
+
+    @pytest.mark.parametrize("other", [["benchmarks"], ["--trace", "trace.jsonl"]])
+    def test_takes_no_pages(
+        self, other: list[str], tried: list[Task], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert command.main(["--random", "2", *other]) == 2
+        assert "--random takes neither a page nor a trace" in capsys.readouterr().err
+        assert not tried

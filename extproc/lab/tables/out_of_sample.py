@@ -123,7 +123,6 @@ def text(found: Draws) -> str:
     return Template(_TEXT.read_text()).substitute(
         draws=len(found.complete),
         summary=summary(found),
-        rules=", ".join(RULES),
         rows=_rows(found),
     )
 

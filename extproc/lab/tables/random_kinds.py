@@ -28,7 +28,7 @@ def _documents(rng: Random) -> Shape:
 
 
 def _hot_prefix(rng: Random) -> Shape:
-    """One prefix of 4,000 to 50,000 tokens; one short question each."""
+    """1 prefix of 4,000 to 50,000 tokens; one short question each."""
     return _shape(rng, (1, 1), (4_000, 50_000), (1, 1), (50, 500), (50, 200))
 
 

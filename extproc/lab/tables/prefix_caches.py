@@ -14,6 +14,7 @@ from extproc.lab.tables import prefix_tables as tables
 from extproc.lab.tables import ttft_chart
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CHARACTERS
+from extproc.lab.tables.prefix_misses import misses
 from extproc.lab.tables.prefix_trials import (
     SHARED,
     oracle_trials,
@@ -79,9 +80,11 @@ def update(
 def text(book: Book) -> str:
     """Return the page."""
     return Template(_TEXT.read_text()).substitute(
+        workloads=len(SCENES),
         characters=f"{CHARACTERS:,}",
         summary=summary(book, SCENES),
         verdicts=verdicts(book, SCENES),
+        misses=misses(book, SCENES),
         chat=tables.compared(book, CHAT),
         threads=tables.compared(book, THREADS),
         mooncake=tables.compared(book, MOONCAKE),

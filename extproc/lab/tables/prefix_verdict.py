@@ -50,6 +50,9 @@ class Judged(NamedTuple):
     holds: bool | None = None
     """None without a target or without figures."""
 
+    figure: str = ""
+    """The ratio and the strategy that it refers to."""
+
 
 _UNKNOWN = Judged("")
 
@@ -147,4 +150,4 @@ def with_four(book: Book, scene: str) -> Judged:
 
 
 def _verdict(holds: bool, figure: str) -> Judged:
-    return Judged(f"yes ({figure})" if holds else f"**no ({figure})**", holds)
+    return Judged(f"yes ({figure})" if holds else f"**no ({figure})**", holds, figure)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from extproc.lab.tables import __main__ as command
-from extproc.lab.tables import prefix_caches, prefix_tables
+from extproc.lab.tables import prefix_caches, prefix_misses, prefix_tables
 from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CONTENDERS, ORACLES, OURS, YARDSTICK
 from extproc.lab.tables.prefix_caches import FIGURES, PAGE, TASKS, text
+from extproc.lab.tables.prefix_misses import misses
 from extproc.lab.tables.prefix_trials import scene_trials, sidecar_trials
 from extproc.lab.tables.prefix_verdict import (
     TARGETS,
@@ -222,6 +223,19 @@ class TestTargets:
             for one in trial.repeated:
                 book.note(one, USUAL)
         assert with_four(book, "saas at 1.25").text == "no advantage"
+
+    def test_list_the_misses_with_their_causes(
+        self, book: Book, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(prefix_misses, "CAUSES", {"saas": "bursts"})
+        assert misses(book, SCENES) == "All rows meet these targets."
+        for scene in ("saas", "hot-prefix"):
+            for trial in Trial(scene, OURS).repeated:
+                book.note(trial, {**USUAL, "p99_ttft_ms": 106.0})
+        saas, hot = rows(misses(book, SCENES))[2:]
+        assert saas.startswith("| saas | p99 TTFT: 1.060, ")
+        assert saas.endswith(" | bursts |")
+        assert hot.endswith(" | not known |")
 
     def test_have_one_row_for_each_workload(self, book: Book) -> None:
         lines = rows(verdicts(book, SCENES))[2:]

@@ -1,0 +1,30 @@
+"""The rows that miss a target, each with its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from extproc.lab.tables.book import Book
+from extproc.lab.tables.markdown import table
+from extproc.lab.tables.prefix_verdict import TARGETS, judged
+
+CAUSES: Mapping[str, str] = {}
+"""Causes of misses by scene. Add one only after an experiment has shown it."""
+
+_COUNTED = [place for place, required in enumerate(TARGETS.values()) if required == "all"]
+"""Targets that all rows have to meet."""
+
+_NAMES = [target.partition(" within")[0].partition(" at least")[0] for target in TARGETS]
+"""The figure that each target limits."""
+
+
+def misses(book: Book, scenes: Iterable[str]) -> str:
+    """Show the rows that miss a target that all rows have to meet."""
+    rows = []
+    for scene, row in judged(book, scenes).items():
+        missed = [f"{_NAMES[n]}: {row[n].figure}" for n in _COUNTED if row[n].holds is False]
+        if missed:
+            rows.append([scene, "; ".join(missed), CAUSES.get(scene, "not known")])
+    if not rows:
+        return "All rows meet these targets."
+    return table(["workload", "missed", "cause"], rows, left=3)

@@ -72,6 +72,8 @@ def _run(parsed: argparse.Namespace) -> int:
     _check_output(parsed)
     server = _target(parsed)
     workload = asked_workload(parsed)
+    if any(session.forks for session in workload.sessions):
+        raise WorkloadError(f"the workload {workload.name} has forks, which only 'simulate' sends")
     context = tls_context() if server.tls else None
     addresses = target.reachable_addresses(server, min(parsed.timeout, _PROBE_SECONDS), context)
     options = RequestOptions(

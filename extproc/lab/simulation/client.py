@@ -10,19 +10,19 @@ PrefixHash (see docs/benchmarks.md). A client without costs is the ideal.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
 from extproc.lab.engine.replica import StepTokens
 from extproc.lab.measures.run import Floats
+from extproc.lab.simulation.talks import Ask, Talk, talks
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.arrivals import pauses
-from extproc.lab.workloads.workload import Session, Turn, Workload
+from extproc.lab.workloads.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,6 @@ limited, it works 93 % of the time.
 """
 
 
-class Ask(NamedTuple):
-    """A request that the client sends."""
-
-    number: int
-    turn: Turn
-
-
-class _Talk:
-    """An open session."""
-
-    __slots__ = ("_first", "_next", "_turns", "wanted")
-
-    def __init__(self, session: Session, first: int) -> None:
-        self.wanted = session.start
-        """Time at which its next request is due."""
-        self._turns = session.turns
-        self._first = first
-        self._next = 0
-
-    @property
-    def next(self) -> Turn | None:
-        """The next turn; None after the last."""
-        return self._turns[self._next] if self._next < len(self._turns) else None
-
-    def ask(self) -> Ask:
-        """Return the next request."""
-        ask = Ask(self._first + self._next, self._turns[self._next])
-        self._next += 1
-        return ask
-
-
 class Client:
     """Sends all requests of a workload and measures the times."""
 
@@ -102,7 +71,7 @@ class Client:
         self.gaps: list[Floats] = []
         self.busy_seconds = 0.0
         self.done = 0
-        """Number of ended sessions."""
+        """Number of sessions and forks that ended or never start."""
         self._timeline = timeline
         self._workload = workload
         self._is_closed = workload.is_closed
@@ -112,15 +81,16 @@ class Client:
         self._free_at = timeline.now
         self._awake = False
         self._ready: deque[Callable[[float], float]] = deque()
-        self._talks: dict[int, _Talk] = {}
+        self._talks: dict[int, Talk] = {}
         self._places = workload.concurrency or len(workload.sessions)
-        self._queue: deque[_Talk] = deque()
-        self._coming = self._sessions()
+        self._queue: deque[Talk] = deque()
+        self._coming = talks(iter(workload.sessions))
+        self._all = len(workload.all_sessions)
 
     @property
     def over(self) -> bool:
         """True if every request was sent and answered."""
-        return self.done == len(self._workload.sessions)
+        return self.done == self._all
 
     def start(self) -> None:
         """Start the run now."""
@@ -137,9 +107,8 @@ class Client:
         self._soon(partial(self._read, tokens))
 
     def fail(self, number: int) -> None:
-        """End the session of a refused request."""
-        self._talks.pop(number, None)
-        self._end_session()
+        """End the session of a refused request. Its forks that have not started never do."""
+        self._end(self._talks.pop(number))
 
     def _soon(self, work: Callable[[float], float]) -> None:
         """Run `work` in the next turn of the loop. It takes its start time and returns its end."""
@@ -171,12 +140,6 @@ class Client:
         else:
             self._awake = False
 
-    def _sessions(self) -> Iterator[_Talk]:
-        number = 0
-        for session in self._workload.sessions:
-            yield _Talk(session, number)
-            number += len(session.turns)
-
     def _begin_next(self, now: float) -> float:
         """Start a session, and schedule the next one."""
         talk = next(self._coming, None)
@@ -186,7 +149,7 @@ class Client:
         talk.wanted = now
         return self._begin(talk, now)
 
-    def _begin(self, talk: _Talk, now: float) -> float:
+    def _begin(self, talk: Talk, now: float) -> float:
         if self._places:
             self._places -= 1
             self._soon(partial(self._ask, talk))
@@ -194,7 +157,7 @@ class Client:
             self._queue.append(talk)
         return now
 
-    def _ask(self, talk: _Talk, now: float) -> float:
+    def _ask(self, talk: Talk, now: float) -> float:
         ask = talk.ask()
         self.wanted[ask.number] = talk.wanted
         self.sent[ask.number] = now
@@ -225,18 +188,36 @@ class Client:
 
     def _answered(self, number: int, now: float) -> float:
         talk = self._talks.pop(number)
-        turn = talk.next
-        if turn is None:
-            self._end_session()
-            return now
-        talk.wanted = float(self.last[number]) + turn.think_seconds
-        if turn.think_seconds:
-            self._later(talk.wanted, partial(self._ask, talk))
-            return now
-        return self._ask(talk, now)
+        ended = float(self.last[number])
+        for fork in talk.fork():
+            self._continue(fork, ended)
+        if talk.next is None:
+            self._end(talk)
+        elif not talk.waits:
+            if not talk.next.think_seconds:
+                talk.wanted = ended
+                return self._ask(talk, now)
+            self._continue(talk, ended)
+        return now
 
-    def _end_session(self) -> None:
-        self.done += 1
+    def _continue(self, talk: Talk, ready: float) -> None:
+        """Send the next request after the pause before it, which starts at `ready`."""
+        turn = talk.next
+        assert turn is not None
+        talk.wanted = ready + turn.think_seconds
+        self._later(talk.wanted, partial(self._ask, talk))
+
+    def _end(self, talk: Talk) -> None:
+        self.done += talk.size
+        parent = talk.parent
+        if parent is None:
+            self._free_slot()
+        elif talk.is_awaited:
+            parent.waits -= 1
+            if not parent.waits and parent.next is not None:
+                self._continue(parent, self._timeline.now)
+
+    def _free_slot(self) -> None:
         if self._queue:
             talk = self._queue.popleft()
             if self._is_closed:

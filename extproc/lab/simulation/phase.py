@@ -12,10 +12,11 @@ import numpy as np
 from extproc.core.fleet.ledger import Lease
 from extproc.lab.engine.replica import StepTokens
 from extproc.lab.measures.run import Floats, Ints, Run
-from extproc.lab.simulation.client import Ask, Client
+from extproc.lab.simulation.client import Client
 from extproc.lab.simulation.events import Event, Leave
 from extproc.lab.simulation.fleet import RefusedError, SimulatedFleet
 from extproc.lab.simulation.scenario import Scenario
+from extproc.lab.simulation.talks import Ask
 from extproc.lab.workloads.workload import Workload
 
 
@@ -32,7 +33,7 @@ class Phase:
     def __init__(
         self, fleet: SimulatedFleet, workload: Workload, scenario: Scenario, offset: int
     ) -> None:
-        turns = [turn for session in workload.sessions for turn in session.turns]
+        turns = list(workload.turns)
         self._fleet = fleet
         self._scenario = scenario
         self._offset = offset  # of request ids, which the fleet numbers
@@ -44,7 +45,7 @@ class Phase:
         self._cached: Ints = np.full(len(turns), -1, dtype=np.int64)
         self._endpoint: Ints = np.full(len(turns), -1, dtype=np.int64)
         self._refusals: dict[int, str] = {}
-        self._sessions = [len(session.turns) for session in workload.sessions]
+        self._sessions = [len(session.turns) for session in workload.all_sessions]
         firsts = np.cumsum([0, *self._sessions])[:-1]
         self._session_of: Ints = np.repeat(firsts, self._sessions)
         rng = Random(f"client {scenario.seed}")

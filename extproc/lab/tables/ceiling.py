@@ -17,17 +17,15 @@ def ceiling(workload: Workload, block_size: int) -> float:
     """
     ids = BlockIds(block_size)
     seen: set[int] = set()
-    for session in workload.before.sessions:
-        for turn in session.turns:
-            seen.update(_computed(ids, turn, block_size))
+    for turn in workload.before.turns:
+        seen.update(_computed(ids, turn, block_size))
     found = asked = 0
-    for session in workload.measured.sessions:
-        for turn in session.turns:
-            blocks = _computed(ids, turn, block_size)
-            most = (turn.prompt_tokens - 1) // block_size
-            found += block_size * sum(1 for _ in takewhile(seen.__contains__, blocks[:most]))
-            asked += turn.prompt_tokens
-            seen.update(blocks)
+    for turn in workload.measured.turns:
+        blocks = _computed(ids, turn, block_size)
+        most = (turn.prompt_tokens - 1) // block_size
+        found += block_size * sum(1 for _ in takewhile(seen.__contains__, blocks[:most]))
+        asked += turn.prompt_tokens
+        seen.update(blocks)
     return found / asked if asked else 0.0
 
 

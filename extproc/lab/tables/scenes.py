@@ -77,7 +77,7 @@ _WHOLE = {"chunked_prefill": False}
 _DECODING_FIRST = {"max_prompt_tokens_with_decoding": 512}
 
 SHARED_PREFIXES: Mapping[str, Scene] = {
-    **{name: Scene(name) for name in ("agents-20", "agents-40")},
+    **{name: Scene(name) for name in ("agents-20", "agents-40", "sub-agents")},
     **{name: Scene(name) for name in ("document-batch-1", "document-batch-4")},
     **{name: Scene(name) for name in ("hot-fleet-64", "hot-fleet-64-chat")},
     "hot-fleet-200": Scene("hot-fleet-200", seeds=(0,)),

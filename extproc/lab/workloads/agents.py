@@ -32,7 +32,7 @@ MOST_CONTEXT_TOKENS = 150_000
 
 LEAST_THINK_SECONDS, MOST_THINK_SECONDS = 2.0, 20.0
 
-_PROFILE = "h100-llama-3.1-8b"
+PROFILE = "h100-llama-3.1-8b"
 """Its cache of 448,000 tokens holds three of the longest contexts, and seven of the mean one. A
 fleet of eight holds the sessions of both workloads if they have few copies. Llama 3.1 itself ends
 at 131,072 tokens: the profile stands for a model of that size with a longer limit.
@@ -56,7 +56,7 @@ def agents(concurrency: int, seed: int = 0, pace: float = 1.0) -> Workload:
             for number in range(_SESSIONS[concurrency])
         ],
         concurrency=concurrency,
-        profile=_PROFILE,
+        profile=PROFILE,
     )
 
 
@@ -89,7 +89,7 @@ def session_turns(rng: Random, name: str, pace: float) -> list[Turn]:
         message = Segment(f"{name}/{number}", max(8, new - history.answer_tokens))
         output = Segment(f"{name}/{number}/answer", answer, "assistant")
         prompt = (*history.segments, message)
-        turns.append(Turn(prompt, output, think_seconds=_pause(rng, pace) if turns else 0.0))
+        turns.append(Turn(prompt, output, think_seconds=pause(rng, pace) if turns else 0.0))
         history = _History((*prompt, output), answer)
     return turns
 
@@ -102,10 +102,10 @@ def _compaction(rng: Random, name: str, history: _History, pace: float) -> Turn:
     """
     instruction = Segment(f"{name}/compact", 500)
     summary = Segment(f"{name}/summary", rng.randint(2_000, 4_000), "assistant")
-    return Turn((*history.segments, instruction), summary, think_seconds=_pause(rng, pace))
+    return Turn((*history.segments, instruction), summary, think_seconds=pause(rng, pace))
 
 
-def _pause(rng: Random, pace: float) -> float:
+def pause(rng: Random, pace: float) -> float:
     """Return the seconds that a tool runs: 6 at the median."""
     drawn = rng.lognormvariate(1.8, 0.7)
     return min(MOST_THINK_SECONDS, max(LEAST_THINK_SECONDS, drawn)) / pace

@@ -22,6 +22,7 @@ from extproc.lab.workloads import (
     kubeai_threads,
     lora,
     saas,
+    sub_agents,
     tool_agents,
     trace,
 )
@@ -122,6 +123,11 @@ WORKLOADS = {
         )
         for concurrency in agents.CONCURRENCIES
     },
+    "sub-agents": Known(
+        "coding agents whose turns start 1 to 4 sub-agents with the same context",
+        lambda asked: sub_agents.sub_agents(asked.seed, asked.pace),
+        frozenset({"pace"}),
+    ),
     **{
         f"document-batch-{number}": Known(
             f"1,200 questions on {number} document{'s'[: number - 1]} of 60,000 tokens",

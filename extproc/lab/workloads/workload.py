@@ -12,7 +12,7 @@ times, at random times with a rate, or as soon as a slot is free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -61,6 +61,27 @@ class Session(NamedTuple):
 
     start: float = 0.0
     """Seconds since the start of the run; without a free slot it starts later."""
+
+    forks: Sequence[Fork] = ()
+    """Sessions that start from one of its turns and run at the same time, such as sub-agents."""
+
+
+class Fork(NamedTuple):
+    """A session that starts when a turn of its parent has its response. It needs no slot."""
+
+    after: int
+    """Number of that turn, from 0. If it fails, the fork never starts."""
+
+    session: Session
+    is_awaited: bool = True
+    """True if the parent's next turn waits until this session ends, well or not."""
+
+
+def family(session: Session) -> Iterator[Session]:
+    """Yield a session, its forks and theirs. This is the order of their requests' numbers."""
+    yield session
+    for fork in session.forks:
+        yield from family(fork.session)
 
 
 @dataclass(frozen=True)
@@ -115,25 +136,34 @@ class Workload:
         return not any(session.start for session in self.sessions)
 
     @property
+    def all_sessions(self) -> list[Session]:
+        """Sessions and their forks, in the order of their requests' numbers."""
+        return [one for session in self.sessions for one in family(session)]
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        """Turns of all sessions and forks, in the order of their requests' numbers."""
+        return (turn for session in self.all_sessions for turn in session.turns)
+
+    @property
     def requests(self) -> int:
         """Total number of requests."""
-        return sum(len(session.turns) for session in self.sessions)
+        return sum(len(session.turns) for session in self.all_sessions)
 
     @property
     def prompt_tokens(self) -> int:
         """Prompt tokens of all requests."""
-        return sum(turn.prompt_tokens for session in self.sessions for turn in session.turns)
+        return sum(turn.prompt_tokens for turn in self.turns)
 
     @property
     def output_tokens(self) -> int:
         """Output tokens of all requests."""
-        return sum(turn.output.tokens for session in self.sessions for turn in session.turns)
+        return sum(turn.output.tokens for turn in self.turns)
 
     @property
     def adapters(self) -> list[str]:
         """Adapters that some request uses."""
-        turns = (turn for session in self.sessions for turn in session.turns)
-        return sorted({turn.adapter for turn in turns if turn.adapter})
+        return sorted({turn.adapter for turn in self.turns if turn.adapter})
 
     @property
     def before(self) -> Workload:

@@ -184,3 +184,8 @@ def test_refuses_invalid_values(
         run(*WHOLE, argument, value)
     assert raised.value.code == 2
     assert "secret" not in capsys.readouterr().err
+
+
+def test_refuses_a_workload_whose_sessions_fork(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SERVER, "--workload", "sub-agents") == 2
+    assert "sub-agents has forks" in capsys.readouterr().err

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.lab.engine.replica import StepTokens
-from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED, Ask, Client, ClientCosts
+from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED, Client, ClientCosts
+from extproc.lab.simulation.talks import Ask
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.workload import Session, Workload
 from tests.lab.simulation.builders import session, turn, workload

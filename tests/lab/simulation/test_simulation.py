@@ -341,7 +341,7 @@ turns = st.builds(
     st.sampled_from([0.0, 0.1, 2.0]),
 )
 sessions_ = st.builds(
-    Session, st.lists(turns, min_size=1, max_size=4), st.sampled_from([0.0, 0.5, 3.0])
+    Session, st.lists(turns, min_size=1, max_size=4), st.sampled_from([0.0, 0.5, 3.0]), st.just(())
 )
 workloads = st.builds(
     workload,

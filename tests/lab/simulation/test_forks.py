@@ -111,7 +111,7 @@ EVENTS: st.SearchStrategy[list[Event]] = st.lists(
     st.none() | st.integers(1, 3),
     st.sampled_from([ClientCosts(), SINGLE_THREADED]),
 )
-def test_every_session_ends_whatever_is_refused(
+def test_every_session_ends_if_any_requests_are_refused(
     asked: list[Session], refused: set[int], slots: int | None, costs: ClientCosts
 ) -> None:
     scene = Scene(workload(*asked, concurrency=slots), costs, refused)

@@ -10,8 +10,10 @@ from extproc.lab.tables.ceiling import ceiling
 from extproc.lab.workloads.drawn import Shape
 from extproc.lab.workloads.workload import Workload
 
-_BATCH = 16
-"""Most requests in a batch: more would still add throughput, but slow each response."""
+_LEAST_BATCH, _MOST_BATCH = 4, 64
+_SLOWDOWN = 3
+"""Factor by which the contexts of a batch lengthen a step. A larger batch adds little throughput.
+"""
 
 _FILLED = 0.5
 """Share of the cache for running requests."""
@@ -61,8 +63,9 @@ def capacity(workload: Workload, shape: Shape, fleet: Sequence[Profile]) -> Capa
 
 def _engine(mean: _Mean, own: float, engine: Profile) -> tuple[float, float]:
     """Return an engine's seconds for a request, and the seconds from first token to last."""
-    batch = max(1.0, min(_BATCH, _FILLED * engine.kv_tokens / own))
     context = engine.seconds_per_context_token * (mean.prompt + mean.answer / 2)
+    batch = min(_MOST_BATCH, (_SLOWDOWN - 1) * engine.step_base_seconds / context)
+    batch = max(1.0, min(max(_LEAST_BATCH, batch), _FILLED * engine.kv_tokens / own))
     prefill = engine.admission_seconds + mean.uncached / engine.prefill_tokens_per_second
     decode = mean.answer * (engine.step_base_seconds / batch + context)
     return prefill + decode, batch * (prefill + decode)

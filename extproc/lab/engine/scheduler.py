@@ -73,7 +73,7 @@ class Scheduler:
         preemptions = self.preemptions
         self._continue_running(step)
         # A request that was just preempted is first in the queue, and would be preempted again.
-        if self.preemptions == preemptions:
+        if self.waiting and self.preemptions == preemptions:
             self._admit_waiting(step)
         return step
 
@@ -155,9 +155,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
         self.preemptions += 1
-        request_id = sequence.request.request_id
-        self.waiting[request_id] = sequence
-        self.waiting.move_to_end(request_id, last=False)
+        self.waiting[sequence.request.request_id] = sequence
+        self.waiting.move_to_end(sequence.request.request_id, last=False)
 
     def _admit_waiting(self, step: Step) -> None:
         admitted: list[Sequence] = []
@@ -211,10 +210,9 @@ class Scheduler:
         return True
 
     def _fill(self, sequence: Sequence, tokens: int) -> None:
-        """Name the blocks that these tokens will fill.
+        """Name the blocks that these tokens will fill, when the step is planned, as in vLLM.
 
-        As in vLLM, this happens when the step is planned: a request that is admitted later into
-        the same step shares the blocks.
+        A request that is admitted later into the same step shares them.
         """
         full = (sequence.computed + tokens) // self._profile.block_size
         if full > sequence.filled and sequence.holding is not None:

@@ -1,8 +1,8 @@
 """Retrieval-augmented generation with many chunks behind a short system prompt.
 
-Published: RAGCache (arXiv 2404.12457) and CacheWeaver (arXiv 2606.19667) report that queries
-retrieve the same documents in different orders, and that few documents are in most prompts. The
-lengths, the number of topics and the skew are assumptions.
+Published: access to documents is skewed (RAGCache, arXiv 2404.12457), and queries retrieve
+overlapping evidence in different orders (CacheWeaver, arXiv 2606.19667). The lengths, the number of
+topics and the skew are assumptions.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Futures:
 
     def __init__(self, workload: Workload, ids: BlockIds) -> None:
         self._ids = ids
-        turns = [turn for session in workload.sessions for turn in session.turns]
+        turns = list(workload.turns)
         self._left = len(turns)
         self._uses = Counter(row for turn in turns for row in ids.rows_of(turn))
 

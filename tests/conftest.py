@@ -6,8 +6,10 @@ processes and timers, so there are three processes for each core, but at most si
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +66,18 @@ def pytest_configure() -> None:
     """Accept SIGINT. A shell's background job ignores it, and so would processes of the tests."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude the collected tests from garbage collection: they are millions of lasting objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -30,6 +30,7 @@ MADE_ONCE = (
     "tests/manifests/",
     "tests/lab/api_server/",
     "tests/lab/stand_ins/",
+    "tests/style/",
     "tests/test_app.py",
     "tests/lab/workloads/test_codegen.py",
     "tests/lab/workloads/test_kubeai_chat.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import cache
 from random import Random
 from time import process_time
 
@@ -88,9 +89,10 @@ def random_blocks(rng: Random, number: int) -> list[int]:
     return [rng.getrandbits(64) for _ in range(number)]
 
 
-def documents() -> list[Document]:
+@cache
+def documents() -> tuple[Document, ...]:
     """Return the same requests, parsed."""
-    return [parse_document(head, complete=False) for head in bodies()]
+    return tuple(parse_document(head, complete=False) for head in bodies())
 
 
 def best(ways: Mapping[str, Callable[[], object]], times: int) -> dict[str, float]:

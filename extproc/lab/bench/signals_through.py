@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from extproc.lab.bench import configs
 from extproc.lab.bench.load import drive
-from extproc.lab.bench.signal_ways import Way, fleets_of, ways
+from extproc.lab.bench.signal_ways import Way, fleets_of
 from extproc.lab.bench.ways import start_upstreams
 from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.sidecar import FileSidecar
@@ -18,9 +18,10 @@ CONNECTIONS = 2
 _SIZE = 1_000
 
 
-async def measure(directory: Path, seconds: float, progress: Callable[[], object]) -> list[Way]:
+async def measure(
+    measured: Sequence[Way], directory: Path, seconds: float, progress: Callable[[], object]
+) -> None:
     """Measure each fleet for this number of seconds; latencies are those of whole requests."""
-    measured = ways()
     async with AsyncExitStack() as cleanup:
         fleets = await fleets_of(directory, cleanup)
         _, upstreams = await start_upstreams(directory, cleanup)
@@ -40,4 +41,3 @@ async def measure(directory: Path, seconds: float, progress: Callable[[], object
             way.latencies, way.failed, way.seconds = load.latencies, load.failed, load.seconds
             await sidecar.stop()
             progress()
-    return measured

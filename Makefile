@@ -32,6 +32,8 @@ ROUTERS_WANTED := vllm-router==0.1.17 sglang-router==0.3.2
 # Python would import compiled modules in the source directory instead of the sources. To use it,
 # set PYTHONPATH, and PYTHONSAFEPATH so that `python -m` ignores the current directory.
 COMPILED := .compiled
+# The optimization of the C code, as in pyproject.toml. gcc takes less than half as long with 0.
+COMPILED_OPT_LEVEL := 1
 COMPILED_LIB := $(COMPILED)/lib
 COMPILED_FROM := pyproject.toml README.md LICENSE envoy extproc
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED_LIB) PYTHONSAFEPATH=1
@@ -164,6 +166,7 @@ $(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
 $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)
 	@test -n "$(CAN_COMPILE)" || { echo "A C compiler and Python's headers are needed" >&2; exit 1; }
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)/src && cp -R $(COMPILED_FROM) $(COMPILED)/src
+	@sed 's/opt_level = "1"/opt_level = "$(COMPILED_OPT_LEVEL)"/' pyproject.toml > $(COMPILED)/src/pyproject.toml
 	@# gcc spends half of its time on warnings about mypyc's C code: -w turns them off.
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 CFLAGS="-w $(CFLAGS)" $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
 		--no-build-isolation --no-deps --no-index --wheel-dir $(COMPILED) $(COMPILED)/src

@@ -30,7 +30,7 @@ START = L4_LLAMA_3_1_8B_FP8
 TRUTH = replace(
     START, step_base_seconds=0.06, admission_seconds=0.02, prefill_tokens_per_second=2_500.0
 )
-SESSIONS = 150
+SESSIONS = 75
 
 
 def measured(strategy: str, engine: Profile, workload: str = "kubeai-chat-800") -> Summary:

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import yaml
 from pydantic import ValidationError
-from scipy.optimize import least_squares
 
 from extproc.core.schema import LoadBalancingSpec
 from extproc.lab.engine import profile
@@ -82,6 +81,9 @@ def run(path: Path, name: str | None) -> int:
 def fit(pairs: Sequence[Pair], start: Profile, pool: ProcessPoolExecutor) -> Profile:
     """Return the profile under which the scenarios best give the rows' figures."""
     longest = _longest(pairs)
+
+    # The import takes a second, and the processes of the simulations do not need it.
+    from scipy.optimize import least_squares
 
     def residuals(point: Floats) -> Floats:
         engine = _at(start, point, longest)

@@ -19,6 +19,7 @@ from extproc.lab.input_error import InputError
 from extproc.lab.measures import comparison, published
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import Summary, block, more, summarize
+from extproc.lab.simulation import calibrate
 from extproc.lab.simulation.arguments import (
     check_calibration,
     check_outputs,
@@ -40,8 +41,6 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if asked.calibrate is not None:
             check_calibration(asked)
-            from extproc.lab.simulation import calibrate  # imports scipy, which takes a second
-
             return calibrate.run(asked.calibrate, asked.profile)
         return _simulate(asked)
     except InputError as error:

@@ -525,7 +525,9 @@ class TestReload:
         log = await decisions(scene, sent)
         assert {decision["strategy"] for decision in log} == {"PrefixHash", "PrefixCache"}
 
-        bodies = [load.body(client) for client in range(12)]
+        # Long prompts, so that no paused session outweighs what a cache saves.
+        bodies = [chat(text(f"long {i}", 12_000)) for i in range(12)]
+        await decided_when_idle(scene, bodies)
         before = await decided_when_idle(scene, bodies)
         others = FrequentScrapes(
             strategy="PrefixCache", adapters=["sql"], prefix_hash={"meanLoadFactor": 150}

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from extproc.core.fleet.backlog import Prefill
+from extproc.core.fleet.contexts import Context
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.totals import Totals
 
@@ -18,7 +19,7 @@ from extproc.core.fleet.totals import Totals
 class Lease:
     """One request's claim on an endpoint."""
 
-    __slots__ = ("_ledger", "endpoint", "model", "prefill")
+    __slots__ = ("_ledger", "context", "endpoint", "model", "prefill")
 
     def __init__(self, ledger: Ledger, model: str, endpoint: Endpoint) -> None:
         self._ledger: Ledger | None = ledger
@@ -26,6 +27,8 @@ class Lease:
         self.endpoint = endpoint
         self.prefill: Prefill | None = None
         """The prompt in the endpoint's backlog; None without a prediction."""
+        self.context: Context | None = None
+        """The prompt that the endpoint holds; None without a prediction."""
 
     def finish_prefill(self) -> None:
         """Remove the prompt from the backlog, because the response has begun.
@@ -44,6 +47,8 @@ class Lease:
             self.endpoint = endpoint
             if self.prefill is not None:
                 self.prefill.move(endpoint.address)
+            if self.context is not None:
+                self.context.move(endpoint.address)
 
     def release(self) -> None:
         """End the claim. A second call does nothing."""
@@ -53,6 +58,9 @@ class Lease:
         prefill, self.prefill = self.prefill, None
         if prefill is not None:
             prefill.cancel()
+        context, self.context = self.context, None
+        if context is not None:
+            context.end()
 
 
 class Ledger:

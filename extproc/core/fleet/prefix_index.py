@@ -53,8 +53,8 @@ class _Held:
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
 
-    def use(self, blocks: Sequence[int]) -> Sequence[int]:
-        """Mark a prompt as used now, and return those of its blocks that are new."""
+    def use(self, blocks: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Mark a prompt as used now. Return its new blocks, and the number of its last run."""
         path: list[int] = []
         depth = 0
         while depth < len(blocks) and (number := self._numbers.get(blocks[depth])) is not None:
@@ -66,11 +66,11 @@ class _Held:
         if new and path:  # so that a conversation stays one run
             self._runs[path[-1]].extend(array("Q", new))
         elif new:
-            self._add(new[0], array("Q", new))
+            path.append(self._add(new[0], array("Q", new)))
         self.size += len(new)
         for number in reversed(path):
             self._runs.move_to_end(number)
-        return new
+        return new, path[-1] if path else 0
 
     def excess(self, share: int) -> Iterator[Sequence[int]]:
         """Evict and yield the blocks above the limit, from the ends of the least recent runs."""
@@ -128,12 +128,23 @@ class PrefixIndex:
         held = self._held.get(address)
         return held.size if held else 0
 
-    def sent(self, address: str, blocks: Sequence[int]) -> None:
-        """Record that a prompt was sent to an endpoint, and evict other blocks if necessary."""
+    def capacity(self, address: str) -> int:
+        """Return the blocks that fit into an endpoint's cache."""
+        held = self._held.get(address)
+        return held.capacity if held else DEFAULT_BLOCKS
+
+    def sent(self, address: str, blocks: Sequence[int]) -> int:
+        """Record that a prompt was sent to an endpoint, and evict other blocks if necessary.
+
+        Return the number of the run in which the prompt ends. A prompt that continues it ends in
+        the same run.
+        """
         held = self._held.get(address) or self._new(address)
-        if new := held.use(blocks):
+        new, run = held.use(blocks)
+        if new:
             self._gained(new, held.bit)
         self._evict(held)  # even if nothing is new: a run that was split takes more
+        return run
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
         """Return, by endpoint, the number of leading blocks that it holds, without zeros."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
+from extproc.core.fleet.contexts import Contexts
+from extproc.core.fleet.copies import Copies
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
@@ -120,6 +122,10 @@ class Signals:
         """The prompts that each endpoint's prefix cache probably holds."""
         self.backlog = Backlog()
         """The prompt tokens that each endpoint has yet to compute."""
+        self.copies = Copies(clock, self.prefixes)
+        """The value of a further copy of a prefix."""
+        self.contexts = Contexts(clock)
+        """The prompts of requests in flight and of paused sessions."""
         self.pressure = Pressure(weights, ledger.totals, self.backlog.totals)
         """The load of endpoints that other sidecars cause."""
         self.requests: Mapping[str, float] = ledger.totals.sums
@@ -208,6 +214,8 @@ class Signals:
         self.residency.forget(address)
         self.prefixes.forget(address)
         self.backlog.forget(address)
+        self.contexts.forget(address)
+        self.copies.forget(address)
 
     def _restarted(self, address: str, report: Report) -> bool:
         """Return True if the engine's counters went down, so its caches are empty, too."""

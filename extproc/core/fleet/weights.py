@@ -18,6 +18,19 @@ class Weights(NamedTuple):
     own: float = 0.3
     """Share of the request's own prompt that counts, because the request waits for it, too."""
 
+    context: float = 0.03
+    """Share of each prompt in flight that counts as tokens to compute, cached or not. The engine
+    reads it for each token of the response: for 100 tokens, this takes an L4 or an H100 0.08 of the
+    time to compute it (131 kB a token and the GPU's bandwidth). Queues have that share already."""
+
+    returning: float = 4.0
+    """Requests that a paused session counts as for each share of its time with a request in flight,
+    but at most one: sessions that are in flight for a quarter of their time often meet."""
+
+    copies: float = 1 / 30
+    """Half of the tokens of a prefix count as computed for later requests if a further copy will
+    serve the inverse of this number of requests, and nearly all if it will serve ten times more."""
+
     busy: float = 3000.0
     """Tokens to compute that the idlest endpoint's number of in-flight requests counts as: requests
     slow each other down, and fill the cache."""
@@ -37,7 +50,8 @@ class Weights(NamedTuple):
     """Share of a prompt assumed cached on its home endpoint, if all requests are others'."""
 
     nearly: float = 1.25
-    """Factor of the least cost up to which other endpoints count as equal."""
+    """Factor of the least cost up to which other endpoints count as equal, if all requests are
+    others'."""
 
 
 WEIGHTS = Weights()

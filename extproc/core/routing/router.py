@@ -50,6 +50,8 @@ class Router:
         self._ledger = fleet.ledger
         self._loads = fleet.ledger.loads
         self._backlog = fleet.signals.backlog
+        self._contexts = fleet.signals.contexts
+        self._copies = fleet.signals.copies
         self._ejection = fleet.ejection
         self._token_sizes = fleet.token_sizes
         self._response_ids = fleet.response_ids
@@ -163,12 +165,14 @@ class Router:
         """Take a lease on the best candidate's endpoint, and return the decision."""
         spec, strategy = resolved.model.spec, resolved.model.strategy
         endpoint, prediction = best.endpoint, best.prediction
-        strategy.record_choice(query, endpoint)
+        run = strategy.record_choice(query, endpoint)
         inflight = self._loads.get(endpoint.address, 0)
         lease = self._ledger.acquire(spec.name, endpoint)
         if prediction is not None:
             uncached = prediction.prompt_tokens - prediction.cached_tokens
             lease.prefill = self._backlog.add(endpoint.address, uncached)
+            lease.context = self._contexts.begin(endpoint.address, run, prediction.prompt_tokens)
+            self._copies.computed(endpoint.address, uncached)
         return Decision(
             model=spec.name,
             adapter=resolved.adapter,

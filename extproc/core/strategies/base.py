@@ -138,6 +138,9 @@ class Strategy(Protocol):
         """
         ...
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
-        """Record that the request goes to this endpoint."""
-        return
+    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
+        """Record that the request goes to this endpoint.
+
+        Return the run of the prefix index in which its prompt ends, or 0.
+        """
+        return 0

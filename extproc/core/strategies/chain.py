@@ -44,10 +44,11 @@ class Chain(Strategy):
             yield Candidate(best.endpoint, hops, reason)
             remaining = [estimate for estimate in remaining if estimate is not best]
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
         """Record that the endpoint will load the adapter, without a wait for the next scrape."""
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
+        return 0
 
     def _best(
         self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]

@@ -6,17 +6,20 @@ and the load from other sidecars.
 
     for each endpoint e that is eligible for the request
 
-        cached = tokens of the prompt that are in e's cache               (the prefix index)
+        saved  = tokens of the prompt that are in e's cache               (the prefix index)
                  or that other sidecars have probably sent there          (e is a home endpoint)
-        work   = tokens - cached + answer                                 (cost of the request on e)
-        load   = backlog(e) + own * (tokens - cached)                     (queueing delay on e)
+                 or that a copy on e would save for later requests        (fleet.copies)
+        work   = tokens - saved + answer                                  (cost of the request on e)
+        load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
+                 + context * tokens of the prompts in flight on e         (fleet.contexts)
                  + busy * (requests(e) + 1) / (least requests + 1)
         cost   = work * load
 
-    choose the first endpoint on the ring among those with a cost within 25 % of the lowest
+    choose the first endpoint on the ring among those with nearly the lowest cost
 
 Backlog and requests are this sidecar's own, plus the other sidecars' according to the engines'
 metrics (`extproc.core.fleet.pressure`). A queue and a full KV cache weigh more than their numbers.
+Requests include those that paused sessions will probably send (`extproc.core.fleet.contexts`).
 
 The product is weighted workload routing: a task goes to the server with the lowest workload,
 multiplied by the time of the task on that server. It is stable under every load that any rule can
@@ -27,18 +30,18 @@ terms fits only one of these cases; LMetric (arXiv 2603.15202) found the same.
 
 Sidecars share no state. They agree through the ring: the first endpoints after a prompt's key are
 its home endpoints, so other sidecars have probably sent similar prompts there. The more requests
-come from other sidecars, the more likely this is. The 25 % are consistent hashing with bounded
-loads, with its own constant: sidecars with similar information choose the same endpoint. The key is
+come from other sidecars, the more likely this is. Nearly means up to 25 % more, and 5 % if there
+are no other sidecars. This is consistent hashing with bounded loads, with its own constant:
+sidecars with similar information choose the same endpoint. The key is
 the system prompt until all endpoints have it in their caches, and then the key of `prefixHash`: the
 first user message, or a session's header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
-from operator import itemgetter
 from random import Random
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
@@ -47,6 +50,7 @@ from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
+from extproc.core.strategies.prefix_costs import PrefixCosts
 
 _NO_PROMPT = Prompt((), 0)
 
@@ -55,6 +59,10 @@ _HOMES = 3
 
 _ALONE = 0.05
 """Share of requests from other sidecars up to which their prompts are ignored."""
+
+_EQUAL_ALONE = 0.2
+"""Share of requests from other sidecars that `nearly` assumes at least, so that sidecars with
+little traffic agree."""
 
 
 class PrefixCache(Strategy):
@@ -82,7 +90,8 @@ class PrefixCache(Strategy):
         self._weights = weights
         self._eligible: Sequence[Endpoint] = ()
         self._addresses: list[str] = []
-        self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
+        self._costs = PrefixCosts(signals, weights)
+        self._prefix: int | None = None
         self._positions: dict[str, int] = {}
         self._stale: Collection[str] = ()
         self._refreshed_at = -inf
@@ -102,8 +111,14 @@ class PrefixCache(Strategy):
         per_block = BLOCK_BYTES / query.bytes_per_token
         cached = {position: per_block * depth for position, depth in depths.items()}
         self._add_homes(cached, tokens, snapshot.walk(home, query.adapter))
-        costs = self._costs(tokens, cached)
         deepest = max(depths.values(), default=0)
+        is_one = deepest and not prompt.other_chains
+        self._prefix = prompt.blocks[deepest - 1] if is_one else None
+        copied = 0.0
+        if self._prefix is not None:
+            shared = per_block * deepest
+            copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
+        costs = self._costs.of(tokens, cached, copied)
         for hops, position in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
             depth = depths.get(position, 0)
             if query.prompt is None:
@@ -112,21 +127,25 @@ class PrefixCache(Strategy):
                 prediction = Prediction(tokens, per_block * depth)
                 yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
         """Record that the endpoint will have the prompt in its cache and the adapter in memory."""
+        run = 0
+        if self._prefix is not None:
+            self._signals.copies.requested(self._prefix)
         if query.prompt is not None:
-            self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
+            run = self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
             for blocks in query.prompt.other_chains:
                 self._signals.prefixes.sent(endpoint.address, blocks)
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
+        return run
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""
         if eligible is not self._eligible:  # usually the same object as for the previous request
             self._eligible = eligible
             self._addresses = addresses = [endpoint.address for endpoint in eligible]
-            self._values_of = _lookup(addresses)
+            self._costs.use(addresses)
             self._positions = {address: position for position, address in enumerate(addresses)}
 
     def _refresh_signals(self) -> None:
@@ -136,6 +155,7 @@ class PrefixCache(Strategy):
         prompts it has would all go there, so its cache counts as empty.
         """
         now = self._signals.clock()
+        self._costs.refresh(now)
         max_age = self._spec.stale_after_seconds
         if now >= self._refreshed_at + max_age / 3:
             self._refreshed_at = now
@@ -183,27 +203,11 @@ class PrefixCache(Strategy):
                 cached[position] = expected
             expected /= 2
 
-    def _costs(self, tokens: float, cached: Mapping[int, float]) -> list[float]:
-        """Return the cost of the request on each endpoint, by position.
-
-        The costs are divided by the work of the request without any cache.
-        """
-        requests = self._values_of(self._signals.requests)
-        backlog = self._values_of(self._signals.tokens)
-        busy = self._weights.busy / (min(requests) + 1)
-        wait = self._weights.own * tokens + busy
-        costs = [
-            before + busy * number + wait for before, number in zip(backlog, requests, strict=True)
-        ]
-        work = tokens + self._weights.answer
-        for position, saved in cached.items():  # few; without a cache, the cost is the load
-            costs[position] = (1 - saved / work) * (costs[position] - self._weights.own * saved)
-        return costs
-
     def _order(self, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest = min(costs)
-        limit = self._weights.nearly * lowest
+        others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
+        limit = (1 + (self._weights.nearly - 1) * others) * lowest
         position = costs.index(lowest)
         costs[position] = inf
         next_lowest = min(costs)
@@ -231,13 +235,6 @@ class PrefixCache(Strategy):
                 left -= 1
                 if not left:
                     return
-
-
-def _lookup(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
-    """Return a function that looks up all keys at once."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda values: [values[key] for key in keys]  # itemgetter needs two keys for a sequence
 
 
 def _reason(depth: int, deepest: int) -> Reason:

@@ -35,9 +35,10 @@ class Oracle(Strategy):
         for hops, place in enumerate(self._order(costs)):
             yield Candidate(eligible[place], hops, Reason.LEAST_LOAD)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
         """Record the prompt, which the engine's cache will have."""
         self._truth.sent(self._numbers[endpoint.address])
+        return 0
 
     def _examined(self, eligible: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the engines worth examining."""

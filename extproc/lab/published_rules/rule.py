@@ -70,10 +70,11 @@ class Rule(Strategy):
             reason = Reason.CACHED if cached else Reason.LEAST_LOAD
             yield Candidate(eligible[place], hops, reason, Prediction(tokens, cached))
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> None:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
         """Record the prompt, which the endpoint's cache will have."""
-        if query.prompt is not None:
-            self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
+        if query.prompt is None:
+            return 0
+        return self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
 
     def _look(
         self, query: Query, eligible: Sequence[Endpoint], loads: Mapping[str, int]

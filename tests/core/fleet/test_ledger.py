@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from extproc.core.fleet.backlog import Backlog
+from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.ledger import Lease, Ledger
 from tests.core.builders import endpoint
 from tests.extent import extent
@@ -186,3 +187,15 @@ class TestPrefillOfLease:
         lease.finish_prefill()
         lease.move(B)
         lease.release()
+
+
+def test_prompt_counts_where_its_request_runs_until_the_release() -> None:
+    ledger, contexts = Ledger(), Contexts(lambda: 0.0)
+    lease = ledger.acquire("llama", A)
+    lease.context = contexts.begin(A.address, 1, 100)
+    lease.move(B)
+    assert contexts.tokens == {B.address: 100}
+    lease.release()
+    lease.release()
+    assert contexts.tokens == {}
+    assert contexts.paused[B.address] == 1

@@ -200,6 +200,23 @@ class TestRun:
             index.sent(A, prompt("s", "y", "s", f"{number}", "end"))
         assert (index.size(A), runs(index, A)) == (3 + 50 * 2, 50)
 
+    def test_is_the_same_for_a_prompt_that_continues_another(self) -> None:
+        index = PrefixIndex()
+        first = index.sent(A, ONE)
+        assert index.sent(A, [*ONE, *prompt("e", "f")]) == first
+        assert index.sent(A, APART) != first
+
+    def test_differs_for_a_prompt_that_branches_off(self) -> None:
+        index = PrefixIndex()
+        first = index.sent(A, ONE)
+        second = index.sent(A, OTHER)
+        assert first != second
+        assert index.sent(A, [*ONE, *prompt("e")]) == first
+        assert index.sent(A, [*OTHER, *prompt("e")]) == second
+
+    def test_is_zero_for_a_prompt_without_blocks(self) -> None:
+        assert PrefixIndex().sent(A, []) == 0
+
 
 class TestCapacity:
     def test_has_a_small_default(self) -> None:

@@ -103,15 +103,12 @@ class TestHotPrefix:
 class TestTwoHundredEndpoints:
     def test_requests_follow_their_prefix(self, two_hundred: Both) -> None:
         ours, plain = two_hundred
-        assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.3
+        assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.2
         assert ours.summary.p99_ttft_ms <= 1.25 * plain.summary.p99_ttft_ms
 
-    @pytest.mark.xfail(
-        reason="until caches are warm, a hot prefix stays on a few of them for seconds", strict=True
-    )
     def test_a_hot_prefix_costs_nothing(self, two_hundred: Both) -> None:
         ours, plain = two_hundred
-        assert ours.summary.mean_ttft_ms <= 1.05 * plain.summary.mean_ttft_ms
+        assert ours.summary.mean_ttft_ms <= 0.9 * plain.summary.mean_ttft_ms
         assert ours.summary.output_throughput >= 0.98 * plain.summary.output_throughput
 
 

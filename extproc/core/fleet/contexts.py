@@ -1,0 +1,162 @@
+"""The prompts that endpoints hold: of requests in flight, and of sessions that pause.
+
+A cached prompt is not free while its request runs. The engine reads its keys and values for each
+token of the response, and they fill the cache.
+
+Between two turns of a session no request is in flight, but the next turn will come to the same
+endpoint. An agent's session pauses for seconds while its tool runs, and ten sessions on one
+endpoint then look like an idle endpoint. So a session counts for a while after its response has
+ended: as the share of recent requests that did continue a session, times the share of its time that
+a session has a request in flight.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+
+LEAST_SECONDS = 0.5
+MOST_SECONDS = 60.0
+"""Limits of the time that a paused session counts. After the longer one, it has ended."""
+
+_MEANS = 2.0
+"""Mean pauses that a paused session counts for. Few of those that continue take longer."""
+
+_LEAST_STEP = 0.005
+"""Weight of the latest session in the learned values: two hundred count."""
+
+Session = tuple[str, int]
+"""An endpoint, and the run of its prefix index in which the session's prompts end."""
+
+
+class Context:
+    """The prompt of one request in flight."""
+
+    __slots__ = ("_contexts", "address", "run", "since", "tokens")
+
+    def __init__(
+        self, contexts: Contexts, address: str, run: int, tokens: float, since: float
+    ) -> None:
+        self._contexts = contexts
+        self.address = address
+        self.run = run
+        self.tokens = tokens
+        self.since = since
+
+    def end(self) -> None:
+        """Record that the request has ended, so that its session pauses."""
+        self._contexts.end(self)
+
+    def move(self, address: str) -> None:
+        """Move the prompt to the endpoint that serves the request after a retry."""
+        self._contexts.move(self, address)
+
+
+class Contexts:
+    """Prompt tokens in flight and paused sessions, by endpoint address."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tokens: defaultdict[str, float] = defaultdict(float)
+        self._requests: dict[str, int] = {}
+        self._paused: defaultdict[str, int] = defaultdict(int)
+        # When each session paused, the earliest first: those that count, and those that no longer
+        # count but may still continue.
+        self._counting: OrderedDict[Session, float] = OrderedDict()
+        self._late: OrderedDict[Session, float] = OrderedDict()
+        self._ended = 0
+        self._over = 0
+        self._mean_pause = MOST_SECONDS / _MEANS
+        self._mean_service = 0.0
+        self.tokens: Mapping[str, float] = self._tokens
+        """Tokens of the prompts in flight, cached or not."""
+        self.paused: Mapping[str, int] = self._paused
+        """Sessions that count as paused. Call `expire` before you read it."""
+        self.continued = 0.0
+        """Share of the recent pauses that a request ended."""
+
+    @property
+    def share_in_flight(self) -> float:
+        """Share of its time that a session has a request in flight; 0 if unknown."""
+        together = self._mean_service + self._mean_pause
+        return self._mean_service / together if together else 0.0
+
+    def expire(self) -> None:
+        """Let the sessions that have paused for long no longer count."""
+        now = self._clock()
+        limit = min(max(_MEANS * self._mean_pause, LEAST_SECONDS), MOST_SECONDS)
+        while self._counting:
+            session, since = next(iter(self._counting.items()))
+            if now - since < limit:
+                break
+            self._uncount(session)
+            self._late[session] = since
+        while self._late:
+            session, since = next(iter(self._late.items()))
+            if now - since < MOST_SECONDS:
+                break
+            del self._late[session]
+            self._learn(0.0)
+
+    def begin(self, address: str, run: int, tokens: float) -> Context:
+        """Record that a request begins, which may continue a paused session."""
+        now = self._clock()
+        context = Context(self, address, run, tokens, now)
+        self._add(context, +1)
+        session = (address, run)
+        since = self._counting.get(session)
+        if since is not None:
+            self._uncount(session)
+        else:
+            since = self._late.pop(session, None)
+        if since is not None:
+            step = self._learn(1.0)
+            self._mean_pause += step * (now - since - self._mean_pause)
+        return context
+
+    def end(self, context: Context) -> None:
+        """Record that a request has ended, so that its session pauses."""
+        self._add(context, -1)
+        now = self._clock()
+        self._ended += 1
+        step = max(_LEAST_STEP, 1 / self._ended)
+        self._mean_service += step * (now - context.since - self._mean_service)
+        session = (context.address, context.run)
+        if session in self._counting:
+            self._uncount(session)
+        self._late.pop(session, None)
+        self._counting[session] = now
+        self._paused[context.address] += 1
+
+    def move(self, context: Context, address: str) -> None:
+        """Move a prompt to another endpoint. Its session is not found there."""
+        self._add(context, -1)
+        context.address, context.run = address, 0
+        self._add(context, +1)
+
+    def forget(self, address: str) -> None:
+        """Forget the paused sessions of an endpoint that left or restarted."""
+        for pauses in (self._counting, self._late):
+            for session in [one for one in pauses if one[0] == address]:
+                del pauses[session]
+        self._paused.pop(address, None)
+
+    def _add(self, context: Context, step: int) -> None:
+        address = context.address
+        number = self._requests.get(address, 0) + step
+        if number:
+            self._requests[address] = number
+            self._tokens[address] += step * context.tokens
+        else:  # leaves no rounding error
+            del self._requests[address], self._tokens[address]
+
+    def _uncount(self, session: Session) -> None:
+        del self._counting[session]
+        self._paused[session[0]] -= 1
+
+    def _learn(self, outcome: float) -> float:
+        """Record if a request continued a session, and return the weight of this outcome."""
+        self._over += 1
+        step = max(_LEAST_STEP, 1 / self._over)
+        self.continued += step * (outcome - self.continued)
+        return step

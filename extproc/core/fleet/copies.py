@@ -1,0 +1,101 @@
+"""The value of a further copy of a prefix.
+
+The first request that brings a prefix to an endpoint computes it, and later requests find it there.
+So the prefix of a popular system prompt deserves a copy on every endpoint, and the history of one
+conversation does not. The expected number of uses decides: the rate of requests with the prefix,
+divided by the copies, times the seconds that a cache keeps what it computes. A cache that replaces
+its contents twice a minute has no room for more copies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from math import exp
+
+from extproc.core.fleet.prefix_index import PrefixIndex
+from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+
+WINDOW_SECONDS = 30.0
+"""Seconds over which rates are measured."""
+
+_LEAST_SECONDS = 3.0
+"""Seconds over which a new rate is measured at least: one request is no high rate."""
+
+_LONGEST_SECONDS = 600.0
+"""Longest time that a cache is assumed to keep its contents: demand changes within minutes."""
+
+_BLOCK_TOKENS = BLOCK_BYTES / BYTES_PER_TOKEN
+
+_Counts = dict[int, tuple[int, float]]
+"""Requests by prefix, and the time of the first one."""
+
+
+class Copies:
+    """Rates of requests by prefix, and of computed prompt tokens by endpoint.
+
+    The hash of its last block identifies a prefix.
+    """
+
+    def __init__(self, clock: Callable[[], float], prefixes: PrefixIndex) -> None:
+        self._clock = clock
+        self._prefixes = prefixes
+        self._before: _Counts = {}
+        self._counts: _Counts = {}
+        self._computed: defaultdict[str, float] = defaultdict(float)
+        self._began = self._faded_at = clock()
+
+    def requested(self, prefix: int) -> None:
+        """Record a request with this prefix."""
+        now = self._clock()
+        self._turn(now)
+        number, since = self._counts.get(prefix) or (0, now)
+        self._counts[prefix] = (number + 1, since)
+
+    def computed(self, address: str, tokens: float) -> None:
+        """Record prompt tokens that an endpoint must compute and will have in its cache."""
+        self._computed[address] += tokens
+
+    def demand(self, prefix: int) -> float:
+        """Return the requests per second with this prefix."""
+        now = self._clock()
+        self._turn(now)
+        present, before = self._counts.get(prefix), self._before.get(prefix)
+        if present is None and before is None:
+            return 0.0
+        number, since = present or (0, now)
+        requests = float(number)
+        if before is not None:
+            since = before[1]
+            requests += before[0] * (1 - (now - self._began) / WINDOW_SECONDS)
+        return requests / min(max(now - since, _LEAST_SECONDS), WINDOW_SECONDS)
+
+    def kept_seconds(self, addresses: Iterable[str]) -> float:
+        """Return how long these caches keep what they compute now, at most ten minutes.
+
+        This is the mean over the endpoints.
+        """
+        self._fade(self._clock())
+        room = tokens = 0.0
+        for address in addresses:
+            room += _BLOCK_TOKENS * self._prefixes.capacity(address)
+            tokens += self._computed.get(address, 0.0)
+        return room / max(tokens / WINDOW_SECONDS, room / _LONGEST_SECONDS)
+
+    def forget(self, address: str) -> None:
+        """Forget an endpoint that left or restarted."""
+        self._computed.pop(address, None)
+
+    def _turn(self, now: float) -> None:
+        """Begin a new window if the present one is over."""
+        if now >= self._began + WINDOW_SECONDS:
+            is_next = now < self._began + 2 * WINDOW_SECONDS
+            self._before, self._counts = (self._counts if is_next else {}), {}
+            self._began = now
+
+    def _fade(self, now: float) -> None:
+        """Let earlier amounts fade, so that each sum is about that of a window."""
+        factor = exp((self._faded_at - now) / WINDOW_SECONDS)
+        self._faded_at = now
+        for address in self._computed:
+            self._computed[address] *= factor

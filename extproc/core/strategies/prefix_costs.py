@@ -1,0 +1,108 @@
+"""The costs by which PrefixCache compares endpoints: the work of a request times the load there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from operator import itemgetter
+
+from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.weights import Weights
+
+_MORE_WORK = 1.3
+"""Least work on an endpoint without the prefix, as a multiple of the work on one that has it. So if
+all are idle, a request goes where its prefix is."""
+
+
+_REFRESH_SECONDS = 0.25
+"""Seconds after which paused sessions and the turnover of caches are read again."""
+
+
+class PrefixCosts:
+    """Costs of a request on the endpoints, which are numbered by their positions."""
+
+    def __init__(self, signals: Signals, weights: Weights) -> None:
+        self._signals = signals
+        self._weights = weights
+        self._addresses: Sequence[str] = ()
+        self._kept_seconds = 0.0
+        self._refreshed_at = -inf
+        self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
+
+    def use(self, addresses: Sequence[str]) -> None:
+        """Set the endpoints. Their positions stand for them from now on."""
+        self._addresses = addresses
+        self._values_of = _lookup(addresses)
+        self._refreshed_at = -inf
+
+    def refresh(self, now: float) -> None:
+        """Update what changes slowly, at intervals."""
+        if now >= self._refreshed_at + _REFRESH_SECONDS:
+            self._refreshed_at = now
+            self._signals.contexts.expire()
+            self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
+
+    def of(self, tokens: float, saved: Mapping[int, float], copied: float) -> list[float]:
+        """Return the cost of a request on each endpoint, by position.
+
+        `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
+        on all others, see `later_savings`. The costs are divided by the work of the request without
+        any cache.
+        """
+        weights, contexts = self._weights, self._signals.contexts
+        requests = self._requests()
+        busy = weights.busy / (min(requests) + 1)
+        wait = weights.own * tokens + busy
+        share = weights.context
+        loads = [
+            before + busy * number + share * held + wait
+            for before, number, held in zip(
+                self._values_of(self._signals.tokens),
+                requests,
+                self._values_of(contexts.tokens),
+                strict=True,
+            )
+        ]
+        work = tokens + weights.answer
+        left, own = 1 - copied / work, weights.own * copied
+        costs = [left * (load - own) for load in loads] if copied else loads
+        for position, known in saved.items():
+            if known > copied:
+                costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
+        return costs
+
+    def later_savings(
+        self, tokens: float, saved: Mapping[int, float], prefix: int, shared: float
+    ) -> float:
+        """Return the tokens of a prompt that a further copy of its prefix would save later.
+
+        `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
+        use a copy, the less of it the first one pays.
+        """
+        demand = self._signals.copies.demand(prefix)
+        if not demand:
+            return 0.0
+        copies = sum(known >= shared for known in saved.values())
+        if copies == len(self._addresses):
+            return 0.0
+        uses = self._weights.copies * demand / (copies + 1) * self._kept_seconds
+        work = tokens + self._weights.answer
+        most = work - _MORE_WORK * (work - shared)
+        return uses**2 / (uses**2 + 1) * max(0.0, most)
+
+    def _requests(self) -> Sequence[float]:
+        """Return the requests in flight, and those that paused sessions will probably send."""
+        contexts = self._signals.contexts
+        requests = self._values_of(self._signals.requests)
+        expected = contexts.continued * min(self._weights.returning * contexts.share_in_flight, 1)
+        if not expected:
+            return requests
+        paused = self._values_of(contexts.paused)
+        return [now + expected * soon for now, soon in zip(requests, paused, strict=True)]
+
+
+def _lookup(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
+    """Return a function that looks up all keys at once."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    return lambda values: [values[key] for key in keys]  # itemgetter needs two keys for a sequence

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from extproc.core.fleet.weights import WEIGHTS
+from extproc.core.strategies import Query
+from tests.core.strategies.prefix_cache_replicas import Replicas, prompt, query, rules
+
+
+class TestCachedPromptInFlight:
+    def test_counts_as_load_although_it_is_computed(self) -> None:
+        replicas = Replicas(2)
+        home = replicas.serve(query("long", 60_000)).endpoint
+        (other,) = replicas.others(home)
+        replicas.send(query("long", 60_000))
+        replicas.load(other, 1)
+        assert replicas.signals.backlog.tokens[home.address] < 100
+        assert {replicas.first(query(f"{i}", 64)).endpoint for i in range(20)} == {other}
+
+    def test_does_not_count_without_its_weight(self) -> None:
+        replicas = Replicas(2, weights=WEIGHTS._replace(context=0.0))
+        home = replicas.serve(query("long", 60_000)).endpoint
+        (other,) = replicas.others(home)
+        replicas.send(query("long", 60_000))
+        replicas.load(other, 1)
+        assert len({replicas.first(query(f"{i}", 64)).endpoint for i in range(20)}) == 2
+
+
+class TestPausedSession:
+    def talk(self, replicas: Replicas, turns: int = 6) -> Query:
+        """Let a session send requests with short pauses, and return the last one."""
+        asked = prompt("session", 1_000)
+        for turn in range(turns):
+            asked = prompt(f"turn {turn}", 1_000, after=asked)
+            replicas.send(Query(prompt=asked))
+            replicas.clock.now += 3
+            replicas.leases.pop().release()
+            replicas.clock.now += 3
+        return Query(prompt=asked)
+
+    def test_keeps_new_sessions_away_from_its_endpoint(self) -> None:
+        replicas = Replicas(2)
+        home = replicas.first(self.talk(replicas)).endpoint
+        new = {replicas.first(query(f"new {i}", 1_000)).endpoint for i in range(20)}
+        assert new == {*replicas.others(home)}
+
+    def test_stays_on_its_endpoint(self) -> None:
+        replicas = Replicas(2)
+        asked = self.talk(replicas)
+        home = replicas.first(asked).endpoint
+        assert asked.prompt is not None
+        following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
+        assert replicas.first(following).endpoint == home
+
+    def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
+        replicas = Replicas(2)
+        self.talk(replicas)
+        replicas.clock.now += 60
+        new = {replicas.first(query(f"new {i}", 1_000)).endpoint for i in range(20)}
+        assert len(new) == 2
+
+
+class TestPopularPrefix:
+    SYSTEM = rules("all", 40_000)
+
+    def question(self, number: int) -> Query:
+        return Query(prompt=prompt(f"question {number}", 64, after=self.SYSTEM))
+
+    def burst(self, replicas: Replicas, requests: int) -> Counter[str]:
+        """Send questions at a rate of fifty a second, which stay in flight."""
+        found: Counter[str] = Counter()
+        for number in range(requests):
+            replicas.clock.now += 0.02
+            found[replicas.send(self.question(number)).endpoint.address] += 1
+        return found
+
+    def test_reaches_all_endpoints_within_a_burst(self) -> None:
+        found = self.burst(Replicas(16), 96)
+        assert len(found) == 16
+        assert max(found.values()) <= 12
+
+    def test_stays_on_few_endpoints_without_its_weight(self) -> None:
+        found = self.burst(Replicas(16, weights=WEIGHTS._replace(copies=0.0)), 64)
+        assert len(found) < 12
+
+    def test_stays_on_one_endpoint_of_an_idle_fleet(self) -> None:
+        replicas = Replicas(16)
+        homes = {replicas.serve(self.question(number)).endpoint for number in range(50)}
+        assert len(homes) == 1
+
+    def test_gets_fewer_copies_if_caches_replace_their_contents_soon(self) -> None:
+        replicas = Replicas(16)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.signals.copies.computed(endpoint.address, 1e7)
+        assert len(self.burst(replicas, 64)) < 12
+
+    def test_of_a_request_with_several_prompts_gets_no_copies(self) -> None:
+        replicas = Replicas(4)
+        together = self.SYSTEM._replace(other_chains=[prompt("other").blocks])
+        for _ in range(5):
+            replicas.send(Query(prompt=together))
+        assert replicas.signals.copies.demand(self.SYSTEM.blocks[-1]) == 0

@@ -11,6 +11,7 @@ from extproc.lab.tables.contenders import (
     CONTENDERS,
     ORACLES,
     OURS,
+    WITH_LONG_PREFIXES,
     YARDSTICK,
 )
 from extproc.lab.tables.scenes import ADVERSARIES, SHARED_PREFIXES
@@ -23,7 +24,7 @@ SHARED = ("kubeai-chat-1600", "kubeai-threads-600", "saas at 1.25", "codegen at 
 CUT = ("codegen at 2", "mooncake at 3")
 """Scenes in which Envoy shows bodies in part."""
 
-WEIGHED = ("kubeai-chat-1600", "saas at 1.25", "codegen at 2", "mooncake at 3")
+WEIGHED = ("agents-20", "kubeai-chat-1600", "mooncake at 3")
 """Scenes in which each of the weights is turned off, with one and with four sidecars."""
 
 
@@ -38,8 +39,8 @@ def adversary_trials(scene: str) -> list[Trial]:
 
 
 def prefix_trials(scene: str) -> list[Trial]:
-    """Return the trials of all contenders except Random, for scenes with long shared prefixes."""
-    return [trial for trial in scene_trials(scene) if trial.strategy != "Random"]
+    """Return the trials of the contenders in scenes with long shared prefixes."""
+    return [Trial(scene, name) for name in WITH_LONG_PREFIXES]
 
 
 def row_trials(scene: str) -> list[Trial]:

@@ -55,12 +55,12 @@ class TestPage:
 
     def test_shows_the_best_rule_of_the_oracle_last(self, book: Book) -> None:
         for scene in ("saas", "hot-prefix"):
-            book.note(Trial(scene, "Oracle:product"), {**USUAL, "mean_ttft_ms": 50.0})
+            book.note(Trial(scene, "Oracle:balanced"), {**USUAL, "mean_ttft_ms": 50.0})
         found = rows(text(book))
         (row,) = (row for row in found if row.startswith("| saas | Oracle,"))
-        assert row.startswith("| saas | Oracle, product | 50.0 | 100 | 100 | 100 | 100 |")
+        assert row.startswith("| saas | Oracle, balanced | 50.0 | 100 | 100 | 100 | 100 |")
         assert found[found.index(row) - 1].startswith(f"| saas | {OURS} |")
-        assert any(row.startswith("| hot-prefix | Oracle, product | 50.0 |") for row in found)
+        assert any(row.startswith("| hot-prefix | Oracle, balanced | 50.0 |") for row in found)
 
     def test_shows_figures_with_the_ceiling(self, book: Book) -> None:
         (row,) = (row for row in rows(text(book)) if row.startswith("| saas | Random |"))

@@ -59,12 +59,12 @@ class TestTargets:
         assert ahead(found({**USUAL, "mean_ttft_ms": figure}, USUAL)).text == said
 
     @pytest.mark.parametrize(
-        ("ours", "said"), [(100.0, "yes (1.250, sparing)"), (101.0, "**no (1.262, sparing)**")]
+        ("ours", "said"), [(100.0, "yes (1.250, investing)"), (101.0, "**no (1.262, investing)**")]
     )
     def test_compare_with_the_best_rule_of_the_oracle(
         self, ours: float, said: str, book: Book
     ) -> None:
-        book.note(Trial("saas", "Oracle:sparing"), {**USUAL, "mean_ttft_ms": 80.0})
+        book.note(Trial("saas", "Oracle:investing"), {**USUAL, "mean_ttft_ms": 80.0})
         book.note(Trial("saas", OURS), {**USUAL, "mean_ttft_ms": ours})
         assert near_oracle(book, "saas").text == said
 
@@ -75,7 +75,7 @@ class TestTargets:
         assert near_oracle(book, "saas").text == "**no (2.000, LMetric)**"
 
     def test_leave_out_the_oracle_if_a_rule_is_missing(self, book: Book) -> None:
-        book.keep([task for task in TASKS if key(task) != "saas | Oracle:sparing | seed 0"])
+        book.keep([task for task in TASKS if key(task) != "saas | Oracle:investing | seed 0"])
         assert near_oracle(book, "saas").text == ""
         assert not any(row.startswith("| saas | Oracle,") for row in rows(text(book)))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 LEAST_SECONDS = 0.5
 MOST_SECONDS = 60.0
@@ -29,17 +30,30 @@ Session = tuple[str, int]
 """An endpoint, and the run of its prefix index in which the session's prompts end."""
 
 
+class Stored(NamedTuple):
+    """The place of a prompt in the prefix index."""
+
+    run: int = 0
+    """The run in which it ends; 0 if it has no blocks."""
+
+    prefix: int | None = None
+    """The last block of it that some endpoint had before; None if none had any."""
+
+
+NOT_STORED = Stored()
+
+
 class Context:
     """The prompt of one request in flight."""
 
-    __slots__ = ("_contexts", "address", "run", "since", "tokens")
+    __slots__ = ("_contexts", "address", "prefix", "run", "since", "tokens")
 
     def __init__(
-        self, contexts: Contexts, address: str, run: int, tokens: float, since: float
+        self, contexts: Contexts, address: str, stored: Stored, tokens: float, since: float
     ) -> None:
         self._contexts = contexts
         self.address = address
-        self.run = run
+        self.run, self.prefix = stored
         self.tokens = tokens
         self.since = since
 
@@ -60,6 +74,7 @@ class Contexts:
         self._tokens: defaultdict[str, float] = defaultdict(float)
         self._requests: dict[str, int] = {}
         self._paused: defaultdict[str, int] = defaultdict(int)
+        self._sharing: defaultdict[int, int] = defaultdict(int)
         # When each session paused, the earliest first: those that count, and those that no longer
         # count but may still continue.
         self._counting: OrderedDict[Session, float] = OrderedDict()
@@ -98,12 +113,18 @@ class Contexts:
             del self._late[session]
             self._learn(0.0)
 
-    def begin(self, address: str, run: int, tokens: float) -> Context:
+    def sharing(self, prefix: int) -> int:
+        """Return the requests in flight with this prefix, see `Stored`."""
+        return self._sharing.get(prefix, 0)
+
+    def begin(self, address: str, stored: Stored, tokens: float) -> Context:
         """Record that a request begins, which may continue a paused session."""
         now = self._clock()
-        context = Context(self, address, run, tokens, now)
+        context = Context(self, address, stored, tokens, now)
         self._add(context, +1)
-        session = (address, run)
+        if context.prefix is not None:
+            self._sharing[context.prefix] += 1
+        session = (address, context.run)
         since = self._counting.get(session)
         if since is not None:
             self._uncount(session)
@@ -117,6 +138,10 @@ class Contexts:
     def end(self, context: Context) -> None:
         """Record that a request has ended, so that its session pauses."""
         self._add(context, -1)
+        if context.prefix is not None:
+            self._sharing[context.prefix] -= 1
+            if not self._sharing[context.prefix]:
+                del self._sharing[context.prefix]
         now = self._clock()
         self._ended += 1
         step = max(_LEAST_STEP, 1 / self._ended)

@@ -22,6 +22,9 @@ WINDOW_SECONDS = 30.0
 _LEAST_SECONDS = 3.0
 """Seconds over which a new rate is measured at least: one request is no high rate."""
 
+_LEAST_FILLING_SECONDS = 10.0
+"""The same for the tokens that a fleet computes: empty caches fill fast at first."""
+
 _LONGEST_SECONDS = 600.0
 """Longest time that a cache is assumed to keep its contents: demand changes within minutes."""
 
@@ -44,6 +47,7 @@ class Copies:
         self._counts: _Counts = {}
         self._computed: defaultdict[str, float] = defaultdict(float)
         self._began = self._faded_at = clock()
+        self._first: float | None = None
 
     def requested(self, prefix: int) -> None:
         """Record a request with this prefix."""
@@ -54,6 +58,8 @@ class Copies:
 
     def computed(self, address: str, tokens: float) -> None:
         """Record prompt tokens that an endpoint must compute and will have in its cache."""
+        if self._first is None:
+            self._first = self._clock()
         self._computed[address] += tokens
 
     def demand(self, prefix: int) -> float:
@@ -75,12 +81,15 @@ class Copies:
 
         This is the mean over the endpoints.
         """
-        self._fade(self._clock())
+        now = self._clock()
+        self._fade(now)
+        measured = max(now - (self._first or now), _LEAST_FILLING_SECONDS)
+        window = WINDOW_SECONDS * (1 - exp(-measured / WINDOW_SECONDS))
         room = tokens = 0.0
         for address in addresses:
             room += _BLOCK_TOKENS * self._prefixes.capacity(address)
             tokens += self._computed.get(address, 0.0)
-        return room / max(tokens / WINDOW_SECONDS, room / _LONGEST_SECONDS)
+        return room / max(tokens / window, room / _LONGEST_SECONDS)
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

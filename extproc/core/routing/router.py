@@ -165,13 +165,13 @@ class Router:
         """Take a lease on the best candidate's endpoint, and return the decision."""
         spec, strategy = resolved.model.spec, resolved.model.strategy
         endpoint, prediction = best.endpoint, best.prediction
-        run = strategy.record_choice(query, endpoint)
+        stored = strategy.record_choice(query, endpoint)
         inflight = self._loads.get(endpoint.address, 0)
         lease = self._ledger.acquire(spec.name, endpoint)
         if prediction is not None:
             uncached = prediction.prompt_tokens - prediction.cached_tokens
             lease.prefill = self._backlog.add(endpoint.address, uncached)
-            lease.context = self._contexts.begin(endpoint.address, run, prediction.prompt_tokens)
+            lease.context = self._contexts.begin(endpoint.address, stored, prediction.prompt_tokens)
             self._copies.computed(endpoint.address, uncached)
         return Decision(
             model=spec.name,

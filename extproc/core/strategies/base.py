@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol
 
+from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.request.blocks import BYTES_PER_TOKEN, Prompt
 
@@ -138,9 +139,6 @@ class Strategy(Protocol):
         """
         ...
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
-        """Record that the request goes to this endpoint.
-
-        Return the run of the prefix index in which its prompt ends, or 0.
-        """
-        return 0
+    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
+        """Record that the request goes to this endpoint, and return where its prompt is stored."""
+        return NOT_STORED

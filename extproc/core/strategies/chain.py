@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
+from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.estimate import Estimate, estimates
 from extproc.core.fleet.signals import Signals
@@ -44,11 +45,11 @@ class Chain(Strategy):
             yield Candidate(best.endpoint, hops, reason)
             remaining = [estimate for estimate in remaining if estimate is not best]
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
         """Record that the endpoint will load the adapter, without a wait for the next scrape."""
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
-        return 0
+        return NOT_STORED
 
     def _best(
         self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]

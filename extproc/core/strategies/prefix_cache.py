@@ -44,6 +44,7 @@ from itertools import islice
 from math import inf
 from random import Random
 
+from extproc.core.fleet.contexts import Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
@@ -127,7 +128,7 @@ class PrefixCache(Strategy):
                 prediction = Prediction(tokens, per_block * depth)
                 yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
         """Record that the endpoint will have the prompt in its cache and the adapter in memory."""
         run = 0
         if self._prefix is not None:
@@ -138,7 +139,7 @@ class PrefixCache(Strategy):
                 self._signals.prefixes.sent(endpoint.address, blocks)
         if query.adapter:
             self._signals.residency.used(endpoint.address, query.adapter)
-        return run
+        return Stored(run, self._prefix)
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""

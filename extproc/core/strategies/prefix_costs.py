@@ -77,14 +77,16 @@ class PrefixCosts:
         """Return the tokens of a prompt that a further copy of its prefix would save later.
 
         `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
-        use a copy, the less of it the first one pays.
+        use a copy, the less of it the first one pays. As many copies as requests in flight with the
+        prefix are enough: a session sends one request after the other, and needs one copy.
         """
-        demand = self._signals.copies.demand(prefix)
-        if not demand:
+        sharing = self._signals.contexts.sharing(prefix)
+        if not sharing:
             return 0.0
         copies = sum(known >= shared for known in saved.values())
-        if copies == len(self._addresses):
+        if copies > sharing or copies == len(self._addresses):
             return 0.0
+        demand = self._signals.copies.demand(prefix)
         uses = self._weights.copies * demand / (copies + 1) * self._kept_seconds
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
+from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.strategies import Candidate, Query, Reason, Strategy
 from extproc.lab.oracle.outlook import Outlook
@@ -35,10 +36,10 @@ class Oracle(Strategy):
         for hops, place in enumerate(self._order(costs)):
             yield Candidate(eligible[place], hops, Reason.LEAST_LOAD)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
         """Record the prompt, which the engine's cache will have."""
         self._truth.sent(self._numbers[endpoint.address])
-        return 0
+        return NOT_STORED
 
     def _examined(self, eligible: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the engines worth examining."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
@@ -70,11 +71,11 @@ class Rule(Strategy):
             reason = Reason.CACHED if cached else Reason.LEAST_LOAD
             yield Candidate(eligible[place], hops, reason, Prediction(tokens, cached))
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> int:
+    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
         """Record the prompt, which the endpoint's cache will have."""
         if query.prompt is None:
-            return 0
-        return self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
+            return NOT_STORED
+        return Stored(self._signals.prefixes.sent(endpoint.address, query.prompt.blocks))
 
     def _look(
         self, query: Query, eligible: Sequence[Endpoint], loads: Mapping[str, int]

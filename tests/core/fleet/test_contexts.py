@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from extproc.core.fleet.contexts import LEAST_SECONDS, MOST_SECONDS, Context, Contexts
+from extproc.core.fleet.contexts import LEAST_SECONDS, MOST_SECONDS, Context, Contexts, Stored
 from tests.core.clock import Clock
 from tests.extent import extent
 
@@ -37,12 +37,12 @@ def talk(contexts: Contexts, clock: Clock, pause: float, turns: int = 2) -> None
     """Begin and end requests of one session with pauses between them."""
     for turn in range(turns):
         clock.now += pause if turn else 0.0
-        contexts.begin(A, 1, 100).end()
+        contexts.begin(A, Stored(1), 100).end()
 
 
 class TestPromptInFlight:
     def test_counts_until_its_request_ends(self, contexts: Contexts) -> None:
-        one, other = contexts.begin(A, 1, 100), contexts.begin(A, 2, 20)
+        one, other = contexts.begin(A, Stored(1), 100), contexts.begin(A, Stored(2), 20)
         assert held(contexts) == {A: 120}
         one.end()
         assert held(contexts) == {A: 20}
@@ -50,41 +50,53 @@ class TestPromptInFlight:
         assert held(contexts) == {}
 
     def test_moves_with_its_request(self, contexts: Contexts) -> None:
-        context = contexts.begin(A, 1, 100)
+        context = contexts.begin(A, Stored(1), 100)
         context.move(B)
         assert held(contexts) == {B: 100}
         context.end()
         assert held(contexts) == {}
 
     def test_is_kept_if_its_endpoint_leaves(self, contexts: Contexts) -> None:
-        context = contexts.begin(A, 1, 100)
+        context = contexts.begin(A, Stored(1), 100)
         contexts.forget(A)
         assert held(contexts) == {A: 100}
         context.end()
         assert held(contexts) == {}
 
 
+class TestSharing:
+    def test_counts_requests_in_flight_with_the_prefix(self, contexts: Contexts) -> None:
+        one = contexts.begin(A, Stored(1, prefix=7), 100)
+        other = contexts.begin(B, Stored(2, prefix=7), 100)
+        contexts.begin(B, Stored(3, prefix=8), 100)
+        contexts.begin(B, Stored(4), 100)
+        assert (contexts.sharing(7), contexts.sharing(8)) == (2, 1)
+        one.end()
+        other.end()
+        assert (contexts.sharing(7), contexts.sharing(8)) == (0, 1)
+
+
 class TestPausedSession:
     def test_counts_from_its_response_to_its_next_request(self, contexts: Contexts) -> None:
-        contexts.begin(A, 1, 100).end()
+        contexts.begin(A, Stored(1), 100).end()
         assert paused(contexts) == {A: 1}
-        contexts.begin(A, 1, 100)
+        contexts.begin(A, Stored(1), 100)
         assert paused(contexts) == {}
 
     def test_counts_once_after_several_requests_at_a_time(self, contexts: Contexts) -> None:
-        both = [contexts.begin(A, 1, 100), contexts.begin(A, 1, 100)]
+        both = [contexts.begin(A, Stored(1), 100), contexts.begin(A, Stored(1), 100)]
         for context in both:
             context.end()
         assert paused(contexts) == {A: 1}
 
     def test_is_not_continued_by_another_session(self, contexts: Contexts) -> None:
-        contexts.begin(A, 1, 100).end()
-        contexts.begin(A, 2, 100)
-        contexts.begin(B, 1, 100)
+        contexts.begin(A, Stored(1), 100).end()
+        contexts.begin(A, Stored(2), 100)
+        contexts.begin(B, Stored(1), 100)
         assert paused(contexts) == {A: 1}
 
     def test_counts_at_the_endpoint_that_served_it(self, contexts: Contexts) -> None:
-        context = contexts.begin(A, 1, 100)
+        context = contexts.begin(A, Stored(1), 100)
         context.move(B)
         context.end()
         assert paused(contexts) == {B: 1}
@@ -92,7 +104,7 @@ class TestPausedSession:
     def test_counts_for_a_minute_while_nothing_is_known(
         self, contexts: Contexts, clock: Clock
     ) -> None:
-        contexts.begin(A, 1, 100).end()
+        contexts.begin(A, Stored(1), 100).end()
         clock.now += MOST_SECONDS - 1
         assert paused(contexts) == {A: 1}
         clock.now += 2
@@ -115,15 +127,15 @@ class TestPausedSession:
         assert paused(contexts) == {}
 
     def test_is_forgotten_with_its_endpoint(self, contexts: Contexts) -> None:
-        contexts.begin(A, 1, 100).end()
-        contexts.begin(B, 1, 100).end()
+        contexts.begin(A, Stored(1), 100).end()
+        contexts.begin(B, Stored(1), 100).end()
         contexts.forget(A)
         assert paused(contexts) == {B: 1}
 
 
 class TestShareOfContinuedSessions:
     def test_is_zero_at_first(self, contexts: Contexts) -> None:
-        contexts.begin(A, 1, 100).end()
+        contexts.begin(A, Stored(1), 100).end()
         assert contexts.continued == 0
 
     def test_is_one_if_each_session_continues(self, contexts: Contexts, clock: Clock) -> None:
@@ -134,7 +146,7 @@ class TestShareOfContinuedSessions:
         talk(contexts, clock, pause=5, turns=9)
         clock.now += 50
         assert paused(contexts) == {}
-        contexts.begin(A, 1, 100)
+        contexts.begin(A, Stored(1), 100)
         clock.now += MOST_SECONDS
         contexts.expire()
         assert contexts.continued == 1
@@ -148,7 +160,7 @@ class TestShareOfContinuedSessions:
     def test_follows_recent_sessions(self, contexts: Contexts, clock: Clock) -> None:
         talk(contexts, clock, pause=1, turns=300)
         for number in range(900):
-            contexts.begin(A, 1_000 + number, 100).end()
+            contexts.begin(A, Stored(1_000 + number), 100).end()
             clock.now += MOST_SECONDS
             contexts.expire()
         assert contexts.continued < 0.05
@@ -159,7 +171,7 @@ class TestShareInFlight:
         self, contexts: Contexts, clock: Clock
     ) -> None:
         for _ in range(50):
-            context = contexts.begin(A, 1, 100)
+            context = contexts.begin(A, Stored(1), 100)
             clock.now += 2
             context.end()
             clock.now += 6
@@ -184,7 +196,7 @@ class ContextsMachine(RuleBasedStateMachine):
 
     @rule(target=begun, address=addresses, run=st.integers(1, 3), tokens=st.integers(0, 9))
     def begin(self, address: str, run: int, tokens: int) -> Context:
-        context = self.contexts.begin(address, run, tokens)
+        context = self.contexts.begin(address, Stored(run), tokens)
         self.inflight.append(context)
         self.pauses.pop((address, run), None)
         return context

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from extproc.core.fleet.backlog import Backlog
-from extproc.core.fleet.contexts import Contexts
+from extproc.core.fleet.contexts import Contexts, Stored
 from extproc.core.fleet.ledger import Lease, Ledger
 from tests.core.builders import endpoint
 from tests.extent import extent
@@ -192,7 +192,7 @@ class TestPrefillOfLease:
 def test_prompt_counts_where_its_request_runs_until_the_release() -> None:
     ledger, contexts = Ledger(), Contexts(lambda: 0.0)
     lease = ledger.acquire("llama", A)
-    lease.context = contexts.begin(A.address, 1, 100)
+    lease.context = contexts.begin(A.address, Stored(1), 100)
     lease.move(B)
     assert contexts.tokens == {B.address: 100}
     lease.release()

@@ -71,14 +71,14 @@ class Replicas:
     def send(self, asked: Query) -> Candidate:
         """Send a request without a response yet."""
         best = self.first(asked)
-        run = self.strategy.record_choice(asked, best.endpoint)
+        stored = self.strategy.record_choice(asked, best.endpoint)
         new = 0.0
         if best.prediction is not None:
             new = best.prediction.prompt_tokens - best.prediction.cached_tokens
         self.load(best.endpoint, 1, new)
         if best.prediction is not None:
             address, tokens = best.endpoint.address, best.prediction.prompt_tokens
-            self.leases[-1].context = self.signals.contexts.begin(address, run, tokens)
+            self.leases[-1].context = self.signals.contexts.begin(address, stored, tokens)
             self.signals.copies.computed(address, new)
         return best
 

@@ -61,7 +61,7 @@ class TestPausedSession:
 
 
 class TestPopularPrefix:
-    SYSTEM = rules("all", 40_000)
+    SYSTEM = rules("all", 8_000)
 
     def question(self, number: int) -> Query:
         return Query(prompt=prompt(f"question {number}", 64, after=self.SYSTEM))

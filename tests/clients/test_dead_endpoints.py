@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import pytest
 
-from extproc.lab.stack.processes import free_port
 from tests.clients import sdks
 from tests.clients.sdk import FAST, asked, client, run, user
 from tests.e2e.scene import Json, Options, Scene
 
-DEAD = f"127.0.0.1:{free_port()}"
-GONE = {"name": "gone", "endpoints": [f"127.0.0.1:{free_port()}"]}
+# Bound but not listening, so a port refuses connections, and no other process gets it meanwhile.
+_BOUND = (socket.socket(), socket.socket())
+for _each in _BOUND:
+    _each.bind(("127.0.0.1", 0))
+
+DEAD, ALSO_DEAD = (f"127.0.0.1:{each.getsockname()[1]}" for each in _BOUND)
+GONE = {"name": "gone", "endpoints": [ALSO_DEAD]}
 """A model whose only endpoint refuses connections."""
 
 REQUESTS = 60

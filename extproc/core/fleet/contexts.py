@@ -104,8 +104,7 @@ class Contexts:
             session, since = next(iter(self._counting.items()))
             if now - since < limit:
                 break
-            self._uncount(session)
-            self._late[session] = since
+            self._late[session] = self._uncount(session)
         while self._late:
             session, since = next(iter(self._late.items()))
             if now - since < MOST_SECONDS:
@@ -124,12 +123,7 @@ class Contexts:
         self._add(context, +1)
         if context.prefix is not None:
             self._sharing[context.prefix] += 1
-        session = (address, context.run)
-        since = self._counting.get(session)
-        if since is not None:
-            self._uncount(session)
-        else:
-            since = self._late.pop(session, None)
+        since = self._resume((address, context.run))
         if since is not None:
             step = self._learn(1.0)
             self._mean_pause += step * (now - since - self._mean_pause)
@@ -146,12 +140,11 @@ class Contexts:
         self._ended += 1
         step = max(_LEAST_STEP, 1 / self._ended)
         self._mean_service += step * (now - context.since - self._mean_service)
-        session = (context.address, context.run)
-        if session in self._counting:
-            self._uncount(session)
-        self._late.pop(session, None)
-        self._counting[session] = now
-        self._paused[context.address] += 1
+        if context.run:
+            session = (context.address, context.run)
+            self._resume(session)
+            self._counting[session] = now
+            self._paused[context.address] += 1
 
     def move(self, context: Context, address: str) -> None:
         """Move a prompt to another endpoint. Its session is not found there."""
@@ -165,6 +158,8 @@ class Contexts:
             for session in [one for one in pauses if one[0] == address]:
                 del pauses[session]
         self._paused.pop(address, None)
+        if address not in self._requests:
+            self._tokens.pop(address, None)
 
     def _add(self, context: Context, step: int) -> None:
         address = context.address
@@ -175,9 +170,19 @@ class Contexts:
         else:  # leaves no rounding error
             del self._requests[address], self._tokens[address]
 
-    def _uncount(self, session: Session) -> None:
-        del self._counting[session]
-        self._paused[session[0]] -= 1
+    def _resume(self, session: Session) -> float | None:
+        """End the pause of a session and return when it began; None if it does not pause."""
+        if session in self._counting:
+            return self._uncount(session)
+        return self._late.pop(session, None)
+
+    def _uncount(self, session: Session) -> float:
+        """Let a paused session no longer count, and return when its pause began."""
+        address = session[0]
+        self._paused[address] -= 1
+        if not self._paused[address]:
+            del self._paused[address]
+        return self._counting.pop(session)
 
     def _learn(self, outcome: float) -> float:
         """Record if a request continued a session, and return the weight of this outcome."""

@@ -25,6 +25,9 @@ _LEAST_SECONDS = 3.0
 _LEAST_FILLING_SECONDS = 10.0
 """The same for the tokens that a fleet computes: empty caches fill fast at first."""
 
+_FADE_SECONDS = 0.25
+"""Least seconds between two times at which the sums of all endpoints are brought up to date."""
+
 _LONGEST_SECONDS = 600.0
 """Longest time that a cache is assumed to keep its contents: demand changes within minutes."""
 
@@ -47,7 +50,7 @@ class Copies:
         self._counts: _Counts = {}
         self._computed: defaultdict[str, float] = defaultdict(float)
         self._began = self._faded_at = clock()
-        self._first: float | None = None
+        self._first_at: float | None = None
 
     def requested(self, prefix: int) -> None:
         """Record a request with this prefix."""
@@ -58,8 +61,8 @@ class Copies:
 
     def computed(self, address: str, tokens: float) -> None:
         """Record prompt tokens that an endpoint must compute and will have in its cache."""
-        if self._first is None:
-            self._first = self._clock()
+        if self._first_at is None:
+            self._first_at = self._clock()
         self._computed[address] += tokens
 
     def demand(self, prefix: int) -> float:
@@ -83,7 +86,8 @@ class Copies:
         """
         now = self._clock()
         self._fade(now)
-        measured = max(now - (self._first or now), _LEAST_FILLING_SECONDS)
+        first_at = now if self._first_at is None else self._first_at
+        measured = max(now - first_at, _LEAST_FILLING_SECONDS)
         window = WINDOW_SECONDS * (1 - exp(-measured / WINDOW_SECONDS))
         room = tokens = 0.0
         for address in addresses:
@@ -104,6 +108,8 @@ class Copies:
 
     def _fade(self, now: float) -> None:
         """Let earlier amounts fade, so that each sum is about that of a window."""
+        if now < self._faded_at + _FADE_SECONDS:  # each model asks
+            return
         factor = exp((self._faded_at - now) / WINDOW_SECONDS)
         self._faded_at = now
         for address in self._computed:

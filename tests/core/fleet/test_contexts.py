@@ -95,11 +95,17 @@ class TestPausedSession:
         contexts.begin(B, Stored(1), 100)
         assert paused(contexts) == {A: 1}
 
-    def test_counts_at_the_endpoint_that_served_it(self, contexts: Contexts) -> None:
+    def test_is_unknown_after_a_retry_on_another_endpoint(self, contexts: Contexts) -> None:
         context = contexts.begin(A, Stored(1), 100)
         context.move(B)
         context.end()
-        assert paused(contexts) == {B: 1}
+        assert paused(contexts) == {}
+
+    def test_is_unknown_for_prompts_without_blocks(self, contexts: Contexts) -> None:
+        for _ in range(3):
+            contexts.begin(A, Stored(), 10).end()
+        assert paused(contexts) == {}
+        assert contexts.continued == 0
 
     def test_counts_for_a_minute_while_nothing_is_known(
         self, contexts: Contexts, clock: Clock
@@ -125,6 +131,18 @@ class TestPausedSession:
         assert paused(contexts) == {A: 1}
         clock.now += 0.2 * LEAST_SECONDS
         assert paused(contexts) == {}
+
+    def test_of_an_endpoint_that_left_takes_no_memory(
+        self, contexts: Contexts, clock: Clock
+    ) -> None:
+        # A decision reads all endpoints.
+        assert (contexts.tokens[A], contexts.paused[A]) == (0, 0)
+        context = contexts.begin(A, Stored(1), 100)
+        contexts.forget(A)
+        context.end()
+        clock.now += MOST_SECONDS
+        contexts.expire()
+        assert (len(contexts.tokens), len(contexts.paused)) == (0, 0)
 
     def test_is_forgotten_with_its_endpoint(self, contexts: Contexts) -> None:
         contexts.begin(A, Stored(1), 100).end()
@@ -210,7 +228,8 @@ class ContextsMachine(RuleBasedStateMachine):
     def end(self, context: Context) -> None:
         context.end()
         self.inflight.remove(context)
-        self.pauses[context.address, context.run] = self.clock.now
+        if context.run:
+            self.pauses[context.address, context.run] = self.clock.now
 
     @rule(address=addresses)
     def forget(self, address: str) -> None:

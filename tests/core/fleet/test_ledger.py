@@ -198,4 +198,12 @@ def test_prompt_counts_where_its_request_runs_until_the_release() -> None:
     lease.release()
     lease.release()
     assert contexts.tokens == {}
-    assert contexts.paused[B.address] == 1
+
+
+def test_session_pauses_once_after_the_release() -> None:
+    ledger, contexts = Ledger(), Contexts(lambda: 0.0)
+    lease = ledger.acquire("llama", A)
+    lease.context = contexts.begin(A.address, Stored(1), 100)
+    lease.release()
+    lease.release()
+    assert contexts.paused == {A.address: 1}

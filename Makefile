@@ -153,7 +153,7 @@ audit: $(INSTALLED)  ## check the image's packages against PyPI's advisories
 
 .PHONY: clean
 clean:  ## remove everything that the targets created
-	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) $(COMPILED)-for-tests .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(INSTALLED): EXTRAS := uvloop,test,lab
 $(DEMO_INSTALLED): EXTRAS := demo

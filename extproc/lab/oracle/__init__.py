@@ -1,10 +1,10 @@
-"""An oracle that knows the true state of all simulated engines: a ceiling for every strategy.
+"""An oracle that knows the true state of all simulated engines, to show what is possible.
 
 A strategy of the product learns about engines from its own requests and from metrics. The oracle
 examines the engines: their caches, their speeds, their queues and the remaining tokens of their
 batches. It predicts the time to first token on each engine by playing its queue forward, adds what
-the request costs others, and chooses the least. It looks one request ahead, so it is no proof of an
-optimum.
+the request costs others, and chooses the least. It looks one request ahead, so it is no
+optimum: in some workloads a published rule is a few percent ahead.
 """
 
 from __future__ import annotations

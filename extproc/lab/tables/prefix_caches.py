@@ -22,7 +22,7 @@ from extproc.lab.tables.prefix_trials import (
     shared_trials,
     trials,
 )
-from extproc.lab.tables.prefix_verdict import summary, verdicts
+from extproc.lab.tables.prefix_verdict import judged, summary, verdicts
 from extproc.lab.tables.scenes import (
     CHAT,
     CODEGEN,
@@ -80,7 +80,7 @@ def update(
 def text(book: Book) -> str:
     """Return the page."""
     return Template(_TEXT.read_text()).substitute(
-        workloads=len(SCENES),
+        workloads=len(judged(book, SCENES)),
         characters=f"{CHARACTERS:,}",
         summary=summary(book, SCENES),
         verdicts=verdicts(book, SCENES),

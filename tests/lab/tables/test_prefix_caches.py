@@ -53,6 +53,11 @@ class TestPage:
             for name in (OURS, "LMetric", "Oracle, soonest"):
                 assert sum(row.startswith(f"| {scene} | {name} |") for row in found) == 1
 
+    def test_counts_only_the_workloads_that_it_shows(self, book: Book) -> None:
+        assert f" on {len(SCENES)} workloads." in text(book)
+        book.keep([task for task in TASKS if "| PrefixCache | seed" not in key(task)])
+        assert " on 0 workloads." in text(book)
+
     def test_shows_the_best_rule_of_the_oracle_last(self, book: Book) -> None:
         for scene in ("saas", "hot-prefix"):
             book.note(Trial(scene, "Oracle:balanced"), {**USUAL, "mean_ttft_ms": 50.0})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from math import exp
 from typing import NamedTuple
 
 LEAST_SECONDS = 0.5
@@ -95,6 +96,13 @@ class Contexts:
         """Share of its time that a session has a request in flight; 0 if unknown."""
         together = self._mean_service + self._mean_pause
         return self._mean_service / together if together else 0.0
+
+    def continued_after(self, seconds: float) -> float:
+        """Return the share of sessions that continue after a pause of more than these seconds.
+
+        Pauses count as exponentially distributed, with the mean of the recent ones.
+        """
+        return self.continued * exp(-seconds / max(self._mean_pause, LEAST_SECONDS))
 
     def expire(self) -> None:
         """Let the sessions that have paused for long no longer count."""

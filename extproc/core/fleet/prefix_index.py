@@ -19,7 +19,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
@@ -36,6 +36,10 @@ DEFAULT_BLOCKS = 1024
 has."""
 
 
+_FULL = 0.95
+"""Share of its cache above which an endpoint evicts something for the next prompt."""
+
+
 class _Held:
     """The blocks of one endpoint, in runs. A prompt uses a run as a whole or not at all.
 
@@ -43,17 +47,18 @@ class _Held:
     that run. So no run branches off from the least recently used one, and its end can be evicted.
     """
 
-    __slots__ = ("_made", "_numbers", "_runs", "bit", "capacity", "size")
+    __slots__ = ("_made", "_numbers", "_runs", "_used_at", "bit", "capacity", "size")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self._runs: OrderedDict[int, array[int]] = OrderedDict()  # most recently used last
         self._numbers: dict[int, int] = {}  # the run of each first block
+        self._used_at: dict[int, float] = {}
         self._made = 0
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
 
-    def use(self, blocks: Sequence[int]) -> tuple[Sequence[int], int]:
+    def use(self, blocks: Sequence[int], now: float) -> tuple[Sequence[int], int]:
         """Mark a prompt as used now. Return its new blocks, and the number of its last run."""
         path: list[int] = []
         depth = 0
@@ -70,6 +75,7 @@ class _Held:
         self.size += len(new)
         for number in reversed(path):
             self._runs.move_to_end(number)
+            self._used_at[number] = now
         return new, path[-1] if path else 0
 
     def excess(self, share: int) -> Iterator[Sequence[int]]:
@@ -81,8 +87,14 @@ class _Held:
             if kept:
                 self._runs[number] = run[:kept]  # a copy: a shortened array may keep its memory
             else:
-                del self._runs[number], self._numbers[run[0]]
+                del self._runs[number], self._used_at[number], self._numbers[run[0]]
             yield run[kept:]
+
+    def oldest(self) -> float | None:
+        """Return when the blocks that are evicted next were used; None if there is room."""
+        if self.size < _FULL * self.capacity:
+            return None
+        return self._used_at[next(iter(self._runs))]
 
     def all(self) -> Iterable[Sequence[int]]:
         """Return the blocks, run by run."""
@@ -107,13 +119,16 @@ class _Held:
         run = self._runs[number]
         self._runs[number] = run[used:]
         self._numbers[run[used]] = number
-        return self._add(run[0], run[:used])
+        beginning = self._add(run[0], run[:used])
+        self._used_at[beginning] = self._used_at[number]
+        return beginning
 
 
 class PrefixIndex:
     """Blocks by endpoint address."""
 
-    def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+    def __init__(self, clock: Callable[[], float], most_blocks: int = MOST_BLOCKS) -> None:
+        self._clock = clock
         self._most = most_blocks
         self._holders: dict[int, int] = {}
         self._held: dict[str, _Held] = {}
@@ -133,6 +148,15 @@ class PrefixIndex:
         held = self._held.get(address)
         return held.capacity if held else DEFAULT_BLOCKS
 
+    def age(self, address: str) -> float | None:
+        """Return the seconds since an endpoint's next blocks to evict were used.
+
+        None means that there is room, or that the index has less room than the endpoint.
+        """
+        held = self._held.get(address)
+        oldest = held.oldest() if held else None
+        return None if oldest is None else self._clock() - oldest
+
     def sent(self, address: str, blocks: Sequence[int]) -> int:
         """Record that a prompt was sent to an endpoint, and evict other blocks if necessary.
 
@@ -140,7 +164,7 @@ class PrefixIndex:
         the same run.
         """
         held = self._held.get(address) or self._new(address)
-        new, run = held.use(blocks)
+        new, run = held.use(blocks, self._clock())
         if new:
             self._gained(new, held.bit)
         self._evict(held)  # even if nothing is new: a run that was split takes more

@@ -118,7 +118,7 @@ class Signals:
         self._last_scrape = 0.0
         self.residency = Residency()
         """The adapters that each endpoint probably has in memory."""
-        self.prefixes = PrefixIndex()
+        self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
         self.backlog = Backlog()
         """The prompt tokens that each endpoint has yet to compute."""

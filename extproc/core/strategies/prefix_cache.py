@@ -10,6 +10,7 @@ and the load from other sidecars.
                  or that other sidecars have probably sent there          (e is a home endpoint)
                  or that a copy on e would save for later requests        (fleet.copies)
         work   = tokens - saved + answer                                  (cost of the request on e)
+                 + tokens evicted for it that are missed later            (fleet.prefix_index)
         load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
                  + context * tokens of the prompts in flight on e         (fleet.contexts)
                  + busy * (requests(e) + 1) / (least requests + 1)

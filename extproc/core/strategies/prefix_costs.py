@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from operator import itemgetter
 
@@ -13,9 +13,11 @@ _MORE_WORK = 1.3
 """Least work on an endpoint without the prefix, as a multiple of the work on one that has it. So if
 all are idle, a request goes where its prefix is."""
 
+_LEAST_MISSED = 0.02
+"""Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
 _REFRESH_SECONDS = 0.25
-"""Seconds after which paused sessions and the turnover of caches are read again."""
+"""Seconds after which paused sessions, and what caches evict, are read again."""
 
 
 class PrefixCosts:
@@ -26,6 +28,7 @@ class PrefixCosts:
         self._weights = weights
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
+        self._evicting: Sequence[tuple[int, float]] = ()
         self._refreshed_at = -inf
         self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
 
@@ -41,13 +44,14 @@ class PrefixCosts:
             self._refreshed_at = now
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
+            self._evicting = list(self._missed())
 
     def of(self, tokens: float, saved: Mapping[int, float], copied: float) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
         `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
-        on all others, see `later_savings`. The costs are divided by the work of the request without
-        any cache.
+        on all others, see `later_savings`. Tokens that are evicted for the request and missed later
+        count as its work. The costs are divided by the work of the request without any cache.
         """
         weights, contexts = self._weights, self._signals.contexts
         requests = self._requests()
@@ -69,6 +73,9 @@ class PrefixCosts:
         for position, known in saved.items():
             if known > copied:
                 costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
+        for position, missed in self._evicting:
+            known = saved.get(position, 0.0)
+            costs[position] *= 1 + missed * (tokens - known) / (work - max(known, copied))
         return costs
 
     def later_savings(
@@ -91,6 +98,19 @@ class PrefixCosts:
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)
         return uses**2 / (uses**2 + 1) * max(0.0, most)
+
+    def _missed(self) -> Iterator[tuple[int, float]]:
+        """Yield the positions of full caches, and the share of evicted tokens that are missed.
+
+        The least recently used blocks go first. In a full cache they are the history of a session
+        that has paused for longer than all others, and its next turn may still come.
+        """
+        for position, address in enumerate(self._addresses):
+            age = self._signals.prefixes.age(address)
+            if age is not None:
+                missed = self._signals.contexts.continued_after(age)
+                if missed >= _LEAST_MISSED:
+                    yield position, missed
 
     def _requests(self) -> Sequence[float]:
         """Return the requests in flight, and those that paused sessions will probably send."""

@@ -16,6 +16,7 @@ from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 from random import Random
+from time import perf_counter
 from typing import TypeVar
 
 from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
@@ -128,7 +129,7 @@ def measure_memory(blocks: int, added: int) -> list[float]:
     room too.
     """
     import_module("extproc.app")  # in memory, as in the product
-    rng, index = Random(3), PrefixIndex(blocks)
+    rng, index = Random(3), PrefixIndex(perf_counter, blocks)
     addresses = [f"10.0.0.{number}:8000" for number in range(INDEX_ENDPOINTS)]
     for address in addresses:
         index.resize(address, blocks * BLOCK_BYTES)  # as much as its share allows

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import e
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -131,6 +133,14 @@ class TestPausedSession:
         assert paused(contexts) == {A: 1}
         clock.now += 0.2 * LEAST_SECONDS
         assert paused(contexts) == {}
+
+    def test_is_less_probable_to_continue_the_longer_it_pauses(
+        self, contexts: Contexts, clock: Clock
+    ) -> None:
+        assert contexts.continued_after(0) == 0
+        talk(contexts, clock, pause=5, turns=50)
+        assert contexts.continued_after(0) == contexts.continued > 0.9
+        assert contexts.continued_after(5) == pytest.approx(contexts.continued / e, rel=0.05)
 
     def test_of_an_endpoint_that_left_takes_no_memory(
         self, contexts: Contexts, clock: Clock

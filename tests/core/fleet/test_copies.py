@@ -18,7 +18,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def copies(clock: Clock) -> Copies:
-    index = PrefixIndex()
+    index = PrefixIndex(clock)
     for address in (A, B):
         index.resize(address, 64_000)
     return Copies(clock, index)
@@ -34,7 +34,7 @@ def ask(copies: Copies, clock: Clock, seconds: float, per_second: int = 10) -> N
 @given(st.sampled_from([5, 29, 31, 45, 60, 61, 300]))
 def test_demand_is_the_rate_of_requests_with_the_prefix(seconds: float) -> None:
     clock = Clock()
-    copies = Copies(clock, PrefixIndex())
+    copies = Copies(clock, PrefixIndex(clock))
     ask(copies, clock, seconds)
     assert copies.demand(7) == pytest.approx(10, rel=0.1)
     assert copies.demand(8) == 0
@@ -76,7 +76,7 @@ def test_idle_cache_keeps_its_contents_for_ten_minutes_at_most(copies: Copies) -
 def test_cache_keeps_its_contents_until_it_has_computed_as_much_again(start: float) -> None:
     clock = Clock()
     clock.now = start
-    index = PrefixIndex()
+    index = PrefixIndex(clock)
     index.resize(A, 64_000)
     copies = Copies(clock, index)
     work(copies, clock)

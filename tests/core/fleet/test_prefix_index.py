@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from extproc.core.fleet.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, RUN_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+from tests.core.clock import Clock
 from tests.extent import extent
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
@@ -47,22 +48,22 @@ def is_empty(index: PrefixIndex) -> bool:
 
 class TestMatches:
     def test_are_empty_before_any_prompt(self) -> None:
-        assert dict(PrefixIndex().matches(ONE)) == {}
+        assert dict(PrefixIndex(Clock()).matches(ONE)) == {}
 
     def test_are_all_blocks_of_a_sent_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         assert dict(index.matches(ONE)) == {A: 4}
         assert (len(index), index.size(A), index.size(B)) == (4, 4, 0)
 
     def test_are_the_common_beginning_of_another_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         assert dict(index.matches(OTHER)) == {A: 2}
         assert dict(index.matches(APART)) == {}
 
     def test_are_separate_for_each_endpoint(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         index.sent(B, OTHER)
         index.sent(C, ONE[:1])
@@ -70,19 +71,19 @@ class TestMatches:
         assert dict(index.matches(OTHER)) == {A: 2, B: 5, C: 1}
 
     def test_end_with_the_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, OTHER)
         assert dict(index.matches(OTHER[:3])) == {A: 3}
         assert dict(index.matches([])) == {}
 
     def test_stay_the_same_after_the_same_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for _ in range(5):
             index.sent(A, ONE)
         assert len(index) == 4
 
     def test_cover_more_endpoints_than_bits_in_a_machine_word(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         addresses = [f"10.0.0.{number}:8000" for number in range(200)]
         for number, address in enumerate(addresses):
             index.sent(address, ONE[: 1 + number % 4])
@@ -91,7 +92,7 @@ class TestMatches:
 
 class TestEviction:
     def test_evicts_the_least_recently_used_prompt_first(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         for each in (ONE, APART, prompt("new")):
             index.sent(A, each)
@@ -100,7 +101,7 @@ class TestEviction:
         assert index.matches(prompt("new")) == {A: 1}
 
     def test_evicts_the_end_of_a_prompt_before_its_beginning(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 5)
         index.sent(A, OTHER)
         for number, left in enumerate([4, 3, 2, 1, 0]):
@@ -108,7 +109,7 @@ class TestEviction:
             assert index.matches(OTHER).get(A, 0) == left
 
     def test_spares_reused_prompts(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         index.sent(A, ONE)
         index.sent(A, APART)
@@ -118,7 +119,7 @@ class TestEviction:
         assert index.matches(APART) == {A: 1}
 
     def test_spares_a_beginning_that_another_prompt_used(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         index.sent(A, ONE)
         index.sent(A, APART)
@@ -127,7 +128,7 @@ class TestEviction:
         assert index.matches(ONE) == {A: 2}
 
     def test_evicts_the_ends_behind_a_common_beginning(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 10)
         index.sent(A, prompt("s", *"abcdefg"))
         for number in range(20):
@@ -137,7 +138,7 @@ class TestEviction:
             assert index.matches(prompt("s", f"{number}", "end")) == {A: 3}
 
     def test_does_not_depend_on_lookups(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         index.sent(A, ONE)
         index.sent(A, APART)
@@ -147,7 +148,7 @@ class TestEviction:
         assert index.matches(ONE) == {A: 3}
 
     def test_is_separate_for_each_endpoint(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 4)
         index.sent(A, ONE)
         index.sent(B, ONE)
@@ -157,20 +158,20 @@ class TestEviction:
 
 class TestRun:
     def test_extends_with_a_conversation(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for end in range(1, 100):
             index.sent(A, range(end))
         assert (index.size(A), runs(index, A)) == (99, 1)
 
     def test_extends_again_after_its_end_was_evicted(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 4)
         for each in (ONE, prompt("new"), ONE):
             index.sent(A, each)
         assert (index.matches(ONE), runs(index, A)) == ({A: 4}, 1)
 
     def test_splits_where_a_conversation_branches(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for end in range(1, 5):
             index.sent(A, ONE[:end])
         index.sent(A, OTHER)
@@ -178,7 +179,7 @@ class TestRun:
         assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 5})
 
     def test_has_the_age_of_its_last_use(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         for each in (ONE[:2], ONE, OTHER, ONE):
             index.sent(A, each)
@@ -186,7 +187,7 @@ class TestRun:
         assert (index.matches(ONE), index.matches(OTHER)) == ({A: 4}, {A: 2})
 
     def test_is_evicted_before_the_run_that_it_continues(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 7)
         for each in (ONE, OTHER, ONE):
             index.sent(A, each)
@@ -195,19 +196,19 @@ class TestRun:
             assert index.matches(ONE).get(A, 0) == left
 
     def test_counts_one_per_prompt_behind_a_common_beginning(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for number in range(50):
             index.sent(A, prompt("s", "y", "s", f"{number}", "end"))
         assert (index.size(A), runs(index, A)) == (3 + 50 * 2, 50)
 
     def test_is_the_same_for_a_prompt_that_continues_another(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         first = index.sent(A, ONE)
         assert index.sent(A, [*ONE, *prompt("e", "f")]) == first
         assert index.sent(A, APART) != first
 
     def test_differs_for_a_prompt_that_branches_off(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         first = index.sent(A, ONE)
         second = index.sent(A, OTHER)
         assert first != second
@@ -215,25 +216,25 @@ class TestRun:
         assert index.sent(A, [*OTHER, *prompt("e")]) == second
 
     def test_is_zero_for_a_prompt_without_blocks(self) -> None:
-        assert PrefixIndex().sent(A, []) == 0
+        assert PrefixIndex(Clock()).sent(A, []) == 0
 
 
 class TestCapacity:
     def test_has_a_small_default(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, range(10 * DEFAULT_BLOCKS))
         assert len(index) == DEFAULT_BLOCKS
         assert index.matches(range(10 * DEFAULT_BLOCKS)) == {A: DEFAULT_BLOCKS}
 
     @pytest.mark.parametrize("blocks", [1, 2, 3, 5, 100])
     def test_follows_the_tokens_of_the_cache(self, blocks: int) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, blocks)
         index.sent(A, OTHER)
         assert index.matches(OTHER) == {A: min(blocks, 5)}
 
     def test_keeps_the_beginning_of_a_longer_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 3)
         index.sent(A, APART)
         index.sent(A, OTHER)
@@ -241,7 +242,7 @@ class TestCapacity:
         assert dict(index.matches(APART)) == {}
 
     def test_after_shrinking_keeps_the_most_recent_blocks(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         index.sent(A, APART)
         room(index, A, 4)
@@ -249,7 +250,7 @@ class TestCapacity:
         assert len(index) == 4
 
     def test_after_growing_keeps_all_and_accepts_more(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 4)
         index.sent(A, ONE)
         room(index, A, 7)
@@ -258,30 +259,59 @@ class TestCapacity:
 
     @pytest.mark.parametrize("tokens", [0, 1, TOKENS - 1])
     def test_of_zero_blocks_is_accepted(self, tokens: int) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         index.resize(A, tokens)
         index.sent(A, OTHER)
         assert len(index) == 1
 
     def test_counts_blocks_and_not_runs(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 20)
         for number in range(100):
             index.sent(A, prompt(f"{number}"))
         assert (index.size(A), runs(index, A)) == (20, 20)
 
     def test_can_be_set_before_any_prompt(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 2)
         assert len(index) == 0
         index.sent(A, ONE)
         assert len(index) == 2
 
 
+class TestAge:
+    def test_is_unknown_while_there_is_room(self) -> None:
+        index = PrefixIndex(Clock())
+        assert index.age(A) is None
+        room(index, A, 10)
+        index.sent(A, prompt(*"abc"))
+        assert index.age(A) is None
+
+    def test_is_that_of_the_blocks_evicted_next(self) -> None:
+        clock = Clock()
+        index = PrefixIndex(clock)
+        room(index, A, 4)
+        for words in ("ab", "cd"):
+            index.sent(A, prompt(*words))
+            clock.now += 5
+        assert index.age(A) == 10
+        index.sent(A, prompt(*"ab"))
+        assert index.age(A) == 5
+
+    def test_stays_with_both_parts_of_a_split_run(self) -> None:
+        clock = Clock()
+        index = PrefixIndex(clock)
+        room(index, A, 4)
+        index.sent(A, prompt(*"abc"))
+        clock.now += 5
+        index.sent(A, prompt(*"ad"))
+        assert index.age(A) == 5
+
+
 class TestTotalLimit:
     def test_gives_each_endpoint_its_share(self) -> None:
-        index = PrefixIndex(most_blocks=3 * (RUN_BLOCKS + 5))
+        index = PrefixIndex(Clock(), 3 * (RUN_BLOCKS + 5))
         for address in (A, B, C):
             room(index, address, 1000)
             index.sent(address, range(1000))
@@ -289,7 +319,7 @@ class TestTotalLimit:
         assert index.matches(range(1000)) == {A: 5, B: 5, C: 5}
 
     def test_includes_the_overhead_of_runs(self) -> None:
-        index = PrefixIndex(most_blocks=10 * (RUN_BLOCKS + 1))
+        index = PrefixIndex(Clock(), 10 * (RUN_BLOCKS + 1))
         index.sent(A, range(1000))
         assert (index.size(A), runs(index, A)) == (9 * RUN_BLOCKS + 10, 1)
         for number in range(1000):
@@ -297,14 +327,14 @@ class TestTotalLimit:
         assert (index.size(A), runs(index, A)) == (10, 10)
 
     def test_includes_the_overhead_of_a_split_run(self) -> None:
-        index = PrefixIndex(most_blocks=2 * RUN_BLOCKS + 10)
+        index = PrefixIndex(Clock(), 2 * RUN_BLOCKS + 10)
         index.sent(A, range(1000))
         assert index.matches(range(1000)) == {A: RUN_BLOCKS + 10}
         index.sent(A, range(3))
         assert index.matches(range(1000)) == {A: 10}
 
     def test_shrinks_shares_for_a_new_endpoint(self) -> None:
-        index = PrefixIndex(most_blocks=60)
+        index = PrefixIndex(Clock(), 60)
         index.sent(A, range(100))
         assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
         index.sent(B, [])
@@ -313,7 +343,7 @@ class TestTotalLimit:
         assert index.matches(range(100)) == {A: 20 - RUN_BLOCKS}
 
     def test_grows_shares_after_an_endpoint_left(self) -> None:
-        index = PrefixIndex(most_blocks=60)
+        index = PrefixIndex(Clock(), 60)
         index.sent(A, range(100))
         index.sent(B, range(100))
         index.forget(B)
@@ -321,7 +351,7 @@ class TestTotalLimit:
         assert index.matches(range(100)) == {A: 60 - RUN_BLOCKS}
 
     def test_accepts_more_endpoints_than_blocks(self) -> None:
-        index = PrefixIndex(most_blocks=2)
+        index = PrefixIndex(Clock(), 2)
         for address in (A, B, C):
             index.sent(address, ONE)
         assert len(index) == 0
@@ -329,7 +359,7 @@ class TestTotalLimit:
 
     @pytest.mark.parametrize("added", [16, 64, 256])
     def test_allows_a_million_blocks_of_200_endpoints(self, added: int) -> None:
-        index = PrefixIndex(MOST_BLOCKS // 200)
+        index = PrefixIndex(Clock(), MOST_BLOCKS // 200)
         room(index, A, MOST_BLOCKS)
         for number in range(10_000 // added):
             index.sent(A, range(number * added, (number + 1) * added))
@@ -338,7 +368,7 @@ class TestTotalLimit:
     @pytest.mark.parametrize(("common", "own"), [(0, 999), (0, 16), (0, 4), (0, 1), (1, 1)])
     def test_keeps_memory_within_the_sidecars_limit(self, common: int, own: int) -> None:
         most, rng = 20_000, Random(1)
-        index, beginning = PrefixIndex(most), hashes(rng, common)
+        index, beginning = PrefixIndex(Clock(), most), hashes(rng, common)
         addresses = [f"10.0.0.{number}:8000" for number in range(10)]
         for address in addresses:
             room(index, address, most)
@@ -354,7 +384,7 @@ class TestTotalLimit:
         assert size / most * MOST_BLOCKS < 300e6
 
     def test_shares_integers_of_single_holders(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         addresses = [f"10.0.0.{number}:8000" for number in range(200)]
         for address in addresses:
             index.sent(address, ONE)
@@ -366,7 +396,7 @@ class TestTotalLimit:
 
 class TestForget:
     def test_removes_all_blocks(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent(A, ONE)
         index.sent(B, ONE)
         index.forget(A)
@@ -375,14 +405,14 @@ class TestForget:
         assert index.matches(ONE) == {A: 1, B: 4}
 
     def test_removes_the_capacity(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         room(index, A, 2)
         index.forget(A)
         index.sent(A, ONE)
         assert index.matches(ONE) == {A: 4}
 
     def test_frees_all_memory(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for address in (A, B):
             index.sent(address, ONE)
         index.sent(B, OTHER)
@@ -392,7 +422,7 @@ class TestForget:
         assert is_empty(index)
 
     def test_accepts_repeated_and_unknown_endpoints(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.forget(A)
         index.sent(A, ONE)
         index.forget(A)
@@ -400,7 +430,7 @@ class TestForget:
         assert is_empty(index)
 
     def test_frees_the_bit_for_the_next_endpoint(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         index.sent("always there", ONE)
         for number in range(1000):
             address = f"10.0.{number // 250}.{number % 250}:8000"
@@ -410,7 +440,7 @@ class TestForget:
         assert index.matches(OTHER) == {"always there": 2}
 
     def test_keeps_the_blocks_of_others(self) -> None:
-        index = PrefixIndex()
+        index = PrefixIndex(Clock())
         for address in (A, B, C):
             index.sent(address, ONE)
         index.forget(B)
@@ -435,7 +465,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex(self.MOST)
+        self.index = PrefixIndex(Clock(), self.MOST)
         self.lists: dict[str, list[int]] = {}
         self.rooms: dict[str, int] = {}
         self.seen: list[Sequence[int]] = [*EVERY]

@@ -2,9 +2,24 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from tests.core.strategies.prefix_cache_replicas import Replicas, prompt, query, rules
+
+
+def talk(replicas: Replicas, turns: int = 6) -> Query:
+    """Let a session send requests with short pauses, and return the last one."""
+    asked = prompt("session", 1_000)
+    for turn in range(turns):
+        asked = prompt(f"turn {turn}", 1_000, after=asked)
+        replicas.send(Query(prompt=asked))
+        replicas.clock.now += 3
+        replicas.leases.pop().release()
+        replicas.clock.now += 3
+    return Query(prompt=asked)
 
 
 class TestCachedPromptInFlight:
@@ -27,26 +42,15 @@ class TestCachedPromptInFlight:
 
 
 class TestPausedSession:
-    def talk(self, replicas: Replicas, turns: int = 6) -> Query:
-        """Let a session send requests with short pauses, and return the last one."""
-        asked = prompt("session", 1_000)
-        for turn in range(turns):
-            asked = prompt(f"turn {turn}", 1_000, after=asked)
-            replicas.send(Query(prompt=asked))
-            replicas.clock.now += 3
-            replicas.leases.pop().release()
-            replicas.clock.now += 3
-        return Query(prompt=asked)
-
     def test_keeps_new_sessions_away_from_its_endpoint(self) -> None:
         replicas = Replicas(2)
-        home = replicas.first(self.talk(replicas)).endpoint
+        home = replicas.first(talk(replicas)).endpoint
         new = {replicas.first(query(f"new {i}", 1_000)).endpoint for i in range(20)}
         assert new == {*replicas.others(home)}
 
     def test_stays_on_its_endpoint(self) -> None:
         replicas = Replicas(2)
-        asked = self.talk(replicas)
+        asked = talk(replicas)
         home = replicas.first(asked).endpoint
         assert asked.prompt is not None
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
@@ -54,7 +58,7 @@ class TestPausedSession:
 
     def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
         replicas = Replicas(2)
-        self.talk(replicas)
+        talk(replicas)
         replicas.clock.now += 60
         new = {replicas.first(query(f"new {i}", 1_000)).endpoint for i in range(20)}
         assert len(new) == 2
@@ -100,3 +104,40 @@ class TestPopularPrefix:
         for _ in range(5):
             replicas.send(Query(prompt=together))
         assert replicas.signals.copies.demand(self.SYSTEM.blocks[-1]) == 0
+
+
+class TestFullCache:
+    @pytest.fixture
+    def replicas(self) -> Replicas:
+        """Return two, for which paused sessions do not count as requests."""
+        return Replicas(2, weights=WEIGHTS._replace(returning=0.0))
+
+    def fill(self, replicas: Replicas) -> Query:
+        """Let a session fill the cache of its endpoint, and return its last request."""
+        asked = talk(replicas)
+        replicas.signals.prefixes.resize(replicas.first(asked).endpoint.address, 7_000)
+        replicas.clock.now += 1
+        return asked
+
+    def chosen(self, replicas: Replicas) -> set[Endpoint]:
+        """Return the endpoints that get new prompts."""
+        return {replicas.first(query(f"new {i}", 4_000)).endpoint for i in range(20)}
+
+    def test_costs_what_its_session_will_miss(self, replicas: Replicas) -> None:
+        home = replicas.first(self.fill(replicas)).endpoint
+        assert self.chosen(replicas) == {*replicas.others(home)}
+
+    def test_costs_nothing_while_there_is_room(self, replicas: Replicas) -> None:
+        talk(replicas)
+        assert len(self.chosen(replicas)) == 2
+
+    def test_costs_nothing_after_its_session_has_ended(self, replicas: Replicas) -> None:
+        self.fill(replicas)
+        replicas.clock.now += 60
+        assert len(self.chosen(replicas)) == 2
+
+    def test_keeps_its_session(self, replicas: Replicas) -> None:
+        asked = self.fill(replicas)
+        assert asked.prompt is not None
+        following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
+        assert replicas.first(following).endpoint == replicas.first(asked).endpoint

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.totals import Totals
 
 _RECENT = 0.02
@@ -59,7 +60,7 @@ class Prefill:
         """
         queue = self._backlog.queue_of(self)
         while queue is not None and self in queue.prefills:
-            queue.remove(next(iter(queue.prefills)))
+            self._backlog.computed(queue, next(iter(queue.prefills)))
 
     def cancel(self) -> None:
         """Remove this prompt, because its request has ended. A second call does nothing."""
@@ -79,7 +80,8 @@ class Prefill:
 class Backlog:
     """Prompt tokens by endpoint address."""
 
-    def __init__(self) -> None:
+    def __init__(self, speeds: Speeds) -> None:
+        self._speeds = speeds
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
         self.tokens: Mapping[str, float] = self._tokens
@@ -105,7 +107,7 @@ class Backlog:
         """Keep only this number of prompts, the latest ones."""
         queue = self._queues.get(address)
         while queue is not None and len(queue.prefills) > number:
-            queue.remove(next(iter(queue.prefills)))
+            self.computed(queue, next(iter(queue.prefills)))
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
@@ -120,7 +122,14 @@ class Backlog:
             queue = self._queues[prefill.address] = _Queue(
                 prefill.address, self._tokens, self.totals
             )
+        if not queue.prefills:
+            self._speeds.began(prefill.address)
         queue.add(prefill)
+
+    def computed(self, queue: _Queue, prefill: Prefill) -> None:
+        """Remove a prompt because it has been computed."""
+        queue.remove(prefill)
+        self._speeds.computed(prefill.address, prefill.tokens)
 
     def queue_of(self, prefill: Prefill) -> _Queue | None:
         """Return the queue that the prompt is in; None if it is computed."""

@@ -19,6 +19,7 @@ from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.residency import Residency
 from extproc.core.fleet.rolling_minimum import RollingMinimum
+from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
 MOST_REQUESTS = 1_000_000
@@ -81,6 +82,13 @@ class Report(NamedTuple):
     finished: float | None = None
     """Requests since the engine started that have ended, for any reason."""
 
+    @property
+    def computed_tokens(self) -> float | None:
+        """Prompt tokens that the engine did not find in its cache; None if it does not say."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return self.prompt_tokens - self.cached_tokens
+
 
 class Reading(NamedTuple):
     """The latest known load of an endpoint."""
@@ -120,7 +128,9 @@ class Signals:
         """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
-        self.backlog = Backlog()
+        self.speeds = Speeds(clock)
+        """The speeds at which endpoints compute prompts."""
+        self.backlog = Backlog(self.speeds)
         """The prompt tokens that each endpoint has yet to compute."""
         self.copies = Copies(clock, self.prefixes)
         """The value of a further copy of a prefix."""
@@ -160,6 +170,8 @@ class Signals:
         if pending is not None:
             # The scrape does not include requests that were sent since.
             self.backlog.at_most(address, int(pending) + ours - inflight)
+            is_busy = self.backlog.count(address) > 0
+            self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
         others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
         load = ObservedLoad(
             report.load.waiting, report.running, report.load.kv_usage, ours, max(0.0, others)
@@ -214,6 +226,7 @@ class Signals:
         self.residency.forget(address)
         self.prefixes.forget(address)
         self.backlog.forget(address)
+        self.speeds.forget(address)
         self.contexts.forget(address)
         self.copies.forget(address)
 

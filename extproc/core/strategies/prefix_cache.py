@@ -14,7 +14,7 @@ and the load from other sidecars.
         load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
                  + context * tokens of the prompts in flight on e         (fleet.contexts)
                  + busy * (requests(e) + 1) / (least requests + 1)
-        cost   = work * load
+        cost   = work * load * slowness(e) ** 2                          (fleet.speeds)
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 

@@ -29,6 +29,7 @@ class PrefixCosts:
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
         self._evicting: Sequence[tuple[int, float]] = ()
+        self._factors: Sequence[float] = ()
         self._refreshed_at = -inf
         self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
 
@@ -45,6 +46,7 @@ class PrefixCosts:
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = list(self._missed())
+            self._factors = self._speed_factors()
 
     def of(self, tokens: float, saved: Mapping[int, float], copied: float) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
@@ -76,6 +78,8 @@ class PrefixCosts:
         for position, missed in self._evicting:
             known = saved.get(position, 0.0)
             costs[position] *= 1 + missed * (tokens - known) / (work - max(known, copied))
+        if self._factors:
+            return [cost * factor for cost, factor in zip(costs, self._factors, strict=True)]
         return costs
 
     def later_savings(
@@ -98,6 +102,15 @@ class PrefixCosts:
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)
         return uses**2 / (uses**2 + 1) * max(0.0, most)
+
+    def _speed_factors(self) -> Sequence[float]:
+        """Return a factor for each endpoint; none if all are about equally fast.
+
+        A slow endpoint takes longer for the work of the request and for its load, which are
+        multiplied.
+        """
+        slowness = self._signals.speeds.slowness(self._addresses)
+        return [slowness.get(address, 1.0) ** 2 for address in self._addresses] if slowness else ()
 
     def _missed(self) -> Iterator[tuple[int, float]]:
         """Yield the positions of full caches, and the share of evicted tokens that are missed.

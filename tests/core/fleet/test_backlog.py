@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from extproc.core.fleet.backlog import Backlog, Prefill
+from extproc.core.fleet.speeds import Speeds
 from tests.core.builders import thorough
+from tests.core.clock import Clock
 from tests.extent import extent
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
@@ -20,17 +22,17 @@ def left(backlog: Backlog) -> dict[str, float]:
 
 class TestTokensToCompute:
     def test_are_zero_at_first(self) -> None:
-        assert left(Backlog()) == {}
+        assert left(Backlog(Speeds(Clock()))) == {}
 
     def test_add_up_by_endpoint(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         for address, tokens in ((A, 100), (B, 7), (A, 20)):
             backlog.add(address, tokens)
         assert left(backlog) == {A: 120, B: 7}
 
     def test_are_zero_for_a_cached_prompt(self) -> None:
         # Predictions come from divisions: a rounding error must not make the backlog negative.
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 0)
         backlog.add(A, -1e-9)
         assert left(backlog) == {A: 0}
@@ -39,19 +41,19 @@ class TestTokensToCompute:
 class TestFinish:
     def test_removes_the_prompt_and_all_before_it(self) -> None:
         # Engines admit requests in order of arrival.
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.finish()
         assert left(backlog) == {A: 3}
 
     def test_leaves_other_endpoints_unchanged(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(B, 100)
         backlog.add(A, 20).finish()
         assert left(backlog) == {B: 100}
 
     def test_counts_once(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         first = backlog.add(A, 100)
         first.finish()
         backlog.add(A, 20)
@@ -60,7 +62,7 @@ class TestFinish:
         assert left(backlog) == {A: 20}
 
     def test_of_a_removed_prompt_removes_nothing(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         first, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.finish()
         first.finish()
@@ -70,13 +72,13 @@ class TestFinish:
 class TestCancel:
     def test_removes_only_its_own_prompt(self) -> None:
         # A client that disconnects proves nothing about earlier prompts.
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         _, second, _ = (backlog.add(A, tokens) for tokens in (100, 20, 3))
         second.cancel()
         assert left(backlog) == {A: 103}
 
     def test_counts_once(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         first, _ = (backlog.add(A, tokens) for tokens in (100, 20))
         first.cancel()
         first.cancel()
@@ -84,7 +86,7 @@ class TestCancel:
         assert left(backlog) == {A: 20}
 
     def test_of_the_last_prompt_leaves_exactly_zero(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         # Floating-point sums of these do not return to zero exactly.
         prefills = [backlog.add(A, tokens) for tokens in (0.1, 0.2, 0.3, 1e9)]
         for prefill in prefills:
@@ -94,7 +96,7 @@ class TestCancel:
 
 class TestMove:
     def test_moves_the_tokens_to_the_other_endpoint(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         first, _ = (backlog.add(A, tokens) for tokens in (100, 20))
         first.move(B)
         assert left(backlog) == {A: 20, B: 100}
@@ -103,7 +105,7 @@ class TestMove:
         assert left(backlog) == {A: 20}
 
     def test_puts_the_prompt_after_those_already_there(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         first = backlog.add(A, 100)
         there = backlog.add(B, 20)
         first.move(B)
@@ -111,7 +113,7 @@ class TestMove:
         assert left(backlog) == {B: 100}
 
     def test_ignores_a_finished_or_canceled_prompt(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         done, gone = backlog.add(A, 100), backlog.add(A, 20)
         done.finish()
         gone.cancel()
@@ -120,7 +122,7 @@ class TestMove:
         assert left(backlog) == {}
 
     def test_to_the_same_endpoint_changes_no_tokens(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100).move(A)
         assert left(backlog) == {A: 100}
 
@@ -129,7 +131,7 @@ class TestAtMost:
     """The limit from an engine's counters, if Envoy does not show response bodies."""
 
     def test_removes_the_oldest_prompts(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         for tokens in (1000, 200, 30, 4):
             backlog.add(A, tokens)
         for number, waiting in ((2, 34), (2, 34), (1, 4)):
@@ -140,14 +142,14 @@ class TestAtMost:
 
     @pytest.mark.parametrize("number", [2, 3, 1000])
     def test_accepts_more_than_this_sidecar_sent(self, number: int) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100)
         backlog.add(A, 20)
         backlog.at_most(A, number)
         assert left(backlog) == {A: 120}
 
     def test_leaves_other_endpoints_unchanged(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100)
         backlog.at_most(B, 0)
         assert left(backlog) == {A: 100}
@@ -155,7 +157,7 @@ class TestAtMost:
         assert left(backlog) == {A: 100, B: 20}
 
     def test_leaves_later_prompts_unchanged(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100)
         backlog.at_most(A, 0)
         backlog.add(A, 20)
@@ -164,7 +166,7 @@ class TestAtMost:
 
     def test_may_come_before_the_response_begins_or_ends(self) -> None:
         for tell in (Prefill.finish, Prefill.cancel):
-            backlog = Backlog()
+            backlog = Backlog(Speeds(Clock()))
             first = backlog.add(A, 100)
             backlog.add(A, 20)
             backlog.at_most(A, 1)
@@ -175,7 +177,7 @@ class TestAtMost:
 
     def test_may_come_after_the_response_began_or_ended(self) -> None:
         for tell in (Prefill.finish, Prefill.cancel):
-            backlog = Backlog()
+            backlog = Backlog(Speeds(Clock()))
             first = backlog.add(A, 100)
             backlog.add(A, 20)
             tell(first)
@@ -183,7 +185,7 @@ class TestAtMost:
             assert left(backlog) == {A: 20}
 
     def test_ignores_a_prompt_that_moved_to_another_endpoint(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100).move(B)
         backlog.add(A, 20)
         backlog.at_most(A, 1)
@@ -198,7 +200,7 @@ class TestAtMost:
         self, events: list[str], shown: bool
     ) -> None:
         """All requests come from one sidecar; `shown` means that Envoy shows responses, too."""
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         waiting: list[Prefill] = []
         answering: list[Prefill] = []
         for number, event in enumerate(events):
@@ -220,14 +222,14 @@ class TestAtMost:
 
 class TestForget:
     def test_leaves_no_tokens(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100)
         backlog.add(B, 20)
         backlog.forget(A)
         assert left(backlog) == {B: 20}
 
     def test_applies_also_if_the_endpoint_returns(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         before, moved = backlog.add(A, 100), backlog.add(A, 200)
         backlog.forget(A)
         backlog.add(A, 20)
@@ -237,14 +239,14 @@ class TestForget:
         assert left(backlog) == {A: 20}
 
     def test_accepts_repeated_and_unknown_endpoints(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         backlog.add(A, 100)
         for address in (A, A, B):
             backlog.forget(address)
         assert left(backlog) == {}
 
     def test_frees_all_memory_of_the_endpoint(self) -> None:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         for number in range(100):
             backlog.add(f"10.0.0.{number}:8000", 100).finish()
             backlog.forget(f"10.0.0.{number}:8000")
@@ -262,7 +264,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backlog = Backlog()
+        self.backlog = Backlog(Speeds(Clock()))
         self.queues: defaultdict[str, list[Prefill]] = defaultdict(list)
 
     def where(self, prefill: Prefill) -> list[Prefill] | None:

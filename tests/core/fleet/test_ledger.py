@@ -9,7 +9,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.contexts import Contexts, Stored
 from extproc.core.fleet.ledger import Lease, Ledger
+from extproc.core.fleet.speeds import Speeds
 from tests.core.builders import endpoint
+from tests.core.clock import Clock
 from tests.extent import extent
 
 A, B = endpoint("10.0.0.1:8000"), endpoint("10.0.0.2:8000")
@@ -128,7 +130,7 @@ class TestPrefillOfLease:
     """The prompt counts from the lease's start to the response's beginning."""
 
     def scene(self) -> tuple[Backlog, Lease]:
-        backlog = Backlog()
+        backlog = Backlog(Speeds(Clock()))
         lease = Ledger().acquire("llama", A)
         lease.prefill = backlog.add(A.address, 100)
         return backlog, lease

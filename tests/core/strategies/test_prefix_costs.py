@@ -141,3 +141,17 @@ class TestFullCache:
         assert asked.prompt is not None
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
         assert replicas.first(following).endpoint == replicas.first(asked).endpoint
+
+
+class TestSlowEndpoint:
+    def test_gets_fewer_requests(self) -> None:
+        replicas = Replicas(3)
+        slow, *others = replicas.snapshot.endpoints
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.signals.speeds.began(endpoint.address)
+            for _ in range(50):
+                replicas.clock.now += 3 if endpoint == slow else 1
+                replicas.signals.speeds.computed(endpoint.address, 5_000)
+                replicas.signals.speeds.observed(endpoint.address, is_busy=True)
+        found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
+        assert found[slow] < min(found[other] for other in others) / 2

@@ -35,7 +35,6 @@ DEFAULT_BLOCKS = 1024
 """The cache size of an endpoint that does not report one: 65,000 tokens, as an L4 with an 8B model
 has."""
 
-
 _FULL = 0.95
 """Share of its cache above which an endpoint evicts something for the next prompt."""
 
@@ -53,7 +52,7 @@ class _Held:
         self.bit = bit
         self._runs: OrderedDict[int, array[int]] = OrderedDict()  # most recently used last
         self._numbers: dict[int, int] = {}  # the run of each first block
-        self._used_at: dict[int, float] = {}
+        self._used_at: dict[int, float] = {}  # when each run was used
         self._made = 0
         self.size = 0
         self.capacity = DEFAULT_BLOCKS

@@ -5,9 +5,10 @@ shows which prompts have been computed since the scrape before. While prompts we
 endpoint was busy all that time, so the tokens that it computed over that time are its speed. If the
 metrics count them, this includes tokens that it computed although they were expected in its cache.
 
-A prompt that comes and goes between two scrapes seems to take half an interval. So differences
-between endpoints seem smaller than they are, not larger. Short prompts say little about the speed
-of prompts, and do not count.
+A prompt that comes and goes between two scrapes seems to take half an interval, so differences
+between endpoints may seem smaller than they are. Short prompts say little about the speed, and do
+not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
+speed, as requests that are sent there will notice it.
 """
 
 from __future__ import annotations

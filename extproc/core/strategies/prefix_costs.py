@@ -77,7 +77,8 @@ class PrefixCosts:
                 costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
         for position, missed in self._evicting:
             known = saved.get(position, 0.0)
-            costs[position] *= 1 + missed * (tokens - known) / (work - max(known, copied))
+            if known < tokens:
+                costs[position] *= 1 + missed * (tokens - known) / (work - max(known, copied))
         if self._factors:
             return [cost * factor for cost, factor in zip(costs, self._factors, strict=True)]
         return costs

@@ -36,9 +36,12 @@ def compute(
         speeds.observed(address, is_busy=left > 0)
 
 
-def compute_on_all(speeds: Speeds, clock: Clock, *seconds: float, **prompts: float) -> None:
+def compute_on_all(
+    speeds: Speeds, clock: Clock, *seconds: float, tokens: float = 5_000, prompts: int = 100
+) -> None:
+    """Let each endpoint compute equal prompts, in these seconds each."""
     for address, each in zip(ALL, seconds, strict=True):
-        compute(speeds, clock, each, address, **prompts)  # type: ignore[arg-type]
+        compute(speeds, clock, each, address, tokens=tokens, prompts=prompts)
 
 
 class TestSlowness:

@@ -7,7 +7,7 @@ import pytest
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
-from tests.core.strategies.prefix_cache_replicas import Replicas, prompt, query, rules
+from tests.core.strategies.prefix_cache_replicas import TOKENS, Replicas, prompt, query, rules
 
 
 def talk(replicas: Replicas, turns: int = 6) -> Query:
@@ -141,6 +141,15 @@ class TestFullCache:
         assert asked.prompt is not None
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
         assert replicas.first(following).endpoint == replicas.first(asked).endpoint
+
+    def test_costs_nothing_for_a_prompt_that_is_cached(self) -> None:
+        replicas = Replicas(2, weights=WEIGHTS._replace(answer=0.0))
+        asked = query("session", 100 * TOKENS)
+        for _ in range(3):
+            home = replicas.serve(asked).endpoint
+            replicas.clock.now += 3
+        replicas.signals.prefixes.resize(home.address, 100 * TOKENS)
+        assert replicas.first(asked).prediction == (100 * TOKENS, 100 * TOKENS)
 
 
 class TestSlowEndpoint:

@@ -13,6 +13,7 @@ from extproc.lab.tables.book import Book
 from extproc.lab.tables.contenders import CONTENDERS, ORACLES, OURS, YARDSTICK
 from extproc.lab.tables.prefix_caches import FIGURES, PAGE, TASKS, text
 from extproc.lab.tables.prefix_trials import scene_trials, sidecar_trials
+from extproc.lab.tables.prefix_verdict import judged
 from extproc.lab.tables.scenes import ADVERSARIES, SCENES, SHARED_PREFIXES, WORKLOADS
 from extproc.lab.tables.trials import Figures, Task, Trial, key, outcome, scenario
 from tests.lab.tables.made_up_book import USUAL, figures_of, rows, whole_book
@@ -34,6 +35,11 @@ class TestCommittedPage:
     def test_matches_the_committed_figures(self) -> None:
         same = (DOCS / PAGE).read_text() == text(BOOK)
         assert same, "run `python -m extproc.lab.tables prefix-caches --only`"
+
+    @pytest.mark.parametrize("page", [DOCS / "README.md", DOCS.parent / "README.md"], ids=str)
+    def test_has_the_number_of_workloads_that_readmes_give(self, page: Path) -> None:
+        number = len(judged(BOOK, SCENES))
+        assert f"{number} simulated workloads" in page.read_text()
 
     @pytest.mark.parametrize("trial", CHEAP, ids=key)
     def test_matches_new_simulations(self, trial: Trial) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from extproc.adapters.allocator import keep_freed_memory
 from extproc.adapters.configuration.config_map import ModelsConfigMap
@@ -26,6 +26,7 @@ from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.observability.ejections import EjectionReport
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
 from extproc.core.fleet.endpoint import Endpoint
@@ -39,12 +40,17 @@ from extproc.edge.grpc.fast_server import FastServer
 from extproc.edge.grpc.server import Server, Transport
 from extproc.edge.tls import KeyPair
 
+if TYPE_CHECKING:
+    from extproc.adapters.shared_state.link import SharedStateLink
+
 log = logging.getLogger("extproc")
 
 _SYNC_POLL_SECONDS = 0.02
 _COLLECTOR_THRESHOLD = 50_000
 """New objects that trigger the garbage collector: more than are alive while a hundred requests are
 decided at once, and a few megabytes."""
+_SYNC_SECONDS = 2.0
+"""The longest wait for the other sidecars' state, because their server may be away."""
 _SETTLE_SECONDS = 3.0
 """The longest wait for the first readings of endpoints, because model servers may be broken."""
 
@@ -96,6 +102,9 @@ class Settings:
 
     tls: KeyPair | None = None
     """The key pair of the port for Envoy; None for plain text."""
+
+    shared_state: SharedStateServer | None = None
+    """The server through which sidecars share their state; None if they share nothing."""
 
 
 class StartError(Exception):
@@ -173,7 +182,14 @@ class Sidecar:
             pass_unknown=settings.pass_unknown,
         )
         self._grpc = _server(settings, processor)
-        admin = admin_app(self._fleet, self._catalog, self._telemetry, self._why_not_ready)
+        self._link = self._shared_state(settings.shared_state)
+        admin = admin_app(
+            self._fleet,
+            self._catalog,
+            self._telemetry,
+            self._why_not_ready,
+            self._link.document if self._link else None,
+        )
         self._admin = AdminServer(admin)
         self._watching: asyncio.Task[None] | None = None
         self._serving = False
@@ -193,6 +209,8 @@ class Sidecar:
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
             await self._scraper.settle(_SETTLE_SECONDS)
+            if self._link is not None:
+                await self._link.start(_SYNC_SECONDS)
         except DocumentError as error:
             raise StartError(self._first_problem(error)) from None
         except KubernetesError as error:
@@ -224,6 +242,8 @@ class Sidecar:
             with suppress(asyncio.CancelledError):
                 await self._watching
         await self._grpc.stop(0)
+        if self._link is not None:
+            await self._link.close()
         await self._models.close()
         await self._discovery.keep_only(())
         await self._scraper.close()
@@ -244,6 +264,19 @@ class Sidecar:
             rng,
         )
 
+    def _shared_state(self, server: SharedStateServer | None) -> SharedStateLink | None:
+        """Return the link to the shared state. Raises StartError if the URL is not usable."""
+        if server is None:
+            return None
+        # An optional part, which is not imported without the flag.
+        from extproc.adapters.shared_state.link import SharedStateLink
+
+        try:
+            server.check()
+        except ValueError as error:
+            raise StartError(f"--shared-state {error}") from None
+        return SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
+
     def _catalog(self) -> Catalog:
         return self._router.catalog
 
@@ -251,7 +284,7 @@ class Sidecar:
         self._router.publish(self._router.catalog.rediscovered(source, endpoints))
 
     def _streams(self) -> int:
-        return sum(self._fleet.ledger.loads.values())
+        return self._fleet.ledger.ours().total()
 
     def _why_not_ready(self) -> str | None:
         if self._draining:

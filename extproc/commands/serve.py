@@ -10,9 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from extproc.adapters.observability import logs
+from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.app import Settings, StartError, serve
 from extproc.commands.console import OK, Parser, complain, flag, optional, switch
-from extproc.commands.values import address, config_map, name_server, one_of, seconds
+from extproc.commands.values import (
+    address,
+    config_map,
+    name_server,
+    one_of,
+    seconds,
+    shared_state_url,
+)
 from extproc.edge.grpc.server import Transport
 from extproc.edge.tls import KeyPair
 
@@ -136,6 +144,32 @@ def _add_transport(parser: Parser) -> None:
     flag(parser, "--grace", "25", seconds, "SECONDS", "time for open streams to end after SIGTERM")
 
 
+def _add_shared_state(parser: Parser) -> None:
+    optional(
+        parser,
+        "--shared-state",
+        shared_state_url,
+        "URL",
+        "Redis or Valkey through which sidecars share their requests in flight and what caches "
+        "hold: redis://, rediss:// or unix:// (default: they share nothing)",
+    )
+    flag(
+        parser,
+        "--shared-state-key",
+        "extproc",
+        str,
+        "KEY",
+        "beginning of the keys on that server; sidecars with the same one share their state",
+    )
+    optional(
+        parser,
+        "--shared-state-password-file",
+        Path,
+        "FILE",
+        "password for that server; a changed file is used for the next connection",
+    )
+
+
 def _add_logging(parser: Parser) -> None:
     flag(
         parser,
@@ -160,6 +194,7 @@ _FLAGS = (
     _add_discovery,
     _add_routing,
     _add_transport,
+    _add_shared_state,
     _add_logging,
 )
 
@@ -185,6 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
         log_prompts=arguments.log_prompts,
         transport=arguments.transport or "fast",
         tls=tls,
+        shared_state=_shared_state(arguments),
     )
     try:
         with asyncio.Runner(loop_factory=_event_loop(settings.transport)) as runner:
@@ -193,6 +229,14 @@ def run(arguments: argparse.Namespace) -> int:
         logs.flush()
         return complain(str(error))
     return OK
+
+
+def _shared_state(arguments: argparse.Namespace) -> SharedStateServer | None:
+    if arguments.shared_state is None:
+        return None
+    return SharedStateServer(
+        arguments.shared_state, arguments.shared_state_key, arguments.shared_state_password_file
+    )
 
 
 def _conflict(arguments: argparse.Namespace) -> str | None:
@@ -208,6 +252,10 @@ def _conflict(arguments: argparse.Namespace) -> str | None:
         return "--tls-client-ca needs --tls-cert and --tls-key"
     if arguments.transport == "grpcio" and not _has_grpcio():
         return "--transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"
+    if arguments.shared_state is None and arguments.shared_state_password_file is not None:
+        return "--shared-state-password-file needs --shared-state"
+    if arguments.shared_state is not None and find_spec("redis") is None:
+        return "--shared-state needs redis: pip install 'extproc-router[shared]'"
     return None
 
 

@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import re
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from extproc.adapters.dns.lookup import NameServer
 from extproc.app import ConfigMapName
@@ -42,6 +43,23 @@ def name_server(text: str) -> NameServer:
     if ip is None or not port.isdecimal() or not 0 < int(port) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not IP or IP:PORT")
     return NameServer(str(ip), int(port))
+
+
+def shared_state_url(text: str) -> str:
+    """Return the URL of a Redis or Valkey server."""
+    try:
+        parts = urlsplit(text)
+        is_complete = parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0
+    except ValueError:
+        is_complete = None
+    if not is_complete or parts.scheme not in ("redis", "rediss", "unix"):
+        raise argparse.ArgumentTypeError(
+            "the shared state's URL must be redis://HOST[:PORT][/DATABASE], "
+            "rediss://HOST[:PORT][/DATABASE] or unix://PATH"
+        )
+    if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
+        raise argparse.ArgumentTypeError(f"the database {parts.path[1:]!r} is not a number")
+    return text
 
 
 def seconds(text: str) -> float:

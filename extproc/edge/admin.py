@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -16,7 +16,11 @@ Ready = Callable[[], str | None]
 
 
 def admin_app(
-    fleet: Fleet, catalog: Callable[[], Catalog], telemetry: Telemetry, why_not_ready: Ready
+    fleet: Fleet,
+    catalog: Callable[[], Catalog],
+    telemetry: Telemetry,
+    why_not_ready: Ready,
+    shared_state: Callable[[], Mapping[str, object]] | None = None,
 ) -> web.Application:
     """Return the application with the admin port's routes."""
 
@@ -34,7 +38,9 @@ def admin_app(
         return web.Response(text=f"{why_not or 'ok'}\n", status=503 if why_not else 200)
 
     async def state(_: web.Request) -> web.Response:
-        return web.json_response({"models": model_states(fleet, catalog())})
+        shared = {} if shared_state is None else {"shared_state": shared_state()}
+        models = model_states(fleet, catalog(), with_fleet=bool(shared))
+        return web.json_response({"models": models, **shared})
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

@@ -114,7 +114,10 @@ def catalog(*specs: ModelSpec) -> Catalog:
 
 def router(*specs: ModelSpec) -> Router:
     """Return an idle router. Its default is one model with two endpoints."""
-    return Router(Fleet(), catalog(*(specs or (model_spec(),))))
+    fleet = Fleet()
+    models = specs or (model_spec(),)
+    known = revise(Catalog(), models, lambda spec: build(spec, Random(0), fleet.signals))
+    return Router(fleet, known)
 
 
 def without_endpoints(spec: ModelSpec) -> Catalog:

@@ -27,6 +27,10 @@ class EjectionReport:
         for model in models:
             self._telemetry.ejected(model, why)
 
+    def tried(self, models: Collection[str], address: str) -> None:
+        """Report a request on trial."""
+        log.debug("endpoint on trial", extra=fields(endpoint=address, models=",".join(models)))
+
     def returned(self, models: Collection[str], address: str) -> None:
         """Report an endpoint that returned to service."""
         log.info(

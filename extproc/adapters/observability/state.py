@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
@@ -21,6 +21,7 @@ class EndpointStatus(NamedTuple):
     model: str
     endpoint: Endpoint
     inflight: int
+    """This sidecar's requests."""
     readiness: Readiness
 
 
@@ -52,6 +53,8 @@ class EndpointState(TypedDict):
     address: str
     name: str
     inflight: int
+    inflight_fleet: NotRequired[int]
+    """The requests of all sidecars, if they share their state."""
     state: Readiness
     adapters: list[str]
     signals: SignalsState | None
@@ -67,20 +70,25 @@ class ModelState(TypedDict):
 
 def endpoint_statuses(fleet: Fleet, catalog: Catalog) -> Iterator[EndpointStatus]:
     """Yield the endpoints of every model, then removed ones with requests in flight."""
-    loads, ejected = fleet.ledger.loads, fleet.ejection.ejected
+    loads, ejected = fleet.ledger.ours(), fleet.ejection.ejected
     present: set[tuple[str, str]] = set()
     for name, model in catalog.models.items():
         for endpoint in model.snapshot.endpoints:
             present.add((name, endpoint.address))
             readiness: Readiness = "ejected" if endpoint.address in ejected else "ready"
-            yield EndpointStatus(name, endpoint, loads.get(endpoint.address, 0), readiness)
+            yield EndpointStatus(name, endpoint, loads[endpoint.address], readiness)
     for name, endpoint, inflight in fleet.ledger.held():
         if (name, endpoint.address) not in present:
             yield EndpointStatus(name, endpoint, inflight, "draining")
 
 
-def model_states(fleet: Fleet, catalog: Catalog) -> dict[str, ModelState]:
-    """Return every configured model, and removed ones with requests in flight."""
+def model_states(
+    fleet: Fleet, catalog: Catalog, *, with_fleet: bool = False
+) -> dict[str, ModelState]:
+    """Return every configured model, and removed ones with requests in flight.
+
+    With `with_fleet`, each endpoint also has the requests of all sidecars.
+    """
     states: dict[str, ModelState] = {
         name: {
             "strategy": model.spec.load_balancing.strategy,
@@ -92,7 +100,10 @@ def model_states(fleet: Fleet, catalog: Catalog) -> dict[str, ModelState]:
     for status in endpoint_statuses(fleet, catalog):
         left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
         state = states.setdefault(status.model, left)
-        state["endpoints"].append(_endpoint(status, fleet.signals))
+        one = _endpoint(status, fleet.signals)
+        if with_fleet:
+            one["inflight_fleet"] = fleet.ledger.loads.get(one["address"], 0)
+        state["endpoints"].append(one)
     return states
 
 

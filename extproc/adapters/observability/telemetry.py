@@ -19,6 +19,7 @@ from extproc.adapters.observability import logs
 from extproc.adapters.observability.discovery_metrics import DiscoveryMetrics
 from extproc.adapters.observability.endpoint_metrics import EndpointMetrics
 from extproc.adapters.observability.prompt_metrics import PromptMetrics
+from extproc.adapters.observability.shared_state_metrics import SharedStateMetrics
 from extproc.adapters.observability.tallies import Distribution, Tally
 from extproc.core.conversation.usage import Usage
 from extproc.core.conversation.verdict import Listed, Passed, Verdict
@@ -106,6 +107,10 @@ class Telemetry:
     def set_ages(self, age: Callable[[Source], float]) -> None:
         """Set the function that returns the seconds since a source's endpoints were current."""
         self._endpoints.age = age
+
+    def share_state(self) -> SharedStateMetrics:
+        """Add the metrics of the shared state, which a sidecar without it does not have."""
+        return SharedStateMetrics(self._registry)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -41,9 +41,6 @@ class Stored(NamedTuple):
     """The last block of it that some endpoint had before; None if none had any."""
 
 
-NOT_STORED = Stored()
-
-
 class Context:
     """The prompt of one request in flight."""
 
@@ -124,9 +121,11 @@ class Contexts:
         """Return the requests in flight with this prefix, see `Stored`."""
         return self._sharing.get(prefix, 0)
 
-    def begin(self, address: str, stored: Stored, tokens: float) -> Context:
-        """Record that a request begins, which may continue a paused session."""
-        now = self._clock()
+    def begin(
+        self, address: str, stored: Stored, tokens: float, began: float | None = None
+    ) -> Context:
+        """Record that a request began, now or at that time. It may continue a paused session."""
+        now = self._clock() if began is None else began
         context = Context(self, address, stored, tokens, now)
         self._add(context, +1)
         if context.prefix is not None:

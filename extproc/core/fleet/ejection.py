@@ -20,6 +20,9 @@ Only a request that was sent after the ejection can end or prolong it. Otherwise
 that was in flight when an endpoint died would count as a trial. Only a trial prolongs it, and not
 a request that went there because there was no other endpoint. Otherwise a short network outage
 would leave ejections of a minute behind.
+
+Sidecars that share their state adopt each other's ejections, trials and returns. Each still judges
+its own trial, so two trials at the same moment do no harm.
 """
 
 from __future__ import annotations
@@ -64,10 +67,16 @@ class Ejected:
 
 
 class EjectionListener(Protocol):
-    """Receives each ejection and each return; `models` are those that list the endpoint."""
+    """Receives each ejection, trial and return by this sidecar.
+
+    `models` are those that list the endpoint.
+    """
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         """Handle an ejection, or a longer one after a failed trial."""
+
+    def tried(self, models: Collection[str], address: str) -> None:
+        """Handle a request on trial."""
 
     def returned(self, models: Collection[str], address: str) -> None:
         """Handle an endpoint's return to service."""
@@ -129,7 +138,33 @@ class Ejection:
         if one is not None and (now := self._clock()) >= one.until:
             one.on_trial = True
             one.until = now + one.seconds
+            for listener in self.listeners:
+                listener.tried(self._models_listing(address), address)
         return one
+
+    def adopt(self, address: str, seconds: float, age: float) -> None:
+        """Eject an endpoint that another sidecar ejected for `seconds`, `age` seconds ago."""
+        now, seconds = self._clock(), min(seconds, MOST_SECONDS)
+        until = now + seconds - age
+        one = self._ejected.get(address)
+        if until <= now:
+            return
+        if one is not None:  # the same object, which a trial of this sidecar may refer to
+            one.seconds, one.until = max(one.seconds, seconds), max(one.until, until)
+        elif self._may_eject(address):
+            self._failures.pop(address, None)
+            self._ejected[address] = Ejected(seconds, until)
+
+    def adopt_trial(self, address: str) -> None:
+        """Wait for the result of another sidecar's trial."""
+        one = self._ejected.get(address)
+        if one is not None:
+            one.until = max(one.until, self._clock() + one.seconds)
+
+    def adopt_return(self, address: str) -> None:
+        """Return an endpoint to service, because another sidecar's trial succeeded."""
+        self._failures.pop(address, None)
+        self._ejected.pop(address, None)
 
     def last_resort(self, endpoints: Iterable[Endpoint], chosen: str) -> str | None:
         """Return the ejected endpoint, other than the chosen one, that may return first."""

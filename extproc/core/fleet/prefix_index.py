@@ -77,6 +77,18 @@ class _Held:
             self._used_at[number] = now
         return new, path[-1] if path else 0
 
+    def used_runs(self) -> Iterator[tuple[float, Sequence[int]]]:
+        """Yield the runs, the least recently used first, with the times of their last uses."""
+        return ((self._used_at[number], run) for number, run in self._runs.items())
+
+    def restore(self, blocks: Sequence[int], at: float) -> bool:
+        """Add a run that was last used at that time; return False if it is empty or known."""
+        if not blocks or blocks[0] in self._numbers:
+            return False
+        self._used_at[self._add(blocks[0], array("Q", blocks))] = at
+        self.size += len(blocks)
+        return True
+
     def excess(self, share: int) -> Iterator[Sequence[int]]:
         """Evict and yield the blocks above the limit, from the ends of the least recent runs."""
         while (more := self._more(share)) > 0:
@@ -86,7 +98,8 @@ class _Held:
             if kept:
                 self._runs[number] = run[:kept]  # a copy: a shortened array may keep its memory
             else:
-                del self._runs[number], self._used_at[number], self._numbers[run[0]]
+                del self._runs[number], self._used_at[number]
+                self._numbers.pop(run[0], None)
             yield run[kept:]
 
     def oldest(self) -> float | None:
@@ -199,6 +212,22 @@ class PrefixIndex:
         held.capacity = max(1, int(tokens * BYTES_PER_TOKEN / BLOCK_BYTES))
         self._evict(held)
 
+    def runs(self, address: str) -> list[tuple[float, Sequence[int]]]:
+        """Return the runs of an endpoint, the least recently used first, with seconds since use."""
+        held, now = self._held.get(address), self._clock()
+        return [(now - at, run) for at, run in held.used_runs()] if held else []
+
+    def restore(self, address: str, runs: Iterable[tuple[float, Sequence[int]]]) -> None:
+        """Take over runs that another sidecar knows, unless the endpoint has blocks already."""
+        held = self._held.get(address) or self._new(address)
+        if held.size:
+            return
+        now = self._clock()
+        for age, run in runs:
+            if held.restore(run, now - age):
+                self._gained(run, held.bit)
+        self._evict(held)
+
     def forget(self, address: str) -> None:
         """Forget the blocks of an endpoint that left or restarted."""
         held = self._held.pop(address, None)
@@ -234,12 +263,13 @@ class PrefixIndex:
         holders = self._holders
         mask, left = bit, 0  # neighbors mostly have equal masks: compute once
         for block in blocks:
-            if (found := holders[block]) != mask:
-                mask, left = found, self._common(found ^ bit)
+            # Another sidecar may have reported chains that contradict each other.
+            if (found := holders.get(block, bit)) != mask:
+                mask, left = found, self._common(found & ~bit)
             if left:
                 holders[block] = left
             else:
-                del holders[block]
+                holders.pop(block, None)
 
     def _common(self, mask: int) -> int:
         """Return the shared integer object for blocks that only one endpoint holds."""

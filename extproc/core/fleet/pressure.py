@@ -1,12 +1,14 @@
-"""The load of endpoints that this sidecar did not cause, by their own metrics.
+"""The load of endpoints that no known request causes, by their own metrics.
 
-A sidecar sees its own requests start and end. Only the engine's metrics, a few times a second,
-show the requests of other sidecars, the engine's queue and its KV cache. This module converts them
-to the units that a strategy adds to its own load: requests, and tokens to compute.
+A sidecar sees its own requests start and end, and those of sidecars that share their state. Only
+the engine's metrics, a few times a second, show other requests, the engine's queue and its KV
+cache. This module converts them to the units that a strategy adds to the load that it knows:
+requests, and tokens to compute.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.core.fleet.totals import Totals
@@ -27,10 +29,20 @@ class ObservedLoad(NamedTuple):
     kv_usage: float
 
     ours: float
-    """Those of the waiting and running requests that this sidecar sent."""
+    """Those of the waiting and running requests that the sidecar knows."""
 
     others_in_prefill: float
-    """Requests from other sidecars that have not produced a first token."""
+    """Other requests that have not produced a first token."""
+
+
+@dataclass(slots=True)
+class _Others:
+    """Other requests in a sample, without those that became known since."""
+
+    at: float
+    requests: float
+    in_prefill: float
+    tokens_each: float
 
 
 class Pressure:
@@ -40,36 +52,52 @@ class Pressure:
         self._weights = weights
         self._requests = requests
         self._tokens = tokens
-        self._sampled_at: dict[str, float] = {}
+        self._others: dict[str, _Others] = {}
         self._all = 0.0
         self._ours = 0.0
 
     @property
     def share_of_others(self) -> float:
-        """Share of recent requests on all endpoints that other sidecars sent; 0 if unknown."""
+        """Share of other requests among the recent ones on all endpoints; 0 if unknown."""
         return 1 - self._ours / self._all if self._all else 0.0
 
     def record(self, address: str, load: ObservedLoad, mean_prompt: float, now: float) -> None:
         """Take an endpoint's latest sample. `mean_prompt` tokens are computed per prompt."""
         there = load.waiting + load.running
-        self._sampled_at[address] = now
         self._all = self._all * _DECAY + there
         self._ours = self._ours * _DECAY + min(load.ours, there)
         weights = self._weights
         # A queue longer than the batch is an overload that routing cannot resolve.
         queue = weights.waiting * min(load.waiting, load.running)
-        self._requests.set_others(address, max(0.0, there - load.ours) + queue)
+        others = max(0.0, there - load.ours)
+        self._requests.set_others(address, others + queue)
         full = weights.full * max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
-        unseen = weights.others * load.others_in_prefill * mean_prompt
-        self._tokens.set_others(address, unseen + full)
+        tokens_each = weights.others * mean_prompt
+        self._tokens.set_others(address, load.others_in_prefill * tokens_each + full)
+        self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each)
+
+    def recognize(self, address: str, sent_at: float) -> None:
+        """Record that a request became known after it was sent, so it may be in the sample."""
+        others = self._others.get(address)
+        if others is None or sent_at >= others.at:
+            return
+        known = min(others.requests, 1.0)
+        if known:
+            others.requests -= known
+            self._ours += known
+            self._requests.reduce_others(address, known)
+        computed = min(others.in_prefill, 1.0)
+        if computed:
+            others.in_prefill -= computed
+            self._tokens.reduce_others(address, computed * others.tokens_each)
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
-        self._sampled_at.pop(address, None)
+        self._others.pop(address, None)
         self._requests.forget_others(address)
         self._tokens.forget_others(address)
 
     def expire(self, oldest: float) -> None:
         """Forget the samples from before that time."""
-        for address in [a for a, at in self._sampled_at.items() if at < oldest]:
+        for address in [a for a, one in self._others.items() if one.at < oldest]:
             self.forget(address)

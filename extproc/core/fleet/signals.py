@@ -2,7 +2,7 @@
 
 There are two sources. A scrape of an endpoint's metrics has all values. The load report of a
 response (ORCA) has only the queue and the cache usage. Both are old when they arrive. So each is
-kept with its time and with this sidecar's in-flight requests at that time, and
+kept with its time and with the known in-flight requests at that time, and
 `extproc.core.fleet.estimate` adds what has changed since.
 """
 
@@ -95,10 +95,10 @@ class Reading(NamedTuple):
 
     load: Load
     running: float
-    """Requests in the batch: as scraped, else this sidecar's requests that were not waiting."""
+    """Requests in the batch: as scraped, else the known requests that were not waiting."""
     ours: float
-    """This sidecar's requests that are in those numbers: its in-flight requests at that time, or
-    fewer if the endpoint did not have all of them yet."""
+    """Known requests that are in those numbers: the in-flight requests at that time, or fewer if
+    the endpoint did not have all of them yet."""
     at: float
     """When the load arrived, by the clock of `Signals`."""
     report: Report | None
@@ -193,6 +193,17 @@ class Signals:
         # This sidecar's requests that do not wait must run, also if an older scrape has fewer.
         running = max(report.running if report else 0.0, inflight - load.waiting)
         self._readings[address] = _reading(load, running, inflight, now, report, at)
+
+    def recognize(self, address: str, sent_at: float) -> None:
+        """Record that a request became known only now, although it was sent at that time.
+
+        If the endpoint was read in between, its numbers include the request as another's.
+        """
+        reading = self._readings.get(address)
+        if reading is not None and sent_at < reading.at:
+            there = reading.load.waiting + reading.running
+            self._readings[address] = reading._replace(ours=min(reading.ours + 1, there))
+            self.pressure.recognize(address, sent_at)
 
     def latest(self, address: str) -> Reading | None:
         """Return an endpoint's latest reading of any age; None if there is none."""

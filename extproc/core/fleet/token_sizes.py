@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from extproc.core.request.blocks import BYTES_PER_TOKEN
 
 _WEIGHT = 0.02
@@ -20,6 +22,16 @@ class TokenSizes:
     def of(self, model: str) -> float:
         """Return the bytes per token, or the default before the first response."""
         return self._sizes.get(model, BYTES_PER_TOKEN)
+
+    @property
+    def learned(self) -> Mapping[str, float]:
+        """The bytes per token of the models whose responses had token counts."""
+        return self._sizes
+
+    def adopt(self, model: str, size: float) -> None:
+        """Take over what another sidecar learned, unless this one learned a value itself."""
+        if _LEAST <= size <= _MOST:
+            self._sizes.setdefault(model, size)
 
     def record(self, model: str, size: float, tokens: int) -> None:
         """Record a prompt of `size` bytes that had this number of tokens."""

@@ -29,6 +29,10 @@ class Totals:
         self._others[address] = amount
         self.changed(address)
 
+    def reduce_others(self, address: str, amount: float) -> None:
+        """Subtract an amount from the load of others on an address that has some."""
+        self.set_others(address, max(0.0, self._others[address] - amount))
+
     def forget_others(self, address: str) -> None:
         """Forget the load of others on an address."""
         if self._others.pop(address, None) is not None:

@@ -47,11 +47,7 @@ class Router:
         self._fallbacks = fallbacks
         self._subscribers: list[Callable[[Catalog], None]] = []
         # Every decision reads these.
-        self._ledger = fleet.ledger
         self._loads = fleet.ledger.loads
-        self._backlog = fleet.signals.backlog
-        self._contexts = fleet.signals.contexts
-        self._copies = fleet.signals.copies
         self._ejection = fleet.ejection
         self._token_sizes = fleet.token_sizes
         self._response_ids = fleet.response_ids
@@ -164,15 +160,9 @@ class Router:
     ) -> Decision:
         """Take a lease on the best candidate's endpoint, and return the decision."""
         spec, strategy = resolved.model.spec, resolved.model.strategy
-        endpoint, prediction = best.endpoint, best.prediction
-        stored = strategy.record_choice(query, endpoint)
+        endpoint = best.endpoint
         inflight = self._loads.get(endpoint.address, 0)
-        lease = self._ledger.acquire(spec.name, endpoint)
-        if prediction is not None:
-            uncached = prediction.prompt_tokens - prediction.cached_tokens
-            lease.prefill = self._backlog.add(endpoint.address, uncached)
-            lease.context = self._contexts.begin(endpoint.address, stored, prediction.prompt_tokens)
-            self._copies.computed(endpoint.address, uncached)
+        lease = self.fleet.send(spec.name, endpoint, strategy.describe(query, best))
         return Decision(
             model=spec.name,
             adapter=resolved.adapter,
@@ -185,7 +175,7 @@ class Router:
             fallback=fallback,
             rename=resolved.rename,
             reads_signals=strategy.reads_signals,
-            prediction=prediction,
+            prediction=best.prediction,
             ejected=ejected,
             requested=resolved.requested,
             answer_as=resolved.answer_as,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol
 
-from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.request.blocks import BYTES_PER_TOKEN, Prompt
 
 
@@ -139,6 +139,9 @@ class Strategy(Protocol):
         """
         ...
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
-        """Record that the request goes to this endpoint, and return where its prompt is stored."""
-        return NOT_STORED
+    def describe(self, query: Query, chosen: Candidate) -> SentRequest:
+        """Return what to record about the request, which goes to the chosen candidate.
+
+        The caller has just taken that candidate from `rank`.
+        """
+        return NOTHING_SENT

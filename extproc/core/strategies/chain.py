@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from extproc.core.fleet.contexts import NOT_STORED, Stored
-from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.fleet.estimate import Estimate, estimates
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Query, Reason, Strategy
@@ -45,11 +45,9 @@ class Chain(Strategy):
             yield Candidate(best.endpoint, hops, reason)
             remaining = [estimate for estimate in remaining if estimate is not best]
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
-        """Record that the endpoint will load the adapter, without a wait for the next scrape."""
-        if query.adapter:
-            self._signals.residency.used(endpoint.address, query.adapter)
-        return NOT_STORED
+    def describe(self, query: Query, chosen: Candidate) -> SentRequest:
+        """Return the adapter, which the endpoint will load before the next scrape shows it."""
+        return SentRequest(query.adapter)
 
     def _best(
         self, query: Query, snapshot: Snapshot, endpoints: Sequence[Estimate]

@@ -45,8 +45,8 @@ from itertools import islice
 from math import inf
 from random import Random
 
-from extproc.core.fleet.contexts import Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
@@ -68,7 +68,7 @@ little traffic agree."""
 
 
 class PrefixCache(Strategy):
-    """Chooses by cached blocks and load, and records each choice in `signals.prefixes`.
+    """Chooses by cached blocks and load.
 
     `by_header`: the request's key is a header, and has priority over the system prompt.
     """
@@ -129,18 +129,18 @@ class PrefixCache(Strategy):
                 prediction = Prediction(tokens, per_block * depth)
                 yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
-        """Record that the endpoint will have the prompt in its cache and the adapter in memory."""
-        run = 0
-        if self._prefix is not None:
-            self._signals.copies.requested(self._prefix)
-        if query.prompt is not None:
-            run = self._signals.prefixes.sent(endpoint.address, query.prompt.blocks)
-            for blocks in query.prompt.other_chains:
-                self._signals.prefixes.sent(endpoint.address, blocks)
-        if query.adapter:
-            self._signals.residency.used(endpoint.address, query.adapter)
-        return Stored(run, self._prefix)
+    def describe(self, query: Query, chosen: Candidate) -> SentRequest:
+        """Return the prompt and the adapter, which the endpoint will have in its memory."""
+        prompt, prediction = query.prompt, chosen.prediction
+        if prompt is None or prediction is None:
+            return SentRequest(query.adapter)
+        return SentRequest(
+            query.adapter,
+            (prompt.blocks, *prompt.other_chains),
+            self._prefix,
+            prediction.prompt_tokens,
+            prediction.prompt_tokens - prediction.cached_tokens,
+        )
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.strategies import Candidate, Query, Reason, Strategy
 from extproc.lab.oracle.outlook import Outlook
 from extproc.lab.oracle.rules import RULES, Cost
@@ -36,10 +36,10 @@ class Oracle(Strategy):
         for hops, place in enumerate(self._order(costs)):
             yield Candidate(eligible[place], hops, Reason.LEAST_LOAD)
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
-        """Record the prompt, which the engine's cache will have."""
-        self._truth.sent(self._numbers[endpoint.address])
-        return NOT_STORED
+    def describe(self, query: Query, chosen: Candidate) -> SentRequest:
+        """Record the prompt in the truth about the engines; the sidecar records nothing."""
+        self._truth.sent(self._numbers[chosen.endpoint.address])
+        return NOTHING_SENT
 
     def _examined(self, eligible: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the engines worth examining."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from extproc.core.fleet.contexts import NOT_STORED, Stored
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.strategies import Candidate, Prediction, Query, Reason, Strategy
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Rule(Strategy):
-    """Base of the rules. It records sent prompts in `signals.prefixes`."""
+    """Base of the rules."""
 
     reads_signals = True
     reads_prompts = True
@@ -71,11 +71,12 @@ class Rule(Strategy):
             reason = Reason.CACHED if cached else Reason.LEAST_LOAD
             yield Candidate(eligible[place], hops, reason, Prediction(tokens, cached))
 
-    def record_choice(self, query: Query, endpoint: Endpoint) -> Stored:
-        """Record the prompt, which the endpoint's cache will have."""
-        if query.prompt is None:
-            return NOT_STORED
-        return Stored(self._signals.prefixes.sent(endpoint.address, query.prompt.blocks))
+    def describe(self, query: Query, chosen: Candidate) -> SentRequest:
+        """Return the prompt, which the endpoint's cache will have."""
+        if query.prompt is None or chosen.prediction is None:
+            return NOTHING_SENT
+        tokens, cached = chosen.prediction
+        return SentRequest("", (query.prompt.blocks,), None, tokens, tokens - cached)
 
     def _look(
         self, query: Query, eligible: Sequence[Endpoint], loads: Mapping[str, int]

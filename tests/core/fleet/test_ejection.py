@@ -32,6 +32,7 @@ class Scene:
         self.addresses = [one.address for one in self.endpoints]
         self.events: list[EjectionEvent] = []
         self.lengths: list[float] = []
+        self.trials: list[str] = []
         self.has(*self.endpoints)
 
     def has(self, *those: Endpoint) -> None:
@@ -42,6 +43,9 @@ class Scene:
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         self.events.append((address, models, why))
         self.lengths.append(seconds)
+
+    def tried(self, models: Collection[str], address: str) -> None:
+        self.trials.append(address)
 
     def returned(self, models: Collection[str], address: str) -> None:
         self.events.append((address, models, "returned"))

@@ -9,6 +9,7 @@ from typing import Any
 import xxhash
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
@@ -59,6 +60,7 @@ class Replicas:
         self.ledger = Ledger()
         self.signals = Signals(self.clock, self.ledger)
         self.signals.set_endpoints(self.addresses)
+        self.fleet = Fleet(ledger=self.ledger, signals=self.signals)
         self.strategy = PrefixCache(self.signals, SignalsSpec(), Random(0), **options)
         self.leases: list[Lease] = []
 
@@ -71,15 +73,8 @@ class Replicas:
     def send(self, asked: Query) -> Candidate:
         """Send a request without a response yet."""
         best = self.first(asked)
-        stored = self.strategy.record_choice(asked, best.endpoint)
-        new = 0.0
-        if best.prediction is not None:
-            new = best.prediction.prompt_tokens - best.prediction.cached_tokens
-        self.load(best.endpoint, 1, new)
-        if best.prediction is not None:
-            address, tokens = best.endpoint.address, best.prediction.prompt_tokens
-            self.leases[-1].context = self.signals.contexts.begin(address, stored, tokens)
-            self.signals.copies.computed(address, new)
+        request = self.strategy.describe(asked, best)
+        self.leases.append(self.fleet.send("llama", best.endpoint, request))
         return best
 
     def serve(self, asked: Query) -> Candidate:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
 from extproc.core.strategies import Query, Reason, Strategy, build
 from extproc.core.strategies.presets import PRESETS
@@ -157,14 +158,14 @@ class TestAdapters:
 
     def test_requests_stay_together_from_the_first_one(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
-        first = send_one(ranking, "sql", 0)
-        assert {send_one(ranking, "sql", key) for key in range(20)} == {first}
+        first = send_one(ranking, slots, "sql", 0)
+        assert {send_one(ranking, slots, "sql", key) for key in range(20)} == {first}
 
     def test_another_adapter_goes_to_a_free_slot(self, slots: Signals) -> None:
         ranking = preset("LoraQueue", slots)
         for name in NAMES[:2]:
             slots.residency.observed(name, frozenset({"x", "y"}), 2)
-        assert send_one(ranking, "sql", 7) == "c"
+        assert send_one(ranking, slots, "sql", 7) == "c"
 
     def test_stay_although_another_endpoint_has_a_shorter_queue(self, slots: Signals) -> None:
         busy = report(waiting=40, running=9, max_loras=2, adapters=frozenset({"sql"}))
@@ -186,11 +187,11 @@ class TestAdapters:
         assert sent[home] <= 51
 
 
-def send_one(ranking: Strategy, adapter: str, key: int) -> str:
+def send_one(ranking: Strategy, signals: Signals, adapter: str, key: int) -> str:
     """Send a request and return the name of its endpoint."""
     query = Query(adapter, key)
     candidate = next(ranking.rank(query, Snapshot.of(ENDPOINTS), {}))
-    ranking.record_choice(query, candidate.endpoint)
+    Fleet(signals=signals).store(candidate.endpoint.address, ranking.describe(query, candidate))
     return candidate.endpoint.name
 
 

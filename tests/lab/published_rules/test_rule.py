@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Candidate, Query, Reason
@@ -88,10 +89,10 @@ def test_candidates_predict_the_cached_tokens(rule: Recording, signals: Signals)
 
 def test_sent_prompts_are_recorded(signals: Signals) -> None:
     rule = LMetric(signals, Random(0))
-    first = next(ranked(rule)).endpoint
-    rule.record_choice(QUERY, first)
+    first = next(ranked(rule))
+    Fleet(signals=signals).store(first.endpoint.address, rule.describe(QUERY, first))
     again = [next(ranked(rule)).endpoint for _ in range(10)]
-    assert set(again) == {first}
+    assert set(again) == {first.endpoint}
 
 
 def test_only_endpoints_with_the_adapter_are_ranked(rule: Recording) -> None:
@@ -103,6 +104,6 @@ def test_only_endpoints_with_the_adapter_are_ranked(rule: Recording) -> None:
 def test_requests_without_a_prompt_are_ranked(rule: Recording) -> None:
     query = Query()
     found = list(ranked(rule, query))
-    rule.record_choice(query, found[0].endpoint)
+    assert rule.describe(query, found[0]).chains == ()
     assert len(found) == 3
     assert rule.tokens == 0

@@ -1,0 +1,188 @@
+"""The journal: the course of this sidecar's requests, until it is reported to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.ledger import Lease
+from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.sent_request import SentRequest
+from extproc.core.sharing.batch import Batch, Held, Sent, packed
+
+MOST_BLOCKS = 500_000
+"""Blocks of requests that wait to be reported; 4 MB in a batch. While the shared state is away, the
+oldest requests are dropped. The list of requests in flight corrects the counts later."""
+
+MOST_REQUESTS = 50_000
+"""Requests, and as many events of requests, that wait to be reported."""
+
+
+class _Unreported(NamedTuple):
+    """A sent request."""
+
+    number: int
+    model: str
+    address: str
+    request: SentRequest
+    at: float
+
+    @property
+    def blocks(self) -> int:
+        return sum(map(len, self.request.chains))
+
+
+class Names:
+    """The list of names of one batch."""
+
+    def __init__(self) -> None:
+        self._positions = {"": 0}
+
+    def position(self, name: str) -> int:
+        """Return the position of a name, and add it if necessary."""
+        return self._positions.setdefault(name, len(self._positions))
+
+    def all(self) -> list[str]:
+        """Return the names in order."""
+        return list(self._positions)
+
+
+class Journal:
+    """Records the requests of a fleet; `clock` returns seconds.
+
+    `wake` is called with each request that is sent after all before it were reported.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        fleet: Fleet,
+        clock: Callable[[], float],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.origin = origin
+        self._fleet = fleet
+        self._clock = clock
+        self._wake = wake
+        self._last = 0
+        self._blocks = 0
+        self._sent: list[_Unreported] = []
+        self._moved: list[tuple[int, str]] = []
+        self._began: list[int] = []
+        self._ended: list[int] = []
+        self._ejected: list[tuple[str, float]] = []
+        self._tried: list[str] = []
+        self._returned: list[str] = []
+        fleet.ledger.journal = self
+        fleet.ejection.listeners.append(self)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to report."""
+        requests = self._sent or self._ended or self._began or self._moved
+        return not (requests or self._ejected or self._tried or self._returned)
+
+    def sent(self, model: str, address: str, request: SentRequest) -> int:
+        """Record a request that goes to an endpoint, and return its number."""
+        self._last += 1
+        one = _Unreported(self._last, model, address, request, self._clock())
+        if not self._sent:
+            self._wake()
+        self._sent.append(one)
+        self._blocks += one.blocks
+        if self._blocks > MOST_BLOCKS or len(self._sent) > MOST_REQUESTS:
+            self._drop_half()
+        return self._last
+
+    def began(self, number: int) -> None:
+        """Record that the response has begun."""
+        self._began.append(number)
+        _limit(self._began)
+
+    def moved(self, number: int, address: str) -> None:
+        """Record that another endpoint serves the request after a retry."""
+        self._moved.append((number, address))
+        _limit(self._moved)
+
+    def ended(self, number: int) -> None:
+        """Record that the request has ended."""
+        self._ended.append(number)
+        _limit(self._ended)
+
+    def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
+        """Record an ejection, or a longer one."""
+        self._ejected.append((address, seconds))
+        _limit(self._ejected)
+
+    def tried(self, models: Collection[str], address: str) -> None:
+        """Record that an ejected endpoint got a request on trial."""
+        self._tried.append(address)
+        _limit(self._tried)
+
+    def returned(self, models: Collection[str], address: str) -> None:
+        """Record that an endpoint returned to service."""
+        self._returned.append(address)
+        _limit(self._returned)
+
+    def take(self, *, held: bool = False, is_last: bool = False) -> Batch:
+        """Return what was recorded since the last call; with `held`, also all that is in flight."""
+        names, now = Names(), self._clock()
+        position = names.position
+        batch = Batch(
+            self.origin,
+            sent=[_sent(one, names, now) for one in self._sent],
+            moved=[(number, position(address)) for number, address in self._moved],
+            began=self._began,
+            ended=self._ended,
+            held=self._held(names, now) if held else None,
+            ejected=[(position(address), seconds) for address, seconds in self._ejected],
+            tried=list(map(position, self._tried)),
+            returned=list(map(position, self._returned)),
+            token_sizes=self._fleet.token_sizes.learned if held else {},
+            is_last=is_last,
+        )._replace(names=names.all())
+        self._blocks = 0
+        self._sent, self._moved, self._began, self._ended = [], [], [], []
+        self._ejected, self._tried, self._returned = [], [], []
+        return batch
+
+    def _held(self, names: Names, now: float) -> list[Held]:
+        return [_held(lease, names, now) for lease in self._fleet.ledger.leases() if lease.number]
+
+    def _drop_half(self) -> None:
+        del self._sent[: (len(self._sent) + 1) // 2]
+        self._blocks = sum(one.blocks for one in self._sent)
+
+
+def _sent(one: _Unreported, names: Names, now: float) -> Sent:
+    request = one.request
+    return (
+        one.number,
+        names.position(one.model),
+        names.position(one.address),
+        names.position(request.adapter),
+        -1.0 if request.tokens is None else request.tokens,
+        request.to_compute,
+        request.prefix,
+        now - one.at,
+        [packed(chain) for chain in request.chains],
+    )
+
+
+def _held(lease: Lease, names: Names, now: float) -> Held:
+    context, prefill = lease.context, lease.prefill
+    return (
+        lease.number,
+        names.position(lease.model),
+        names.position(lease.endpoint.address),
+        -1.0 if context is None else context.tokens,
+        0.0 if prefill is None else prefill.tokens,
+        0.0 if context is None else now - context.since,
+    )
+
+
+def _limit(events: list[Any]) -> None:
+    """Drop the oldest events if there are too many."""
+    if len(events) > MOST_REQUESTS:
+        del events[: len(events) // 2]

@@ -53,6 +53,11 @@ class Prefill:
         self.address = address
         self.tokens = tokens
 
+    @property
+    def remaining(self) -> float:
+        """Tokens that the endpoint has yet to compute."""
+        return 0.0 if self._backlog.queue_of(self) is None else self.tokens
+
     def finish(self) -> None:
         """Remove this prompt and all before it, because its response has begun.
 

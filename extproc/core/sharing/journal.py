@@ -177,7 +177,7 @@ def _held(lease: Lease, names: Names, now: float) -> Held:
         names.position(lease.model),
         names.position(lease.endpoint.address),
         -1.0 if context is None else context.tokens,
-        0.0 if prefill is None else prefill.tokens,
+        0.0 if prefill is None else prefill.remaining,
         0.0 if context is None else now - context.since,
     )
 

@@ -165,8 +165,10 @@ class Peers:
                 continue
             if lease is None:
                 peer.leases[one[0]] = self._hold(one, names, endpoint, written_at)
-            elif lease.endpoint.address != endpoint.address:
+                continue
+            if lease.endpoint.address != endpoint.address:
                 lease.move(endpoint)
+            _correct_prefill(lease, to_compute=one[4])
 
     def _hold(
         self, held: Held, names: Sequence[str], endpoint: Endpoint, written_at: float
@@ -175,9 +177,7 @@ class Peers:
         _, model, _, tokens, to_compute, seconds = held
         request = SentRequest(tokens=None if tokens < 0 else tokens, to_compute=to_compute)
         lease = self._fleet.receive(names[model], endpoint, request, written_at - seconds)
-        if not to_compute and lease.prefill is not None:
-            lease.prefill.cancel()
-            lease.prefill = None
+        _correct_prefill(lease, to_compute)
         return lease
 
     def _apply_ejections(self, batch: Batch, age: float) -> None:
@@ -188,6 +188,13 @@ class Peers:
             ejection.adopt_trial(names[address])
         for address in batch.returned:
             ejection.adopt_return(names[address])
+
+
+def _correct_prefill(lease: Lease, to_compute: float) -> None:
+    """Remove the prompt from the backlog if its sidecar reports nothing to compute."""
+    if not to_compute and lease.prefill is not None:
+        lease.prefill.cancel()
+        lease.prefill = None
 
 
 def _request(sent: Sent, names: Sequence[str]) -> SentRequest:

@@ -255,7 +255,8 @@ class PrefixIndex:
         # Each holder of a block holds all blocks before it, so blocks with holders come first.
         known = bisect_left(blocks, True, key=lambda block: block not in holders)
         for block in blocks[:known]:
-            holders[block] |= bit
+            # Another sidecar may have reported a chain in which an unknown block comes first.
+            holders[block] = holders.get(block, 0) | bit
         for block in blocks[known:]:
             holders[block] = bit
 

@@ -90,5 +90,5 @@ def _decoded(message: bytes, decode: Callable[[bytes], _T]) -> _T:
         raise UnreadableError(f"{len(message)} bytes")
     try:
         return decode(message)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableError(str(error)) from None

@@ -150,6 +150,8 @@ class Ejection:
         if until <= now:
             return
         if one is not None:  # the same object, which a trial of this sidecar may refer to
+            if seconds > one.seconds:  # another trial failed: one at the same time says no more
+                one.on_trial = False
             one.seconds, one.until = max(one.seconds, seconds), max(one.until, until)
         elif self._may_eject(address):
             self._failures.pop(address, None)

@@ -128,6 +128,7 @@ class Peers:
     def _apply(self, peer: Peer, batch: Batch, written_at: float) -> None:
         names, leases = batch.names, peer.leases
         endpoints, receive = self._fleet.endpoints, self._fleet.receive
+        self._follow(peer, batch)  # a request often continues the session of one that has ended
         for sent in batch.sent:
             number = sent[0]
             endpoint = endpoints.get(names[sent[2]])
@@ -136,8 +137,15 @@ class Peers:
                 leases[number] = receive(
                     names[sent[1]], endpoint, request, written_at - sent[SENT_AGO]
                 )
+        self._follow(peer, batch)
+        if batch.held is not None:
+            self._correct(peer, batch.held, names, written_at)
+
+    def _follow(self, peer: Peer, batch: Batch) -> None:
+        """Apply the later course of the requests that are known."""
+        leases = peer.leases
         for number, address in batch.moved:
-            endpoint = endpoints.get(names[address])
+            endpoint = self._fleet.endpoints.get(batch.names[address])
             if endpoint and number in leases:
                 leases[number].move(endpoint)
         for number in batch.began:
@@ -148,8 +156,6 @@ class Peers:
             lease = leases.pop(number, None)
             if lease is not None:
                 lease.release()
-        if batch.held is not None:
-            self._correct(peer, batch.held, names, written_at)
 
     def _correct(
         self, peer: Peer, held: Sequence[Held], names: Sequence[str], written_at: float

@@ -233,7 +233,9 @@ class TestLimits:
         batch = sidecar.journal.take()
         for events in (batch.sent, batch.moved, batch.began, batch.ended):
             assert 5 <= len(events) <= 10
-        assert [batch.sent[-1][0], batch.moved[-1][0], batch.began[-1], batch.ended[-1]] == [101] * 4
+        assert [batch.sent[-1][0], batch.moved[-1][0], batch.began[-1], batch.ended[-1]] == [
+            101
+        ] * 4
 
     def test_on_requests_bound_ejections_too(
         self, sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch

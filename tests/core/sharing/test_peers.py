@@ -96,6 +96,26 @@ class TestRequestOfPeer:
         peer.reports(here)
         assert (here.loads(), here.backlog(), here.contexts()) == ({B: 1}, {B: 30}, {B: 50})
 
+    def test_continues_a_session_that_paused(self, pair: Pair) -> None:
+        here, peer = pair
+        lease = peer.sends(A)
+        peer.reports(here)
+        lease.release()
+        peer.reports(here)
+        assert here.fleet.signals.contexts.paused == {A: 1}
+        peer.sends(A)
+        peer.reports(here)
+        assert here.fleet.signals.contexts.paused == {}
+
+    def test_continues_a_session_that_paused_within_the_same_batch(self, pair: Pair) -> None:
+        here, peer = pair
+        lease = peer.sends(A)
+        peer.reports(here)
+        lease.release()
+        peer.sends(A)
+        peer.reports(here)
+        assert here.fleet.signals.contexts.paused == peer.fleet.signals.contexts.paused == {}
+
     def test_began_when_its_sidecar_decided_it(self, pair: Pair) -> None:
         here, peer = pair
         peer.sends(A)

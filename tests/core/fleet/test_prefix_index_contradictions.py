@@ -85,7 +85,8 @@ class Contradictions(RuleBasedStateMachine):
     @invariant()
     def sizes_are_those_of_the_runs(self) -> None:
         for address, held in self.index._held.items():
-            assert held.size == sum(map(len, held.all())) <= held.capacity
+            assert held.size == sum(map(len, held.all()))
+            assert held.size <= held.capacity
             runs = self.index.runs(address)
             assert all(age >= 0 for age, _ in runs)
             assert sum(len(run) for _, run in runs) == self.index.size(address)

@@ -51,7 +51,7 @@ class Names:
 class Journal:
     """Records the requests of a fleet; `clock` returns seconds.
 
-    `wake` is called with each request that is sent after all before it were reported.
+    `wake` is called with the first event after all before it were reported.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Journal:
         self._fleet = fleet
         self._clock = clock
         self._wake = wake
+        self._is_awake = False
         self._last = 0
         self._blocks = 0
         self._sent: list[_Unreported] = []
@@ -80,15 +81,13 @@ class Journal:
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to report."""
-        requests = self._sent or self._ended or self._began or self._moved
-        return not (requests or self._ejected or self._tried or self._returned)
+        return not self._is_awake
 
     def sent(self, model: str, address: str, request: SentRequest) -> int:
         """Record a request that goes to an endpoint, and return its number."""
         self._last += 1
         one = _Unreported(self._last, model, address, request, self._clock())
-        if not self._sent:
-            self._wake()
+        self._happened()
         self._sent.append(one)
         self._blocks += one.blocks
         if self._blocks > MOST_BLOCKS or len(self._sent) > MOST_REQUESTS:
@@ -97,31 +96,37 @@ class Journal:
 
     def began(self, number: int) -> None:
         """Record that the response has begun."""
+        self._happened()
         self._began.append(number)
         _limit(self._began)
 
     def moved(self, number: int, address: str) -> None:
         """Record that another endpoint serves the request after a retry."""
+        self._happened()
         self._moved.append((number, address))
         _limit(self._moved)
 
     def ended(self, number: int) -> None:
         """Record that the request has ended."""
+        self._happened()
         self._ended.append(number)
         _limit(self._ended)
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         """Record an ejection, or a longer one."""
+        self._happened()
         self._ejected.append((address, seconds))
         _limit(self._ejected)
 
     def tried(self, models: Collection[str], address: str) -> None:
         """Record that an ejected endpoint got a request on trial."""
+        self._happened()
         self._tried.append(address)
         _limit(self._tried)
 
     def returned(self, models: Collection[str], address: str) -> None:
         """Record that an endpoint returned to service."""
+        self._happened()
         self._returned.append(address)
         _limit(self._returned)
 
@@ -142,6 +147,7 @@ class Journal:
             token_sizes=self._fleet.token_sizes.learned if held else {},
             is_last=is_last,
         )._replace(names=names.all())
+        self._is_awake = False
         self._blocks = 0
         self._sent, self._moved, self._began, self._ended = [], [], [], []
         self._ejected, self._tried, self._returned = [], [], []
@@ -149,6 +155,11 @@ class Journal:
 
     def _held(self, names: Names, now: float) -> list[Held]:
         return [_held(lease, names, now) for lease in self._fleet.ledger.leases() if lease.number]
+
+    def _happened(self) -> None:
+        if not self._is_awake:
+            self._is_awake = True
+            self._wake()
 
     def _drop_half(self) -> None:
         del self._sent[: (len(self._sent) + 1) // 2]

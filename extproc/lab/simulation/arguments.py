@@ -62,7 +62,15 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         "--sidecars",
         type=positive(int),
         metavar="N",
-        help="sidecars, each of which sees only its own load (default: the workload's own)",
+        help="sidecars, each of which gets a random part of the requests (default: the workload's "
+        "own)",
+    )
+    add(
+        "--share",
+        type=_milliseconds,
+        metavar="MS",
+        help="milliseconds after which the sidecars know of each other's requests, as with "
+        "`extproc serve --shared-state` (default: they share no state)",
     )
     add(
         "--shown-bytes",
@@ -96,9 +104,20 @@ def _add_output(found: Parser) -> None:
     )
 
 
+def _milliseconds(text: str) -> float:
+    """Return a number of milliseconds, from 0 to a minute."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 60_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of milliseconds up to 60,000")
+    return value
+
+
 def check_calibration(asked: argparse.Namespace) -> None:
     """Reject options that the table of a calibration contains."""
-    options = ("workload", "strategy", "replicas", "models", "sidecars", "shown_bytes")
+    options = ("workload", "strategy", "replicas", "models", "sidecars", "share", "shown_bytes")
     for option in (*options, "json", "plot"):
         if getattr(asked, option) is not None:
             name = option.replace("_", "-")
@@ -121,7 +140,7 @@ def check_outputs(asked: argparse.Namespace) -> None:
 
 def is_as_published(asked: argparse.Namespace) -> bool:
     """True if no option makes the published figures incomparable."""
-    changes = ("replicas", "profile", "models", "sidecars", "concurrency", "sessions")
+    changes = ("replicas", "profile", "models", "sidecars", "share", "concurrency", "sessions")
     arrivals = ("burstiness", "at_once")
     unchanged = all(getattr(asked, one) is None for one in (*changes, *arrivals))
     return asked.pace == 1 and unchanged

@@ -140,6 +140,7 @@ def _changed(usual: Scenario, asked: argparse.Namespace, addresses: Sequence[str
         routing=replace(usual.routing, addresses=addresses, shown=shown),
         replicas=len(addresses) or asked.replicas or usual.replicas,
         sidecars=asked.sidecars or usual.sidecars,
+        share=None if asked.share is None else asked.share / 1000,
     )
 
 

@@ -14,6 +14,7 @@ from extproc.lab.simulation.engines import Engines
 from extproc.lab.simulation.events import Event, Leave, absent
 from extproc.lab.simulation.prompts import Prompts
 from extproc.lab.simulation.scenario import Scenario
+from extproc.lab.simulation.sharing import SharedState
 from extproc.lab.simulation.sidecars import Sidecar
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.workload import Turn
@@ -51,6 +52,10 @@ class SimulatedFleet:
             )
             for number in range(scenario.sidecars)
         ]
+        if scenario.share is not None:
+            shared = SharedState(self.timeline, scenario.share)
+            for sidecar in self._sidecars:
+                shared.join(sidecar.fleet)
         self._api = scenario.workload.api
         endpoints = scenario.routing.endpoints(scenario.replicas)
         self._numbers = {address: number for number, address in enumerate(endpoints)}

@@ -23,7 +23,7 @@ class Scenario:
     routing: Routing
     replicas: int = 8
     sidecars: int = 1
-    """Number of sidecars. Each request goes to a random one, and they share no state."""
+    """Number of sidecars. Each request goes to a random one."""
 
     client: ClientCosts = IDEAL
     seed: int = 0
@@ -41,6 +41,10 @@ class Scenario:
     """Profiles of engines that differ, by the number of the engine.
 
     Their blocks must have the same size, because one workload has one chain of blocks.
+    """
+
+    share: float | None = None
+    """Seconds after which the sidecars know of each other's requests; None if they share no state.
     """
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """The sidecars of a simulated fleet: the product's own router, ledger, signals and strategies.
 
-As in production, each sidecar counts its own requests and reads the engines' metrics itself.
+As in production, each sidecar counts its own requests and reads the engines' metrics itself. It
+knows the others' requests only if they share their state.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class Sidecar:
         rng = Random(f"strategy {seed}")
         self._ledger = Ledger()
         self._signals = Signals(timeline.clock, self._ledger, routing.weights or WEIGHTS)
-        self._router = Router(
-            Fleet(ledger=self._ledger, signals=self._signals), rng=rng, fallbacks=False
-        )
+        self.fleet = Fleet(ledger=self._ledger, signals=self._signals)
+        """The sidecar's state of the fleet."""
+        self._router = Router(self.fleet, rng=rng, fallbacks=False)
         self._model = ModelSpec(
             name=MODEL,
             endpoints=tuple(addresses),

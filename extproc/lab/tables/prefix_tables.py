@@ -12,6 +12,7 @@ from extproc.lab.tables.oracle_rows import best_oracle
 from extproc.lab.tables.prefix_trials import (
     CUT,
     SHARED,
+    SHARES,
     SIDECARS,
     WEIGHED,
     adversary_trials,
@@ -77,28 +78,25 @@ def adversaries(book: Book) -> str:
 
 
 def several(book: Book) -> str:
-    """Show the remaining advantage with two and four sidecars that share no state."""
+    """Show mean TTFT and remaining advantage behind several sidecars, by the age of shared state."""
     rows = []
     for scene in SHARED:
         figures = means(book, sidecar_trials(scene))
         if figures:
-            theirs, ours = figures[: len(SIDECARS)], figures[len(SIDECARS) :]
-            for sidecars, their, our in zip(SIDECARS, theirs, ours, strict=True):
-                times = [number(one[name]) for name in _BEST for one in (their, our)]
-                kept = left(theirs[0], ours[0], our)
-                rows.append(
-                    [
-                        scene,
-                        str(sidecars),
-                        *times,
-                        percent(our["hit_rate"]),
-                        "no advantage" if kept is None else percent(kept),
-                    ]
-                )
-    names = (f"{YARDSTICK}", f"{OURS}")
-    times = [f"{what}, {name}" for what in ("mean TTFT (ms)", "p99") for name in names]
-    headings = ["workload", "sidecars", *times, f"hits, {OURS}", "remaining advantage"]
-    return _table(headings, rows)
+            theirs, alone, *ours = figures
+            rows.append([scene, "1", _remaining(theirs, alone, alone), *[""] * (len(SHARES) - 1)])
+            for at, sidecars in enumerate(SIDECARS[1:]):
+                those = ours[at * len(SHARES) : (at + 1) * len(SHARES)]
+                cells = [_remaining(theirs, alone, one) for one in those]
+                rows.append([scene, str(sidecars), *cells])
+    delays = [f"shared after {share} ms" if share else "nothing shared" for share in SHARES]
+    return _table(["workload", "sidecars", *delays], rows)
+
+
+def _remaining(yardstick: Figures, alone: Figures, now: Figures) -> str:
+    kept = left(yardstick, alone, now)
+    share = "no advantage" if kept is None else percent(kept)
+    return f"{number(now['mean_ttft_ms'])} ms, {share}"
 
 
 def cut(book: Book) -> str:

@@ -17,7 +17,13 @@ from extproc.lab.tables.contenders import (
 from extproc.lab.tables.scenes import ADVERSARIES, SHARED_PREFIXES
 from extproc.lab.tables.trials import SHOWN, WITHOUT, Trial
 
-SIDECARS = (1, 2, 4)
+SIDECARS = (1, 2, 4, 8, 16)
+SHARES = (None, 10, 25, 100)
+"""Milliseconds after which sidecars know of each other's requests; None if they share no state."""
+
+PUBLISHED_SIDECARS = 4
+"""Sidecars in front of which the published rules are compared."""
+
 SHARED = ("kubeai-chat-1600", "kubeai-threads-600", "saas at 1.25", "codegen at 2", "mooncake at 3")
 """Scenes with several sidecars."""
 
@@ -56,21 +62,22 @@ def oracle_trials(scene: str) -> list[Trial]:
 
 
 def sidecar_trials(scene: str) -> list[Trial]:
-    """Return the trials of the yardstick and ours behind one and more sidecars.
+    """Return the trials of the yardstick behind one sidecar, of ours, and of ours behind more.
 
     These workloads have one sidecar by default.
     """
-    return [
-        Trial(scene, name, sidecars=number if number > 1 else None)
-        for name in (YARDSTICK, OURS)
-        for number in SIDECARS
+    several = [
+        Trial(scene, OURS, sidecars=number, share=share)
+        for number in SIDECARS[1:]
+        for share in SHARES
     ]
+    return [Trial(scene, YARDSTICK), Trial(scene, OURS), *several]
 
 
 def shared_trials(scene: str) -> list[Trial]:
-    """Return the trials of yardstick, published rules and ours behind the most sidecars."""
+    """Return the trials of yardstick, published rules and ours behind several sidecars."""
     names = (YARDSTICK, *published_rules.names(), OURS)
-    return [Trial(scene, name, sidecars=max(SIDECARS)) for name in names]
+    return [Trial(scene, name, sidecars=PUBLISHED_SIDECARS) for name in names]
 
 
 def cut_trials(scene: str) -> list[Trial]:

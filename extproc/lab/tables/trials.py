@@ -58,6 +58,9 @@ class Trial(NamedTuple):
     sidecars: int | None = None
     """Number of sidecars, if not the workload's own."""
 
+    share: int | None = None
+    """Milliseconds after which the sidecars know of each other's requests, if they share them."""
+
     shown: str | None = None
     """Part of the bodies that Envoy shows, if not the strategy's default."""
 
@@ -73,6 +76,7 @@ class Trial(NamedTuple):
     def key(self) -> str:
         """Its name in the book."""
         more = [f"{self.sidecars} sidecars"] if self.sidecars else []
+        more += [f"shared after {self.share} ms"] if self.share is not None else []
         more += [self.shown] if self.shown else []
         more += [f"without {self.without}"] if self.without else []
         return " | ".join([self.scene, self.strategy, *more, f"seed {self.seed}"])
@@ -111,6 +115,7 @@ def scenario(trial: Trial, trace: Path | None = None) -> Scenario:
         routing=replace(usual.routing, shown=shown, weights=weights),
         replicas=replicas,
         sidecars=trial.sidecars or usual.sidecars,
+        share=None if trial.share is None else trial.share / 1000,
         events=known.events,
         slow=known.slow,
         others=others,

@@ -97,8 +97,8 @@ class TestTargets:
     @pytest.mark.parametrize(
         ("with_four_sidecars", "said"),
         [
-            (120.0, "yes (90%)"),
-            (121.0, "**no (90%)**"),
+            (110.0, "yes (95%)"),
+            (111.0, "**no (94%)**"),
             (320.0, "**no (-10%)**"),
             (90.0, "yes (105%)"),
         ],
@@ -107,7 +107,7 @@ class TestTargets:
         self, with_four_sidecars: float, said: str, book: Book
     ) -> None:
         # 300 ms compared with 100.
-        for trial in Trial("saas at 1.25", OURS, sidecars=4).repeated:
+        for trial in Trial("saas at 1.25", OURS, sidecars=4, share=25).repeated:
             book.note(trial, {**USUAL, "mean_ttft_ms": with_four_sidecars})
         assert with_four(book, "saas at 1.25").text == said
 

@@ -31,7 +31,7 @@ async def cache_use_under(strategy: str, seed: int, scene: VllmScene) -> dict[st
     await scene.use(Options(strategy=strategy, prefix_hash=UNBOUNDED))
     before = await scene.engines.cache_use()
     # Another seed gives other texts, so nothing is shared with earlier traffic.
-    run = await drive(scene.envoy.url, MODEL, replace(CONVERSATIONS, seed=seed))
+    run = await drive([scene.envoy.url], MODEL, replace(CONVERSATIONS, seed=seed))
     assert run.failed() == 0
     return {
         address: use - before[address] for address, use in (await scene.engines.cache_use()).items()

@@ -64,15 +64,18 @@ class Fleet:
 
     def send(self, model: str, endpoint: Endpoint, request: SentRequest) -> Lease:
         """Record a request that this sidecar sends to an endpoint, and return its lease."""
-        lease = self._lease(model, endpoint, request, self.signals.clock(), ours=True)
+        now = self.signals.clock()
+        lease = self._lease(model, endpoint, request, now, ours=True)
         journal = self.ledger.journal
         if journal is not None:
+            self.signals.unseen.decided(endpoint.address, now)
             lease.number = journal.sent(model, endpoint.address, request)
         return lease
 
     def receive(self, model: str, endpoint: Endpoint, request: SentRequest, began: float) -> Lease:
         """Record a request that another sidecar sent at the time `began`, and return its lease."""
         self.signals.recognize(endpoint.address, began)
+        self.signals.unseen.arrived(endpoint.address, began)
         return self._lease(model, endpoint, request, began, ours=False)
 
     def store(self, address: str, request: SentRequest) -> int:

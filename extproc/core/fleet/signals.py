@@ -20,6 +20,7 @@ from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.residency import Residency
 from extproc.core.fleet.rolling_minimum import RollingMinimum
 from extproc.core.fleet.speeds import Speeds
+from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
 MOST_REQUESTS = 1_000_000
@@ -136,6 +137,8 @@ class Signals:
         """The value of a further copy of a prefix."""
         self.contexts = Contexts(clock)
         """The prompts of requests in flight and of paused sessions."""
+        self.unseen = Unseen()
+        """The requests of other sidecars that a decision does not know yet."""
         self.pressure = Pressure(weights, ledger.totals, self.backlog.totals)
         """The load of endpoints that other sidecars cause."""
         self.requests: Mapping[str, float] = ledger.totals.sums

@@ -209,8 +209,10 @@ class PrefixCache(Strategy):
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest = min(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
-        limit = (1 + (self._weights.nearly - 1) * others) * lowest
         position = costs.index(lowest)
+        # Below both, others' information or requests that are not known yet may differ more.
+        limit = (1 + (self._weights.nearly - 1) * others) * lowest
+        limit = max(limit, self._costs.with_unseen(position, lowest))
         costs[position] = inf
         next_lowest = min(costs)
         if next_lowest > limit:

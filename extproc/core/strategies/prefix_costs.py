@@ -31,6 +31,8 @@ class PrefixCosts:
         self._evicting: Sequence[tuple[int, float]] = ()
         self._factors: Sequence[float] = ()
         self._refreshed_at = -inf
+        self._loads: Sequence[float] = ()
+        self._busy = 0.0
         self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
 
     def use(self, addresses: Sequence[str]) -> None:
@@ -59,6 +61,7 @@ class PrefixCosts:
         requests = self._requests()
         busy = weights.busy / (min(requests) + 1)
         wait = weights.own * tokens + busy
+        self._busy = busy
         share = weights.context
         loads = [
             before + busy * number + share * held + wait
@@ -69,9 +72,10 @@ class PrefixCosts:
                 strict=True,
             )
         ]
+        self._loads = loads
         work = tokens + weights.answer
         left, own = 1 - copied / work, weights.own * copied
-        costs = [left * (load - own) for load in loads] if copied else loads
+        costs = [left * (load - own) for load in loads] if copied else loads.copy()
         for position, known in saved.items():
             if known > copied:
                 costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
@@ -82,6 +86,17 @@ class PrefixCosts:
         if self._factors:
             return [cost * factor for cost, factor in zip(costs, self._factors, strict=True)]
         return costs
+
+    def with_unseen(self, position: int, cost: float) -> float:
+        """Return the cost on an endpoint if it has requests that are not known yet.
+
+        `cost` is the last result of `of` for this endpoint.
+        """
+        unseen = self._signals.unseen.mean
+        if not unseen:
+            return cost
+        more = unseen * (self._signals.backlog.mean + self._busy)
+        return cost * (1 + more / self._loads[position])
 
     def later_savings(
         self, tokens: float, saved: Mapping[int, float], prefix: int, shared: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
@@ -24,7 +24,7 @@ class Workload:
     """Number of users and size of their messages."""
 
     users: int = 120
-    turns: int = 7
+    turns: int = 5
     system_prompts: int = 6
     system_words: int = 700
     """Words of each system prompt; a word is about 1.7 tokens of the stand-in's."""
@@ -71,15 +71,18 @@ class Run:
 
 
 async def drive(
-    url: str, model: str, workload: Workload, progress: Callable[[], None] = lambda: None
+    urls: Sequence[str], model: str, workload: Workload, progress: Callable[[], None] = lambda: None
 ) -> Run:
-    """Run a workload against an OpenAI-compatible server; `progress` is called for each request."""
+    """Run a workload against OpenAI-compatible servers; each request goes to a random one.
+
+    `progress` is called for each request.
+    """
     rng = Random(workload.seed)
     prompts = [_text(rng, workload.system_words) for _ in range(workload.system_prompts)]
     outcomes: list[Outcome] = []
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
         async def user(number: int) -> None:
             own = Random(workload.seed * 100_003 + number)
@@ -90,7 +93,8 @@ async def drive(
                 content = opening + _text(own, workload.message_words)
                 messages.append({"role": "user", "content": content})
                 body = {"model": model, "max_tokens": workload.answer_tokens, "messages": messages}
-                outcome, answer = await _ask(session, {**body, "stream": True})
+                url = f"{own.choice(urls)}/v1/chat/completions"
+                outcome, answer = await _ask(session, url, {**body, "stream": True})
                 messages.append({"role": "assistant", "content": answer})
                 outcomes.append(outcome)
                 progress()
@@ -100,13 +104,15 @@ async def drive(
         return Run(outcomes, perf_counter() - started)
 
 
-async def _ask(session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[Outcome, str]:
+async def _ask(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any]
+) -> tuple[Outcome, str]:
     """Send a streamed request. Return its outcome and the response's text."""
     started = perf_counter()
     first = 0.0
     received = bytearray()
     try:
-        async with session.post("/v1/chat/completions", json=body) as response:
+        async with session.post(url, json=body) as response:
             status = response.status
             async for chunk in response.content.iter_any():
                 received += chunk

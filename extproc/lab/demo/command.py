@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
@@ -17,10 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from extproc.commands.console import Parser, complain
-from extproc.lab.demo.chat import Workload, drive
-from extproc.lab.demo.report import Result, introduction, report
-from extproc.lab.demo.stack import MODEL, Stack, start
+from extproc.lab.demo.chat import Run, Workload, drive
+from extproc.lab.demo.report import Result, introduction, report, report_on_gateways
+from extproc.lab.demo.stack import MODEL, Gateway, Stack, start, start_gateways
 from extproc.lab.stack.processes import NotReadyError, until
+from extproc.lab.stack.stand_in_fleet import StandInFleet
+from extproc.lab.stack.valkey import Valkey
 
 STRATEGIES = ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache")
 INTERRUPTED = 130
@@ -69,39 +72,77 @@ async def _demo(workload: Workload, width: int) -> int:
     with tempfile.TemporaryDirectory(prefix="extproc-demo-") as directory:
         async with AsyncExitStack() as cleanup:
             stack = await start(cleanup, Path(directory))
-            print(*introduction(stack.envoy.url, workload, width), sep="\n", flush=True)
-            results = await _compare(stack, workload, Console(width=width))
+            envoy = stack.gateway.envoy
+            print(*introduction(envoy.url, workload, width), sep="\n", flush=True)
+            console = Console(width=width)
+            results = await _compare_strategies(stack, workload, console)
             expected = workload.requests * len(results)
-            await until(lambda: len(stack.envoy.access_log()) >= expected, 10, "the access log")
-            print(*report(results, stack.envoy.access_log(), width), sep="\n")
-    return 1 if any(result.run.failed() for result in results) else 0
+            await until(lambda: len(envoy.access_log()) >= expected, 10, "the access log")
+            print(*report(results, envoy.access_log(), width), "", sep="\n", flush=True)
+            one = replace(results[-1], strategy="one")
+            several = await _compare_gateways(stack.replicas, Path(directory), workload, console)
+            print(*report_on_gateways([one, *several], width), sep="\n")
+    return 1 if any(result.run.failed() for result in [*results, *several]) else 0
 
 
-async def _compare(stack: Stack, workload: Workload, console: Console) -> list[Result]:
+async def _compare_strategies(stack: Stack, workload: Workload, console: Console) -> list[Result]:
     """Run the same workload under each strategy."""
+    results = []
+    with _progress(console) as progress:
+        for strategy in STRATEGIES:
+            task = progress.add_task(strategy, total=workload.requests)
+            await stack.use(strategy)
+            run = _measure([stack.gateway], stack.replicas, workload, partial(progress.advance, task))
+            results.append(Result(strategy, *await run))
+    return results
+
+
+async def _compare_gateways(
+    replicas: StandInFleet, directory: Path, workload: Workload, console: Console
+) -> list[Result]:
+    """Run the same workload through several gateways that share nothing, or their state."""
+    results = []
+    with _progress(console) as progress:
+        for name in ("three, alone", "three, sharing"):
+            task = progress.add_task(name, total=workload.requests)
+            async with AsyncExitStack() as cleanup:
+                own = directory / name
+                own.mkdir()
+                url = await _shared_state(cleanup, own) if name == "three, sharing" else ""
+                gateways = await start_gateways(cleanup, own, replicas, url)
+                await replicas.reset()
+                run = _measure(gateways, replicas, workload, partial(progress.advance, task))
+                results.append(Result(name, *await run))
+    return results
+
+
+async def _shared_state(cleanup: AsyncExitStack, directory: Path) -> str:
+    """Start a Valkey server and return its URL."""
+    server = Valkey(directory)
+    cleanup.push_async_callback(server.stop)
+    await server.start()
+    return server.url
+
+
+def _progress(console: Console) -> Progress:
     columns = (
-        TextColumn("{task.description:<12}"),
+        TextColumn("{task.description:<14}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    results = []
-    with Progress(*columns, console=console) as progress:
-        for strategy in STRATEGIES:
-            task = progress.add_task(strategy, total=workload.requests)
-            await stack.use(strategy)
-            results.append(
-                await _measure(stack, strategy, workload, partial(progress.advance, task))
-            )
-    return results
+    return Progress(*columns, console=console)
 
 
 async def _measure(
-    stack: Stack, strategy: str, workload: Workload, advance: Callable[[], None]
-) -> Result:
-    before = await stack.replicas.requests()
-    run = await drive(stack.envoy.url, MODEL, workload, advance)
-    after = await stack.replicas.requests()
+    gateways: Sequence[Gateway],
+    replicas: StandInFleet,
+    workload: Workload,
+    advance: Callable[[], None],
+) -> tuple[Run, float, float]:
+    """Return the workload's run, the hit rate and the spread."""
+    before = await replicas.requests()
+    run = await drive([one.envoy.url for one in gateways], MODEL, workload, advance)
+    after = await replicas.requests()
     served = [after[address]["total"] - before[address]["total"] for address in after]
-    hit_rate = await stack.replicas.hit_rate()
-    return Result(strategy, run, hit_rate, spread=max(served) / fmean(served))
+    return run, await replicas.hit_rate(), max(served) / fmean(served)

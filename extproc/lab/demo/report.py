@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from extproc.lab.demo.chat import Run, Workload
 from extproc.lab.demo.decisions import FIELDS, decisions
-from extproc.lab.demo.stack import REPLICAS, TIME_SCALE
+from extproc.lab.demo.stack import GATEWAYS, REPLICAS, TIME_SCALE
 
 DEFAULT = "PrefixHash"
 """The strategy of a models document that names none."""
@@ -21,6 +21,7 @@ class Result:
     """One strategy's run of the workload."""
 
     strategy: str
+    """The strategy, or the gateways."""
     run: Run
     hit_rate: float
     """Prompt tokens found in prefix caches, as a share of all prompt tokens."""
@@ -90,6 +91,22 @@ def report(
     ]
 
 
+def report_on_gateways(results: Sequence[Result], width: int) -> list[str]:
+    """Return the second comparison: one gateway, several alone, and several that share."""
+    one, *several = results
+    title = f"PrefixCache behind one gateway, and behind {GATEWAYS} that share their state or not"
+    lines = ["", *_title(title, width), *_table(results, "gateways"), ""]
+    sentences = [_kept(result, one) for result in several if result.run.ttfts()]
+    return [*lines, *(line for sentence in sentences for line in wrap(sentence, width))]
+
+
+def _kept(several: Result, one: Result) -> str:
+    return (
+        f"{several.strategy.capitalize()}: mean time to first token "
+        f"{several.mean_ttft() / one.mean_ttft():.2f} x that behind one gateway."
+    )
+
+
 def verdict(results: Sequence[Result]) -> list[str]:
     """Return sentences that compare the fastest and the default strategy with the first one."""
     baseline, *others = results
@@ -125,8 +142,8 @@ def _title(text: str, width: int) -> list[str]:
     return [text, "-" * min(len(text), width)]
 
 
-def _table(results: Sequence[Result]) -> Iterator[str]:
-    rows = [[column.title for column in COLUMNS]]
+def _table(results: Sequence[Result], first: str = "strategy") -> Iterator[str]:
+    rows = [[first, *(column.title for column in COLUMNS[1:])]]
     rows += [[column.cell(result) for column in COLUMNS] for result in results]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for name, *figures in rows:

@@ -46,11 +46,11 @@ async def _keep_up() -> int:
 
 def _instructions(stack: Stack) -> list[str]:
     return [
-        f"curl -N {stack.envoy.url}/v1/chat/completions -d '{BODY}'",
-        f"curl {stack.envoy.url}/v1/models",
-        f"curl {stack.sidecar.admin}/debug/state",
-        f"curl {stack.sidecar.admin}/metrics",
-        f"tail -f {stack.envoy.stdout}   # access log",
-        f"$EDITOR {stack.sidecar.models}   # changes take effect live",
+        f"curl -N {stack.gateway.envoy.url}/v1/chat/completions -d '{BODY}'",
+        f"curl {stack.gateway.envoy.url}/v1/models",
+        f"curl {stack.gateway.sidecar.admin}/debug/state",
+        f"curl {stack.gateway.sidecar.admin}/metrics",
+        f"tail -f {stack.gateway.envoy.stdout}   # access log",
+        f"$EDITOR {stack.gateway.sidecar.models}   # changes take effect live",
         "Ctrl-C stops everything.",
     ]

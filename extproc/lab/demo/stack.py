@@ -19,24 +19,35 @@ from extproc.lab.stack.stand_in_fleet import StandInFleet
 
 MODEL = "llama-3.1-8b-instruct-fp8-l4"
 REPLICAS = 8
+GATEWAYS = 3
+"""Gateways of the second comparison."""
+
 TIME_SCALE = 3.5
 """Speed of a stand-in replica, in multiples of an L4."""
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Envoy, sidecar and replicas, up and running."""
+class Gateway:
+    """Envoy and its sidecar, up and running."""
 
     envoy: Envoy
     sidecar: FileSidecar
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A gateway and the replicas behind it, up and running."""
+
+    gateway: Gateway
     replicas: StandInFleet
 
     async def use(self, strategy: str) -> None:
         """Change the strategy in the models document, and empty the replicas' caches."""
-        self.sidecar.write_models(_models(strategy, self.replicas.addresses))
+        sidecar = self.gateway.sidecar
+        sidecar.write_models(_models(strategy, self.replicas.addresses))
 
         async def in_force() -> bool:
-            return bool((await self.sidecar.state())[MODEL]["strategy"] == strategy)
+            return bool((await sidecar.state())[MODEL]["strategy"] == strategy)
 
         await until(in_force, 10, f"{strategy} to be in force")
         await self.replicas.reset()
@@ -48,7 +59,34 @@ async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
     replicas = StandInFleet(REPLICAS, directory, arguments)
     cleanup.push_async_callback(replicas.stop)
     await replicas.start()
-    sidecar = FileSidecar(_models("PrefixHash", replicas.addresses), directory)
+    return Stack(await _gateway(cleanup, directory, "PrefixHash", replicas), replicas)
+
+
+async def start_gateways(
+    cleanup: AsyncExitStack, directory: Path, replicas: StandInFleet, shared_state: str = ""
+) -> list[Gateway]:
+    """Start several gateways with PrefixCache, whose sidecars share their state if there is a URL.
+
+    Their files are in `directory`, which is created.
+    """
+    arguments = ["--shared-state", shared_state] if shared_state else []
+    found = []
+    for number in range(GATEWAYS):
+        own = directory / str(number)
+        own.mkdir(parents=True)
+        found.append(await _gateway(cleanup, own, "PrefixCache", replicas, arguments))
+    return found
+
+
+async def _gateway(
+    cleanup: AsyncExitStack,
+    directory: Path,
+    strategy: str,
+    replicas: StandInFleet,
+    arguments: Sequence[str] = (),
+) -> Gateway:
+    models = _models(strategy, replicas.addresses)
+    sidecar = FileSidecar(models, directory, arguments=arguments)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     config = local_configuration(
@@ -57,7 +95,7 @@ async def start(cleanup: AsyncExitStack, directory: Path) -> Stack:
     envoy = Envoy(config, directory)
     cleanup.push_async_callback(envoy.stop)
     await envoy.start()
-    return Stack(envoy, sidecar, replicas)
+    return Gateway(envoy, sidecar)
 
 
 def _models(strategy: str, addresses: Sequence[str]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -25,7 +26,25 @@ _ALL = sorted(
 )
 # Kustomizations that are only parts of others.
 PARTS = [path for path in _ALL if path == "sidecar" or path.startswith("components/")]
-BUILDS = [*(path for path in _ALL if path not in PARTS), EXISTING_ENVOY]
+_ONES = [*(path for path in _ALL if path not in PARTS), EXISTING_ENVOY]
+
+_SHARING = " that shares its state"
+# All others with a sidecar; overlays/shared-state is base/ with the components.
+SHARING = [
+    f"{path}{_SHARING}"
+    for path in (
+        "standalone",
+        "overlays/envoy-gateway",
+        "overlays/istio",
+        "overlays/inference-pool",
+        "overlays/inference-pool-istio",
+        EXISTING_ENVOY,
+    )
+]
+SHARED_STATE = ("shared-state", "valkey")
+"""The components with which sidecars share their state."""
+
+BUILDS = [*_ONES, *SHARING]
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,12 @@ class Build:
         for thing in self.of("Deployment", "Job"):
             yield thing, thing["spec"]["template"]
 
+    def sidecar_pod(self) -> Object:
+        """Return the template of the only pods with a sidecar."""
+        pods = [pod for _, pod in self.pods() if labels_of(pod).get("extproc-sidecar") == "true"]
+        assert len(pods) == 1, f"{len(pods)} in {self.path}"
+        return pods[0]
+
 
 def kustomize(directory: Path) -> str:
     """Return the output of `kubectl kustomize`. Raise AssertionError with its error message."""
@@ -71,10 +96,32 @@ def kustomize(directory: Path) -> str:
 
 @cache
 def built(path: str) -> Build:
-    """Build a kustomization under manifests/."""
-    example = path == EXISTING_ENVOY
-    directory = Path(__file__).parent / "existing_envoy" if example else MANIFESTS / path
-    return Build(path, tuple(filter(None, yaml.safe_load_all(kustomize(directory)))))
+    """Build a kustomization under manifests/, or one of `SHARING`."""
+    alone = path.removesuffix(_SHARING)
+    if alone != path:
+        namespace = "edge" if alone == EXISTING_ENVOY else "inference"
+        components = [f"manifests/components/{name}" for name in SHARED_STATE]
+        parts = {"resources": [_directory(alone)], "components": components}
+        return Build(path, assembled({"namespace": namespace, **parts}).objects)
+    return Build(path, _objects(kustomize(ROOT / _directory(path))))
+
+
+def assembled(kustomization: Mapping[str, Any]) -> Build:
+    """Build a kustomization at the root of a checkout."""
+    with TemporaryDirectory() as directory:
+        # kustomize needs relative paths, so the directories are linked.
+        for name in ("manifests", "tests"):
+            (Path(directory) / name).symlink_to(ROOT / name)
+        (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(dict(kustomization)))
+        return Build("a user's kustomization", _objects(kustomize(Path(directory))))
+
+
+def _directory(path: str) -> str:
+    return "tests/manifests/existing_envoy" if path == EXISTING_ENVOY else f"manifests/{path}"
+
+
+def _objects(text: str) -> tuple[Object, ...]:
+    return tuple(filter(None, yaml.safe_load_all(text)))
 
 
 def containers(template: Mapping[str, Any]) -> list[Object]:

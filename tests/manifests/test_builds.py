@@ -69,8 +69,8 @@ def test_parts_build_on_their_own(path: str) -> None:
 def test_objects_have_a_namespace_and_standard_labels(build: Build) -> None:
     for thing in build.objects:
         assert thing["metadata"]["namespace"]
-        if build.path not in ("existing-envoy", "overlays/benchmark"):
-            assert labels_of(thing)["app.kubernetes.io/name"] in ("extproc", "vllm")
+        if not build.path.startswith(("existing-envoy", "overlays/benchmark")):
+            assert labels_of(thing)["app.kubernetes.io/name"] in ("extproc", "vllm", "valkey")
 
 
 def test_objects_are_unique(build: Build) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.manifests.builds import Build, Object, built, containers, named
+from tests.manifests.builds import SHARING, Build, Object, built, containers, named
 
 EXTPROC_BUILDS = ["base", "standalone", "overlays/inference-pool-istio", "existing-envoy"]
+WITH_VALKEY = ["overlays/shared-state", *SHARING]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards, "restricted".
 ALLOWED_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
@@ -64,7 +65,7 @@ def test_security_check_finds_violations() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", EXTPROC_BUILDS)
+@pytest.mark.parametrize("path", [*EXTPROC_BUILDS, *WITH_VALKEY])
 def test_containers_have_a_read_only_image_and_no_cpu_limit(path: str) -> None:
     for _, template in built(path).pods():
         for container in containers(template):

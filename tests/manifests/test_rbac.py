@@ -42,7 +42,7 @@ def permissions_of_the_account(build: Build) -> dict[str, set[Right]]:
     for binding in build.of("RoleBinding"):
         assert binding["roleRef"]["kind"] == "Role"
         subjects = [(s["kind"], s["name"], s["namespace"]) for s in binding["subjects"]]
-        expected = "edge" if build.path == "existing-envoy" else "inference"
+        expected = "edge" if build.path.startswith("existing-envoy") else "inference"
         assert subjects == [("ServiceAccount", "extproc", expected)]
         namespace = binding["metadata"]["namespace"]
         role = next(
@@ -69,6 +69,7 @@ def permissions_of_the_account(build: Build) -> dict[str, set[Right]]:
         ("overlays/model-server", {}),
         ("overlays/benchmark", {}),
         ("overlays/monitoring", {}),
+        ("overlays/shared-state", {"inference": THE_DOCUMENT | EVENTS | SLICES}),
     ],
 )
 def test_account_has_exactly_the_needed_permissions(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.manifests.builds import (
+    SHARING,
     Build,
     Object,
     built,
@@ -26,6 +27,8 @@ WITH_SIDECAR = [
     "overlays/istio",
     "overlays/inference-pool",
     "overlays/inference-pool-istio",
+    "overlays/shared-state",
+    *SHARING,
 ]
 
 
@@ -82,8 +85,9 @@ def test_mounts_accounts_and_probes_of_pods_exist(build: Build) -> None:
                 name = source["configMap"]["name"]
                 assert build.has("ConfigMap", name) or name == "kube-root-ca.crt"
             if "secret" in source:
-                # The user creates it, as the component's comment says.
-                assert source["secret"]["secretName"] == "extproc-tls"
+                # The user creates them, as the components' comments say.
+                name = source["secret"]["secretName"]
+                assert name in ("extproc-tls", "extproc-shared-state")
         for container in containers(template):
             own = {port["name"] for port in container.get("ports", [])}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -101,7 +105,7 @@ def sources(volumes: list[Object]) -> Iterator[Object]:
 
 def test_network_policies_name_existing_pods_and_ports(build: Build) -> None:
     pods = templates(build.path, "base", "standalone")
-    model_server = templates(MODEL_SERVER)[0]
+    servers = templates(build.path, MODEL_SERVER)
     for policy in build.of("NetworkPolicy"):
         spec = policy["spec"]
         mine = [p for p in pods if selects(spec["podSelector"]["matchLabels"], labels_of(p))]
@@ -109,16 +113,17 @@ def test_network_policies_name_existing_pods_and_ports(build: Build) -> None:
         for rule in spec.get("ingress", []):
             for port in rule["ports"]:
                 assert all(port["port"] in ports(pod) for pod in mine)
-        to_models = [
-            (rule, peer)
-            for rule in spec["egress"]
+        to_servers = [
+            (rule, peer["podSelector"]["matchLabels"])
+            for rule in spec.get("egress", [])
             for peer in rule["to"]
             if "app.kubernetes.io/name" in peer.get("podSelector", {}).get("matchLabels", {})
         ]
-        assert to_models
-        for rule, peer in to_models:
-            assert selects(peer["podSelector"]["matchLabels"], labels_of(model_server))
-            assert {port["port"] for port in rule["ports"]} <= set(ports(model_server))
+        assert to_servers or "egress" not in spec
+        for rule, selector in to_servers:
+            chosen = [pod for pod in servers if selects(selector, labels_of(pod))]
+            assert len(chosen) == 1
+            assert {port["port"] for port in rule["ports"]} <= set(ports(chosen[0]))
 
 
 def test_monitors_select_existing_pods_and_ports() -> None:
@@ -144,7 +149,7 @@ def test_monitors_select_existing_pods_and_ports() -> None:
 def test_routes_name_existing_gateways_and_backends(build: Build) -> None:
     for route in build.of("HTTPRoute"):
         for parent in route["spec"]["parentRefs"]:
-            if build.path == "overlays/inference-pool":
+            if not build.of("Gateway"):
                 continue  # the gateway is one that the user has
             gateway = build.one("Gateway", parent["name"])
             listeners = {listener["name"] for listener in gateway["spec"]["listeners"]}
@@ -208,7 +213,7 @@ def host(fqdn: str) -> Object:
 @pytest.mark.parametrize("path", WITH_SIDECAR)
 def test_sidecar_watches_the_document_that_it_may_read(path: str) -> None:
     build = built(path)
-    sidecar = named(containers(templates(path)[0]), "extproc")
+    sidecar = named(containers(build.sidecar_pod()), "extproc")
     flag = "--models-configmap="
     watched = next(a.removeprefix(flag) for a in sidecar["args"] if a.startswith(flag))
     assert named(sidecar["env"], "POD_NAMESPACE")["valueFrom"] == {

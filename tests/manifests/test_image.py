@@ -22,6 +22,8 @@ LOCKS = {
     "runtime": MANIFESTS / "image" / "requirements.txt",
     "build": MANIFESTS / "image" / "build-requirements.txt",
 }
+# Those that the image has. It needs no grpcio, because its transport is `fast`.
+EXTRAS = ("kubernetes", "shared", "uvloop")
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -35,8 +37,10 @@ def required(what: str) -> list[Requirement]:
     """Return the requirements in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     compiling = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    extras = project["project"]["optional-dependencies"]
     wanted = {
-        "runtime": project["project"]["dependencies"],
+        "runtime": project["project"]["dependencies"]
+        + [line for one in EXTRAS for line in extras[one]],
         "build": project["build-system"]["requires"] + compiling["dependencies"],
     }
     return [Requirement(line) for line in wanted[what]]
@@ -99,6 +103,8 @@ class TestLockFile:
             name = canonicalize_name(requirement.name)
             assert name in locked
             assert requirement.specifier.contains(locked[name])
+            # The extra of redis has the name of its only package.
+            assert requirement.extras <= set(locked)
 
     def test_has_a_hash_for_every_package(self, what: str) -> None:
         text = LOCKS[what].read_text()
@@ -109,6 +115,12 @@ class TestLockFile:
     def test_names_no_package_index(self, what: str) -> None:
         text = LOCKS[what].read_text()
         assert not re.search(r"https?:|file:|--index|--find-links|--extra|@ |/home|/opt|/tmp", text)
+
+
+def test_runtime_packages_are_locked_with_the_extras_of_the_image() -> None:
+    target = (ROOT / "Makefile").read_text().partition("\nlock:")[2].partition("\n\n")[0]
+    (line,) = re.findall(r"^.* pyproject\.toml .*$", target, re.MULTILINE)
+    assert tuple(re.findall(r"--extra (\w+)", line)) == EXTRAS
 
 
 def test_build_requirements_equal_those_of_pyproject() -> None:

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.manifests.gateway import run_gateway
+from extproc.adapters.shared_state.codec import encode_batch
+from extproc.core.sharing.batch import Batch
+from extproc.lab.stack.processes import until
+from tests.extent import PATIENCE
+from tests.manifests.gateway import RunningGateway, run_gateway
+from tests.manifests.valkey import Valkey
 
 _TYPE = re.compile(r"# TYPE (\S+) \w+")
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+")
@@ -44,17 +49,42 @@ def read(text: str) -> Exposition:
 
 
 async def scrape(directory: Path) -> dict[str, Exposition]:
-    """Run the bundled gateway, send various requests, and scrape all three components."""
-    async with run_gateway(directory, "QueueKVCache") as gateway:
-        assert (await gateway.ask("hello"))[0] == 200
-        await gateway.session.post(gateway.envoy.url + "/v1/chat/completions", data=b"{")
+    """Run the bundled gateway, send various requests, and scrape all three components.
+
+    Its sidecar shares its state with a peer, which also sends an unreadable message.
+    """
+    valkey = Valkey(directory)
+    try:
+        await valkey.start()
+        flags = [
+            f"--shared-state={valkey.url}",
+            f"--shared-state-password-file={valkey.password_file}",
+        ]
+        async with run_gateway(directory, "QueueKVCache", arguments=flags) as gateway:
+            for message in (encode_batch(Batch("peer")), b"unreadable"):
+                valkey.call("XADD", "extproc", "*", "o", "peer", "b", message)
+            return await _scrape(gateway)
+    finally:
+        await valkey.kill()
+
+
+async def _scrape(gateway: RunningGateway) -> dict[str, Exposition]:
+    assert (await gateway.ask("hello"))[0] == 200
+    await gateway.session.post(gateway.envoy.url + "/v1/chat/completions", data=b"{")
+    sidecar = ""
+
+    async def is_unreadable_counted() -> bool:
+        nonlocal sidecar
         async with gateway.session.get(gateway.sidecar.admin + "/metrics") as answer:
             sidecar = await answer.text()
-        gateway.kill_sidecar()
-        assert (await gateway.ask("without a sidecar"))[0] == 200
-        async with gateway.session.get(f"http://{gateway.replicas.addresses[0]}/metrics") as answer:
-            vllm = await answer.text()
-        await gateway.replicas.kill()
-        assert (await gateway.ask("without a model server"))[0] == 503
-        _, envoy = await gateway.stats("/stats/prometheus")
+        return 'direction="unreadable"' in sidecar
+
+    await until(is_unreadable_counted, PATIENCE, "the peer's messages")
+    gateway.kill_sidecar()
+    assert (await gateway.ask("without a sidecar"))[0] == 200
+    async with gateway.session.get(f"http://{gateway.replicas.addresses[0]}/metrics") as answer:
+        vllm = await answer.text()
+    await gateway.replicas.kill()
+    assert (await gateway.ask("without a model server"))[0] == 503
+    _, envoy = await gateway.stats("/stats/prometheus")
     return {"extproc": read(sidecar), "extproc-envoy": read(envoy), "vllm": read(vllm)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +102,12 @@ def _moved(socket: Path, replicas: list[str]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[RunningGateway]:
+async def run_gateway(
+    directory: Path, *strategies: str, arguments: Sequence[str] = ()
+) -> AsyncIterator[RunningGateway]:
     """Start all parts in the pod's order, and kill them in reverse order.
 
-    Each strategy adds a model with its name, on the same replicas.
+    Each strategy adds a model with its name, on the same replicas. The sidecar gets the arguments.
     """
     socket = directory / "extproc.sock"
     async with AsyncExitStack() as cleanup:
@@ -116,7 +118,8 @@ async def run_gateway(directory: Path, *strategies: str) -> AsyncIterator[Runnin
         for strategy in strategies:
             balancing = {"strategy": strategy}
             models.append({**models[0], "name": strategy, "loadBalancing": balancing})
-        sidecar = FileSidecar({"models": models}, directory, listen=f"unix:{socket}")
+        document = {"models": models}
+        sidecar = FileSidecar(document, directory, listen=f"unix:{socket}", arguments=arguments)
         cleanup.push_async_callback(sidecar.kill)
         await sidecar.start()
         envoy = Envoy(_moved(socket, replicas.addresses), directory)

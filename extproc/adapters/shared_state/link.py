@@ -139,7 +139,8 @@ class SharedStateLink:
         """Exchange batches through a new connection until it fails or the link is closed."""
         connection = self._server.connection()
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await connection.connect()  # type: ignore[no-untyped-call]
             stream = BatchStream(connection, self._server.key, self._origin, self._clock)
             await stream.begin(self._position)
             if self._position is None:

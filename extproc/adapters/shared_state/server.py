@@ -56,7 +56,7 @@ class SharedStateServer:
         client = Redis.from_url(
             self.url,
             protocol=2,
-            socket_timeout=TIMEOUT_SECONDS,
+            socket_timeout=None,  # a task for each command; the stream has a limit of its own
             socket_connect_timeout=TIMEOUT_SECONDS,
             client_name="extproc",
             retry=Retry(NoBackoff(), 0),

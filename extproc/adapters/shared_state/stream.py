@@ -7,8 +7,11 @@ a batch and reads the others': with five sidecars, waking up for each entry cost
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from extproc.adapters.shared_state.server import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -92,15 +95,18 @@ class BatchStream:
 
         Raises RedisError, also if the server refused one of the commands, and OSError.
         """
-        connection = self._connection
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        responses: list[Any] = []
-        refusal: Exception | None = None
-        for _ in commands:
-            try:
-                responses.append(await connection.read_response(disable_decoding=True))
-            except _response_error() as error:
-                refusal = error
+        from redis import ResponseError
+
+        connection, responses = self._connection, list[Any]()
+        refusal: ResponseError | None = None
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            packed = connection.pack_commands(commands)
+            await connection.send_packed_command(packed, check_health=False)
+            for _ in commands:
+                try:
+                    responses.append(await connection.read_response(disable_decoding=True))
+                except ResponseError as error:  # the other responses follow
+                    refusal = error
         if refusal is not None:
             raise refusal
         return responses
@@ -120,9 +126,3 @@ class BatchStream:
 def _id(text: bytes) -> tuple[int, int]:
     milliseconds, _, number = text.partition(b"-")
     return int(milliseconds), int(number)
-
-
-def _response_error() -> type[Exception]:
-    from redis import ResponseError
-
-    return ResponseError

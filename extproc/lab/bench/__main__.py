@@ -21,6 +21,7 @@ from extproc.lab.bench import (
     prefix_cache,
     profile,
     rows,
+    sharing,
     signal_ways,
     signals,
     signals_through,
@@ -86,6 +87,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
         held = asyncio.run(sse.measure(compared, crowds, directory, progress))
         alone = _alone(quick)
         with_signals = asyncio.run(_with_signals(directory, quick, progress))
+        shared = asyncio.run(_shared(directory, quick))
     console.print()
     return Results(
         machine=machine(),
@@ -96,7 +98,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
             strategy: decision.p99_microseconds(strategy, _P99_ENDPOINTS, 40_000 // _less(quick))
             for strategy in decision.STRATEGIES
         },
-        grids=alone | with_signals,
+        grids=alone | with_signals | shared,
     )
 
 
@@ -131,6 +133,11 @@ async def _with_signals(
         "signals": signal_ways.grid(f"decisions {_SIGNALS}: in this process", alone),
         "signals_through": signal_ways.grid(f"whole requests {_SIGNALS}: 2 connections", through),
     }
+
+
+async def _shared(directory: Path, quick: bool) -> dict[str, Grid]:
+    less = _less(quick)
+    return await sharing.measure(directory, 4.0 / less, 1_000_000 // less)
 
 
 def _shown(results: Results) -> list[Grid]:

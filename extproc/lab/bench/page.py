@@ -19,6 +19,7 @@ FIGURES = "performance.json"
 """The figures that the page shows."""
 
 _COMPILED = ("decision_compiled", "prefix_cache_compiled")
+_SHARED = ("sharing", "shared_server", "shared_index")
 _TEXT = Path(__file__).with_name("page.md")
 
 
@@ -39,6 +40,7 @@ def text(results: Results) -> str:
         "held": grids.held(results).markdown(),
     }
     parts |= dict.fromkeys(_COMPILED, "This run did not measure the compiled package.")
+    parts |= dict.fromkeys(_SHARED, "This run did not measure shared state.")
     parts |= {name: grid.markdown() for name, grid in results.grids.items()}
     return Template(_TEXT.read_text()).substitute(parts)
 

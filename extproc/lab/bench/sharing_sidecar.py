@@ -85,7 +85,7 @@ async def measure(url: str, rate: float, seconds: float) -> dict[str, float]:
         link = SharedStateLink(SharedStateServer(url, "bench"), fleet, metrics, monotonic)
         await link.start(2)
     traffic = _Traffic(router, rate)
-    await traffic.run(_WARM_UP_SECONDS)
+    await traffic.run(min(_WARM_UP_SECONDS, seconds))
     tune_garbage_collector()
     before, written = process_time(), _written(registry)
     await traffic.run(seconds)

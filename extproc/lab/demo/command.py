@@ -92,7 +92,9 @@ async def _compare_strategies(stack: Stack, workload: Workload, console: Console
         for strategy in STRATEGIES:
             task = progress.add_task(strategy, total=workload.requests)
             await stack.use(strategy)
-            run = _measure([stack.gateway], stack.replicas, workload, partial(progress.advance, task))
+            run = _measure(
+                [stack.gateway], stack.replicas, workload, partial(progress.advance, task)
+            )
             results.append(Result(strategy, *await run))
     return results
 

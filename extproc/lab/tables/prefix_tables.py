@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from extproc.lab import published_rules
 from extproc.lab.tables.book import Book
-from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, percent, table
 from extproc.lab.tables.oracle_rows import best_oracle
 from extproc.lab.tables.prefix_trials import (
@@ -78,7 +77,7 @@ def adversaries(book: Book) -> str:
 
 
 def several(book: Book) -> str:
-    """Show mean TTFT and remaining advantage behind several sidecars, by the age of shared state."""
+    """Show mean TTFT and remaining advantage behind several sidecars, by what they share."""
     rows = []
     for scene in SHARED:
         figures = means(book, sidecar_trials(scene))

@@ -22,19 +22,25 @@ from tests.faults.report import show
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
-# Each of these groups shares something that takes long to make: one process runs all of its tests.
+# Tests of one module share fixtures and imports, so one process runs them. These share nothing:
+# each test starts its own processes and mostly waits for them. Any process runs the next one, and
+# tests that compute run at the same time.
+WAITING = (
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/lab/bench/",
+    "tests/lab/demo/",
+    "tests/lab/load/",
+    "tests/lab/test_programs.py",
+)
+
+# Modules of these directories share something that takes long to make, or to import.
 MADE_ONCE = (
-    "tests/packaging/test_compiled.py",
-    "tests/packaging/test_wheel.py",
     "tests/clients/",
-    "tests/manifests/",
     "tests/lab/api_server/",
     "tests/lab/stand_ins/",
+    "tests/manifests/",
     "tests/style/",
-    "tests/test_app.py",
-    "tests/lab/workloads/test_codegen.py",
-    "tests/lab/workloads/test_kubeai_chat.py",
-    "tests/lab/workloads/test_threads.py",
 )
 
 # The longest groups and tests start first, so that no process is left with one at the end.
@@ -45,12 +51,9 @@ LONGEST_FIRST = (
     "tests/packaging/",
     "tests/clients/",
     "tests/test_app.py",
-    "tests/lab/api_server/",
-    "tests/lab/stand_ins/",
-    "tests/manifests/",
 )
-# These mostly wait for processes and timers. They run at the same time as tests that compute.
-WAITING = ("tests/faults/", "tests/e2e/", "tests/lab/load/")
+LONG_COMPUTING = (*("tests/lab/", "tests/manifests/"), "tests/core/conversation/", "tests/envoy/")
+"""Computing groups that start before the other computing groups."""
 MOST_PROCESSES = 6
 
 # Hypothesis measures time with these on, and a busy machine would fail a test.
@@ -107,21 +110,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest tests to the front, and mix those that wait with those that compute."""
-    waiting = [item for item in items if item.nodeid.startswith(WAITING)]
-    computing = [item for item in items if not item.nodeid.startswith(WAITING)]
+    """Sort the longest tests to the front, and mix groups that wait with groups that compute."""
+    scopes = dict.fromkeys(_scope(item.nodeid) for item in items)
+    waiting = [scope for scope in scopes if scope.startswith(WAITING)]
+    computing = [scope for scope in scopes if not scope.startswith(WAITING)]
+    computing.sort(key=lambda scope: not scope.startswith(LONG_COMPUTING))
     places = {
-        item: place / len(kind) for kind in (waiting, computing) for place, item in enumerate(kind)
+        scope: place / len(kind)
+        for kind in (waiting, computing)
+        for place, scope in enumerate(kind)
     }
-    items.sort(key=lambda item: (_rank(item.nodeid), places[item]))
+    items.sort(key=lambda item: (_rank(item.nodeid), places[_scope(item.nodeid)]))
 
 
 def _rank(nodeid: str) -> int:
-    """Return the rank of a test's group among the longest."""
+    """Return the rank of a test among the longest."""
     ranks = (rank for rank, one in enumerate(LONGEST_FIRST) if nodeid.startswith(one))
     return next(ranks, len(LONGEST_FIRST))
 
 
 def _scope(nodeid: str) -> str:
-    """Return the group of a test that shares something with others, else the test itself."""
-    return next((shared for shared in MADE_ONCE if nodeid.startswith(shared)), nodeid)
+    """Return the group of a test: itself if it waits, else its module or a directory."""
+    if nodeid.startswith(WAITING):
+        return nodeid
+    module = nodeid.partition("::")[0]
+    return next((shared for shared in MADE_ONCE if module.startswith(shared)), module)

@@ -29,7 +29,10 @@ Main = Callable[[Sequence[str]], int]
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    [stand_in_vllm.__name__, stand_in_api_server.__name__, serve.__name__, "uvloop", __name__]
+    [
+        *(stand_in_vllm.__name__, stand_in_api_server.__name__, serve.__name__, "uvloop"),
+        *(__name__, "tests.e2e.frozen"),
+    ]
 )
 
 

@@ -19,6 +19,9 @@ KUBECTL = Path(sys.executable).parent / "kubectl"
 
 Object = dict[str, Any]
 
+# The parser in C, where PyYAML has it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 # An example of a user's Deployment, which the components patch.
 EXISTING_ENVOY = "existing-envoy"
 _ALL = sorted(
@@ -121,7 +124,7 @@ def _directory(path: str) -> str:
 
 
 def _objects(text: str) -> tuple[Object, ...]:
-    return tuple(filter(None, yaml.safe_load_all(text)))
+    return tuple(filter(None, yaml.load_all(text, _LOADER)))
 
 
 def containers(template: Mapping[str, Any]) -> list[Object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
 
@@ -15,9 +16,13 @@ def turns(workload: Workload) -> list[Turn]:
     return [turn for session in workload.sessions for turn in session.turns]
 
 
-@pytest.mark.parametrize("workload", [hot_fleet(64), hot_fleet(200), hot_fleet_chat(64)])
-def test_all_prompts_begin_with_one_prefix_of_40000_tokens(workload: Workload) -> None:
-    assert {(one.prompt[0].name, one.prompt[0].tokens) for one in turns(workload)} == {
+@pytest.mark.parametrize(
+    ("kind", "engines"), [(hot_fleet, 64), (hot_fleet, 200), (hot_fleet_chat, 64)]
+)
+def test_all_prompts_begin_with_one_prefix_of_40000_tokens(
+    kind: Callable[[int], Workload], engines: int
+) -> None:
+    assert {(one.prompt[0].name, one.prompt[0].tokens) for one in turns(kind(engines))} == {
         ("hot-fleet/system", 40_000)
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 from extproc.lab.bench.grid import Grid
@@ -15,10 +15,10 @@ STRATEGIES = (
 ENDPOINTS = (8, 100, 200)
 
 
-def grid(times: int) -> Grid:
+def grid(times: int, numbers: Sequence[int] = ENDPOINTS) -> Grid:
     """Return the times by number of endpoints."""
     rows = []
-    for endpoints in ENDPOINTS:
+    for endpoints in numbers:
         costs = best({name: _deciding(name, endpoints) for name in STRATEGIES}, times)
         rows.append([str(endpoints), *(f"{cost:.0f}" for cost in costs.values())])
     title = "choosing an endpoint and a second candidate, known prompts; CPU us per request"

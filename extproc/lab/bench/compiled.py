@@ -18,17 +18,25 @@ from extproc.lab.stack.sidecar import compiled_environment
 _ADAPTER = TypeAdapter(dict[str, Grid])
 
 
-def both(rounds: int, times: int) -> dict[str, Grid]:
-    """Measure this process, and the compiled package if there is one."""
-    return _grids(rounds, times) | (_compiled(rounds, times) if compiled_environment() else {})
+def both(rounds: int, times: int, endpoints: Sequence[int]) -> dict[str, Grid]:
+    """Measure this process, and the compiled package if there is one.
+
+    `endpoints` are the numbers of endpoints on which PrefixCache decides.
+    """
+    found = _grids(rounds, times, endpoints)
+    return found | (_compiled(rounds, times, endpoints) if compiled_environment() else {})
 
 
-def _grids(rounds: int, times: int) -> dict[str, Grid]:
-    return {"decision": decision.grid(rounds), "prefix_cache": prefix_cache.grid(times)}
+def _grids(rounds: int, times: int, endpoints: Sequence[int]) -> dict[str, Grid]:
+    return {
+        "decision": decision.grid(rounds),
+        "prefix_cache": prefix_cache.grid(times, endpoints),
+    }
 
 
-def _compiled(rounds: int, times: int) -> dict[str, Grid]:
-    command = [sys.executable, "-m", "extproc.lab.bench.compiled", str(rounds), str(times)]
+def _compiled(rounds: int, times: int, endpoints: Sequence[int]) -> dict[str, Grid]:
+    command = [sys.executable, "-m", "extproc.lab.bench.compiled"]
+    command += map(str, (rounds, times, *endpoints))
     environment = {**os.environ, **compiled_environment()}
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout
     grids = _ADAPTER.validate_json(printed).items()
@@ -41,9 +49,9 @@ def _compiled(rounds: int, times: int) -> dict[str, Grid]:
 def main(arguments: Sequence[str]) -> None:
     """Run the command line of the process with the compiled package."""
     assert COMPILED, "$EXTPROC_COMPILED holds no compiled package"
-    rounds, times = map(int, arguments)
+    rounds, times, *endpoints = map(int, arguments)
     tune_garbage_collector()
-    sys.stdout.buffer.write(_ADAPTER.dump_json(_grids(rounds, times)))
+    sys.stdout.buffer.write(_ADAPTER.dump_json(_grids(rounds, times, endpoints)))
 
 
 if __name__ == "__main__":

@@ -55,12 +55,12 @@ def _each(call: Callable[[T], object], values: Iterator[T]) -> Callable[[], obje
     return lambda: call(next(values))
 
 
-def grid(times: int) -> Grid:
-    """Return the times to read a prompt and to decide."""
+def grid(times: int, numbers: Sequence[int] = ENDPOINTS) -> Grid:
+    """Return the times to read a prompt, and to decide by number of endpoints."""
     heads, known = bodies(), documents()
     reading = _reading(heads, known, times)
     rows = [["-", what, *_shown(costs)] for what, costs in reading.items()]
-    for endpoints in ENDPOINTS:
+    for endpoints in numbers:
         deciding = _deciding(known, endpoints, times)
         rows.append([])
         rows += [[str(endpoints), what, *_shown(costs)] for what, costs in deciding.items()]
@@ -107,10 +107,10 @@ def _deciding(
     return {"decide, known prompt": best(warm, times), "decide, new prompt": best(new, times)}
 
 
-def memory_grid(blocks: int) -> Grid:
-    """Return the memory of an index by its capacity, each measured in its own process."""
+def memory_grid(blocks: int, prompts: Sequence[int] = ADDED) -> Grid:
+    """Return the memory of an index by the new blocks of a prompt, each in its own process."""
     rows = []
-    for added in ADDED:
+    for added in prompts:
         command = [sys.executable, "-m", "extproc.lab.bench.prefix_cache"]
         command += ["--blocks", str(blocks), "--added", str(added)]
         printed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout

@@ -40,7 +40,7 @@ class Effort:
     """Seconds of each setup before all rows."""
 
 
-QUICK = Effort(("1 kB", "2 MB"), (2,), rounds=1, seconds=0.1, warm_up_seconds=0.1)
+QUICK = Effort(("2 MB",), (2,), rounds=1, seconds=0.1, warm_up_seconds=0.1)
 """Shows that everything runs; the figures mean nothing."""
 
 

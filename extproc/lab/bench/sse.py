@@ -19,7 +19,6 @@ from extproc.lab.load import limits
 from extproc.lab.stack.processes import Process
 
 CHUNKS = 100
-_SETTLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,12 @@ class Crowd:
     streams: int
     interval: float
     """Seconds between two chunks: enough for Envoy, which takes some 20 us for each."""
+    settle_seconds: float = 1.0
+    """Seconds after the last stream, before memory is read again."""
 
 
 CROWDS = (Crowd(2_000, 0.06), Crowd(8_000, 0.2))
-QUICK = (Crowd(20, 0.005),)
+QUICK = (Crowd(20, 0.005, settle_seconds=0.0),)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ async def _hold(way: Way, crowd: Crowd, directory: Path) -> Held:
         opened, at = await _next_line(client), _megabytes(running)
         ended = await _next_line(client)
         await client.wait()
-        await asyncio.sleep(_SETTLE_SECONDS)
+        await asyncio.sleep(crowd.settle_seconds)
         after, total = _megabytes(running), _cpu_seconds(running)
         each = [(b - a) / crowd.streams * 1e6 for a, b in zip(spent, total, strict=True)]
         memory = [Memory(*megabytes) for megabytes in zip(before, at, after, strict=True)]

@@ -21,6 +21,7 @@ from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
+from tests.e2e.forked import ForkedApiServer, ForkedSidecar
 from tests.edge.envoy import Reply, request_headers
 from tests.extent import PATIENCE, limit
 
@@ -38,7 +39,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServer]:
-    server = StandInApiServer(tmp_path_factory.mktemp("api-server"))
+    server = ForkedApiServer(tmp_path_factory.mktemp("api-server"))
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
@@ -65,7 +66,7 @@ class Scene:
     def configure_by(self, flag: str, value: object) -> None:
         """Set the source of the models document."""
         configured = [flag, str(value), "--kubeconfig", str(self.api.kubeconfig)]
-        self.sidecar = SidecarProcess(configured, self.directory)
+        self.sidecar = ForkedSidecar(configured, self.directory)
 
     async def configure(self, document: str) -> None:
         await self.api.apply(config_map(self.namespace, "models", {"models.yaml": document}))
@@ -212,6 +213,7 @@ class TestStart:
         monkeypatch.setenv("KUBECONFIG", "/nonexistent/default")
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         given = ["--kubeconfig", kubeconfig] if kubeconfig else []
+        # Not forked: the client of Kubernetes reads $KUBECONFIG when it is imported.
         sidecar = SidecarProcess(["--models-configmap", "ns/models", *given], tmp_path)
         sidecar.spawn()
         assert await sidecar.wait(SOON) == 2

@@ -12,6 +12,7 @@ from extproc.adapters import backoff
 from extproc.adapters.kubernetes import reflector
 from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.lab.api_server.process import StandInApiServer
+from tests.e2e.forked import ForkedApiServer
 
 _numbers = count()
 
@@ -24,7 +25,7 @@ def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServer]:
-    server = StandInApiServer(tmp_path_factory.mktemp("api-server"))
+    server = ForkedApiServer(tmp_path_factory.mktemp("api-server"))
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())

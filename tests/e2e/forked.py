@@ -28,10 +28,12 @@ Main = Callable[[Sequence[str]], int]
 
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 _CONTEXT = get_context("forkserver")
+# The sidecar imports the clients of Kubernetes and DNS only when it needs them.
+_ON_DEMAND = ["extproc.adapters.kubernetes.http_api", "extproc.adapters.dns.client", "uvloop"]
 _CONTEXT.set_forkserver_preload(
     [
-        *(stand_in_vllm.__name__, stand_in_api_server.__name__, serve.__name__, "uvloop"),
-        *(__name__, "tests.e2e.frozen"),
+        *(stand_in_vllm.__name__, stand_in_api_server.__name__, serve.__name__),
+        *(*_ON_DEMAND, __name__, "tests.e2e.frozen"),
     ]
 )
 

@@ -23,7 +23,7 @@ from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
-from tests.e2e.forked import ForkedFleet
+from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.http3 import http3
 from tests.e2e.scene import CHAT, MODEL, chat
 from tests.extent import PATIENCE
@@ -119,7 +119,7 @@ async def gateway_with(
     cleanup.push_async_callback(replicas.kill)
     await replicas.start()
     endpoints = [*replicas.addresses, *more_endpoints]
-    sidecar = FileSidecar({"models": [{"name": MODEL, "endpoints": endpoints}]}, tmp_path)
+    sidecar = ForkedFileSidecar({"models": [{"name": MODEL, "endpoints": endpoints}]}, tmp_path)
     cleanup.push_async_callback(sidecar.kill)
     await sidecar.start()
     ca = certificates(tmp_path)

@@ -9,8 +9,8 @@ import pytest
 
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
-from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.adapters.dns.server import DnsServer, a
+from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.scene import Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
@@ -59,7 +59,7 @@ async def test_requests_reach_the_current_addresses_of_a_name(
     assert (await scene.send(chat("hello"))).status == 200
 
     (tmp_path / "second").mkdir()
-    second = StandInFleet(1, tmp_path / "second", ("--host", "127.0.0.2", "--ports", port))
+    second = ForkedFleet(1, tmp_path / "second", ("--host", "127.0.0.2", "--ports", port))
     await second.start()
     try:
         dns.records = a({"vllm.test.": ["127.0.0.2"]}, ttl=1)
@@ -100,7 +100,7 @@ async def test_the_sidecar_is_ready_after_the_first_dns_response(
 ) -> None:
     dns.mode, dns.records = "silent", a({"vllm.test.": ["127.0.0.1"]})
     models = Options().models(["vllm.test:8000"])
-    sidecar = FileSidecar(models, tmp_path, arguments=by_dns(dns).sidecar_arguments)
+    sidecar = ForkedFileSidecar(models, tmp_path, arguments=by_dns(dns).sidecar_arguments)
     sidecar.spawn()
     try:
         why = "endpoints vllm.test:8000: vllm.test: no response from DNS within 4.5 s\n"

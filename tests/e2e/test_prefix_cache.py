@@ -26,6 +26,7 @@ from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
+from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, HttpResponse, Json, Launch, Options, Scene, chat
 from tests.extent import PATIENCE
 
@@ -258,7 +259,7 @@ async def second_stack(scene: Scene, options: Options, directory: Path) -> Async
     """Run a second Envoy and a second sidecar in front of the same replicas."""
     own_directory = directory / "second stack"
     own_directory.mkdir()
-    sidecar = FileSidecar(options.models(scene.replicas.addresses), own_directory)
+    sidecar = ForkedFileSidecar(options.models(scene.replicas.addresses), own_directory)
     addresses = EnvoyAddresses(sidecar.listen, scene.replicas.addresses)
     config = local_configuration(envoy_configuration(), addresses)
     decisions_logged(config)
@@ -333,7 +334,7 @@ class TestDeadReplica:
 async def replica_at(port: int, directory: Path) -> AsyncIterator[StandInFleet]:
     """Run one replica in its own process."""
     directory.mkdir()
-    replica = StandInFleet(1, directory, (*QUICK, "--ports", str(port)))
+    replica = ForkedFleet(1, directory, (*QUICK, "--ports", str(port)))
     try:
         await replica.start()
         yield replica

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from extproc.lab.stack.processes import free_port
-from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
+from extproc.lab.stack.sidecar import SidecarProcess
+from tests.e2e.forked import ForkedFileSidecar
 from tests.e2e.scene import Json, Launch, Options
 from tests.extent import PATIENCE, limit
 from tests.faults.report import Report
@@ -50,7 +51,7 @@ async def test_sidecar_sigterm(launch: Launch, report: Report, tmp_path: Path) -
     scene = await launch(options)
     (tmp_path / "second").mkdir()
     models = options.models(scene.replicas.addresses)
-    second = FileSidecar(models, tmp_path / "second", listen=address, arguments=grace)
+    second = ForkedFileSidecar(models, tmp_path / "second", listen=address, arguments=grace)
     try:
         await second.start()
         report.tried(f"SIGTERM to one of two sidecars, then to the other, under {CLIENTS} streams")

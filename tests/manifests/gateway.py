@@ -18,7 +18,7 @@ from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import free_port
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
-from tests.e2e.forked import ForkedFleet
+from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, chat
 from tests.extent import PATIENCE
 from tests.manifests.builds import MANIFESTS, built
@@ -119,7 +119,8 @@ async def run_gateway(
             balancing = {"strategy": strategy}
             models.append({**models[0], "name": strategy, "loadBalancing": balancing})
         document = {"models": models}
-        sidecar = FileSidecar(document, directory, listen=f"unix:{socket}", arguments=arguments)
+        unix = f"unix:{socket}"
+        sidecar = ForkedFileSidecar(document, directory, listen=unix, arguments=arguments)
         cleanup.push_async_callback(sidecar.kill)
         await sidecar.start()
         envoy = Envoy(_moved(socket, replicas.addresses), directory)

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from extproc.lab.api_server.builders import config_map, endpoint_slice, pod
-from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
-from extproc.lab.stack.sidecar import SidecarProcess
+from tests.e2e.forked import ForkedApiServer, ForkedSidecar
 from tests.extent import PATIENCE
 from tests.manifests.builds import Build, Object, built
 
@@ -35,10 +34,10 @@ REPLICAS: dict[str, list[Object]] = {
 @asynccontextmanager
 async def sidecar_in(build: Build, directory: Path) -> AsyncIterator[tuple[Any, Any]]:
     """Run a stand-in cluster with the build's objects and permissions, and a sidecar in it."""
-    cluster = StandInApiServer(directory)
+    cluster = ForkedApiServer(directory)
     configured = ["--models-configmap", f"{NAMESPACE}/extproc-models"]
     configured += ["--kubeconfig", str(cluster.kubeconfig)]
-    sidecar = SidecarProcess(configured, directory)
+    sidecar = ForkedSidecar(configured, directory)
     try:
         await cluster.start()
         await cluster.apply(build.one("ConfigMap", "extproc-models"), *REPLICAS[build.path])

@@ -10,6 +10,7 @@ import pytest
 from kubernetes.aio import client
 
 from extproc.lab.api_server.process import StandInApiServer
+from tests.e2e.forked import ForkedApiServer
 from tests.lab.api_server.api import (
     Api,
     official_client,
@@ -18,7 +19,7 @@ from tests.lab.api_server.api import (
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServer]:
-    server = StandInApiServer(tmp_path_factory.mktemp("api-server"))
+    server = ForkedApiServer(tmp_path_factory.mktemp("api-server"))
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())

@@ -23,6 +23,7 @@ from extproc.lab.measures.run import Run
 from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
+from tests.e2e.forked import ForkedFleet
 from tests.extent import PATIENCE
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ SYSTEM = Segment("shared system prompt", 64, "system")
 async def fleet(tmp_path: Path) -> AsyncIterator[StandInFleet]:
     arguments = ["--model", "llama", "--time-scale", "100"]
     arguments += ["--max-loras", "2", "--adapters", "sql"]
-    replicas = StandInFleet(1, tmp_path, arguments)
+    replicas = ForkedFleet(1, tmp_path, arguments)
     await replicas.start()
     yield replicas
     await replicas.stop()

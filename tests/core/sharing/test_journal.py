@@ -154,7 +154,7 @@ class TestHeld:
 
 
 class TestWake:
-    def test_comes_with_the_first_request_after_a_report(self, sidecar: Sidecar) -> None:
+    def test_comes_with_the_first_event_after_a_report(self, sidecar: Sidecar) -> None:
         sidecar.sends()
         sidecar.sends()
         assert sidecar.wakes == 1
@@ -163,12 +163,12 @@ class TestWake:
         sidecar.sends()
         assert sidecar.wakes == 2
 
-    def test_does_not_come_with_the_end_of_a_request(self, sidecar: Sidecar) -> None:
+    def test_comes_with_the_end_of_a_request(self, sidecar: Sidecar) -> None:
         lease = sidecar.sends()
         sidecar.journal.take()
         lease.finish_prefill()
         lease.release()
-        assert sidecar.wakes == 1
+        assert sidecar.wakes == 2
 
 
 class TestEjections:

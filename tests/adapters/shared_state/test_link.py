@@ -137,9 +137,7 @@ async def test_learned_token_sizes_reach_others(valkey: Valkey) -> None:
     async with linked(server_of(valkey)) as (here, peer):
         peer.fleet.token_sizes.record(MODEL, 600, 100)
         learned = peer.fleet.token_sizes.of(MODEL)
-        await until(
-            lambda: here.fleet.token_sizes.of(MODEL) == learned, PATIENCE, "the token size"
-        )
+        await until(lambda: here.fleet.token_sizes.of(MODEL) == learned, PATIENCE, "the token size")
 
 
 class TestDocument:

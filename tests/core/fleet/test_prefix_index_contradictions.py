@@ -105,7 +105,9 @@ class Contradictions(RuleBasedStateMachine):
     def teardown(self) -> None:
         for address in ADDRESSES:
             self.index.forget(address)
-        assert not (self.index._holders or self.index._held or self.index._addresses)
+        assert not (self.index._holders)
+        assert not (self.index._held)
+        assert not (self.index._addresses)
 
 
 TestContradictions = Contradictions.TestCase

@@ -166,9 +166,9 @@ class TestSidecars:
         asked: list[int] = []
         acquire = Ledger.acquire
 
-        def counted(self: Ledger, *given: Any, **ours: bool) -> Any:
+        def counted(self: Ledger, *given: Any, ours: bool = True) -> Any:
             asked.append(ledgers.index(self))
-            return acquire(self, *given, **ours)
+            return acquire(self, *given, ours=ours)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Ledger, "acquire", counted)

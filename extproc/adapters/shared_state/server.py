@@ -46,7 +46,11 @@ class SharedStateServer:
         """Return a new connection, which is not yet open. Raises OSError."""
         if self.password_file is None:
             return self._connection({})
-        return self._connection({"password": self.password_file.read_text().strip()})
+        try:
+            password = self.password_file.read_text().strip()
+        except UnicodeDecodeError:
+            raise OSError(f"{self.password_file} is not text") from None
+        return self._connection({"password": password})
 
     def _connection(self, credentials: dict[str, Any]) -> AbstractConnection:
         from redis.asyncio import Redis
@@ -60,7 +64,8 @@ class SharedStateServer:
             socket_connect_timeout=TIMEOUT_SECONDS,
             client_name="extproc",
             retry=Retry(NoBackoff(), 0),
-            **credentials,
         )
+        # As arguments of `from_url`, they would yield to those in the URL.
+        client.connection_pool.connection_kwargs.update(credentials)
         connection: AbstractConnection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         return connection

@@ -63,6 +63,7 @@ class Peers:
         if batch.origin == self._origin:
             return
         if batch.is_last:
+            self._store(batch)
             self._forget(batch.origin)
             return
         written_at = self._clock() - age
@@ -119,7 +120,7 @@ class Peers:
             peer.release_all()
 
     def _store(self, batch: Batch) -> None:
-        """Record the prompts of an old batch only: its requests may have ended."""
+        """Record only the prompts of an old or last batch: its requests may have ended."""
         for sent in batch.sent:
             address = batch.names[sent[2]]
             if address in self._fleet.endpoints:

@@ -100,14 +100,15 @@ class Contradictions(RuleBasedStateMachine):
             assert mask
             assert mask & ~sum(by_bit) == 0
             for bit, held in by_bit.items():
-                assert not mask & bit or any(block in run for run in held.all())
+                if mask & bit:
+                    assert any(block in run for run in held.all())
 
     def teardown(self) -> None:
         for address in ADDRESSES:
             self.index.forget(address)
-        assert not (self.index._holders)
-        assert not (self.index._held)
-        assert not (self.index._addresses)
+        assert self.index._holders == {}
+        assert self.index._held == {}
+        assert self.index._addresses == {}
 
 
 TestContradictions = Contradictions.TestCase

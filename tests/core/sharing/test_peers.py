@@ -293,6 +293,13 @@ class TestPeerThatStops:
         peer.reports(here, is_last=True)
         assert here.matches("x", "y") == {A: 2}
 
+    def test_leaves_the_prompts_of_its_last_batch_too(self, pair: Pair) -> None:
+        here, peer = pair
+        peer.sends(A, request("x", "y"))
+        peer.reports(here, is_last=True)
+        assert here.matches("x", "y") == {A: 2}
+        assert here.loads() == {}
+
     def test_and_starts_again_is_another_peer(self, pair: Pair) -> None:
         here, before = pair
         before.sends(A)

@@ -127,9 +127,11 @@ class SharedStateLink:
             except (RedisError, OSError) as error:
                 failures = 1 if self._is_connected else failures + 1
                 if failures == 1:
+                    # A timeout has no text.
+                    why = str(error) or f"no response within {TIMEOUT_SECONDS:g} s"
                     log.warning(
                         "shared state unavailable",
-                        extra=fields(server=str(self._server), error=str(error)),
+                        extra=fields(server=str(self._server), error=why),
                     )
                 self._is_connected = False
                 await self._wait(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS)) - 1])

@@ -1,4 +1,4 @@
-"""What the sidecar records about a request that it sends to an endpoint."""
+"""The record of a request that the sidecar sends to an endpoint."""
 
 from __future__ import annotations
 

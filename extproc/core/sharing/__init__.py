@@ -1,1 +1,1 @@
-"""What sidecars tell each other about their requests, so that each knows the load of all."""
+"""The reports of sidecars about their requests, so that each knows the load of all."""

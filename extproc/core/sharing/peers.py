@@ -48,8 +48,8 @@ class PeerState(NamedTuple):
 class Peers:
     """Applies the batches of other sidecars to the fleet's state; `clock` returns seconds.
 
-    Whoever can write to the shared state can send batches. So no batch adds an endpoint, and the
-    number of requests is bounded.
+    Any program that can write to the shared state can send batches. So no batch adds an endpoint,
+    and the number of requests is bounded.
     """
 
     def __init__(self, origin: str, fleet: Fleet, clock: Callable[[], float]) -> None:

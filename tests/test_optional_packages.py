@@ -1,4 +1,4 @@
-"""`extproc serve` without the packages that are extras: grpcio and the Kubernetes client."""
+"""`extproc serve` without the extras: grpcio, the Kubernetes client and the Redis client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[..., SidecarProcess]
 @pytest.fixture(autouse=True)
 def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("without")))
-    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", "grpc grpc_health kubernetes")
+    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", "grpc grpc_health kubernetes redis hiredis")
 
 
 @pytest.fixture
@@ -82,4 +82,11 @@ async def test_grpcio_transport_is_refused_in_one_line(tmp_path: Path) -> None:
     sidecar = FileSidecar(STATIC, tmp_path, arguments=["--transport", "grpcio"])
     assert await refused(sidecar) == (
         "extproc serve: --transport grpcio needs grpcio: pip install 'extproc-router[grpcio]'"
+    )
+
+
+async def test_shared_state_is_refused_in_one_line(tmp_path: Path) -> None:
+    sidecar = FileSidecar(STATIC, tmp_path, arguments=["--shared-state", "redis://valkey"])
+    assert await refused(sidecar) == (
+        "extproc serve: --shared-state needs redis: pip install 'extproc-router[shared]'"
     )

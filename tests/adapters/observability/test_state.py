@@ -37,6 +37,17 @@ def test_shows_every_model_with_its_endpoints() -> None:
     }
 
 
+def test_shows_the_requests_of_all_sidecars_if_they_share_their_state() -> None:
+    serving = router(model_spec(endpoints=["10.0.0.1:8000", "10.0.0.2:8000"]))
+    endpoint = serving.fleet.endpoints["10.0.0.1:8000"]
+    serving.fleet.ledger.acquire("llama", endpoint)
+    for _ in range(2):
+        serving.fleet.ledger.acquire("llama", endpoint, ours=False)
+    states = model_states(serving.fleet, serving.catalog, with_fleet=True)
+    shown = [(one["inflight"], one["inflight_fleet"]) for one in states["llama"]["endpoints"]]
+    assert shown == [(1, 3), (0, 0)]
+
+
 def test_shows_pod_name_of_discovered_endpoint() -> None:
     spec = by_service(adapters=["sql"])
     serving = router(spec)

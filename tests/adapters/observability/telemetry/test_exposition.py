@@ -44,6 +44,20 @@ def test_every_documented_metric_exists_from_the_start() -> None:
     assert "process_resident_memory_bytes" in families
 
 
+def test_metrics_of_the_shared_state_exist_only_if_it_is_shared() -> None:
+    telemetry = telemetry_of(router())
+    assert b"extproc_shared_state" not in telemetry.exposition()
+    telemetry.share_state()
+    families = text_string_to_metric_families(telemetry.exposition().decode())
+    assert {one.name: one.type for one in families if "shared_state" in one.name} == {
+        "extproc_shared_state_connected": "gauge",
+        "extproc_shared_state_peers": "gauge",
+        "extproc_shared_state_lag_seconds": "histogram",
+        "extproc_shared_state_messages": "counter",
+        "extproc_shared_state_bytes": "counter",
+    }
+
+
 def test_client_text_never_becomes_a_label() -> None:
     serving = router()
     telemetry = telemetry_of(serving)

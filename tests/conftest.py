@@ -37,6 +37,7 @@ WAITING = (
 # Modules of these directories share something that takes long to make, or to import.
 MADE_ONCE = (
     "tests/clients/",
+    "tests/e2e/test_shared_state.py",
     "tests/lab/api_server/",
     "tests/lab/stand_ins/",
     "tests/manifests/",
@@ -129,8 +130,7 @@ def _rank(nodeid: str) -> int:
 
 
 def _scope(nodeid: str) -> str:
-    """Return the group of a test: itself if it waits, else its module or a directory."""
-    if nodeid.startswith(WAITING):
-        return nodeid
+    """Return the group of a test: one that is made once, else itself if it waits, or its module."""
     module = nodeid.partition("::")[0]
-    return next((shared for shared in MADE_ONCE if module.startswith(shared)), module)
+    alone = nodeid if nodeid.startswith(WAITING) else module
+    return next((shared for shared in MADE_ONCE if module.startswith(shared)), alone)

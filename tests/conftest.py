@@ -38,6 +38,7 @@ WAITING = (
 MADE_ONCE = (
     "tests/clients/",
     "tests/e2e/test_shared_state.py",
+    "tests/faults/test_shared_state.py",
     "tests/lab/api_server/",
     "tests/lab/stand_ins/",
     "tests/manifests/",

@@ -74,9 +74,10 @@ class TestConnection:
         found = connection(server("redis://valkey:6380/3"))
         assert (found.host, found.port, found.db) == ("valkey", 6380, 3)
 
-    def test_has_short_limits(self) -> None:
+    def test_has_a_short_limit_to_connect_and_none_for_each_command(self) -> None:
         found = connection(server("redis://valkey"))
-        assert found.socket_timeout == found.socket_connect_timeout == TIMEOUT_SECONDS
+        assert found.socket_connect_timeout == TIMEOUT_SECONDS
+        assert found.socket_timeout is None
 
     def test_reads_the_password_from_the_file_each_time(self, tmp_path: Path) -> None:
         path = tmp_path / "password"

@@ -18,7 +18,7 @@ and the load from other sidecars.
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 
-Backlog and requests are this sidecar's own, plus the other sidecars' according to the engines'
+Backlog and requests are those that the sidecar knows, plus others according to the engines'
 metrics (`extproc.core.fleet.pressure`). A queue and a full KV cache weigh more than their numbers.
 Requests include those that paused sessions will probably send (`extproc.core.fleet.contexts`).
 
@@ -29,13 +29,17 @@ sustain, and optimal in heavy traffic if tasks run faster where their data is (X
 worth ten times the load, in idle and in busy fleets, without a parameter to tune. A sum of the two
 terms fits only one of these cases; LMetric (arXiv 2603.15202) found the same.
 
-Sidecars share no state. They agree through the ring: the first endpoints after a prompt's key are
+Sidecars that share no state agree through the ring: the first endpoints after a prompt's key are
 its home endpoints, so other sidecars have probably sent similar prompts there. The more requests
 come from other sidecars, the more likely this is. Nearly means up to 25 % more, and 5 % if there
 are no other sidecars. This is consistent hashing with bounded loads, with its own constant:
-sidecars with similar information choose the same endpoint. The key is
-the system prompt until all endpoints have it in their caches, and then the key of `prefixHash`: the
-first user message, or a session's header.
+sidecars with similar information choose the same endpoint. The key is the system prompt until all
+endpoints have it in their caches, and then the key of `prefixHash`: the first user message, or a
+session's header.
+
+Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
+For them, nearly also covers the endpoints that would be the best if the requests that are not known
+yet went to the present best one (`extproc.core.fleet.unseen`).
 """
 
 from __future__ import annotations
@@ -210,8 +214,8 @@ class PrefixCache(Strategy):
         lowest = min(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
         position = costs.index(lowest)
-        # Below both, others' information or requests that are not known yet may differ more.
         limit = (1 + (self._weights.nearly - 1) * others) * lowest
+        # Any endpoint may be the best when the requests that are not known yet are there.
         limit = max(limit, self._costs.with_unseen(position, lowest))
         costs[position] = inf
         next_lowest = min(costs)

@@ -202,3 +202,37 @@ class TestStaleEndpoint:
         home = replicas.serve(query("prompt")).endpoint
         replicas.clock.advance(1000)
         assert replicas.first(query("prompt")).endpoint == home
+
+
+class TestRequestsThatAreNotKnownYet:
+    """Sidecars that share their state know each other's requests some milliseconds late."""
+
+    def chosen(self, missed: int) -> Counter[Endpoint]:
+        """Return where new prompts go if one of eight endpoints is the least busy.
+
+        Each of the decisions before did not know so many requests on its endpoint.
+        """
+        replicas = Replicas(8)
+        idlest, *others = replicas.snapshot.endpoints
+        for endpoint in others:
+            replicas.load(endpoint, 4)
+        replicas.load(idlest, 3)
+        unseen = replicas.signals.unseen
+        for decision in range(200):
+            unseen.decided(idlest.address, float(decision))
+            for _ in range(missed):
+                unseen.arrived(idlest.address, decision - 0.01)
+        return Counter(replicas.first(query(f"prompt {number}")).endpoint for number in range(80))
+
+    def test_let_new_prompts_go_to_all_endpoints_that_may_be_the_least_busy(self) -> None:
+        assert len(self.chosen(missed=0)) == 1
+        assert len(self.chosen(missed=2)) == 8
+
+    def test_do_not_move_a_prompt_from_the_endpoint_that_has_it(self) -> None:
+        replicas = Replicas(8)
+        home = replicas.serve(query("prompt")).endpoint
+        unseen = replicas.signals.unseen
+        for decision in range(200):
+            unseen.decided(home.address, float(decision))
+            unseen.arrived(home.address, decision - 0.01)
+        assert replicas.first(query("prompt")).endpoint == home

@@ -17,6 +17,7 @@ from extproc.lab.api_server.__main__ import parse
 from extproc.lab.api_server.builders import endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
+from tests.extent import PATIENCE
 from tests.lab.api_server.api import (
     SOON,
     Api,
@@ -117,7 +118,9 @@ class TestProcess:
     async def test_reports_a_used_port_in_one_line(self, server: StandInApiServer) -> None:
         port = str(address_of(server)[1])
         command = [sys.executable, "-m", "extproc.lab.api_server", "--port", port]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert result.returncode == 1
         assert result.stderr.startswith("stand-in API server: ")
         assert result.stderr.count("\n") == 1

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
+
+from tests.e2e.forked import ForkedFleet
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -40,7 +44,6 @@ class HttpResponse(NamedTuple):
 
 
 class Server(NamedTuple):
-    process: subprocess.Popen[bytes]
     ports: list[int]
 
     def url(self, path: str, replica: int = 0) -> str:
@@ -93,12 +96,25 @@ async def ask(
 
 @contextmanager
 def stand_in(*arguments: str) -> Iterator[Server]:
+    """Run a stand-in as a fork, which starts faster than the program."""
+    with TemporaryDirectory() as directory:
+        fleet = ForkedFleet(1, Path(directory), arguments)
+        try:
+            run(fleet.start())
+            yield Server([int(address.rpartition(":")[2]) for address in fleet.addresses])
+        finally:
+            run(fleet.kill())
+
+
+@contextmanager
+def stand_in_program(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Server]]:
+    """Run a stand-in as a program."""
     process = subprocess.Popen(
         [sys.executable, "-m", "extproc.lab.stand_ins.vllm", *arguments], stdout=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
-        yield Server(process, json.loads(process.stdout.readline())["ports"])
+        yield process, Server(json.loads(process.stdout.readline())["ports"])
     finally:
         process.kill()
         process.communicate()

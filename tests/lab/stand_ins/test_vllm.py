@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from extproc.lab.stand_ins.arguments import parse
+from tests.extent import PATIENCE
 from tests.lab.stand_ins.server import (
     CHAT,
     Server,
@@ -22,6 +23,7 @@ from tests.lab.stand_ins.server import (
     encoded,
     run,
     stand_in,
+    stand_in_program,
 )
 
 
@@ -67,17 +69,17 @@ class TestDiagnostics:
 class TestProcess:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_stops_cleanly_with_running_requests(self, number: signal.Signals) -> None:
-        async def ask_and_stop(server: Server) -> None:
+        async def ask_and_stop(process: subprocess.Popen[bytes], server: Server) -> None:
             body = encoded(chat("hello", max_tokens=1_000, stream=True))
             asking = asyncio.create_task(ask("POST", server.url(CHAT), body))
             await asyncio.sleep(0.2)
-            server.process.send_signal(number)
+            process.send_signal(number)
             # The connection breaks; any error of the client library is fine.
             await asyncio.gather(asking, return_exceptions=True)
 
-        with stand_in("--ports", "0,0", "--announce") as server:
-            run(ask_and_stop(server))
-            assert server.process.wait(5) == 0
+        with stand_in_program("--ports", "0,0", "--announce") as (process, server):
+            run(ask_and_stop(process, server))
+            assert process.wait(PATIENCE) == 0
 
     def test_reports_a_used_port_in_one_line(self, fast: Server) -> None:
         command = [
@@ -87,7 +89,9 @@ class TestProcess:
             "--ports",
             str(fast.ports[0]),
         ]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert result.returncode == 1
         assert result.stderr.startswith("stand-in vLLM: cannot listen on 127.0.0.1")
         assert result.stderr.count("\n") == 1

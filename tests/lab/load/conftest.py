@@ -26,16 +26,24 @@ class Server:
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().partition(b"content-length:")[2].split()[0])
-                body = await reader.readexactly(length)
-                self.heads.append(head)
-                self.bodies.append(body)
-                await self.respond(body, writer)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while not writer.is_closing():
+                    await self._handle_request(reader, writer)
+        finally:
+            # Also when the end of a test cancels this task.
+            writer.close()
+
+    async def _handle_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        body = await reader.readexactly(length)
+        self.heads.append(head)
+        self.bodies.append(body)
+        await self.respond(body, writer)
+        await writer.drain()
 
 
 Serve = Callable[..., Awaitable[Server]]

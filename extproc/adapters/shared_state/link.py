@@ -124,13 +124,15 @@ class SharedStateLink:
         while not self._closing.is_set():
             try:
                 await self._use_connection()
-            except (RedisError, OSError) as error:
+            except Exception as error:
                 failures = 1 if self._is_connected else failures + 1
                 if failures == 1:
                     # A timeout has no text.
                     why = str(error) or f"no response within {TIMEOUT_SECONDS:g} s"
+                    is_unexpected = not isinstance(error, RedisError | OSError)
                     log.warning(
                         "shared state unavailable",
+                        exc_info=is_unexpected,
                         extra=fields(server=str(self._server), error=why),
                     )
                 self._is_connected = False

@@ -83,11 +83,6 @@ class Peers:
         for origin in [origin for origin, peer in self._peers.items() if peer.heard_at < oldest]:
             self._forget(origin)
 
-    def forget_all(self) -> None:
-        """Forget all peers."""
-        for origin in list(self._peers):
-            self._forget(origin)
-
     def is_first(self) -> bool:
         """Return True if no peer's id is less than this sidecar's."""
         return all(self._origin < origin for origin in self._peers)

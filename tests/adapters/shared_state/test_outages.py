@@ -102,6 +102,22 @@ async def test_outage_is_one_log_line(
     assert lines(log, UNAVAILABLE) == 4
 
 
+async def test_unexpected_error_is_logged_with_its_traceback_and_ends_nothing(
+    pair: list[Linked], log: pytest.LogCaptureFixture
+) -> None:
+    one, other = pair
+
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one.link._peers, "expire", fail)
+        await one.disconnects()
+    (found,) = (record for record in log.records if record.message == UNAVAILABLE)
+    assert found.exc_info is not None
+    await agree_again([one, other])
+
+
 @pytest.mark.parametrize("times", [1, 3])
 async def test_restarted_server_without_data_makes_them_agree_again(
     pair: list[Linked], own_valkey: Valkey, times: int

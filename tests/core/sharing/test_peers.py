@@ -315,19 +315,6 @@ class TestPeerThatStops:
         assert here.loads() == {B: 1}
 
 
-class TestForgetAll:
-    def test_releases_the_requests_of_all_peers(self) -> None:
-        here, *peers = group(4)
-        here.sends(A)
-        for peer in peers:
-            peer.sends(A)
-            peer.reports(here)
-        assert here.loads() == {A: 4}
-        here.peers.forget_all()
-        assert here.loads() == {A: 1}
-        assert len(here.peers) == 0
-
-
 class TestOldBatch:
     """A batch from the time before a sidecar started, which it reads then."""
 

@@ -71,7 +71,7 @@ class TestList:
     ) -> None:
         monkeypatch.setattr(listing, "PAGE", 2)
         await maps.put("a", "b", "c")
-        await maps.server.faults(list_delay=0.1)
+        await maps.server.faults(list_delay=1.0)
         async with following(api, maps.namespace) as running:
 
             async def second_page_is_asked_for() -> bool:

@@ -22,7 +22,7 @@ from extproc.lab.simulation.sidecars import Routing
 from extproc.lab.simulation.simulation import Scenario, simulate
 from extproc.lab.workloads.workload import Segment, Session, Workload, conversation
 from tests.e2e.scene import MODEL, Launch, Options, Scene
-from tests.extent import PATIENCE
+from tests.extent import FULL, PATIENCE
 
 REPLICAS = 3
 KV_TOKENS = 12_000  # few enough that the caches evict blocks
@@ -74,6 +74,7 @@ def simulated(scene: Scene) -> Summary:
     return summarize(simulate(scenario))
 
 
+@pytest.mark.timed
 async def test_hit_rate_and_throughput_agree_with_the_simulation(launch: Launch) -> None:
     arguments = ["--time-scale", str(TIME_SCALE), "--kv-tokens", str(KV_TOKENS)]
     scene: Scene = await launch(Options(replicas=REPLICAS, replica_arguments=arguments))
@@ -88,4 +89,7 @@ async def test_hit_rate_and_throughput_agree_with_the_simulation(launch: Launch)
     throughput = real.total_token_throughput / TIME_SCALE
     assert ours.hit_rate is not None
     assert real.hit_rate == pytest.approx(ours.hit_rate, abs=0.03)
-    assert throughput == pytest.approx(ours.total_token_throughput, rel=0.10)
+    # A busy machine is slower than the simulation, but not faster.
+    assert throughput < 1.1 * ours.total_token_throughput
+    if FULL:
+        assert throughput > 0.9 * ours.total_token_throughput

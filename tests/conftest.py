@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # each test starts its own processes and mostly waits for them. Any process runs the next one, and
 # tests that compute run at the same time.
 WAITING = (
+    "tests/adapters/shared_state/test_outages.py",
     "tests/e2e/",
     "tests/faults/",
     "tests/lab/bench/",

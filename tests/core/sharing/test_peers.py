@@ -332,7 +332,7 @@ class TestOldBatch:
         lease = peer.sends(A)
         peer.reports(here)
         lease.release()
-        peer.sends(A)
+        peer.sends(B)
         peer.reports(here, age=SILENT_SECONDS + 0.1)
         assert here.loads() == {A: 1}
 

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _VERSION = 1
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Tokens = Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class UnreadableError(ValueError):

@@ -13,6 +13,9 @@ from collections import deque
 _SETTLED_SECONDS = 0.3
 """Seconds after which the requests that a decision did not know have arrived."""
 
+_MOST_DECISIONS = 64
+"""Decisions whose requests are awaited. At a thousand a second, they last 64 ms."""
+
 _RECENT = 0.02
 """Weight of one decision in the mean: about fifty count."""
 
@@ -39,7 +42,8 @@ class Unseen:
     def decided(self, address: str, now: float) -> None:
         """Record a decision of this sidecar."""
         recent = self._recent
-        while recent and recent[0].at < now - _SETTLED_SECONDS:
+        settled = now - _SETTLED_SECONDS
+        while recent and (recent[0].at < settled or len(recent) >= _MOST_DECISIONS):
             self.mean += _RECENT * (recent.popleft().missed - self.mean)
         recent.append(_Decision(address, now))
 

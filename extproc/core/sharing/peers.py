@@ -186,7 +186,7 @@ class Peers:
         ejection, names = self._fleet.ejection, batch.names
         for address, seconds in batch.ejected:
             ejection.adopt(names[address], seconds, age)
-        for address in batch.tried:
+        for address in batch.tried if age <= SILENT_SECONDS else ():
             ejection.adopt_trial(names[address])
         for address in batch.returned:
             ejection.adopt_return(names[address])

@@ -92,13 +92,19 @@ def server_of(
 
 @asynccontextmanager
 async def linked(
-    server: SharedStateServer, number: int = 2, clocks: Sequence[Callable[[], float]] = ()
+    server: SharedStateServer,
+    number: int = 2,
+    clocks: Sequence[Callable[[], float]] = (),
+    seconds: float = PATIENCE,
 ) -> AsyncIterator[list[Linked]]:
-    """Start sidecars that share their state, and close them at the end of the context."""
+    """Start sidecars that share their state, and close them at the end of the context.
+
+    Each waits no longer than `seconds` for the others' state.
+    """
     sidecars = [Linked(server, clock) for clock in clocks or [monotonic] * number]
     try:
         for one in sidecars:
-            await one.link.start(PATIENCE)
+            await one.link.start(seconds)
         yield sidecars
     finally:
         for one in sidecars:

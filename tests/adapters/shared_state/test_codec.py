@@ -135,7 +135,7 @@ class TestUnreadableError:
             decode_batch(changed(sent=with_place(SENT, place, value)))
 
     @pytest.mark.parametrize("place", [3, 4, 5])
-    @pytest.mark.parametrize("value", [NAN, INFINITY, -1.5, 1e8])
+    @pytest.mark.parametrize("value", [NAN, INFINITY, -1.5, 1e10])
     def test_is_raised_for_a_held_request_with_an_impossible_amount(
         self, place: int, value: float
     ) -> None:

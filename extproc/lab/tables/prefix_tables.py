@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from extproc.lab import published_rules
 from extproc.lab.tables.book import Book
+from extproc.lab.tables.contenders import OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, percent, table
 from extproc.lab.tables.oracle_rows import best_oracle
 from extproc.lab.tables.prefix_trials import (
@@ -18,7 +19,6 @@ from extproc.lab.tables.prefix_trials import (
     cut_trials,
     scene_trials,
     shared_trials,
-    sidecar_trials,
     weight_trials,
 )
 from extproc.lab.tables.scenes import ADVERSARIES
@@ -77,16 +77,18 @@ def adversaries(book: Book) -> str:
 
 
 def several(book: Book) -> str:
-    """Show mean TTFT and remaining advantage behind several sidecars, by what they share."""
+    """Show mean TTFT and remaining advantage behind several sidecars, by what they share.
+
+    A cell is empty if it has not been simulated.
+    """
     rows = []
     for scene in SHARED:
-        figures = means(book, sidecar_trials(scene))
-        if figures:
-            theirs, alone, *ours = figures
-            rows.append([scene, "1", _remaining(theirs, alone, alone), *[""] * (len(SHARES) - 1)])
-            for at, sidecars in enumerate(SIDECARS[1:]):
-                those = ours[at * len(SHARES) : (at + 1) * len(SHARES)]
-                cells = [_remaining(theirs, alone, one) for one in those]
+        whole = means(book, (Trial(scene, YARDSTICK), Trial(scene, OURS)))
+        for sidecars in SIDECARS[1:] if whole else ():
+            trials = (Trial(scene, OURS, sidecars=sidecars, share=share) for share in SHARES)
+            found = map(book.mean, trials)
+            cells = [_remaining(whole[0], whole[1], one) if whole and one else "" for one in found]
+            if any(cells):
                 rows.append([scene, str(sidecars), *cells])
     delays = [f"shared after {share} ms" if share else "nothing shared" for share in SHARES]
     return _table(["workload", "sidecars", *delays], rows)

@@ -10,8 +10,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection
 from enum import StrEnum
+from functools import lru_cache
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+KNOWN_ADDRESSES = 16_384
+"""Addresses whose texts are read once: each change of an endpoint reads all of its source."""
 
 
 class RejectionReason(StrEnum):
@@ -72,9 +76,13 @@ class Screen:
         self._api_server = frozenset(api_server)
         self._api_server_ips = frozenset(ip for ip, _ in api_server if not ip.is_loopback)
         self._allow_loopback = allow_loopback
+        self._judged = lru_cache(KNOWN_ADDRESSES)(self._judge)
 
     def rejection(self, address: str, port: int) -> RejectionReason | None:
         """Return the reason to reject an address; None if it may receive requests."""
+        return self._judged(address, port)
+
+    def _judge(self, address: str, port: int) -> RejectionReason | None:
         ip = parse_ip(address)
         if ip is None:
             return RejectionReason.NO_ADDRESS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from extproc.adapters.endpoints.addresses import AddressState, FoundAddress
-from extproc.adapters.endpoints.screening import parse_ip
+from extproc.adapters.endpoints.screening import KNOWN_ADDRESSES, parse_ip
 from extproc.core.fleet.endpoint import Endpoint
 
 
@@ -31,6 +32,8 @@ def _merged_state(states: list[AddressState]) -> AddressState:
 
     A terminating state is newer than the others; otherwise the preferred state counts.
     """
+    if len(states) == 1:  # nearly always, and there may be thousands
+        return states[0]
     return max((s for s in states if s.is_terminating), default=min(states))
 
 
@@ -54,6 +57,7 @@ def _endpoints(selected: list[FoundAddress]) -> Iterator[Endpoint]:
             yield Endpoint(address, name)
 
 
+@lru_cache(KNOWN_ADDRESSES)
 def _ip_port(address: str, port: int) -> str:
     ip = parse_ip(address)
     return f"[{ip}]:{port}" if ip is not None and ip.version == 6 else f"{ip}:{port}"

@@ -224,7 +224,8 @@ def _serving(
     everywhere = frozenset(configured)
     for endpoint in endpoints:
         adapters = everywhere | found.get(endpoint.address, frozenset())
-        yield Endpoint(endpoint.address, endpoint.name, adapters)
+        same = adapters == endpoint.adapters
+        yield endpoint if same else Endpoint(endpoint.address, endpoint.name, adapters)
 
 
 def _names(models: Mapping[str, Model]) -> dict[str, tuple[str, str]]:

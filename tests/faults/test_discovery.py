@@ -17,7 +17,7 @@ from tests.e2e.cluster_scene import (
     ClusterScene,
     Deploy,
 )
-from tests.e2e.scene import HttpResponse, chat
+from tests.e2e.scene import HttpResponse, Json, chat
 from tests.extent import PATIENCE, extent, limit
 from tests.faults.canary import Canary
 from tests.faults.report import Report
@@ -158,3 +158,71 @@ async def _all_counted(scene: ClusterScene) -> bool:
     return {
         reason: await scene.metric(name, reason=reason, source=source) for reason in REFUSED
     } == REFUSED
+
+
+BIG = "big"
+ENDPOINTS = extent(200, full=1_000)
+ROLLED = extent(60, full=600)
+"""Changes of an endpoint, one after the other."""
+SLICE = 100
+
+
+async def test_rolling_endpoints_of_another_model(deploy: Deploy, report: Report) -> None:
+    """Each change builds a ring of that model, and requests to other models hardly notice."""
+    service = {"service": {"namespace": NAMESPACE, "name": BIG, "port": "http"}}
+    scene = await deploy(ClusterOptions(replicas=1, more_models=[{"name": BIG, **service}]))
+    report.tried(f"{ROLLED} changes of one of {ENDPOINTS:,} endpoints of another model")
+    for first in range(0, ENDPOINTS, SLICE):
+        await scene.api.apply(big_slice(first))
+
+    async def are_known() -> bool:
+        return len(await scene.ready(BIG)) == ENDPOINTS
+
+    await until(are_known, PATIENCE, "all endpoints")
+    quiet = await refusals_until(scene, asyncio.create_task(asyncio.sleep(extent(1, full=10))))
+    rolling = await refusals_until(scene, asyncio.create_task(roll(scene)))
+    await until(are_known, PATIENCE, "all endpoints again")
+    before, during = (percentile(took, 99) for took in (quiet, rolling))
+    report.lost(
+        failed=0,
+        what=f"of {len(rolling)} requests to another model; 99 % took at most {during * 1e3:.0f} "
+        f"ms, and {before * 1e3:.0f} ms before the changes",
+    )
+    assert during < max(2 * before, limit(0.03))
+
+
+def big_slice(first: int, without: int | None = None) -> Json:
+    """Return the slice with this first endpoint; one of its endpoints may be unready."""
+    numbers = range(first, min(first + SLICE, ENDPOINTS))
+    endpoints = [
+        (f"10.1.{n // 250}.{n % 250 + 1}", f"big-{n}", STARTING if n == without else READY)
+        for n in numbers
+    ]
+    return endpoint_slice(BIG, NAMESPACE, f"big-{first}", endpoints)
+
+
+async def roll(scene: ClusterScene) -> None:
+    """Let one endpoint after the other become unready, and ready again."""
+    for change in range(ROLLED // 2):
+        number = change * 7 % ENDPOINTS
+        first = number // SLICE * SLICE
+        await scene.api.apply(big_slice(first, without=number))
+        await scene.api.apply(big_slice(first))
+
+
+async def refusals_until(scene: ClusterScene, end: asyncio.Task[None]) -> list[float]:
+    """Return the seconds that refusals of an unknown model take, one after the other."""
+    took = []
+    while not end.done():
+        began = time.monotonic()
+        reply: HttpResponse = await scene.send({**chat("hello"), "model": "unknown"})
+        took.append(time.monotonic() - began)
+        assert reply.status == 404
+        await asyncio.sleep(0.005)
+    await end
+    return took
+
+
+def percentile(took: list[float], percent: int) -> float:
+    """Return a percentile of these seconds."""
+    return sorted(took)[min(len(took) - 1, len(took) * percent // 100)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 
 from extproc.adapters.endpoints.addresses import (
     AddressesChanged,
@@ -20,7 +21,11 @@ from extproc.core.schema import Source
 log = logging.getLogger("extproc.discovery")
 
 GATHER_SECONDS = 0.02
-"""Time for which changes are gathered: they come in bursts, and building a ring takes a while."""
+"""Least time for which changes are gathered, because they come in bursts."""
+
+_GATHER_RATIO = 10
+"""The same in multiples of the time that the last change took: a thousand endpoints that come and
+go at once take no more than a tenth of the event loop's time."""
 
 StartWatcher = Callable[[AddressesChanged], SourceWatcher]
 
@@ -42,6 +47,7 @@ class WatchedSource:
         self._rejected: frozenset[RejectedAddress] = frozenset()
         self._published = False
         self._publishing: asyncio.TimerHandle | None = None
+        self._gather_seconds = GATHER_SECONDS
         self.endpoints: tuple[Endpoint, ...] = ()
         self.watcher = start(self._changed)
         self._task = asyncio.create_task(self.watcher.run())
@@ -60,25 +66,28 @@ class WatchedSource:
             self._select()
         elif self._publishing is None:
             loop = asyncio.get_running_loop()
-            self._publishing = loop.call_later(GATHER_SECONDS, self._select)
+            self._publishing = loop.call_later(self._gather_seconds, self._select)
 
     def _select(self) -> None:
-        self._publishing = None
+        began, self._publishing = monotonic(), None
         addresses = list(self._latest)
         self._report(frozenset(one for one in addresses if isinstance(one, RejectedAddress)))
         before = self.endpoints
         self.endpoints = select_endpoints(one for one in addresses if isinstance(one, FoundAddress))
         if self.endpoints != before or not self._published:
             self._published = True
-            self._log(set(before), set(self.endpoints))
+            self._log(before, self.endpoints)
             self._publish(self.endpoints)
+        self._gather_seconds = max(GATHER_SECONDS, _GATHER_RATIO * (monotonic() - began))
 
     def _report(self, rejected: frozenset[RejectedAddress]) -> None:
         for one in sorted(rejected - self._rejected):
             self._reject(one)
         self._rejected = rejected
 
-    def _log(self, before: set[Endpoint], now: set[Endpoint]) -> None:
-        joined, left = len(now - before), len(before - now)
+    def _log(self, before: Sequence[Endpoint], now: Sequence[Endpoint]) -> None:
+        # Hashing a thousand endpoints takes longer than hashing their texts.
+        old, new = ({(one.address, one.name) for one in those} for those in (before, now))
+        joined, left = len(new - old), len(old - new)
         counts = fields(source=self._source, endpoints=len(now), joined=joined, left=left)
         log.info("endpoints changed", extra=counts)

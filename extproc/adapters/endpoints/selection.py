@@ -16,25 +16,26 @@ def select_endpoints(found: Iterable[FoundAddress]) -> tuple[Endpoint, ...]:
     A pod with an IPv4 and an IPv6 address is one endpoint, because it has one cache and one load.
     An address can appear several times: slices overlap while the controller moves endpoints.
     """
-    states: dict[tuple[str, int, str], list[AddressState]] = {}
-    for address, port, pod, state in found:
-        states.setdefault((address, port, pod), []).append(state)
-    merged = [FoundAddress(*key, _merged_state(those)) for key, those in states.items()]
+    merged: dict[tuple[str, int, str], FoundAddress] = {}
+    for one in found:
+        place = one[:3]
+        before = merged.get(place)
+        if before is not None:
+            one = one._replace(state=_merged_state(before.state, one.state))
+        merged[place] = one
     for state in (AddressState.READY, AddressState.SERVING):
-        selected = sorted((one for one in merged if one.state is state), key=_preference)
+        selected = [one for one in merged.values() if one.state is state]
         if selected:
-            return tuple(_endpoints(selected))
+            return tuple(_endpoints(sorted(selected, key=_preference)))
     return ()
 
 
-def _merged_state(states: list[AddressState]) -> AddressState:
+def _merged_state(one: AddressState, other: AddressState) -> AddressState:
     """Return one state for an address whose slices disagree.
 
     A terminating state is newer than the others; otherwise the preferred state counts.
     """
-    if len(states) == 1:  # nearly always, and there may be thousands
-        return states[0]
-    return max((s for s in states if s.is_terminating), default=min(states))
+    return max((s for s in (one, other) if s.is_terminating), default=min(one, other))
 
 
 def _preference(one: FoundAddress) -> tuple[bool, bool, FoundAddress]:
@@ -54,7 +55,13 @@ def _endpoints(selected: list[FoundAddress]) -> Iterator[Endpoint]:
             name = f"{one.pod}:{one.port}"
         if not seen & {name, address}:
             seen |= {name, address}
-            yield Endpoint(address, name)
+            yield _endpoint(address, name)
+
+
+# The same objects for the same endpoints, so that it takes little time to compare them.
+@lru_cache(KNOWN_ADDRESSES)
+def _endpoint(address: str, name: str) -> Endpoint:
+    return Endpoint(address, name)
 
 
 @lru_cache(KNOWN_ADDRESSES)

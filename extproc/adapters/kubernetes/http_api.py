@@ -14,12 +14,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
 
 from extproc import __version__
 from extproc.adapters.endpoints.screening import IPAddress, parse_ip
 from extproc.adapters.kubernetes.api import OPENED
-from extproc.adapters.kubernetes.credentials import load_credentials, unusable_credentials
+from extproc.adapters.kubernetes.credentials import Credentials, unusable_credentials
 from extproc.adapters.kubernetes.errors import (
     ApiStatusError,
     MalformedResponse,
@@ -27,7 +26,7 @@ from extproc.adapters.kubernetes.errors import (
     one_line,
 )
 from extproc.adapters.kubernetes.objects import Json
-from extproc.adapters.kubernetes.transport import KeepAliveTransport
+from extproc.adapters.kubernetes.transport import new_session
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
@@ -37,6 +36,8 @@ CONNECT_SECONDS = 4.0
 READ_SECONDS = 30.0
 LIST_SECONDS = 120.0
 WRITE_SECONDS = 10.0
+
+UNAUTHORIZED = 401
 
 _HEADERS = {
     "Accept": "application/json",
@@ -48,24 +49,27 @@ _HEADERS = {
 class KubernetesApi:
     """A connection pool to one API server."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._client = ApiClient(configuration)
-        self._client.rest_client = KeepAliveTransport(configuration)
-        self._host = str(configuration.host)
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._session: aiohttp.ClientSession | None = None
+        # If a kubeconfig changes, the server stays: the addresses that get no requests are its.
+        self._host = str(credentials.configuration.host)
         self._url = urlsplit(self._host)
         self._port = self._url.port or (80 if self._url.scheme == "http" else 443)
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubernetesApi:
-        """Return a pool with the credentials of `load_credentials`, without sending a request.
+        """Return a pool with the credentials of a kubeconfig, without sending a request.
 
+        Without a kubeconfig the credentials are those of this pod, else those that kubectl uses.
         Raises KubernetesError if there are no usable credentials.
         """
-        configuration = await load_credentials(kubeconfig)
+        credentials = await Credentials.load(kubeconfig)
         try:
-            return cls(configuration)
-        except Exception as error:
+            _ = urlsplit(str(credentials.configuration.host)).port
+        except ValueError as error:
             raise unusable_credentials(kubeconfig, error) from None
+        return cls(credentials)
 
     async def addresses(self) -> set[tuple[IPAddress, int]]:
         """Return the addresses of the API server's host, with its port; none if unknown."""
@@ -108,7 +112,8 @@ class KubernetesApi:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.close()  # type: ignore[no-untyped-call]
+        if self._session is not None:
+            await self._session.close()
 
     @asynccontextmanager
     async def _request(
@@ -120,16 +125,9 @@ class KubernetesApi:
         body: Json | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = f"{self._host}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
-        headers = {**_HEADERS}
+        data = None if body is None else json.dumps(body).encode()
         try:
-            # For each request, because tokens are renewed.
-            await self._client.update_params_for_auth(
-                headers, [], ["BearerToken"], path, method, None
-            )
-            sent = await self._client.call_api(
-                method, url, headers, body=body, _request_timeout=timeout
-            )
-            async with sent.response as response:
+            async with await self._send(method, url, timeout, data) as response:
                 if response.status >= 400:
                     raise _status_error(response.status, await response.read())
                 yield response
@@ -137,6 +135,38 @@ class KubernetesApi:
             raise Unreachable("no complete response in time") from None
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:
             raise Unreachable(one_line(error)) from None
+
+    async def _send(
+        self, method: str, url: str, timeout: aiohttp.ClientTimeout, data: bytes | None
+    ) -> aiohttp.ClientResponse:
+        """Send a request; send it again if its token has been renewed in the meantime."""
+        await self._credentials.refresh()
+        used = self._credentials.authorization
+        response = await self._send_once(method, url, timeout, data)
+        if response.status == UNAUTHORIZED and await self._credentials.renew(used):
+            response.release()
+            response = await self._send_once(method, url, timeout, data)
+        return response
+
+    async def _send_once(
+        self, method: str, url: str, timeout: aiohttp.ClientTimeout, data: bytes | None
+    ) -> aiohttp.ClientResponse:
+        self._session = self._session or new_session()
+        credentials, headers = self._credentials, {**_HEADERS}
+        if credentials.authorization:
+            headers["Authorization"] = credentials.authorization
+        return await self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=data,
+            timeout=timeout,
+            # Connections with other certificates end when they are idle.
+            ssl=credentials.tls,
+            server_hostname=credentials.configuration.tls_server_name,
+            proxy=credentials.configuration.proxy,
+            proxy_headers=credentials.configuration.proxy_headers,
+        )
 
 
 async def _line(response: aiohttp.ClientResponse) -> bytes:

@@ -1,4 +1,4 @@
-"""The Kubernetes client's transport, with TCP keep-alive."""
+"""Connections to the API server, with TCP keep-alive."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import socket
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client.rest import RESTClientObject
 
 # The kernel closes a connection whose network path is dead within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
-class KeepAliveTransport(RESTClientObject):
-    """A transport whose connections fail soon after their network path dies."""
-
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        # No limit: each watch holds a connection.
-        return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_socket)
+def new_session() -> aiohttp.ClientSession:
+    """Return a pool of connections that fail soon after their network path dies."""
+    # No limit: each watch holds a connection.
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
+    # The buffer limits the length of an event to twice its size. Events contain whole objects.
+    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=2**21)
 
 
 def _socket(address: Any) -> socket.socket:

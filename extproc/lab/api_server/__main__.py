@@ -16,6 +16,7 @@ import asyncio
 import json
 import signal
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Sequence
@@ -51,6 +52,12 @@ class Settings:
     token: str
     """The only accepted bearer token; empty to accept every request."""
 
+    certificate: Path | None
+    """Certificate and key of the API port in one PEM file; None for plain HTTP."""
+
+    authority: Path | None
+    """Certificate authorities that the kubeconfig names."""
+
     kubeconfig: Path | None
     announce: bool
     """True to print the ports on stdout once they are open."""
@@ -59,21 +66,24 @@ class Settings:
 class ApiPort:
     """The API's listening socket, which can be closed and opened again on the same port."""
 
-    def __init__(self, runner: web.AppRunner, port: int) -> None:
+    def __init__(self, runner: web.AppRunner, port: int, certificate: Path | None = None) -> None:
         self._runner = runner
+        self._certificate = certificate
         self._server: asyncio.Server | None = None
         # This socket stays bound, so that no other process gets the port while it is closed.
         self._reservation = _bound(port)
         self.number: int = self._reservation.getsockname()[1]
 
     async def open(self) -> None:
-        """Start to listen; do nothing if the port is open."""
+        """Start to listen, with the current certificate; do nothing if the port is open."""
         if self._server is None:
             factory = self._runner.server
             assert factory is not None
             listening = _bound(self.number)
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(factory, sock=listening, backlog=_BACKLOG)
+            self._server = await loop.create_server(
+                factory, sock=listening, backlog=_BACKLOG, ssl=self._tls()
+            )
 
     async def close(self) -> None:
         """Refuse new connections and reset open ones."""
@@ -84,6 +94,13 @@ class ApiPort:
             # Connections that were being accepted appear a little later.
             await asyncio.sleep(0.01)
             self._reset_connections()
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._certificate is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificate)
+        return context
 
     def _reset_connections(self) -> None:
         assert self._runner.server is not None
@@ -119,6 +136,12 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         help="the only accepted bearer token (default: any); kubectl sends none over plain HTTP",
     )
     parser.add_argument(
+        "--certificate", type=Path, help="PEM file with certificate and key: serve HTTPS with it"
+    )
+    parser.add_argument(
+        "--authority", type=Path, help="certificate authorities that the kubeconfig names"
+    )
+    parser.add_argument(
         "--kubeconfig", type=Path, help="write a kubeconfig for this server to this file"
     )
     parser.add_argument(
@@ -132,6 +155,8 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         port=parsed.port,
         control_port=parsed.control_port,
         token=parsed.token,
+        certificate=parsed.certificate,
+        authority=parsed.authority,
         kubeconfig=parsed.kubeconfig,
         # The caller cannot know a port that the kernel chooses.
         announce=parsed.announce or 0 in (parsed.port, parsed.control_port),
@@ -145,13 +170,13 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     front = ApiFront(settings.token)
     runner = await _runner(front.app())
-    port = ApiPort(runner, settings.port)
+    port = ApiPort(runner, settings.port, settings.certificate)
     await port.open()
     control_runner = await _runner(Control(front, port).app())
     control = _bound(settings.control_port)
     await web.SockSite(control_runner, control, backlog=_BACKLOG).start()
     if settings.kubeconfig is not None:
-        settings.kubeconfig.write_text(kubeconfig(f"http://{_HOST}:{port.number}", settings.token))
+        settings.kubeconfig.write_text(kubeconfig(settings, port.number))
     if settings.announce:
         ports = {"port": port.number, "control_port": control.getsockname()[1]}
         sys.stdout.write(json.dumps(ports) + "\n")
@@ -162,15 +187,19 @@ async def serve(settings: Settings) -> None:
     await asyncio.gather(runner.cleanup(), control_runner.cleanup())
 
 
-def kubeconfig(url: str, token: str) -> str:
+def kubeconfig(settings: Settings, port: int) -> str:
     """Return a kubeconfig with one context."""
     name = "stand-in"
+    scheme = "http" if settings.certificate is None else "https"
+    cluster = {"server": f"{scheme}://{_HOST}:{port}"}
+    if settings.authority is not None:
+        cluster["certificate-authority"] = str(settings.authority)
     return yaml.safe_dump(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": name, "cluster": {"server": url}}],
-            "users": [{"name": name, "user": {"token": token} if token else {}}],
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": settings.token} if settings.token else {}}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
             "current-context": name,
         }

@@ -119,6 +119,8 @@ class Control:
             case "silent_watches", True:
                 for watch in self._front.watches:
                     watch.silent = True
+            case "token", _:
+                self._front.token = value
             case _:
                 setattr(self._front.faults, name, value)
 
@@ -135,6 +137,7 @@ _SWITCHES: dict[str, Callable[[Any], bool]] = {
     "failing": lambda value: value == 0 or value in REASONS,
     "list_delay": lambda value: isinstance(value, int | float) and value >= 0,
     "garbage": _is_bool,
+    "token": lambda value: isinstance(value, str),
 }
 """The faults, and a check of the value of each."""
 

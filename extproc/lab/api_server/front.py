@@ -32,7 +32,9 @@ class ApiFront:
     """The handler of API requests, subject to faults and roles."""
 
     def __init__(self, token: str = "") -> None:
-        self._token = token
+        self.token = token
+        """The only accepted bearer token; empty to accept every request."""
+
         self.store = Store(self._wake_watches)
         self.faults = Faults()
         self.roles: Roles | None = None
@@ -88,7 +90,8 @@ class ApiFront:
         return _document(*answer(self.store, api_request))
 
     def _authenticate(self, headers: Mapping[str, str]) -> None:
-        if self._token and headers.get("Authorization") != f"Bearer {self._token}":
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        if self.token and (scheme.lower(), token) != ("bearer", self.token):
             raise ApiError(401, "Unauthorized", "Unauthorized")
 
     def _authorize(self, target: Target) -> None:

@@ -27,6 +27,7 @@ class StandInApiServer(Process):
         command = [sys.executable, "-m", "extproc.lab.api_server", "--announce"]
         command += ["--kubeconfig", str(self.kubeconfig), *arguments]
         super().__init__("stand_in_api_server", command, directory)
+        self._scheme = "https" if "--certificate" in arguments else "http"
         self.url = ""
         self._control = ""
 
@@ -41,7 +42,7 @@ class StandInApiServer(Process):
         if not line.endswith("\n"):
             return False
         ports = json.loads(line)
-        self.url = f"http://127.0.0.1:{ports['port']}"
+        self.url = f"{self._scheme}://127.0.0.1:{ports['port']}"
         self._control = f"http://127.0.0.1:{ports['control_port']}"
         return True
 
@@ -62,13 +63,15 @@ class StandInApiServer(Process):
     async def faults(self, **switches: Any) -> None:
         """Change some of the faults; the others stay as they are.
 
-        listening=False: refuse new connections and reset open ones; True: accept connections.
+        listening=False: refuse new connections and reset open ones; True: accept connections, with
+            the current content of the certificate file.
         frozen=True: accept connections but send nothing; False: send again.
         silent_watches=True: watches that are open now send nothing more, and never end.
         forbidden=["endpointslices"]: answer 403 for these resources.
         failing=503: answer every request with this status (also 500 and 429); 0: no failures.
         list_delay=2.5: delay each list by 2.5 seconds.
         garbage=True: corrupt the next line that any watch sends.
+        token="new": accept only this bearer token from now on.
         """
         await self._ask("POST", "faults", switches)
 

@@ -175,6 +175,12 @@ class TestFaults:
         await api.server.faults(failing=0)
         assert (await api.get(api.maps)).status == 200
 
+    async def test_token_can_change(self, api: Api) -> None:
+        await api.server.faults(token="new")
+        assert (await api.get(api.maps)).status == 401
+        await api.server.faults(token="")
+        assert (await api.get(api.maps)).status == 200
+
     async def test_lists_can_be_slow(self, api: Api) -> None:
         await api.server.faults(list_delay=60)
         await asyncio.wait_for(api.get(f"{api.maps}/a"), 30)

@@ -51,7 +51,8 @@ def _state(endpoint: SliceEndpoint) -> AddressState:
     conditions = endpoint.conditions or EndpointConditions()
     # By the API, a missing `ready` is true, and a missing `serving` equals `ready`.
     ready = conditions.ready is not False
-    if not conditions.terminating:
-        return AddressState.READY if ready else AddressState.UNREADY
     serving = ready if conditions.serving is None else conditions.serving
-    return AddressState.SERVING if serving else AddressState.GONE
+    if conditions.terminating:
+        return AddressState.SERVING if serving else AddressState.GONE
+    # A Service with publishNotReadyAddresses reports all its endpoints as ready.
+    return AddressState.READY if ready and serving else AddressState.UNREADY

@@ -93,7 +93,7 @@ class TestConditions:
             (None, AddressState.READY),
             ({"ready": None}, AddressState.READY),
             ({"ready": None, "serving": None, "terminating": None}, AddressState.READY),
-            ({"serving": False}, AddressState.READY),
+            ({"serving": True}, AddressState.READY),
             # An API server older than `serving` and `terminating`.
             ({"ready": False}, AddressState.UNREADY),
             ({"ready": True}, AddressState.READY),
@@ -102,6 +102,8 @@ class TestConditions:
             ({"terminating": True}, AddressState.SERVING),
             ({"ready": False, "terminating": True}, AddressState.GONE),
             # A Service with publishNotReadyAddresses reports all its endpoints as ready.
+            ({"ready": True, "serving": False, "terminating": False}, AddressState.UNREADY),
+            ({"serving": False}, AddressState.UNREADY),
             ({"ready": True, "serving": True, "terminating": True}, AddressState.SERVING),
             ({"ready": True, "serving": False, "terminating": True}, AddressState.GONE),
         ],

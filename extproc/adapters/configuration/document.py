@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, get_args
 
 import yaml
@@ -21,12 +22,33 @@ MAX_DEPTH = 32
 Location = tuple[int | str, ...]
 
 
+# A document of a megabyte can have 200,000 problems, or one with a value of a megabyte.
+_MOST_PROBLEMS = 100
+_MOST_IN_MESSAGE = 10
+_LONGEST_PROBLEM = 400
+
+
 class DocumentError(Exception):
-    """An invalid models document; `problems` has one line for each problem."""
+    """An invalid models document; `problems` has one line for each problem.
+
+    The message has the first ones. Long lines are cut in the middle.
+    """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
+        self.problems = tuple(map(_cut, problems))
+        super().__init__("; ".join(_first(self.problems, len(problems), _MOST_IN_MESSAGE)))
+
+
+def _first(problems: Iterable[str], count: int, most: int) -> list[str]:
+    """Return at most this many of `count` problems, then the number of the others."""
+    more = [f"and {count - most} more problems"] if count > most else []
+    return [*islice(problems, most), *more]
+
+
+def _cut(problem: str) -> str:
+    half = _LONGEST_PROBLEM // 2
+    fits = len(problem) <= _LONGEST_PROBLEM
+    return problem if fits else f"{problem[:half]} ... {problem[-half:]}"
 
 
 def parse(text: bytes) -> ModelsSpec:
@@ -39,11 +61,12 @@ def parse(text: bytes) -> ModelsSpec:
     try:
         spec = ModelsSpec.model_validate(content)
     except ValidationError as invalid:
-        problems = [_problem(error) for error in invalid.errors(include_url=False)]
-        raise DocumentError(problems) from None
+        problems = map(_problem, invalid.errors(include_url=False))
+        shown = _first(problems, invalid.error_count(), _MOST_PROBLEMS)
+        raise DocumentError(shown) from None
     contradictions = [*_name_clashes(spec), *_dangling_targets(spec)]
     if contradictions:
-        raise DocumentError(contradictions)
+        raise DocumentError(_first(contradictions, len(contradictions), _MOST_PROBLEMS))
     return spec
 
 

@@ -10,13 +10,18 @@ import aiohttp
 # The kernel closes a connection whose network path is dead within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
+_EVENT_BYTES = 2**24
+"""Longest event of a watch. An object has at most 1.5 MiB, but each `<`, `>` and `&` in it has six
+bytes in the API server's JSON. The limit is twice the size of aiohttp's buffer."""
+
 
 def new_session() -> aiohttp.ClientSession:
     """Return a pool of connections that fail soon after their network path dies."""
     # No limit: each watch holds a connection.
     connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
-    # The buffer limits the length of an event to twice its size. Events contain whole objects.
-    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=2**21)
+    return aiohttp.ClientSession(
+        connector=connector, trust_env=True, read_bufsize=_EVENT_BYTES // 2
+    )
 
 
 def _socket(address: Any) -> socket.socket:

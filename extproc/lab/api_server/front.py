@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from aiohttp import web
 from extproc.lab.api_server.discovery import discovery
 from extproc.lab.api_server.errors import ApiError, Json
 from extproc.lab.api_server.faults import Faults
+from extproc.lab.api_server.objects import encoded
 from extproc.lab.api_server.rbac import Roles, forbidden
 from extproc.lab.api_server.resources import Target, target_of
 from extproc.lab.api_server.store import Store
@@ -160,6 +160,4 @@ def _asked(request: web.Request) -> Target | Json | ApiError:
 
 
 def _document(status: int, document: Json) -> web.Response:
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-    body = text.encode(errors="replace")
-    return web.Response(status=status, body=body, content_type="application/json")
+    return web.Response(status=status, body=encoded(document), content_type="application/json")

@@ -32,13 +32,21 @@ class Stored:
     @cached_property
     def text(self) -> bytes:
         """The JSON of the object, encoded once for all watches."""
-        text = json.dumps(self.body, separators=(",", ":"), ensure_ascii=False)
-        return text.encode(errors="replace")
+        return encoded(self.body)
 
     def at(self, version: int) -> Stored:
         """Return the same state with another version."""
         metadata = {**self.body["metadata"], "resourceVersion": str(version)}
         return Stored(self.resource, {**self.body, "metadata": metadata})
+
+
+def encoded(body: Json) -> bytes:
+    """Return JSON as a real server writes it: Go escapes the characters that have a use in HTML."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False).translate(_ESCAPES)
+    return text.encode(errors="replace")
+
+
+_ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 
 def key_of(namespace: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -32,6 +33,13 @@ class TestWatches:
             gone = await watch.event()
             assert (gone["type"], gone["object"]["data"]) == ("DELETED", {"key": "new"})
             assert gone["object"]["metadata"]["resourceVersion"] == await api.version()
+
+    async def test_escape_what_a_real_server_escapes(self, api: Api) -> None:
+        async with api.watch() as watch:
+            await api.put("a", value="<&>")
+            line = await watch.line()
+            assert rb'{"key":"\u003c\u0026\u003e"}' in line
+            assert json.loads(line)["object"]["data"] == {"key": "<&>"}
 
     async def test_send_earlier_changes_at_once(self, api: Api) -> None:
         version = await api.version()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from extproc.adapters.configuration.document import MAX_BYTES, parse
+from extproc.adapters.configuration.document import MAX_BYTES, DocumentError, parse
 from tests.adapters.configuration.document.texts import LLAMA, problems, with_endpoints, with_key
 
 
@@ -43,6 +43,34 @@ class TestHostileDocument:
     )
     def test_is_refused_with_a_problem(self, text: bytes) -> None:
         assert problems(text)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            pytest.param(b"<" * MAX_BYTES, id="text"),
+            pytest.param(b"models: !" + b"x" * 1_000_000 + b" 1", id="a tag"),
+            pytest.param(b"models: []\n? " + b"k" * 1_000_000 + b"\n: 1", id="a key"),
+            pytest.param(
+                b"{? " + b"k" * 500_000 + b" : 1, ? " + b"k" * 500_000 + b" : 1}", id="twice"
+            ),
+            pytest.param(with_endpoints("x" * 1_000_000).encode(), id="an endpoint"),
+            pytest.param(b"models:\n" + b"- {a: 1}\n" * 100_000, id="models"),
+            pytest.param(b"models: " + b"9" * 1_000_000, id="digits"),
+        ],
+    )
+    def test_has_a_short_error(self, text: bytes) -> None:
+        with pytest.raises(DocumentError) as refused:
+            parse(text)
+        assert len(str(refused.value)) < 5_000
+        assert all(len(problem) < 500 for problem in refused.value.problems)
+        assert len(refused.value.problems) <= 101
+
+    def test_counts_the_problems_that_it_does_not_show(self) -> None:
+        found = problems(b"models:\n" + b"- {a: 1}\n" * 100)
+        assert len(found) == 101
+        assert found[-1] == "and 100 more problems"
+        error = DocumentError([f"p{number}" for number in range(12)])
+        assert str(error).endswith("; p9; and 2 more problems")
 
     def test_exponential_aliases_use_no_memory(self) -> None:
         code = (

@@ -12,7 +12,7 @@ from typing import Literal
 from extproc.adapters.configuration.configuration import Configuration
 from extproc.adapters.configuration.document import DocumentError, parse
 from extproc.adapters.kubernetes.cluster import Cluster
-from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.kubernetes.errors import CONFLICT, ApiStatusError, KubernetesError
 from extproc.adapters.kubernetes.events import event
 from extproc.adapters.kubernetes.objects import ConfigMap
 from extproc.adapters.kubernetes.reflector import Reflector, WatchListener
@@ -139,6 +139,8 @@ class ModelsConfigMap:
         try:
             await (await self._cluster.connection()).api.create(path, body)
         except KubernetesError as error:
+            if isinstance(error, ApiStatusError) and error.code == CONFLICT:
+                return  # Another sidecar has created it.
             log.warning("Event not created", extra=fields(source=self, why=error))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+CONFLICT = 409
+"""Status for an object that exists already."""
+
 
 class KubernetesError(Exception):
     """A request to the API server failed; the message is one line."""

@@ -28,10 +28,31 @@ def test_event_refers_to_the_object_in_its_namespace() -> None:
     assert event_fields == ("Warning", "ModelsRefused", "models: is required", "extproc")
 
 
-def test_each_event_has_its_own_name() -> None:
-    names = {event(ABOUT, "Normal", "R", "m")[1]["metadata"]["name"] for _ in range(100)}
-    assert len(names) == 100
-    assert all(name.startswith("models.") for name in names)
+def name_of(about: ConfigMap = ABOUT, reason: str = "R", message: str = "m") -> str:
+    name: str = event(about, "Normal", reason, message)[1]["metadata"]["name"]
+    return name
+
+
+def about(**metadata: str) -> ConfigMap:
+    known = {"name": "models", "namespace": "ns", "uid": "u-1", "resourceVersion": "7"}
+    return ConfigMap.model_validate({"metadata": {**known, **metadata}})
+
+
+def test_all_sidecars_give_an_event_the_same_name() -> None:
+    assert name_of() == name_of(message="worded otherwise by another version")
+    assert name_of().startswith("models.")
+
+
+def test_another_version_or_reason_is_another_event() -> None:
+    others = {name_of(about(resourceVersion="8")), name_of(about(uid="u-2")), name_of(reason="S")}
+    assert len({name_of(), *others}) == 4
+
+
+def test_name_of_a_long_config_map_is_cut() -> None:
+    name = name_of(about(name="a" * 235 + "." + "b" * 17))
+    assert len(name) <= 253
+    assert name.startswith("a" * 235 + ".")
+    assert ".." not in name
 
 
 def test_event_has_the_current_time() -> None:

@@ -86,6 +86,38 @@ class TestInvalidDocument:
         await scene.put(BROKEN)
         await scene.has_events(*refused_and_mended, "ModelsRefused")
 
+    async def test_of_several_sidecars_creates_one_event(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await scene.start(LLAMA)
+        other = Scene(scene.server, scene.namespace)
+        await other.start(LLAMA)
+        for document in (BROKEN, QWEN, BROKEN):
+            refusals = scene.served.refusals()
+            await scene.put(document)
+            for one in (scene, other):
+                if document is QWEN:
+                    await one.serves("qwen")
+                else:
+                    await one.refuses(int(refusals) + 1)
+
+        async def both_have_tried() -> bool:
+            return [one["verb"] for one in await scene.requests()].count("create") == 6
+
+        await eventually(both_have_tried)
+        await scene.has_events("ModelsRefused", "ModelsAccepted", "ModelsRefused")
+        assert "Event not created" not in messages(caplog, logging.WARNING)
+        await other.stop()
+
+    async def test_can_be_a_megabyte_that_json_escapes(self, scene: Scene) -> None:
+        await scene.start(LLAMA)
+        await scene.watched()
+        await scene.put(b"<" * 1_000_000)
+        await scene.has_events("ModelsRefused")
+        ((_, _, message),) = await scene.events()
+        assert message == "the document must be a mapping with the key 'models'"
+        assert [one["verb"] for one in await scene.requests()] == ["list", "watch", "create"]
+
     async def test_creates_only_one_event(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:

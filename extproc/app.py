@@ -23,6 +23,7 @@ from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.observability.config_metrics import DocumentSource
 from extproc.adapters.observability.ejections import EjectionReport
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
@@ -111,7 +112,7 @@ class StartError(Exception):
     """A failed start; the message is one line for the operator."""
 
 
-class ModelsSource(Protocol):
+class ModelsSource(DocumentSource, Protocol):
     """The source of the models document: a file or a ConfigMap."""
 
     @property
@@ -174,6 +175,7 @@ class Sidecar:
             self._router, self._fleet.signals, self._discovery, self._telemetry, rng
         )
         self._models = self._models_source(settings.models, configuration, rng)
+        self._telemetry.configuration.source = self._models
         processor = ExternalProcessor(
             self._router,
             self._telemetry,

@@ -40,7 +40,8 @@ def admin_app(
     async def state(_: web.Request) -> web.Response:
         shared = {} if shared_state is None else {"shared_state": shared_state()}
         models = model_states(fleet, catalog(), with_fleet=bool(shared))
-        return web.json_response({"models": models, **shared})
+        document = {"models": models, "configuration": telemetry.configuration.state, **shared}
+        return web.json_response(document)
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 from extproc.lab.api_server.builders import config_map, inference_pool, pod
@@ -135,3 +136,31 @@ async def test_endpoints_come_from_an_inference_pool(deploy: Deploy) -> None:
     await scene.api.apply(pod(NAMESPACE, "vllm-0", {"app": "vllm"}, "127.0.0.1", ready=False))
     await scene.routes_to()
     assert (await scene.send(chat("hello"))).error()["code"] == "no_endpoints"
+
+
+async def test_a_refused_watch_shows_in_state_and_metrics(deploy: Deploy) -> None:
+    """The RoleBinding is gone: changes no longer arrive, and the sidecar says so."""
+    scene = await deploy(ClusterOptions(replicas=1))
+    await scene.api.faults(forbidden=["configmaps"])
+    await scene.api.drop_watches()
+
+    async def age() -> float:
+        _, text = await scene.sidecar.get("/debug/state")
+        state = json.loads(text)["configuration"]
+        assert state["source"] == f"ConfigMap {NAMESPACE}/{CONFIG_MAP}"
+        assert state["last_reload_successful"] is True
+        return float(state["age_seconds"])
+
+    async def is_old() -> bool:
+        watches = {"resource": "configmaps", "result": "403"}
+        failed = await scene.metric("extproc_discovery_watches_total", **watches)
+        return failed >= 1 and await age() > 2
+
+    await until(is_old, PATIENCE, "the age to grow")
+    assert await scene.metric("extproc_config_age_seconds") > 2
+    assert await scene.metric("extproc_discovery_age_seconds", model="llama") < PATIENCE
+    assert (await scene.sidecar.get("/readyz"))[0] == 200
+    await scene.api.faults(forbidden=[])
+    await scene.configure(document("Random"))
+    await until(partial(strategy_is, scene, "Random"), PATIENCE, "the change to be in force")
+    assert await age() < PATIENCE

@@ -69,6 +69,7 @@ async def test_debug_state_has_the_documented_shape(client: Client, sidecar: Sid
     serving = sidecar.router
     decision = serving.decide(serving.resolve("llama", {"prompt": "x"}, {}))
     state = await (await client.get("/debug/state")).json()
+    assert state.pop("configuration").keys() == {"source", "age_seconds", "last_reload_successful"}
     assert set(state) == {"models"}
     llama = state["models"]["llama"]
     assert (llama["strategy"], llama["adapters"]) == ("PrefixHash", ["sql"])

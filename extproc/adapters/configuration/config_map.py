@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
+from time import monotonic
 from typing import Literal
 
 from extproc.adapters.configuration.configuration import Configuration
@@ -53,6 +54,7 @@ class ModelsConfigMap:
         self._refused = False
         self._reflector: Reflector[ConfigMap] | None = None
         self._reflecting: asyncio.Task[None] | None = None
+        self._created_at = monotonic()
 
     def __str__(self) -> str:
         return f"ConfigMap {self._namespace}/{self._name}"
@@ -63,6 +65,12 @@ class ModelsConfigMap:
         if self._reflector is None or not self._reflector.attempted.is_set():
             return "waiting for the API server"
         return self._reflector.trouble or ("being read" if self._latest else "not found")
+
+    @property
+    def age(self) -> float:
+        """Seconds since the API server last confirmed the ConfigMap, or since the start."""
+        confirmed = self._reflector.confirmed_at if self._reflector else self._created_at
+        return monotonic() - confirmed
 
     async def load(self) -> None:
         """Wait without a time limit for the first document, and apply it.

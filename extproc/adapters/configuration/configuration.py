@@ -56,7 +56,7 @@ class Configuration:
         except KubernetesError as error:
             raise DocumentError([f"{sources[0]}: {error}"]) from None
         self._router.publish(await self._revised(spec, sources))
-        self._telemetry.reloaded(successfully=True)
+        self._telemetry.configuration.reloaded(successfully=True)
         await self._report(spec)
         await self._discovery.keep_only(sources)
 
@@ -88,7 +88,7 @@ class Configuration:
 
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
         """Report a refused document; the last valid one stays in force."""
-        self._telemetry.reloaded(successfully=False)
+        self._telemetry.configuration.reloaded(successfully=False)
         log.error("models document refused", extra=fields(source=source, why=problem))
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:

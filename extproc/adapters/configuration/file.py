@@ -37,6 +37,11 @@ class ModelsFile:
         """Reason why there is no document yet."""
         return "being read"
 
+    @property
+    def age(self) -> float:
+        """Always 0, because the file is read whenever it changes."""
+        return 0.0
+
     async def load(self) -> None:
         """Read and apply the file. Raises DocumentError or OSError."""
         self._read = self._signature()

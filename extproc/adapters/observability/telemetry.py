@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -16,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from extproc.adapters.observability import logs
+from extproc.adapters.observability.config_metrics import ConfigMetrics
 from extproc.adapters.observability.discovery_metrics import DiscoveryMetrics
 from extproc.adapters.observability.endpoint_metrics import EndpointMetrics
 from extproc.adapters.observability.prompt_metrics import PromptMetrics
@@ -55,8 +55,7 @@ class Telemetry:
         self._hops = _hops()
         for collector in (self._requests, self._duration, self._hops):
             registry.register(collector)
-        self._reloads = _reloads(registry)
-        self._last_reload = _last_reload(registry)
+        self.configuration = ConfigMetrics(registry)
         self.discovery = DiscoveryMetrics(registry)
         self._signal_readings = _signal_readings(registry)
         self._ejections = _ejections(registry)
@@ -90,11 +89,6 @@ class Telemetry:
     def aborted(self) -> None:
         """Count a request that ended before its decision."""
         self._requests.count(UNKNOWN_MODEL, NO_STRATEGY, "aborted")
-
-    def reloaded(self, *, successfully: bool) -> None:
-        """Count a models document that was loaded or refused."""
-        self._reloads.labels("success" if successfully else "failure").inc()
-        self._last_reload.set(successfully)
 
     def signal_read(self, path: str, result: str) -> None:
         """Count a reading of an endpoint."""
@@ -150,26 +144,6 @@ def _hops() -> Distribution:
         "extproc_ring_hops",
         "Endpoints skipped on the ring because their load exceeded the bound.",
         _HOPS_BUCKETS,
-    )
-
-
-def _reloads(registry: CollectorRegistry) -> Counter:
-    reloads = Counter(
-        "extproc_config_reloads",
-        "Models documents that were loaded, including the first, by result.",
-        ["result"],
-        registry=registry,
-    )
-    for result in ("success", "failure"):
-        reloads.labels(result)
-    return reloads
-
-
-def _last_reload(registry: CollectorRegistry) -> Gauge:
-    return Gauge(
-        "extproc_config_last_reload_successful",
-        "1 if the last models document is in force, 0 if it was refused.",
-        registry=registry,
     )
 
 

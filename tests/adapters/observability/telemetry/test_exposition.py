@@ -23,6 +23,7 @@ def test_every_documented_metric_exists_from_the_start() -> None:
         "extproc_ring_hops": "histogram",
         "extproc_config_reloads": "counter",
         "extproc_config_last_reload_successful": "gauge",
+        "extproc_config_age_seconds": "gauge",
         "extproc_discovery_age_seconds": "gauge",
         "extproc_endpoints_refused": "counter",
         "extproc_discovery_lists": "counter",
@@ -77,9 +78,9 @@ def test_client_text_never_becomes_a_label() -> None:
 
 def test_reloads_count_by_result() -> None:
     telemetry = telemetry_of(router())
-    telemetry.reloaded(successfully=True)
-    telemetry.reloaded(successfully=False)
-    telemetry.reloaded(successfully=False)
+    telemetry.configuration.reloaded(successfully=True)
+    telemetry.configuration.reloaded(successfully=False)
+    telemetry.configuration.reloaded(successfully=False)
     assert sample(telemetry, "extproc_config_reloads_total", result="success") == 1
     assert sample(telemetry, "extproc_config_reloads_total", result="failure") == 2
     assert sample(telemetry, "extproc_config_last_reload_successful") == 0
@@ -87,7 +88,7 @@ def test_reloads_count_by_result() -> None:
 
 def test_each_telemetry_has_its_own_registry() -> None:
     first, second = telemetry_of(router()), telemetry_of(router())
-    first.reloaded(successfully=True)
+    first.configuration.reloaded(successfully=True)
     assert sample(second, "extproc_config_reloads_total", result="success") == 0
 
 

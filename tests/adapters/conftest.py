@@ -55,6 +55,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits between attempts to an eightieth."""
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.375)
+    monkeypatch.setattr(reflector, "LIST_SPREAD_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -24,9 +24,11 @@ from extproc.adapters.kubernetes.errors import (
     MalformedResponse,
     Unreachable,
     one_line,
+    retry_after,
 )
 from extproc.adapters.kubernetes.objects import Json
 from extproc.adapters.kubernetes.transport import new_session
+from extproc.adapters.kubernetes.turns import Turns
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
@@ -51,6 +53,7 @@ class KubernetesApi:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self._turns = Turns()
         self._session: aiohttp.ClientSession | None = None
         # If a kubeconfig changes, the server stays: the addresses that get no requests are its.
         self._host = str(credentials.configuration.host)
@@ -127,9 +130,12 @@ class KubernetesApi:
         url = f"{self._host}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         try:
-            async with await self._send(method, url, timeout, data) as response:
-                if response.status >= 400:
-                    raise _status_error(response.status, await response.read())
+            async with AsyncExitStack() as stack:
+                async with self._turns.turn():
+                    sending = await self._send(method, url, timeout, data)
+                    response = await stack.enter_async_context(sending)
+                    if response.status >= 400:
+                        raise await _status_error(response)
                 yield response
         except TimeoutError:
             raise Unreachable("no complete response in time") from None
@@ -189,10 +195,15 @@ def _object(text: bytes) -> Json:
     return found
 
 
-def _status_error(code: int, body: bytes) -> ApiStatusError:
+async def _status_error(response: aiohttp.ClientResponse) -> ApiStatusError:
+    """Return the error of a response: a Status, or plain text from a server that is overloaded."""
+    body = await response.read()
     try:
         status = _object(body)
     except MalformedResponse:
         status = {}
-    reason = status.get("message") or status.get("reason") or "no reason"
-    return ApiStatusError(code, one_line(reason))
+    text = body.decode(errors="replace").strip() if response.content_type == "text/plain" else ""
+    reason = status.get("message") or status.get("reason") or text or response.reason
+    delay = response.headers.get("Retry-After", "")
+    seconds = float(delay) if delay.isdecimal() else retry_after(status)
+    return ApiStatusError(response.status, one_line(reason or "no reason"), seconds)

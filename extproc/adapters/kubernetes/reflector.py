@@ -7,7 +7,7 @@ change. A watch that ends, breaks or becomes silent continues from the last vers
 change is lost. The set is listed again only if the server no longer knows that version (410), and
 every 10 to 15 minutes as a precaution. An error never changes the copy: the copy stays, and its
 age grows. These are the guarantees of client-go's reflector; `backoff` has the waits between
-attempts.
+attempts, which are longer if the server asks for it (`Retry-After`).
 
 Watches last 20 to 30 s; those of client-go last 5 to 10 minutes. HTTP/1.1 has no ping, and a proxy
 or a hung server can hold a silent connection open. That the server ends each watch in time proves
@@ -40,6 +40,9 @@ WATCH_SECONDS = (20, 30)
 # The API guarantees that watches lose nothing. This bounds the damage if one does all the same,
 # because a store was restored from a backup or because of a bug.
 RELIST_SECONDS = (600, 900)
+# Lists are spread at random over this time.
+LIST_SPREAD_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 60.0
 # A watch that exceeds its time by this much counts as silent.
 _SILENCE_SECONDS = 5
 # After a shorter watch there is a pause, so that a server that ends all at once is not flooded.
@@ -104,7 +107,14 @@ class Reflector(Generic[Kept]):
                     self._version = None
                 self._report_trouble(error)
                 self.attempted.set()
-                await asyncio.sleep(self._backoff.next())
+                await asyncio.sleep(self._wait(error))
+
+    def _wait(self, error: Exception) -> float:
+        """Return the seconds before the next attempt, at least those that the server asks for."""
+        wait = self._backoff.next()
+        asked = error.retry_after if isinstance(error, ApiStatusError) else 0.0
+        # The server asks all its clients for the same wait.
+        return max(wait, min(asked, LONGEST_RETRY_SECONDS) * self._rng.uniform(1.0, 1.5))
 
     async def _list_and_watch(self) -> None:
         """List if necessary, then watch once."""
@@ -127,6 +137,9 @@ class Reflector(Generic[Kept]):
             await asyncio.sleep(self._backoff.next())
 
     async def _list(self) -> None:
+        # All sidecars begin to list at the same moment: after a rollout, a change of the models
+        # document or a compaction.
+        await asyncio.sleep(self._rng.uniform(0, LIST_SPREAD_SECONDS))
         try:
             version, objects = await list_objects(self._api, self._resource)
         except KubernetesError as error:

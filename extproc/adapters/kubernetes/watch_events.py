@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from extproc.adapters.kubernetes.errors import ApiStatusError, MalformedResponse
+from extproc.adapters.kubernetes.errors import ApiStatusError, MalformedResponse, retry_after
 from extproc.adapters.kubernetes.objects import Json
 
 
@@ -23,7 +23,8 @@ def read_event(event: Json) -> WatchEvent:
     if kind == "ERROR":
         status = item if isinstance(item, dict) else {}
         code = status.get("code")
-        raise ApiStatusError(code if isinstance(code, int) else 500, str(status.get("message")))
+        known = code if isinstance(code, int) else 500
+        raise ApiStatusError(known, str(status.get("message")), retry_after(status))
     if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
         raise MalformedResponse(f"the watch sent an event of unknown type {kind!r}")
     return WatchEvent(kind, _version(item), item)

@@ -136,6 +136,7 @@ _SWITCHES: dict[str, Callable[[Any], bool]] = {
     "forbidden": lambda value: isinstance(value, list),
     "failing": lambda value: value == 0 or value in REASONS,
     "list_delay": lambda value: isinstance(value, int | float) and value >= 0,
+    "capacity": lambda value: isinstance(value, int) and value >= 0,
     "garbage": _is_bool,
     "token": lambda value: isinstance(value, str),
 }

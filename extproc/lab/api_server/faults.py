@@ -26,6 +26,9 @@ class Faults:
         """Plurals of resources that answer 403."""
 
         self.list_delay = 0.0
+        self.capacity = 0
+        """Most requests that wait for their response, without open watches; 0 for any number."""
+
         self.garbage = False
         """True to corrupt the next line of a watch."""
 

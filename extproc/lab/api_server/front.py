@@ -24,6 +24,8 @@ REQUESTS = 10_000
 
 MAX_BODY = 64 * 2**20
 
+_TOO_MANY = "Too many requests, please try again later."
+
 _CUT_LINE = b'{"type":"MODIFIED","object":{"kind":"'
 """The last bytes of an aborted watch."""
 
@@ -42,6 +44,7 @@ class ApiFront:
 
         self.requests: deque[Json] = deque(maxlen=REQUESTS)
         self.watches: set[OpenWatch] = set()
+        self._queued = 0
 
     def app(self) -> web.Application:
         """Return the application of the API port."""
@@ -59,22 +62,17 @@ class ApiFront:
         try:
             response = await self._response(request, record)
         except ApiError as error:
-            response = _document(error.code, error.document())
-            if error.code == 429:
-                response.headers["Retry-After"] = "1"
+            response = _failure(error)
         # A watch returns at its end, but its status was recorded at its start.
         record["status"] = record["status"] or response.status
         return response
 
     async def _response(self, request: web.Request, record: Json) -> web.StreamResponse:
         """Return the response to a request. Raises ApiError."""
-        body = await request.read()
         asked = _asked(request)
         if isinstance(asked, Target):
             record.update(_logged(asked))
-            if asked.verb == "list":
-                await asyncio.sleep(self.faults.list_delay)
-        await self.faults.thawed.wait()
+        body = await self._wait_in_queue(request, asked, record)
         # Nothing is awaited from here on, so the response shows one state of the store.
         self.faults.check_failing()
         self._authenticate(request.headers)
@@ -88,6 +86,23 @@ class ApiFront:
             record["status"] = 200
             return await self._watch(request, api_request)
         return _document(*answer(self.store, api_request))
+
+    async def _wait_in_queue(
+        self, request: web.Request, asked: Target | Json | ApiError, record: Json
+    ) -> bytes:
+        """Return the body of a request when its turn comes. Raises ApiError 429."""
+        self._queued += 1
+        record["queued"] = self._queued
+        try:
+            if 0 < self.faults.capacity < self._queued:
+                raise ApiError(429, "TooManyRequests", _TOO_MANY)
+            body = await request.read()
+            if isinstance(asked, Target) and asked.verb == "list":
+                await asyncio.sleep(self.faults.list_delay)
+            await self.faults.thawed.wait()
+        finally:
+            self._queued -= 1
+        return body
 
     def _authenticate(self, headers: Mapping[str, str]) -> None:
         scheme, _, token = headers.get("Authorization", "").partition(" ")
@@ -134,6 +149,7 @@ def _record(request: web.Request) -> Json:
         "namespace": "",
         "name": "",
         "query": dict(request.query),
+        "queued": 0,
         "status": 0,
         "at": time.monotonic(),
     }
@@ -157,6 +173,13 @@ def _asked(request: web.Request) -> Target | Json | ApiError:
         return target_of(request.method, request.path, request.query)
     except ApiError as error:
         return error
+
+
+def _failure(error: ApiError) -> web.Response:
+    if error.code != 429:
+        return _document(error.code, error.document())
+    # A real server that has too many requests does not spend time on a Status.
+    return web.Response(status=429, text=f"{_TOO_MANY}\n", headers={"Retry-After": "1"})
 
 
 def _document(status: int, document: Json) -> web.Response:

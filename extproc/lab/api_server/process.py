@@ -70,6 +70,7 @@ class StandInApiServer(Process):
         forbidden=["endpointslices"]: answer 403 for these resources.
         failing=503: answer every request with this status (also 500 and 429); 0: no failures.
         list_delay=2.5: delay each list by 2.5 seconds.
+        capacity=4: refuse further requests while four wait for their response; 0: refuse none.
         garbage=True: corrupt the next line that any watch sends.
         token="new": accept only this bearer token from now on.
         """
@@ -78,7 +79,13 @@ class StandInApiServer(Process):
     async def reset(self) -> None:
         """End all faults, allow everything and empty the log of requests."""
         await self.faults(
-            listening=True, frozen=False, forbidden=[], failing=0, list_delay=0, garbage=False
+            listening=True,
+            frozen=False,
+            forbidden=[],
+            failing=0,
+            list_delay=0,
+            capacity=0,
+            garbage=False,
         )
         await self.rbac(None)
         await self.forget_requests()
@@ -97,11 +104,12 @@ class StandInApiServer(Process):
         return count
 
     async def requests(self) -> list[Json]:
-        """Return the requests so far: verb, path, group, resource, namespace, name, query, status,
-        at.
+        """Return the requests so far: verb, path, group, resource, namespace, name, query, queued,
+        status, at.
 
-        The name may come from a field selector. Status 0 means that the response is still due.
-        `at` is a time of time.monotonic(), a clock that all processes share.
+        The name may come from a field selector. `queued` is the number of requests that waited for
+        their response, this one included. Status 0 means that the response is still due. `at` is a
+        time of time.monotonic(), a clock that all processes share.
         """
         found: list[Json] = await self._ask("GET", "requests")
         return found

@@ -102,6 +102,7 @@ class TestLogOfRequests:
             "namespace": api.namespace,
             "name": "",
             "query": {"limit": "5"},
+            "queued": 1,
             "status": 200,
         }
         assert (got["verb"], got["name"], got["status"]) == ("get", "none", 404)
@@ -162,18 +163,28 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         ("status", "reason"),
-        [(500, "InternalError"), (503, "ServiceUnavailable"), (429, "TooManyRequests")],
+        [(500, "InternalError"), (503, "ServiceUnavailable")],
     )
     async def test_every_request_can_fail(self, api: Api, status: int, reason: str) -> None:
         async with api.watch() as watch:
             await api.server.faults(failing=status)
             answers = [await api.get(path) for path in (api.maps, api.slices, "/api")]
             assert [(one.status, one.json["reason"]) for one in answers] == [(status, reason)] * 3
-            assert answers[0].headers.get("Retry-After") == ("1" if status == 429 else None)
             await api.put("a")
             assert await watch.seen() == ("ADDED", "a")
         await api.server.faults(failing=0)
         assert (await api.get(api.maps)).status == 200
+
+    async def test_requests_beyond_the_capacity_are_refused_in_plain_text(self, api: Api) -> None:
+        await api.server.faults(capacity=2, list_delay=0.5)
+        async with aiohttp.ClientSession() as session:
+            url = f"{api.server.url}{api.maps}"
+            responses = await asyncio.gather(*(session.get(url) for _ in range(3)))
+            (refused,) = (one for one in responses if one.status != 200)
+            assert (refused.status, refused.content_type) == (429, "text/plain")
+            assert refused.headers["Retry-After"] == "1"
+            assert await refused.text() == "Too many requests, please try again later.\n"
+        assert sorted(one["queued"] for one in await api.server.requests()) == [1, 2, 3]
 
     async def test_token_can_change(self, api: Api) -> None:
         await api.server.faults(token="new")

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from extproc.adapters.kubernetes import http_api as kubernetes_api
+from extproc.adapters.kubernetes import turns
 from extproc.adapters.kubernetes.api import OPENED
 from extproc.adapters.kubernetes.errors import (
     ApiStatusError,
@@ -21,9 +22,13 @@ from extproc.lab.api_server.process import StandInApiServer
 from tests.adapters.kubernetes.http_api.servers import MAPS, Handler, StartServer, write_kubeconfig
 
 
-def with_status(status: int, text: str) -> Handler:
+def with_status(status: int, text: str, **headers: str) -> Handler:
+    sent = {"Content-Type": "text/plain; charset=utf-8"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+
     async def respond(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text)
+        return web.Response(status=status, body=text.encode(), headers=sent)
 
     return respond
 
@@ -34,9 +39,11 @@ class TestResponse:
         [
             (403, '{"message": "no\\nway"}', "403 no"),
             (410, '{"reason": "Expired"}', "410 Expired"),
-            (503, "<html>busy</html>", "503 no reason"),
-            (500, "", "500 no reason"),
-            (404, '"x"', "404 no reason"),
+            (503, "busy", "503 busy"),
+            (500, "", "500 Internal Server Error"),
+            (404, '"x"', '404 "x"'),
+            (599, "", "599 no reason"),
+            (429, "Too many requests\n\nplease", "429 Too many requests"),
             (429, json.dumps({"message": "x" * 5000}), "429 " + "x" * 500),
         ],
     )
@@ -53,6 +60,32 @@ class TestResponse:
         with pytest.raises(ApiStatusError) as got:
             await anext(api.watch(MAPS, {}, 5))
         assert str(got.value) == shown
+
+    async def test_markup_is_not_a_reason(self, start_server: StartServer) -> None:
+        api = await start_server(with_status(503, "<html>", Content_Type="text/html"))
+        with pytest.raises(ApiStatusError, match="503 Service Unavailable"):
+            await api.get(MAPS, {})
+
+    @pytest.mark.parametrize(
+        ("headers", "text", "seconds"),
+        [
+            ({"Retry_After": "7"}, "busy", 7),
+            ({"Retry_After": "7"}, '{"details": {"retryAfterSeconds": 3}}', 7),
+            ({}, '{"details": {"retryAfterSeconds": 3}}', 3),
+            ({"Retry_After": "Wed, 21 Oct 2026 07:28:00 GMT"}, "", 0),
+            ({"Retry_After": "-1"}, '{"details": {"retryAfterSeconds": -1}}', 0),
+            ({}, '{"details": {"retryAfterSeconds": "x"}}', 0),
+            ({}, '{"details": []}', 0),
+            ({}, "", 0),
+        ],
+    )
+    async def test_error_has_the_wait_for_which_the_server_asks(
+        self, headers: dict[str, str], text: str, seconds: float, start_server: StartServer
+    ) -> None:
+        api = await start_server(with_status(429, text, **headers))
+        with pytest.raises(ApiStatusError) as got:
+            await api.get(MAPS, {})
+        assert got.value.retry_after == seconds
 
     @pytest.mark.parametrize(
         "text", ["", "[]", "7", "{", "[" * 100_000, "9" * 5000, '{"a": \udc00']
@@ -154,3 +187,47 @@ async def test_creates_an_object(server: StandInApiServer, api: KubernetesApi) -
     await api.create("/api/v1/namespaces/created/configmaps", config_map("created", "a", {}))
     (found,) = await server.objects("configmaps", "created")
     assert found["metadata"]["name"] == "a"
+
+
+class TestTurns:
+    async def test_limit_the_requests_that_wait(
+        self, server: StandInApiServer, api: KubernetesApi
+    ) -> None:
+        await server.faults(list_delay=0.02, capacity=turns.MOST_AT_ONCE)
+        await asyncio.gather(*(api.get(MAPS, {}) for _ in range(50)))
+        requests = await server.requests()
+        assert [one["status"] for one in requests] == [200] * 50
+        assert max(one["queued"] for one in requests) <= turns.MOST_AT_ONCE
+
+    async def test_do_not_limit_open_watches(
+        self, server: StandInApiServer, api: KubernetesApi
+    ) -> None:
+        before = await server.open_watches()
+        watches = [api.watch(MAPS, {"timeoutSeconds": 60}, 90) for _ in range(20)]
+        for one in watches:
+            assert await anext(one) is OPENED
+        assert await server.open_watches() == before + 20
+        for one in watches:
+            await one.aclose()
+
+    async def test_expire_for_requests_that_hang(
+        self, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(turns, "LONGEST_SECONDS", 0.01)
+
+        async def respond(request: web.Request) -> web.Response:
+            if request.query.get("hang"):
+                await asyncio.sleep(3600)
+            return web.json_response({})
+
+        api = await start_server(respond)
+        hanging = [
+            asyncio.create_task(api.get(MAPS, {"hang": "1"})) for _ in range(turns.MOST_AT_ONCE)
+        ]
+        await asyncio.sleep(0.001)
+        assert await api.get(MAPS, {}) == {}
+        for one in hanging:
+            one.cancel()
+        await asyncio.wait(hanging)
+        # Turns that expired are given back once.
+        assert api._turns._free._value == turns.MOST_AT_ONCE

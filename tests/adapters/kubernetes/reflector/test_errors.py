@@ -224,6 +224,28 @@ class TestErrors:
             assert not running.reflector.synced
         assert waits[5] > 3 * waits[0]
 
+    @pytest.mark.parametrize("code", [429, 503])
+    async def test_wait_is_as_long_as_the_server_asks(self, code: int) -> None:
+        busy = ApiStatusError(code, "busy", retry_after=1.0)
+        api = ScriptedApi(configmaps=[busy, Listed("1", [item("a")])])
+        async with following(api, "ns") as running:
+            await running.reflector.attempted.wait()
+            began = monotonic()
+            await eventually(lambda: running.latest == {"a": ""})
+            assert monotonic() - began >= 0.9
+
+    async def test_wait_has_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reflector, "LONGEST_RETRY_SECONDS", 0.01)
+        busy = ApiStatusError(429, "busy", retry_after=1e9)
+        async with scripted(busy, Listed("1", [item("a")])) as (_, running):
+            assert running.sets == [{"a": ""}]
+
+    async def test_plain_text_is_the_trouble(self, api: KubernetesApi, maps: ConfigMaps) -> None:
+        await maps.server.faults(failing=429)
+        async with following(api, maps.namespace) as running:
+            await running.reflector.attempted.wait()
+            assert running.trouble == "429 Too many requests, please try again later."
+
     async def test_unexpected_exception_is_logged_and_retried(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:

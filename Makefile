@@ -133,6 +133,10 @@ protos: $(INSTALLED)  ## compile protos/ into the package
 reference: $(INSTALLED)  ## write docs/reference.md from the code
 	$(BIN)/python -m extproc.lab.pages.reference > docs/reference.md
 
+.PHONY: chart
+chart: $(INSTALLED)  ## write the Helm chart's files from the kustomizations
+	$(BIN)/python -m extproc.lab.pages.chart
+
 # uv resolves for the image's Python, not for the local one. Nothing else needs uv.
 LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	--no-annotate --custom-compile-command "make lock"

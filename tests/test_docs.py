@@ -66,8 +66,13 @@ def test_named_paths_exist(page: Path) -> None:
 
 
 def models_documents(page: Path) -> Iterator[str]:
-    """Yield the models documents on a page, also those inside ConfigMaps and patches."""
-    yield from (text for text in blocks(page, "yaml") if re.search(r"^models:", text, re.MULTILINE))
+    """Yield the models documents on a page, also those inside ConfigMaps and patches.
+
+    Values of the Helm chart, which may leave out the namespace, begin with their file name.
+    """
+    for text in blocks(page, "yaml"):
+        if re.search(r"^models:", text, re.MULTILINE) and not text.startswith("# values.yaml"):
+            yield text
     for block in blocks(page, "yaml"):
         for inner in re.findall(r"^( *)models\.yaml: \|\n((?:\1 +.*\n)+)", block, re.MULTILINE):
             yield inner[1]

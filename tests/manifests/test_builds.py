@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
-import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
@@ -22,29 +18,19 @@ from tests.manifests.builds import (
     kustomize,
     labels_of,
 )
-
-SCHEMAS = Path(__file__).parent / "schemas"
-OLDEST = "1.30"
-NEWEST = kubernetes_validate.latest_version()
-CUSTOM = {path.stem for path in SCHEMAS.glob("*.json")}
-
-
-@cache
-def schema(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((SCHEMAS / f"{kind}.json").read_text())
-    return found
+from tests.manifests.validation import CUSTOM, NEWEST, OLDEST, schema, validate
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_kubernetes_objects_have_no_unknown_or_missing_fields(build: Build, version: str) -> None:
     for thing in build.objects:
         if thing["kind"] not in CUSTOM:
-            kubernetes_validate.validate(thing, version, strict=True)
+            validate(thing, version)
 
 
 def test_custom_objects_have_no_unknown_or_missing_fields(build: Build) -> None:
     for thing in build.of(*CUSTOM):
-        jsonschema.Draft202012Validator(schema(thing["kind"])).validate(thing)
+        validate(thing)
 
 
 @pytest.mark.parametrize("kind", sorted(CUSTOM))

@@ -1,1 +1,1 @@
-"""Generators of docs/reference.md and docs/reliability.md."""
+"""Generators of docs/reference.md, docs/reliability.md and the files of the Helm chart."""

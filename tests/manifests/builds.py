@@ -19,6 +19,9 @@ KUBECTL = Path(sys.executable).parent / "kubectl"
 
 Object = dict[str, Any]
 
+CLUSTER_SCOPED = ("PriorityClass",)
+"""The kinds of objects that have no namespace."""
+
 # The parser in C, where PyYAML has it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -47,7 +50,13 @@ SHARING = [
 SHARED_STATE = ("shared-state", "valkey")
 """The components with which sidecars share their state."""
 
-BUILDS = [*_ONES, *SHARING]
+_SCALING = " with an autoscaler"
+PICKER_SCALING = f"standalone{_SCALING}"
+"""standalone/ with the components that overlays/autoscaling adds to base/."""
+
+_COMPONENTS = {_SHARING: SHARED_STATE, _SCALING: ("picker-autoscaling", "priority")}
+
+BUILDS = [*_ONES, *SHARING, PICKER_SCALING]
 
 
 @dataclass(frozen=True)
@@ -99,13 +108,14 @@ def kustomize(directory: Path) -> str:
 
 @cache
 def built(path: str) -> Build:
-    """Build a kustomization under manifests/, or one of `SHARING`."""
-    alone = path.removesuffix(_SHARING)
-    if alone != path:
-        namespace = "edge" if alone == EXISTING_ENVOY else "inference"
-        components = [f"manifests/components/{name}" for name in SHARED_STATE]
-        parts = {"resources": [_directory(alone)], "components": components}
-        return Build(path, assembled({"namespace": namespace, **parts}).objects)
+    """Build a kustomization under manifests/, or one of `SHARING`, or `PICKER_SCALING`."""
+    for suffix, names in _COMPONENTS.items():
+        if path.endswith(suffix):
+            alone = path.removesuffix(suffix)
+            namespace = "edge" if alone == EXISTING_ENVOY else "inference"
+            components = [f"manifests/components/{name}" for name in names]
+            parts = {"resources": [_directory(alone)], "components": components}
+            return Build(path, assembled({"namespace": namespace, **parts}).objects)
     return Build(path, _objects(kustomize(ROOT / _directory(path))))
 
 
@@ -117,6 +127,13 @@ def assembled(kustomization: Mapping[str, Any]) -> Build:
             (Path(directory) / name).symlink_to(ROOT / name)
         (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(dict(kustomization)))
         return Build("a user's kustomization", _objects(kustomize(Path(directory))))
+
+
+def adapter_rules() -> list[Object]:
+    """Return the rules for prometheus-adapter."""
+    text = (MANIFESTS / "overlays" / "monitoring" / "prometheus-adapter.yaml").read_text()
+    rules: list[Object] = yaml.safe_load(text)["rules"]["custom"]
+    return rules
 
 
 def _directory(path: str) -> str:
@@ -138,6 +155,13 @@ def named(things: list[Object], name: str) -> Object:
     found = [thing for thing in things if thing["name"] == name]
     assert len(found) == 1, f"{len(found)} called {name}"
     return found[0]
+
+
+def namespace_of(thing: Mapping[str, Any]) -> str:
+    """Return an object's namespace, or "" for one of the cluster."""
+    namespace: str = thing["metadata"].get("namespace", "")
+    assert bool(namespace) is (thing["kind"] not in CLUSTER_SCOPED)
+    return namespace
 
 
 def labels_of(thing: Mapping[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tests.manifests.builds import (
     containers,
     kustomize,
     labels_of,
+    namespace_of,
 )
 from tests.manifests.validation import CUSTOM, NEWEST, OLDEST, schema, validate
 
@@ -54,15 +55,14 @@ def test_parts_build_on_their_own(path: str) -> None:
 
 def test_objects_have_a_namespace_and_standard_labels(build: Build) -> None:
     for thing in build.objects:
-        assert thing["metadata"]["namespace"]
+        namespace_of(thing)
         if not build.path.startswith(("existing-envoy", "overlays/benchmark")):
             assert labels_of(thing)["app.kubernetes.io/name"] in ("extproc", "vllm", "valkey")
 
 
 def test_objects_are_unique(build: Build) -> None:
     names = [
-        (thing["kind"], thing["metadata"]["namespace"], thing["metadata"]["name"])
-        for thing in build.objects
+        (thing["kind"], namespace_of(thing), thing["metadata"]["name"]) for thing in build.objects
     ]
     assert len(names) == len(set(names))
 

@@ -20,10 +20,12 @@ from tests.manifests.builds import (
     assembled,
     built,
     kustomize,
+    namespace_of,
 )
 from tests.manifests.helm import CHART, chart, findings, notes
 
 SHARING = {"sharedState": {"enabled": True}}
+SCALING = {"autoscaling": {"enabled": True}, "priority": {"enabled": True}}
 MONITORING = {"monitoring": {"enabled": True}}
 TLS = {"tls": {"enabled": True}}
 DEPLOYED = sorted(FLAVOURS.keys() - {EXISTING_ENVOY})
@@ -35,9 +37,7 @@ Key = tuple[str, str, str]
 def keyed(*builds: Build) -> dict[Key, Object]:
     """Return objects by kind, namespace and name, which must be unique."""
     objects = [thing for build in builds for thing in build.objects]
-    found = {
-        (one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]): one for one in objects
-    }
+    found = {(one["kind"], namespace_of(one), one["metadata"]["name"]): one for one in objects}
     assert len(found) == len(objects)
     return found
 
@@ -73,6 +73,12 @@ class TestObjects:
     def test_with_shared_state_are_those_of_the_components(self, gateway: str) -> None:
         expected = combined(FLAVOURS[gateway], "shared-state", "valkey")
         assert_same(chart({"gateway": gateway, **SHARING}), expected)
+
+    @pytest.mark.parametrize("gateway", DEPLOYED)
+    def test_with_autoscaling_and_priority_are_those_of_the_components(self, gateway: str) -> None:
+        pods = "gateway" if gateway == "bundled" else "picker"
+        expected = combined(FLAVOURS[gateway], f"{pods}-autoscaling", "priority")
+        assert_same(chart({"gateway": gateway, **SCALING}), expected)
 
     @pytest.mark.parametrize("gateway", ["standalone", "inference-pool"])
     def test_with_tls_are_those_of_the_component(self, gateway: str) -> None:

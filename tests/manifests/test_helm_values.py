@@ -13,6 +13,8 @@ from tests.manifests.validation import validate
 SHARING = {"sharedState": {"enabled": True}}
 MODEL = {"name": "m", "service": {"name": "s", "port": "http"}}
 
+AUTOSCALER = "HorizontalPodAutoscaler"
+
 EFFECTS: list[tuple[Object, str, str]] = [
     ({"image": {"repository": "r/e", "tag": "2"}}, "Deployment", "'image': 'r/e:2'"),
     (
@@ -25,6 +27,18 @@ EFFECTS: list[tuple[Object, str, str]] = [
     ({"models": [MODEL]}, "ConfigMap", "namespace: inference\\n    port: http"),
     ({"modelServer": {"name": "other"}}, "ConfigMap", "{address: other, port_value: 8000}"),
     ({"replicas": 5}, "Deployment", "'replicas': 5"),
+    ({"autoscaling": {"enabled": True, "minReplicas": 3}}, AUTOSCALER, "'minReplicas': 3"),
+    ({"autoscaling": {"enabled": True, "maxReplicas": 30}}, AUTOSCALER, "'maxReplicas': 30"),
+    (
+        {"autoscaling": {"enabled": True, "requestsPerSecond": 50}},
+        AUTOSCALER,
+        "'averageValue': '50'",
+    ),
+    (
+        {"priority": {"enabled": True, "create": False, "className": "c"}},
+        "Deployment",
+        "'priorityClassName': 'c'",
+    ),
     ({"resources": {"limits": {"memory": "2Gi"}}}, "Deployment", "{'limits': {'memory': '2Gi'}}"),
     ({"extraArgs": ["--log-level=debug"]}, "Deployment", "'--log-level=debug'"),
     ({"extraEnv": [{"name": "A", "value": "b"}]}, "Deployment", "{'name': 'A', 'value': 'b'}"),
@@ -77,6 +91,16 @@ def test_network_policies_can_be_left_out() -> None:
     assert chart({"networkPolicy": {"enabled": False}, **SHARING}).of("NetworkPolicy") == []
 
 
+def test_requests_per_second_can_be_left_out() -> None:
+    build = chart({"autoscaling": {"enabled": True, "requestsPerSecond": 0}})
+    assert {m["type"] for m in build.one(AUTOSCALER)["spec"]["metrics"]} == {"ContainerResource"}
+
+
+def test_existing_priority_class_is_not_created() -> None:
+    build = chart({"priority": {"enabled": True, "create": False}})
+    assert build.of("PriorityClass") == []
+
+
 def test_own_redis_needs_no_valkey() -> None:
     build = chart({"sharedState": {"enabled": True, "url": "rediss://r"}})
     assert "valkey" not in str(build.objects)
@@ -119,6 +143,14 @@ def test_changed_settings_replace_the_pods(values: Object) -> None:
         (
             {"tls": {"enabled": True}},
             "tls.enabled is for gateway: standalone and inference-pool, not for bundled.",
+        ),
+        (
+            {"gateway": "existing-envoy", "autoscaling": {"enabled": True}},
+            "autoscaling.enabled is not for gateway: existing-envoy",
+        ),
+        (
+            {"autoscaling": {"minReplicas": 5, "maxReplicas": 4}},
+            "autoscaling.minReplicas is larger than autoscaling.maxReplicas.",
         ),
         (
             {"gateway": "inference-pool", "models": [MODEL]},

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import promql_parser
 import pytest
 
-from tests.manifests.builds import Object, built
+from tests.manifests.builds import Object, adapter_rules, built
 from tests.manifests.expositions import Exposition, scrape
 
 # Labels that Prometheus and the operator add to every sample of a pod.
@@ -63,7 +63,20 @@ def in_panels() -> Iterator[Query]:
             yield Query(f"{panel['title']} {target['refId']}", expr)
 
 
-ALL = [*in_rules(), *in_panels()]
+def in_autoscalers() -> Iterator[Query]:
+    """Yield the queries of KEDA, and those of prometheus-adapter as it sends them."""
+    scaler = built("overlays/model-server-autoscaling").one("ScaledObject")
+    for trigger in scaler["spec"]["triggers"]:
+        yield Query(trigger["name"], trigger["metadata"]["query"])
+    for rule in adapter_rules():
+        yield Query(f"{rule['name']['as']} series", rule["seriesQuery"])
+        series = rule["seriesQuery"].partition("{")[0]
+        query = rule["metricsQuery"].replace("<<.Series>>", series).replace("<<.GroupBy>>", "pod")
+        matchers = 'namespace="inference",pod=~"extproc-gateway-1|extproc-gateway-2"'
+        yield Query(rule["name"]["as"], query.replace("<<.LabelMatchers>>", matchers))
+
+
+ALL = [*in_rules(), *in_panels(), *in_autoscalers()]
 
 
 def selectors(expr: str) -> list[promql_parser.VectorSelector]:

@@ -69,6 +69,8 @@ def permissions_of_the_account(build: Build) -> dict[str, set[Right]]:
         ("overlays/model-server", {}),
         ("overlays/benchmark", {}),
         ("overlays/monitoring", {}),
+        ("overlays/model-server-autoscaling", {}),
+        ("overlays/autoscaling", {"inference": THE_DOCUMENT | EVENTS | SLICES}),
         ("overlays/shared-state", {"inference": THE_DOCUMENT | EVENTS | SLICES}),
     ],
 )

@@ -28,6 +28,7 @@ WITH_SIDECAR = [
     "overlays/inference-pool",
     "overlays/inference-pool-istio",
     "overlays/shared-state",
+    "overlays/autoscaling",
     *SHARING,
 ]
 

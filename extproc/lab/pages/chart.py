@@ -38,7 +38,10 @@ ADDITIONS = {
 """Parts of the chart that only add objects."""
 
 COMPONENTS = {
+    "gateway-autoscaling": ("base",),
+    "picker-autoscaling": ("standalone",),
     "picker-tls": ("standalone",),
+    "priority": ("base", "standalone"),
     "shared-state": ("base", "standalone"),
     "valkey": ("base", "standalone"),
 }
@@ -120,10 +123,14 @@ def _kustomized(path: str, components: tuple[str, ...]) -> list[Object]:
 
 
 def _change(path: str, component: str) -> Object:
-    """Return what a component adds: to the sidecar's container and pod, to egress, and objects."""
+    """Return what a component adds: to the sidecar's container and pod, to egress, and objects.
+
+    An autoscaler's component also removes `replicas`.
+    """
     before = {_key(thing): thing for thing in _built(path)}
     after = {_key(thing): thing for thing in _kustomized(path, (component,))}
-    change: Object = {"container": {}, "volumes": [], "first": False, "egress": []}
+    change: Object = {"container": {}, "pod": {}, "volumes": [], "first": False, "egress": []}
+    change["replicas"] = True
     for key, thing in after.items():
         if key not in before or thing == before[key]:
             continue
@@ -132,6 +139,8 @@ def _change(path: str, component: str) -> Object:
             change["egress"] = _added(old["egress"], new["egress"])
         else:
             pods = old["template"]["spec"], new["template"]["spec"]
+            change["replicas"] = "replicas" in new
+            change["pod"] = {key: pods[1][key] for key in pods[1].keys() - pods[0].keys()}
             change["container"] = _added_keys(*map(_sidecar, pods))
             change["volumes"] = _added(*(pod["volumes"] for pod in pods))
             # kustomize inserts before what is there, or appends, as the kind of patch demands.

@@ -20,6 +20,10 @@ Applies the values to an object. It changes the object, and prints nothing.
 {{- with $values.gatewayClassName -}}{{- $_ := set $object.spec "gatewayClassName" . -}}{{- end -}}
 {{- else if and (eq $object.kind "HTTPRoute") (eq $values.gateway "inference-pool") -}}
 {{- range $object.spec.parentRefs -}}{{- $_ := set . "name" $values.gatewayName -}}{{- end -}}
+{{- else if eq $object.kind "HorizontalPodAutoscaler" -}}
+{{- include "extproc.applyToAutoscaler" . -}}
+{{- else if eq $object.kind "PriorityClass" -}}
+{{- $_ := set $object.metadata "name" $values.priority.className -}}
 {{- else if has $object.kind (list "PodMonitor" "PrometheusRule") -}}
 {{- $_ := set $object.metadata "labels" (merge (deepCopy $values.monitoring.labels) $object.metadata.labels) -}}
 {{- end -}}
@@ -75,4 +79,17 @@ The sidecar's own policies get the rules of the parts and of the values.
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "extproc.applyToAutoscaler" -}}
+{{- $values := .root.Values.autoscaling -}}
+{{- $spec := .object.spec -}}
+{{- $_ := set $spec "minReplicas" $values.minReplicas -}}
+{{- $_ := set $spec "maxReplicas" $values.maxReplicas -}}
+{{- $metrics := list -}}
+{{- range $metric := $spec.metrics -}}
+{{- if eq .type "Pods" -}}{{- $_ := set .pods.target "averageValue" (toString $values.requestsPerSecond) -}}{{- end -}}
+{{- if or (ne .type "Pods") $values.requestsPerSecond -}}{{- $metrics = append $metrics . -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $spec "metrics" $metrics -}}
 {{- end -}}

@@ -5,6 +5,12 @@ Refuses combinations of values that no kustomization has.
 {{- if and .Values.tls.enabled (not (has .Values.gateway (list "standalone" "inference-pool"))) -}}
 {{- fail (printf "tls.enabled is for gateway: standalone and inference-pool, not for %s." .Values.gateway) -}}
 {{- end -}}
+{{- if and .Values.autoscaling.enabled (eq .Values.gateway "existing-envoy") -}}
+{{- fail "autoscaling.enabled is not for gateway: existing-envoy, whose Deployment is yours." -}}
+{{- end -}}
+{{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
+{{- fail "autoscaling.minReplicas is larger than autoscaling.maxReplicas." -}}
+{{- end -}}
 {{- $pool := hasPrefix "inference-pool" .Values.gateway -}}
 {{- range .Values.models -}}
 {{- if and $pool (not .inferencePool) -}}

@@ -25,6 +25,7 @@ The pods of a Deployment: the sidecar's, or those of the Valkey server.
 {{- end -}}
 {{- end -}}
 {{- include "extproc.applySecrets" (dict "root" $root "pod" $pod) -}}
+{{- if hasKey $pod "priorityClassName" -}}{{- $_ := set $pod "priorityClassName" $root.Values.priority.className -}}{{- end -}}
 {{- end -}}
 
 {{- define "extproc.applyImage" -}}
@@ -39,12 +40,14 @@ The pods of a Deployment: the sidecar's, or those of the Valkey server.
 {{- if hasKey .object.spec "replicas" -}}{{- $_ := set .object.spec "replicas" $values.replicas -}}{{- end -}}
 {{- with $values.podAnnotations -}}{{- $_ := set $.object.spec.template.metadata "annotations" . -}}{{- end -}}
 {{- with $values.resources -}}{{- $_ := set $container "resources" . -}}{{- end -}}
-{{- $changes := append (include "extproc.parts" .root | fromYamlArray) (dict "container" (dict "args" $values.extraArgs "env" $values.extraEnv) "volumes" list "first" false) -}}
+{{- $changes := append (include "extproc.parts" .root | fromYamlArray) (dict "container" (dict "args" $values.extraArgs "env" $values.extraEnv) "replicas" true "pod" dict "volumes" list "first" false) -}}
 {{- range $change := $changes -}}
+{{- if not $change.replicas -}}{{- $_ := unset $.object.spec "replicas" -}}{{- end -}}
 {{- range $key, $added := $change.container -}}
 {{- $present := index $container $key | default list -}}
 {{- if $added -}}{{- $_ := set $container $key (ternary (concat $added $present) (concat $present $added) $change.first) -}}{{- end -}}
 {{- end -}}
+{{- range $key, $value := $change.pod -}}{{- $_ := set $.pod $key $value -}}{{- end -}}
 {{- $present := $.pod.volumes -}}
 {{- $_ := set $.pod "volumes" (ternary (concat $change.volumes $present) (concat $present $change.volumes) $change.first) -}}
 {{- end -}}

@@ -12,6 +12,8 @@ The parts that change the sidecar's pod, and their objects.
 {{- define "extproc.parts" -}}
 {{- $parts := list -}}
 {{- if .Values.tls.enabled -}}{{- $parts = append $parts "picker-tls" -}}{{- end -}}
+{{- if .Values.autoscaling.enabled -}}{{- $parts = append $parts (ternary "gateway-autoscaling" "picker-autoscaling" (eq .Values.gateway "bundled")) -}}{{- end -}}
+{{- if .Values.priority.enabled -}}{{- $parts = append $parts "priority" -}}{{- end -}}
 {{- if .Values.sharedState.enabled -}}
 {{- $parts = append $parts "shared-state" -}}
 {{- if not .Values.sharedState.url -}}{{- $parts = append $parts "valkey" -}}{{- end -}}

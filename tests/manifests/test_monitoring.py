@@ -16,8 +16,9 @@ from tests.manifests.expositions import Exposition, scrape
 
 # Labels that Prometheus and the operator add to every sample of a pod.
 TARGET_LABELS = {"container", "endpoint", "instance", "job", "namespace", "pod"}
-# Counters of Kubernetes discovery, which a static configuration does not change.
+# Counters of Kubernetes discovery, which a static configuration does not change, and of ejections.
 SILENT = {
+    "extproc_ejections_total": {"model", "reason"},
     "extproc_discovery_lists_total": {"resource", "result"},
     "extproc_discovery_watches_total": {"resource", "result"},
     "extproc_endpoints_refused_total": {"reason"},

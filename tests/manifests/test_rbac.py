@@ -11,7 +11,7 @@ from tests.manifests.builds import Build, Object, built
 Right = tuple[str, str, str, str]
 """API group, resource, object name or *, and verb."""
 
-READ = ("get", "list", "watch")
+READ = ("list", "watch")
 
 
 def rights(*things: tuple[str, str, str], verbs: tuple[str, ...] = READ) -> set[Right]:

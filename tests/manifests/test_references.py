@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.manifests.builds import (
+    ROOT,
     SHARING,
     Build,
     Object,
@@ -19,6 +20,7 @@ from tests.manifests.builds import (
 from tests.manifests.gateway import envoy_of_base
 
 MODEL_SERVER = "overlays/model-server"
+MODEL_SERVER_LABEL = "extproc-model-server"
 WITH_SIDECAR = [
     "base",
     "standalone",
@@ -114,17 +116,33 @@ def test_network_policies_name_existing_pods_and_ports(build: Build) -> None:
         for rule in spec.get("ingress", []):
             for port in rule["ports"]:
                 assert all(port["port"] in ports(pod) for pod in mine)
-        to_servers = [
+        peers = [
             (rule, peer["podSelector"]["matchLabels"])
             for rule in spec.get("egress", [])
             for peer in rule["to"]
-            if "app.kubernetes.io/name" in peer.get("podSelector", {}).get("matchLabels", {})
+            if {MODEL_SERVER_LABEL, "app.kubernetes.io/name"}
+            & peer.get("podSelector", {}).get("matchLabels", {}).keys()
         ]
-        assert to_servers or "egress" not in spec
-        for rule, selector in to_servers:
+        assert peers or "egress" not in spec
+        for rule, selector in peers:
             chosen = [pod for pod in servers if selects(selector, labels_of(pod))]
             assert len(chosen) == 1
-            assert {port["port"] for port in rule["ports"]} <= set(ports(chosen[0]))
+            numbers = {port["port"] for port in rule["ports"] if "port" in port}
+            assert numbers <= set(ports(chosen[0]))
+
+
+@pytest.mark.parametrize("path", ["base", "standalone", "overlays/further-namespace"])
+def test_sidecars_may_connect_to_every_port_of_pods_with_the_documented_label(path: str) -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f'{MODEL_SERVER_LABEL}: "true"' in page
+    (policy,) = built(path).of("NetworkPolicy")
+    allowed = [
+        rule["ports"]
+        for rule in policy["spec"]["egress"]
+        for peer in rule["to"]
+        if peer.get("podSelector") == {"matchLabels": {MODEL_SERVER_LABEL: "true"}}
+    ]
+    assert allowed == [[{"protocol": "TCP"}]]
 
 
 def test_monitors_select_existing_pods_and_ports() -> None:

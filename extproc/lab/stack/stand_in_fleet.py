@@ -39,12 +39,17 @@ class StandInFleet(Process):
         """Return prompt tokens found in prefix caches, as a share of those looked up, over all
         replicas.
         """
+        hits, queries = await self.looked_up()
+        return hits / queries if queries else 0.0
+
+    async def looked_up(self) -> tuple[float, float]:
+        """Return the prompt tokens found in prefix caches, and all that were looked up."""
         hits = queries = 0.0
         for address in self.addresses:
             metrics = await self.metrics(address)
             hits += _sample(metrics, "vllm:prefix_cache_hits_total")
             queries += _sample(metrics, "vllm:prefix_cache_queries_total")
-        return hits / queries if queries else 0.0
+        return hits, queries
 
     async def metrics(self, address: str) -> str:
         """Return the text of a replica's /metrics."""

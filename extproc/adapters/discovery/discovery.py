@@ -24,7 +24,7 @@ from extproc.adapters.endpoints.addresses import (
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.pool_watcher import PoolWatcher
 from extproc.adapters.kubernetes.reflector import WatchListener
-from extproc.adapters.kubernetes.service_watcher import service_watcher
+from extproc.adapters.kubernetes.service_watcher import ServiceWatchers
 from extproc.adapters.observability.logs import fields
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.schema import NamedEndpoints, ServiceSpec, Source
@@ -64,6 +64,7 @@ class Discovery:
         self._publish = publish
         self._listener = listener
         self._rng = rng
+        self._services = ServiceWatchers(listener, rng)
         self._sources: dict[Source, WatchedSource] = {}
         self._logged: set[str] = set()
 
@@ -116,7 +117,7 @@ class Discovery:
 
         def start(changed: AddressesChanged) -> SourceWatcher:
             if isinstance(source, ServiceSpec):
-                return service_watcher(source, connection, changed, self._listener, self._rng)
+                return self._services.watcher(source, connection, changed)
             return PoolWatcher(source, connection, changed, self._listener, self._rng)
 
         return start

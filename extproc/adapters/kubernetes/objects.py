@@ -40,6 +40,7 @@ class Metadata(_Object):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    labels: Strings = {}
     deletion_timestamp: str | None = None
 
 

@@ -141,6 +141,7 @@ class ApiFront:
 
 def _record(request: web.Request) -> Json:
     """Return the log entry of a new request; status 0 means that the response is still due."""
+    assert request.transport is not None
     return {
         "verb": request.method.lower(),
         "path": request.path,
@@ -150,6 +151,7 @@ def _record(request: web.Request) -> Json:
         "name": "",
         "query": dict(request.query),
         "queued": 0,
+        "client_port": request.transport.get_extra_info("peername")[1],
         "status": 0,
         "at": time.monotonic(),
     }

@@ -105,11 +105,12 @@ class StandInApiServer(Process):
 
     async def requests(self) -> list[Json]:
         """Return the requests so far: verb, path, group, resource, namespace, name, query, queued,
-        status, at.
+        client_port, status, at.
 
         The name may come from a field selector. `queued` is the number of requests that waited for
-        their response, this one included. Status 0 means that the response is still due. `at` is a
-        time of time.monotonic(), a clock that all processes share.
+        their response, this one included. Requests on one connection have the same `client_port`.
+        Status 0 means that the response is still due. `at` is a time of time.monotonic(), a clock
+        that all processes share.
         """
         found: list[Json] = await self._ask("GET", "requests")
         return found

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
@@ -85,16 +86,19 @@ class TestWatch:
 class TestKeepOnly:
     async def test_stops_other_sources(self, scene: Scene) -> None:
         await scene.put_slice("s", {"a": "10.0.0.1"})
-        other = ServiceSpec(namespace=scene.namespace, name="other", port="http")
+        other = ServiceSpec(namespace=f"{scene.namespace}-b", name="other", port="http")
+        before = await scene.server.open_watches()
         await scene.discovery.watch([scene.service, other])
-        await scene.watched("endpointslices", times=2)
-        open_before = await scene.server.open_watches()
+
+        def has_watches(count: int) -> Callable[[], Awaitable[bool]]:
+            async def are_open() -> bool:
+                return await scene.server.open_watches() == before + count
+
+            return are_open
+
+        await eventually(has_watches(2))
         await scene.discovery.keep_only([scene.service])
-
-        async def is_closed() -> bool:
-            return await scene.server.open_watches() == open_before - 1
-
-        await eventually(is_closed)
+        await eventually(has_watches(1))
         assert scene.discovery.endpoints(scene.service)
         assert scene.discovery.age(other) == 0
         await scene.put_slice("t", {"b": "10.0.0.2"})

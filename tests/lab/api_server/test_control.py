@@ -94,6 +94,7 @@ class TestLogOfRequests:
         await api.get("/apis")
         listed, got, watched, discovered = await api.server.requests()
         assert start < listed.pop("at") < time.monotonic()
+        assert 0 < listed.pop("client_port") < 65536
         assert listed == {
             "verb": "list",
             "path": api.slices,

@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from extproc.adapters.kubernetes.http_api import KubernetesApi
+from tests.adapters.kubernetes.http_api.secure import SecureServer
 from tests.adapters.kubernetes.http_api.servers import Handler, StartServer, write_kubeconfig
 
 
@@ -34,3 +35,18 @@ async def start_server(tmp_path: Path) -> AsyncIterator[StartServer]:
         await api.close()
     for server in servers:
         await server.close()
+
+
+@pytest.fixture
+async def secure(tmp_path: Path) -> AsyncIterator[SecureServer]:
+    server = SecureServer(tmp_path)
+    await server.process.start()
+    yield server
+    await server.process.stop()
+
+
+@pytest.fixture
+async def secure_api(secure: SecureServer) -> AsyncIterator[KubernetesApi]:
+    api = await KubernetesApi.connect(secure.process.kubeconfig)
+    yield api
+    await api.close()

@@ -1,4 +1,4 @@
-"""Credentials that are renewed while the sidecar runs."""
+"""Client certificates and tokens that are renewed while the sidecar runs."""
 
 from __future__ import annotations
 
@@ -10,136 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.config import incluster_config
 
-from extproc.adapters.kubernetes.errors import ApiStatusError, Unreachable
+from extproc.adapters.kubernetes.errors import ApiStatusError
 from extproc.adapters.kubernetes.http_api import KubernetesApi
-from extproc.lab.api_server.builders import config_map
-from tests.adapters.documents import eventually
+from tests.adapters.kubernetes.http_api.secure import HOST, NEW, OLD, SecureServer, bundle
 from tests.adapters.kubernetes.http_api.servers import MAPS, write_kubeconfig
-from tests.adapters.kubernetes.reflector.scenes import following
-from tests.e2e.forked import ForkedApiServer
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-HOST = "127.0.0.1"
-OLD, NEW = trustme.CA(), trustme.CA()
-
-
-def bundle(*authorities: trustme.CA) -> bytes:
-    return b"".join(one.cert_pem.bytes() for one in authorities)
-
-
-def certificate(authority: trustme.CA, name: str = HOST) -> bytes:
-    return authority.issue_cert(name).private_key_and_cert_chain_pem.bytes()
-
-
-class SecureServer:
-    """A stand-in API server with TLS, the files that it reads, and a bundle for its clients."""
-
-    def __init__(self, directory: Path) -> None:
-        self.bundle = directory / "ca.crt"
-        self.bundle.write_bytes(bundle(OLD))
-        self._certificate = directory / "server.pem"
-        self._certificate.write_bytes(certificate(OLD))
-        files = ["--certificate", str(self._certificate), "--authority", str(self.bundle)]
-        self.process = ForkedApiServer(directory, files)
-
-    async def move_to(self, authority: trustme.CA) -> None:
-        """Continue with a certificate from another authority, on new connections."""
-        self._certificate.write_bytes(certificate(authority))
-        await self.process.faults(listening=False)
-        await self.process.faults(listening=True)
-
-    async def put(self, name: str) -> None:
-        await self.process.apply(config_map("ns", name, {"key": ""}))
-
-
-@pytest.fixture
-async def secure(tmp_path: Path) -> AsyncIterator[SecureServer]:
-    server = SecureServer(tmp_path)
-    await server.process.start()
-    yield server
-    await server.process.stop()
-
-
-@pytest.fixture
-async def secure_api(secure: SecureServer) -> AsyncIterator[KubernetesApi]:
-    api = await KubernetesApi.connect(secure.process.kubeconfig)
-    yield api
-    await api.close()
-
-
-class TestAuthority:
-    async def test_moves_without_a_failed_request(
-        self, secure: SecureServer, secure_api: KubernetesApi, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async with following(secure_api, "ns") as running:
-            await secure.put("a")
-            await eventually(lambda: "a" in running.latest)
-            secure.bundle.write_bytes(bundle(OLD, NEW))
-            await secure.move_to(NEW)
-            await secure_api.get(MAPS, {})
-            await secure.put("b")
-            await eventually(lambda: "b" in running.latest)
-            secure.bundle.write_bytes(bundle(NEW))
-            await secure.process.drop_watches()
-            await secure.put("c")
-            await eventually(lambda: "c" in running.latest)
-            assert running.lists == {"ok": 1}
-        # The server resets connections when it moves; no certificate was refused.
-        assert "CERTIFICATE_VERIFY_FAILED" not in str([one.__dict__ for one in caplog.records])
-
-    async def test_unknown_one_is_trouble_until_the_bundle_has_it(
-        self, secure: SecureServer, secure_api: KubernetesApi, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async with following(secure_api, "ns") as running:
-            await secure.put("a")
-            await eventually(lambda: "a" in running.latest)
-            await secure.move_to(NEW)
-            await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in running.trouble)
-            assert "CERTIFICATE_VERIFY_FAILED" in str([one.__dict__ for one in caplog.records])
-            confirmed = running.reflector.confirmed_at
-            failed = running.watches["unreachable"]
-            await eventually(lambda: running.watches["unreachable"] >= failed + 2)
-            assert running.reflector.confirmed_at == confirmed, "its age grows"
-            assert running.latest == {"a": ""}
-            secure.bundle.write_bytes(bundle(OLD, NEW))
-            await secure.put("b")
-            await eventually(lambda: "b" in running.latest)
-            assert not running.trouble
-
-    @pytest.mark.parametrize("content", [b"", b"-----BEGIN CERTIFICATE-----\nMIIB", None])
-    async def test_unreadable_bundle_leaves_the_last_one_in_use(
-        self,
-        content: bytes | None,
-        secure: SecureServer,
-        secure_api: KubernetesApi,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        await secure_api.get(MAPS, {})
-        if content is None:
-            secure.bundle.unlink()
-        else:
-            secure.bundle.write_bytes(content)
-        for _ in range(3):
-            await secure_api.get(MAPS, {})
-        messages = [record.getMessage() for record in caplog.records]
-        assert messages == ["credentials not readable, last ones kept"]
-        secure.bundle.write_bytes(bundle(NEW))
-        await secure.move_to(NEW)
-        await secure_api.get(MAPS, {})
-
-    async def test_untrusted_server_is_refused(
-        self, secure: SecureServer, secure_api: KubernetesApi
-    ) -> None:
-        secure.bundle.write_bytes(bundle(NEW))
-        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
-            await secure_api.get(MAPS, {})
 
 
 class Clients:

@@ -155,6 +155,28 @@ audit: $(INSTALLED)  ## check the image's packages against PyPI's advisories
 	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
 	$(VENV)/audit/bin/pip-audit --disable-pip --require-hashes -r manifests/image/requirements.txt
 
+# From the image's lock file, so it names what the image installs, with hashes. cyclonedx-py does not
+# read a version that is not in pyproject.toml itself.
+SBOM := extproc.cdx.json
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' extproc/__init__.py)
+
+.PHONY: sbom
+sbom: $(INSTALLED)  ## write the software bill of materials of the image (CycloneDX) to extproc.cdx.json
+	@sed 's/^dynamic = \["version"\]/version = "$(VERSION)"/' pyproject.toml > $(VENV)/sbom.toml
+	@$(BIN)/cyclonedx-py requirements --pyproject $(VENV)/sbom.toml --mc-type application --spec-version 1.6 \
+		--output-reproducible --output-format JSON --output-file $(SBOM) manifests/image/requirements.txt
+
+# The digest comes from the registry and covers all architectures. Run this after each change of the
+# base image's tag.
+BASE = $(shell sed -nE 's/^FROM ([^@ ]+).*/\1/p' Dockerfile | head -n 1)
+
+.PHONY: pin
+pin:  ## pin the image's base by its digest in the Dockerfile; needs docker
+	@digest=$$(docker buildx imagetools inspect $(BASE) --format '{{.Manifest.Digest}}') && \
+	echo "$$digest" | grep -qE '^sha256:[0-9a-f]{64}$$' && \
+	sed -E "s|^FROM $(BASE)(@sha256:[0-9a-f]+)?|FROM $(BASE)@$$digest|" Dockerfile > Dockerfile.pinned && \
+	mv Dockerfile.pinned Dockerfile
+
 .PHONY: clean
 clean:  ## remove everything that the targets created
 	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) $(COMPILED)-for-tests .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -33,6 +33,12 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in lines if line.strip()]
 
 
+def labels() -> dict[str, str]:
+    """Return the labels of the image by the last part of their names."""
+    (text,) = [arguments for name, arguments in instructions() if name == "LABEL"]
+    return dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', text))
+
+
 def required(what: str) -> list[Requirement]:
     """Return the requirements in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -92,7 +98,13 @@ def test_base_image_is_pinned_and_the_same_in_both_stages() -> None:
     bases = [arguments.split()[0] for name, arguments in instructions() if name == "FROM"]
     assert len(bases) == 2
     assert len(set(bases)) == 1
-    assert re.fullmatch(r"python:3\.13\.\d+-slim-\w+", bases[0])
+    assert re.fullmatch(r"python:3\.13\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", bases[0])
+    assert labels()["base.name"] == bases[0].partition("@")[0]
+
+
+def test_labels_have_the_version() -> None:
+    assert labels()["version"] == __version__
+    assert labels().keys() >= {"title", "description", "licenses"}
 
 
 @pytest.mark.parametrize("what", sorted(LOCKS))

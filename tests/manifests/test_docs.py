@@ -74,3 +74,11 @@ def test_permissions_table_is_complete() -> None:
         for resource in rule["resources"]
     }
     assert rows == granted
+
+
+def test_every_alert_is_explained_once() -> None:
+    groups = built("overlays/monitoring").one("PrometheusRule")["spec"]["groups"]
+    alerts = [rule["alert"] for group in groups for rule in group["rules"]]
+    operation = (ROOT / "docs" / "operation.md").read_text()
+    explained = re.findall(r"^\| `(Extproc\w+)` \|", PAGE + operation, flags=re.MULTILINE)
+    assert sorted(explained) == sorted(alerts)

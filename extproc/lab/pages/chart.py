@@ -50,6 +50,7 @@ COMPONENTS = {
 NAMES = {
     "namespace: inference\n": "namespace: RELEASE-NAMESPACE\n",
     "{namespace: inference,": "{namespace: RELEASE-NAMESPACE,",
+    "-n inference ": "-n RELEASE-NAMESPACE ",
     "inference.svc.cluster.local": "RELEASE-NAMESPACE.svc.cluster.local",
     "serviceaccount:inference:": "serviceaccount:RELEASE-NAMESPACE:",
     "vllm-llama": "MODEL-SERVER",
@@ -95,7 +96,8 @@ def files() -> dict[str, str]:
 
 
 def _written(content: object) -> str:
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=100)
+    # Lines without a limit, because a name at the end of a folded one would not be found.
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
     for name, placeholder in {**NAMES, **MODELS}.items():
         text = text.replace(name, placeholder)
     return f"# Written by `make chart`. Change the kustomizations instead.\n{text}"

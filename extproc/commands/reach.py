@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -50,15 +50,22 @@ async def _run(admin: str, timeout: float) -> int:
         models = await _models(admin)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return complain(f"no sidecar responds at {admin}: {error or type(error).__name__}")
-    serving: dict[str, list[str]] = {}
+    served = models_by_endpoint(models)
+    troubles = await _troubles(served, timeout)
+    for target, trouble in sorted(troubles.items()):
+        print(f"{', '.join(served[target])}: {target}: {trouble}", file=sys.stderr)
+    print(f"{len(served) - len(troubles)} of {len(served)} endpoints accept connections")
+    return UNREACHABLE if troubles else OK
+
+
+def models_by_endpoint(models: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of models by endpoint, without endpoints that left and only end streams."""
+    found: dict[str, list[str]] = {}
     for name, model in models.items():
         for endpoint in model["endpoints"]:
-            serving.setdefault(endpoint["address"], []).append(name)
-    troubles = await _troubles(serving, timeout)
-    for target, trouble in sorted(troubles.items()):
-        print(f"{', '.join(serving[target])}: {target}: {trouble}", file=sys.stderr)
-    print(f"{len(serving) - len(troubles)} of {len(serving)} endpoints accept connections")
-    return UNREACHABLE if troubles else OK
+            if endpoint["state"] != "draining":
+                found.setdefault(endpoint["address"], []).append(name)
+    return found
 
 
 async def _models(admin: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from extproc.cli import main
+from extproc.commands.reach import models_by_endpoint
 from extproc.lab.stack.processes import free_port
 from tests.commands.running import refused
 from tests.e2e.forked import ForkedFileSidecar
@@ -87,6 +88,13 @@ async def test_succeeds_if_all_endpoints_can_be_reached(
         assert await reach(admin, "5") == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("1 of 1 endpoints accept connections\n", "")
+
+
+def test_leaves_out_endpoints_that_have_left() -> None:
+    states = {"a:1": "ready", "b:1": "ejected", "c:1": "draining"}
+    endpoints = [{"address": address, "state": state} for address, state in states.items()]
+    found = models_by_endpoint({"m": {"endpoints": endpoints}, "n": {"endpoints": endpoints[:1]}})
+    assert found == {"a:1": ["m", "n"], "b:1": ["m"]}
 
 
 def test_says_if_no_sidecar_responds(capsys: Capture) -> None:

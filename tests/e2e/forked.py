@@ -6,6 +6,7 @@ process and shares nothing with the processes of other tests.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -121,4 +122,7 @@ def _run(
     for path, descriptor in ((stdout, 1), (stderr, 2)):
         with path.open("ab") as opened:
             os.dup2(opened.fileno(), descriptor)
-    sys.exit(main(arguments))
+    try:
+        sys.exit(main(arguments))
+    finally:
+        logging.shutdown()  # writes the last lines; a fork runs no handlers of atexit

@@ -24,7 +24,7 @@ class Workload:
     """Number of users and size of their messages."""
 
     users: int = 120
-    turns: int = 5
+    turns: int = 6
     system_prompts: int = 6
     system_words: int = 700
     """Words of each system prompt; a word is about 1.7 tokens of the stand-in's."""

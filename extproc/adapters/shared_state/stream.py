@@ -46,8 +46,6 @@ class BatchStream:
         self._clock = clock
         self._ahead = 0.0  # the server's clock minus this one
         self._last = (0, 0)
-        self.bytes_read = 0
-        """Bytes of all batches that were read."""
 
     async def begin(self, after: tuple[int, int] | None = None) -> None:
         """Read the server's clock, and begin after an entry, or with the last minute.
@@ -118,7 +116,6 @@ class BatchStream:
         for id_, values in found:
             self._last = _id(id_)
             if len(values) == 4 and values[0] == _ORIGIN and values[1] != self._origin:
-                self.bytes_read += len(values[3])
                 entries.append(Entry(values[3], max(0.0, now - self._last[0] / 1000)))
         return entries
 

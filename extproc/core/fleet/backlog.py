@@ -92,7 +92,7 @@ class Backlog:
         self.tokens: Mapping[str, float] = self._tokens
         """Tokens to compute; a missing address has none."""
         self.totals = Totals(self._tokens)
-        """Tokens to compute for this sidecar's prompts and, if known, for others'."""
+        """Tokens to compute for these prompts and, as far as metrics show them, for others."""
         self.mean = 0.0
         """Mean tokens to compute per prompt, of the recent prompts."""
 

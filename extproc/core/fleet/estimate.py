@@ -4,10 +4,10 @@ A reading is up to a second old. Sidecars that trust it all choose the same endp
 before its metrics change, most of all a new pod whose numbers are all zero. So the estimate adds
 requests to the reading. It adds the largest of these numbers:
 
-- this sidecar's in-flight requests there, minus those at the time of the reading;
-- this sidecar's in-flight requests there, minus those in the reading. This shows an engine that
+- the known in-flight requests there, minus those at the time of the reading;
+- the known in-flight requests there, minus those in the reading. This shows an engine that
   hangs: its metrics still respond, and report nothing running;
-- for an endpoint that appeared after the others: this sidecar's in-flight requests there, minus a
+- for an endpoint that appeared after the others: the known in-flight requests there, minus a
   share of the others' mean that grows with its age (Envoy's slow start).
 
 Each added request counts as waiting, and uses the cache share of a mean running request. An
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
     endpoint: Endpoint
     inflight: int
-    """This sidecar's requests there."""
+    """Requests there that the sidecar knows: its own, and those of sidecars that share state."""
     queue: float
     """Requests waiting there."""
     kv_usage: float
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 class _Mean(NamedTuple):
-    """The mean of the readings, and of this sidecar's in-flight requests now."""
+    """The mean of the readings, and of the known in-flight requests now."""
 
     waiting: float
     kv_usage: float

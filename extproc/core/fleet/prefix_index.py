@@ -2,9 +2,9 @@
 
 An endpoint has the blocks of a prompt after it computed it, and evicts the least recently used
 blocks when its cache is full; vLLM reports the size. So the index keeps as many sent blocks as fit.
-It misses the prompts of other sidecars, and the blocks that an engine evicts for its running
-requests. A wrong prediction costs time, not correctness; metrics compare predictions with the
-`usage` of responses.
+It misses the prompts of sidecars that share no state, and the blocks that an engine evicts for its
+running requests. A wrong prediction costs time, not correctness; metrics compare predictions with
+the `usage` of responses.
 
 Blocks do not expire by age, as in vLLM. In the laboratory a time to live of 10 seconds multiplied
 the mean TTFT by 1.2 (saas), 1.3 (mooncake) and 1.6 (codegen), and one of 30 seconds by up to 1.13.

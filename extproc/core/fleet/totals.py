@@ -1,4 +1,4 @@
-"""The sum of this sidecar's and others' load on each endpoint, kept up to date.
+"""The sum of the known load and of others' load on each endpoint, kept up to date.
 
 A decision reads the sums of all endpoints, often hundreds, and only a few change between two
 decisions.

@@ -1,9 +1,8 @@
 """Chain: a configurable list of filters, applied in order (`loadBalancing.chain`).
 
 Each filter keeps the best of the endpoints that the previous one kept. Among those that remain, the
-one with the fewest requests in flight from this sidecar is chosen, and among equals the first on
-the ring. So sidecars with the same information make the same choice, and a prefix stays on its
-endpoint.
+one with the fewest known requests in flight is chosen, and among equals the first on the ring. So
+sidecars with the same information make the same choice, and a prefix stays on its endpoint.
 
 The second candidate is the endpoint that would be chosen without the first.
 """

@@ -113,13 +113,14 @@ async def _exchange(url: str, key: str, name: int, size: int, seconds: float) ->
     await connection.connect()  # type: ignore[no-untyped-call]
     stream = BatchStream(connection, key, str(name), monotonic)
     await stream.begin()
-    message = os.urandom(size)
+    message, read = os.urandom(size), 0
     end = monotonic() + seconds
     while monotonic() < end:
-        await stream.exchange(message)
+        entries, _ = await stream.exchange(message)
+        read += sum(len(entry.message) for entry in entries)
         await asyncio.sleep(INTERVAL_SECONDS)
     await connection.disconnect(nowait=True)
-    return stream.bytes_read
+    return read
 
 
 def _index(blocks: int) -> Grid:

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     """Interval while it has none."""
 
     metrics: bool
-    """True if the strategy of a model uses the endpoint's metrics."""
+    """True if a model uses the endpoint's metrics."""
 
     adapters: bool
     """True if a model discovers its adapters from the endpoint."""
@@ -49,7 +49,7 @@ def plans(catalog: Catalog) -> Mapping[str, Plan]:
         if not model.is_scraped:
             continue
         spec = model.spec.load_balancing.signals
-        reads, discovers = model.strategy.reads_signals, model.discovers_adapters
+        reads, discovers = model.reads_metrics, model.discovers_adapters
         plan = Plan(spec.interval_seconds, spec.idle_interval_seconds, reads, discovers)
         for endpoint in model.snapshot.endpoints:
             other = found.get(endpoint.address)

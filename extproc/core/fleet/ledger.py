@@ -34,10 +34,20 @@ class Journal(Protocol):
         """Record that the request has ended."""
 
 
+class LeaseListener(Protocol):
+    """Receives the course of one request."""
+
+    def began(self, lease: Lease) -> None:
+        """Record that the response has begun."""
+
+    def ended(self, lease: Lease) -> None:
+        """Record that the request has ended."""
+
+
 class Lease:
     """One request's claim on an endpoint."""
 
-    __slots__ = ("_ledger", "context", "endpoint", "model", "number", "prefill")
+    __slots__ = ("_ledger", "context", "endpoint", "listener", "model", "number", "prefill")
 
     def __init__(self, ledger: Ledger, model: str, endpoint: Endpoint) -> None:
         self._ledger: Ledger | None = ledger
@@ -49,6 +59,13 @@ class Lease:
         """The prompt in the endpoint's backlog; None without a prediction."""
         self.context: Context | None = None
         """The prompt that the endpoint holds; None without a prediction."""
+        self.listener: LeaseListener | None = None
+        """Receives the course of the request; None without flow control."""
+
+    def begin(self) -> None:
+        """Report to the listener that the response has begun."""
+        if self.listener is not None:
+            self.listener.began(self)
 
     def finish_prefill(self) -> None:
         """Remove the prompt from the backlog, because the response has begun.
@@ -88,6 +105,9 @@ class Lease:
         context, self.context = self.context, None
         if context is not None:
             context.end()
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.ended(self)
 
 
 class Ledger:

@@ -91,6 +91,11 @@ class Pressure:
             others.in_prefill -= computed
             self._tokens.reduce_others(address, computed * others.tokens_each)
 
+    def others(self, address: str) -> float:
+        """Return the other requests on an endpoint, as far as its latest sample shows them."""
+        others = self._others.get(address)
+        return 0.0 if others is None else others.requests
+
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         self._others.pop(address, None)

@@ -117,6 +117,43 @@ class NoEndpoints(Refusal):
         return {**super().headers, "retry-after": str(self.RETRY_AFTER_SECONDS)}
 
 
+class QueueFull(Refusal):
+    """Flow control has no room left in which the request could wait."""
+
+    status = 429
+    code = "queue_full"
+    type = "rate_limit_error"
+
+    def __init__(self, model: str, retry_after: int, *, evicted: bool = False) -> None:
+        why = "the request made room for one with a higher priority" if evicted else "try later"
+        super().__init__(
+            f"Too many requests wait for an endpoint of model {model!r}: {why}.", model=model
+        )
+        self.retry_after = retry_after
+        """Seconds after which the queue is probably shorter."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "retry-after": str(self.retry_after)}
+
+
+class QueueTimeout(Refusal):
+    """The request waited too long for room on an endpoint, or would have to."""
+
+    status = 503
+    code = "queue_timeout"
+    type = "service_unavailable"
+
+    def __init__(self, model: str, retry_after: int, why: str) -> None:
+        super().__init__(f"No endpoint of model {model!r} had room: {why}.", model=model)
+        self.retry_after = retry_after
+        """Seconds after which there is probably room."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "retry-after": str(self.retry_after)}
+
+
 class UnsupportedBodyMode(Refusal):
     """Envoy's body mode forwards request bodies upstream before a decision is possible."""
 

@@ -44,7 +44,13 @@ class Model:
     @property
     def is_scraped(self) -> bool:
         """True if the sidecar reads anything from the endpoints."""
-        return self.strategy.reads_signals or self.discovers_adapters
+        return self.reads_metrics or self.discovers_adapters
+
+    @property
+    def reads_metrics(self) -> bool:
+        """True if the strategy or flow control uses the endpoints' metrics."""
+        learns = self.spec.flow_control is not None and self.spec.flow_control.max_inflight is None
+        return self.strategy.reads_signals or learns
 
     @classmethod
     def of(
@@ -80,7 +86,7 @@ class Catalog:
     _found_names: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     """The model and adapter of each name that only endpoints have for an adapter."""
     key_headers: frozenset[str] = frozenset()
-    """The request headers that keys are read from."""
+    """The request headers that keys, priority classes and tenants are read from."""
     key_fields: frozenset[str] = frozenset()
     """The fields of bodies, other than prompts, that keys are read from."""
 
@@ -95,7 +101,9 @@ class Catalog:
         by_name = {model.spec.name: model for model in models}
         keys = [model.spec.load_balancing.prefix_hash for model in by_name.values()]
         keys += [split.key for split in splits.values()]
+        flows = [m.spec.flow_control for m in by_name.values() if m.spec.flow_control is not None]
         headers = frozenset(header for key in keys for header in key.headers)
+        headers = headers.union(*(flow.headers for flow in flows))
         fields = frozenset(field for key in keys for field in key.fields)
         names = _names(by_name)
         found_names = _found_names(by_name, {*names, *splits})

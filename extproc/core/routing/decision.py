@@ -9,6 +9,17 @@ from extproc.core.fleet.ledger import Lease
 from extproc.core.strategies import Prediction, Reason
 
 
+class Wait(NamedTuple):
+    """The course of a request in flow control."""
+
+    seconds: float
+    """Time in the queue."""
+    priority: int
+    """The priority of its class."""
+    tenant: str
+    """The tenant's name, or a hash of its key; empty if there is none."""
+
+
 class Decision(NamedTuple):
     """The endpoint of a request; the lease on it is already taken."""
 
@@ -39,6 +50,8 @@ class Decision(NamedTuple):
     response_id: str | None
     """The id that the body must give the response; None if the body stays without."""
     lease: Lease
+    wait: Wait | None = None
+    """The wait for room on an endpoint; None without flow control."""
 
     @property
     def address(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import Prompt
 from extproc.core.routing.catalog import Model
 
@@ -34,3 +35,5 @@ class ResolvedRequest(NamedTuple):
     """The address of the endpoint that stores the response which the request refers to."""
     stores: bool = False
     """True if the request creates a response whose id the sidecar assigns."""
+    subset: Subset | None = None
+    """The only endpoints that the gateway allows; None if it allows all."""

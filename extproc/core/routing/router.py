@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from random import Random
 
 from extproc.core.fleet.ejection import Ejected
+from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import prompt_of
@@ -13,7 +14,7 @@ from extproc.core.request.json_document import Document
 from extproc.core.request.refusals import NoEndpoints
 from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
 from extproc.core.request.session import salt_of
-from extproc.core.routing.catalog import Catalog
+from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.split import Split
@@ -100,6 +101,7 @@ class Router:
             session=source,
             requested=name,
             answer_as=answer_as,
+            subset=subset,
         )
 
     def _resolve_split(
@@ -129,10 +131,43 @@ class Router:
         """Yield the eligible endpoints by the current loads, best first."""
         return resolved.model.strategy.rank(query, resolved.snapshot, self._loads)
 
-    def decide(self, resolved: ResolvedRequest) -> Decision:
-        """Pick an endpoint and take a lease on it. Raises NoEndpoints."""
+    def current(self, resolved: ResolvedRequest) -> ResolvedRequest:
+        """Return an earlier resolved request with the present state of its model.
+
+        Raises ModelNotFound if the model was removed.
+        """
+        model, _ = self.catalog.resolve(resolved.model.spec.name)
+        if model is resolved.model:
+            return resolved
+        subset = resolved.subset
+        snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
+        return resolved._replace(model=model, snapshot=snapshot)
+
+    def available(self, model: Model) -> Snapshot:
+        """Return the model's endpoints without those that are ejected, unless all are."""
+        if not self._ejection.ejected:
+            return model.snapshot
+        return self._ejection.without_ejected(model.spec.name, model.snapshot, "")
+
+    def homes(self, resolved: ResolvedRequest) -> tuple[str, ...]:
+        """Return the endpoints where the request is warm; none if it does not matter."""
+        if resolved.holder is not None:
+            return (resolved.holder,)
+        return resolved.model.strategy.homes(self._query(resolved), resolved.snapshot)
+
+    def decide(self, resolved: ResolvedRequest, among: Set[str] | None = None) -> Decision:
+        """Pick an endpoint and take a lease on it. Raises NoEndpoints.
+
+        `among` has the addresses of endpoints that are eligible and in service. None means all. A
+        request that refers to a stored response ignores it.
+        """
+        if resolved.holder is not None:
+            among = None
         query = self._query(resolved)
         allowed = self._without_ejected(resolved) if self._ejection.ejected else resolved
+        if among is not None:
+            subset = Subset(frozenset(among), frozenset())
+            allowed = allowed._replace(snapshot=allowed.snapshot.restricted(subset))
         order = self.order(allowed, query)
         if resolved.holder is not None:
             order = _holder_first(order, resolved.holder)
@@ -142,6 +177,8 @@ class Router:
             raise NoEndpoints(resolved.model.spec.name, resolved.adapter, restricted=restricted)
         second = next(order, None) if self._fallbacks else None
         fallback = second.endpoint.address if second else None
+        if fallback is None and among is not None and self._fallbacks:
+            fallback = self._least_loaded(resolved, best.endpoint.address)
         ejected = None
         if self._ejection.ejected:
             ejected = self._ejection.chosen(best.endpoint.address)
@@ -182,6 +219,12 @@ class Router:
             response_id=self._response_ids.assign(endpoint.address) if resolved.stores else None,
             lease=lease,
         )
+
+    def _least_loaded(self, resolved: ResolvedRequest, chosen: str) -> str | None:
+        """Return the endpoint with the least load other than the chosen one."""
+        eligible = resolved.snapshot.eligible(resolved.adapter)
+        others = [one.address for one in eligible if one.address != chosen]
+        return min(others, key=lambda address: self._loads.get(address, 0), default=None)
 
     def _without_ejected(self, resolved: ResolvedRequest) -> ResolvedRequest:
         model, snapshot = resolved.model.spec.name, resolved.snapshot

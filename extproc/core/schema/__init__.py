@@ -6,6 +6,7 @@ The rest of the core reads the same classes, and `docs/reference.md` is generate
 from __future__ import annotations
 
 from extproc.core.schema.addresses import endpoint_address, has_host_name, split_address
+from extproc.core.schema.flow_control import ClassSpec, FlowControlSpec
 from extproc.core.schema.load_balancing import (
     FilterName,
     FilterSpec,
@@ -39,8 +40,10 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "PREFIX_SOURCES",
     "SESSION",
+    "ClassSpec",
     "FilterName",
     "FilterSpec",
+    "FlowControlSpec",
     "InferencePoolSpec",
     "KubernetesSource",
     "LoadBalancingSpec",

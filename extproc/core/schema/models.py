@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from extproc.core.schema.addresses import has_host_name
+from extproc.core.schema.flow_control import FlowControlSpec
 from extproc.core.schema.load_balancing import LoadBalancingSpec
 from extproc.core.schema.sources import InferencePoolSpec, NamedEndpoints, ServiceSpec, Source
 from extproc.core.schema.split import SplitSpec
@@ -16,7 +17,10 @@ from extproc.core.schema.values import EndpointAddress, Items, Name, Spec, uniqu
 
 # The fields of a model that concern its servers.
 _SERVER_FIELDS = frozenset(
-    {"served_name", "adapters", "discover_adapters", "load_balancing", "response_ids"}
+    {
+        *("served_name", "adapters", "discover_adapters", "load_balancing", "response_ids"),
+        "flow_control",
+    }
 )
 
 
@@ -68,6 +72,10 @@ class ModelSpec(Spec):
 
     load_balancing: LoadBalancingSpec = LoadBalancingSpec()
     """The load balancing of the model's requests, with KubeAI's names."""
+
+    flow_control: FlowControlSpec | None = None
+    """Lets requests wait in the sidecar while no endpoint has room (docs/flow-control.md). `{}` has
+    good defaults. Default: no flow control; each request is sent at once."""
 
     @field_validator("aliases", "adapters", "endpoints", mode="after")
     @classmethod

@@ -145,3 +145,10 @@ class Strategy(Protocol):
         The caller has just taken that candidate from `rank`.
         """
         return NOTHING_SENT
+
+    def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
+        """Return the addresses of the endpoints where the request is warm, for flow control.
+
+        It is empty if it does not matter which endpoint serves the request.
+        """
+        return ()

@@ -66,6 +66,12 @@ _HOMES = 3
 _ALONE = 0.05
 """Share of requests from other sidecars up to which their prompts are ignored."""
 
+_WARM = 0.5
+"""Share of the deepest cached prefix from which an endpoint counts as warm for a prompt."""
+
+_MOST_WARM = 16
+"""If more endpoints are warm, it does not matter which of them serves the prompt."""
+
 _EQUAL_ALONE = 0.2
 """Share of requests from other sidecars that `nearly` assumes at least, so that sidecars with
 little traffic agree."""
@@ -145,6 +151,17 @@ class PrefixCache(Strategy):
             prediction.prompt_tokens,
             prediction.prompt_tokens - prediction.cached_tokens,
         )
+
+    def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
+        """Return the endpoints that have at least half as much of the prompt as the best one."""
+        eligible = snapshot.eligible(query.adapter)
+        if query.prompt is None or not eligible:
+            return ()
+        self._use_endpoints(eligible)
+        depths = self._cached_blocks(query.prompt)
+        enough = max(depths.values(), default=0) * _WARM
+        found = tuple(self._addresses[p] for p, depth in depths.items() if depth >= enough)
+        return found if len(found) <= _MOST_WARM else ()
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""

@@ -71,3 +71,9 @@ class PrefixHash(Strategy):
             else:
                 over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))
         yield from over
+
+    def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
+        if query.key is None:
+            return ()
+        home = next(snapshot.walk(query.key, query.adapter), None)
+        return () if home is None else (home.address,)

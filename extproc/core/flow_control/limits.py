@@ -1,0 +1,116 @@
+"""The limits of requests in flight that each endpoint runs well, learned without tuning.
+
+An engine batches requests until its KV cache or its number of sequences is exhausted, and queues
+the others. So while requests wait in its queue, and its batch does not grow, the batch is full:
+
+    limit = running + running / 8        the part beyond `running` keeps the batch full between
+                                         the end of a request and the start of the next one
+
+While the limit is reached and nothing waits in the engine, the limit grows by a quarter with each
+reading. It doubles until the batch was full once. Preempted requests go back to the engine's
+queue, so they lower the limit, too.
+
+A reading is old when it arrives. It only changes the limit. Whether there is room for a request
+depends on the requests in flight, which are known exactly at every moment, so a reading never
+admits a burst. Engines without metrics get a limit from their latencies
+(`extproc.core.flow_control.latency_limit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from extproc.core.fleet.signals import Reading, Report, Signals
+from extproc.core.flow_control.latency_limit import LatencyLimit
+
+_QUEUE_SHARE = 1 / 8
+_LEAST_QUEUE = 2.0
+_LEAST = 2.0
+_FIRST = 256.0
+"""vLLM's default of `--max-num-seqs`."""
+_FIRST_TOKENS = 512.0
+"""Tokens of a prompt and its response while none are known."""
+_GROWTH = 1.25
+_FIRST_GROWTH = 2.0
+_REACHED = 0.9
+"""Share of the limit that must be in flight for the limit to grow."""
+_GROWING = 1.05
+"""Ratio by which a batch grows between two readings if it is not full."""
+
+
+class _Learned:
+    """The limit of one endpoint with metrics."""
+
+    __slots__ = ("at", "filled", "limit", "running", "waiting")
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.at = -1.0
+        self.running = 0.0
+        self.waiting = 0.0
+        self.filled = False
+
+
+class Limits:
+    """Limits by endpoint address."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._learned: dict[str, _Learned] = {}
+        self._by_latency: dict[str, LatencyLimit] = {}
+
+    def of(self, address: str, tokens: float = 0.0) -> float:
+        """Return the limit of an endpoint. A typical request has this number of tokens."""
+        reading = self._signals.latest(address)
+        if reading is None or reading.report is None:
+            return self._latency_limit(address).limit
+        learned = self._learned.get(address)
+        if learned is None:
+            learned = self._learned[address] = _Learned(_first(reading.report, tokens))
+        if reading.reported_at > learned.at:
+            _learn(learned, reading, reading.report)
+        return learned.limit
+
+    def responded(self, address: str, seconds: float, inflight: int) -> None:
+        """Record the time from the decision to the beginning of the response."""
+        reading = self._signals.latest(address)
+        if reading is None or reading.report is None:
+            self._latency_limit(address).record(seconds, inflight)
+
+    def keep_only(self, addresses: Iterable[str]) -> None:
+        """Forget all other endpoints."""
+        kept = set(addresses)
+        for address in self._learned.keys() - kept:
+            del self._learned[address]
+        for address in self._by_latency.keys() - kept:
+            del self._by_latency[address]
+
+    def _latency_limit(self, address: str) -> LatencyLimit:
+        limit = self._by_latency.get(address)
+        if limit is None:
+            limit = self._by_latency[address] = LatencyLimit()
+        return limit
+
+
+def _first(report: Report, tokens: float) -> float:
+    """Return the requests whose tokens fit into the KV cache, up to vLLM's default."""
+    if not report.blocks or not report.block_size:
+        return _FIRST
+    capacity = report.blocks * report.block_size
+    return max(_LEAST, min(_FIRST, capacity / (tokens or _FIRST_TOKENS)))
+
+
+def _learn(learned: _Learned, reading: Reading, report: Report) -> None:
+    """Take a new scrape."""
+    waiting, running = report.load.waiting, report.running
+    # Requests that came within the last step wait, too, although the batch is not full.
+    stuck = waiting > 0 and learned.waiting > 0 and running <= learned.running * _GROWING + 1
+    spare = max(_LEAST_QUEUE, running * _QUEUE_SHARE)
+    if stuck and running > 0:
+        learned.limit = max(_LEAST, running + spare)
+        learned.filled = True
+    elif waiting <= spare and reading.ours >= learned.limit * _REACHED:
+        growth = _GROWTH if learned.filled else _FIRST_GROWTH
+        learned.limit = max(learned.limit, running + waiting) * growth
+    learned.at = reading.reported_at
+    learned.running, learned.waiting = running, waiting

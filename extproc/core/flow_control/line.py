@@ -1,0 +1,144 @@
+"""The waiting requests of one priority class, in the order in which they are dispatched.
+
+The next request is the oldest of the tenant with the lowest counter. If it is not warm on an
+endpoint that has room, another one that is goes first. If there is none, an endpoint with little
+load gets it, and after some seconds any endpoint. A request that was overtaken too often is next
+without regard to caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.flow_control.tenants import QUANTUM, Tenant, Tenants
+from extproc.core.flow_control.waiter import Lane, Waiter
+
+_OVERTAKES_EACH = 16
+"""A request may be overtaken this number of times for each endpoint."""
+_OVERTAKES_AHEAD = 0.25
+"""And by this share of the requests that waited before it came."""
+_TRIED = 16
+"""Warm requests of an endpoint that are considered."""
+
+_COLD_SHARE = 0.5
+"""Load of an endpoint, as a share of its limit, up to which requests that are warm elsewhere go
+there at once."""
+_PATIENCE_SECONDS = 5.0
+"""Time in which that share rises to 1 for a request that waits."""
+
+Open = Mapping[str, float]
+"""The endpoints that have room, by address, with their load as a share of their limit."""
+
+
+class OpenEndpoints:
+    """The endpoints of a model that have room, for each lane."""
+
+    def __init__(self, addresses: Open, available: Snapshot) -> None:
+        self.addresses = addresses
+        self._available = available
+
+    def of(self, lane: Lane) -> Open:
+        """Return the endpoints that have room and can serve the requests of a lane."""
+        subset = lane.subset
+        if not lane.adapter and subset is None:
+            return self.addresses
+        return {
+            one.address: self.addresses[one.address]
+            for one in self._available.eligible(lane.adapter)
+            if one.address in self.addresses and (subset is None or subset.allows(one.address))
+        }
+
+
+class Line:
+    """The queue of one priority class."""
+
+    def __init__(self) -> None:
+        self.tenants = Tenants()
+        self.waiting = 0
+        """Number of requests that wait."""
+        self._left = 0
+        self._homes: dict[str, dict[Waiter, None]] = {}
+        """Requests by the endpoints where they are warm, the oldest first."""
+        self._newest: dict[Waiter, None] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a request."""
+        waiter.ahead, waiter.mark = self.waiting, self._left
+        self.waiting += 1
+        self._newest[waiter] = None
+        self.tenants.add(waiter.arrival.tenant, waiter)
+        for address in waiter.homes:
+            self._homes.setdefault(address, {})[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a request, for any reason."""
+        self.waiting -= 1
+        self._left += 1
+        del self._newest[waiter]
+        self.tenants.remove(waiter.arrival.tenant, waiter)
+        for address in waiter.homes:
+            warm = self._homes[address]
+            del warm[waiter]
+            if not warm:
+                del self._homes[address]
+
+    def newest(self) -> Waiter | None:
+        """Return the request that came last."""
+        return next(reversed(self._newest), None)
+
+    def overtaken(self, waiter: Waiter) -> int:
+        """Return how often the oldest request of a tenant was overtaken, at most."""
+        return max(0, self._left - waiter.mark - waiter.ahead)
+
+    def pick(self, endpoints: OpenEndpoints, number: int, now: float) -> tuple[Waiter, Open] | None:
+        """Return the next request, and the endpoints that it may go to; None if there is none.
+
+        `number` is that of all endpoints.
+        """
+        for tenant in self.tenants.in_order():
+            head, opened = self._head(tenant, endpoints)
+            if head is None:
+                continue
+            most = max(_OVERTAKES_EACH * number, _OVERTAKES_AHEAD * head.ahead)
+            if self.overtaken(head) >= most:
+                return head, opened
+            at_home = {address: opened[address] for address in head.homes if address in opened}
+            if at_home:
+                return head, at_home
+            warm = self._warm(endpoints, tenant.counter + QUANTUM)
+            if warm is not None:
+                return warm
+            free = _free(head, opened, now) if head.homes else opened
+            if free:
+                return head, free
+        return None
+
+    def _head(self, tenant: Tenant, endpoints: OpenEndpoints) -> tuple[Waiter | None, Open]:
+        """Return the tenant's oldest request that an endpoint with room can serve."""
+        found: tuple[Waiter | None, Open] = (None, {})
+        for lane in tenant.lanes:
+            opened = endpoints.of(lane)
+            oldest = tenant.oldest(lane) if opened else None
+            if oldest is not None and (found[0] is None or oldest.number < found[0].number):
+                found = oldest, opened
+        return found
+
+    def _warm(self, endpoints: OpenEndpoints, counter: float) -> tuple[Waiter, Open] | None:
+        """Return the oldest request that is warm on an endpoint with room."""
+        best: Waiter | None = None
+        where = ""
+        for address in endpoints.addresses:
+            for waiter in islice(self._homes.get(address, ()), _TRIED):
+                if self.tenants.counter(waiter.arrival.tenant) <= counter:
+                    if best is None or waiter.number < best.number:
+                        best, where = waiter, address
+                    break
+        return None if best is None else (best, {where: endpoints.addresses[where]})
+
+
+def _free(head: Waiter, opened: Open, now: float) -> Open:
+    """Return the endpoints whose load is low enough for a request that is warm elsewhere."""
+    share = _COLD_SHARE + (1 - _COLD_SHARE) * (now - head.at) / _PATIENCE_SECONDS
+    return {address: load for address, load in opened.items() if load <= share}

@@ -1,0 +1,129 @@
+"""Fairness between tenants: virtual token counters.
+
+Each tenant has a counter of the tokens that it was served. The tenant with the lowest counter is
+next. A tenant that comes back is lifted to the lowest counter of those that wait, so it cannot save
+up credit while it is idle. This is VTC (Sheng et al.: "Fairness in Serving Large Language Models",
+OSDI 2024). A warm request of another tenant may go first while its counter exceeds the lowest one
+by at most a quantum, as in DLPM ("Locality-aware Fair Scheduling in LLM Serving", 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from extproc.core.flow_control.waiter import Lane, Waiter
+
+QUANTUM = 20_000.0
+"""Tokens by which a tenant may be ahead of the one with the lowest counter."""
+
+_KEPT = 1_024
+"""Idle tenants whose counters are kept."""
+
+
+class Tenant:
+    """The counter and the waiting requests of one tenant, by lane, oldest first."""
+
+    __slots__ = ("counter", "lanes", "waiting")
+
+    def __init__(self, counter: float) -> None:
+        self.counter = counter
+        self.lanes: dict[Lane, dict[Waiter, None]] = {}
+        self.waiting = 0
+
+    def oldest(self, lane: Lane) -> Waiter | None:
+        """Return the request that waits for the longest time in a lane."""
+        return next(iter(self.lanes.get(lane, ())), None)
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a request as the newest."""
+        self.lanes.setdefault(waiter.lane, {})[waiter] = None
+        self.waiting += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a waiting request."""
+        line = self.lanes[waiter.lane]
+        del line[waiter]
+        if not line:
+            del self.lanes[waiter.lane]
+        self.waiting -= 1
+
+
+class Tenants:
+    """All tenants of a priority class."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, Tenant] = {}
+        self._heap: list[tuple[float, str]] = []
+        """Counters of tenants that wait. An entry with another counter than the tenant's is out of
+        date."""
+        self._floor = 0.0
+        """The lowest counter of those that waited last."""
+
+    def of(self, name: str) -> Tenant:
+        """Return the tenant, which may be new."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            self._forget_idle()
+            tenant = self._tenants[name] = Tenant(self._floor)
+        return tenant
+
+    def add(self, name: str, waiter: Waiter) -> None:
+        """Add a waiting request."""
+        tenant = self.of(name)
+        if not tenant.waiting:
+            tenant.counter = max(tenant.counter, self.lowest())
+            heappush(self._heap, (tenant.counter, name))
+        tenant.add(waiter)
+
+    def remove(self, name: str, waiter: Waiter) -> None:
+        """Remove a waiting request."""
+        self._tenants[name].remove(waiter)
+
+    def charge(self, name: str, tokens: float) -> None:
+        """Add tokens to a tenant's counter."""
+        tenant = self.of(name)
+        tenant.counter += tokens
+        if tenant.waiting:
+            heappush(self._heap, (tenant.counter, name))
+            if len(self._heap) > 4 * len(self._tenants) + 64:
+                self._heap = [(one.counter, n) for n, one in self._tenants.items() if one.waiting]
+                heapify(self._heap)
+
+    def lowest(self) -> float:
+        """Return the lowest counter of the tenants that wait."""
+        tenant = self.next()
+        if tenant is not None:
+            self._floor = max(self._floor, tenant.counter)
+        return self._floor
+
+    def next(self) -> Tenant | None:
+        """Return the tenant with the lowest counter; None if none waits."""
+        heap = self._heap
+        while heap:
+            counter, name = heap[0]
+            tenant = self._tenants.get(name)
+            if tenant is not None and tenant.waiting and tenant.counter == counter:
+                return tenant
+            heappop(heap)
+        return None
+
+    def in_order(self) -> Iterator[Tenant]:
+        """Yield the tenants that wait, the lowest counter first."""
+        first = self.next()
+        if first is None:
+            return
+        yield first
+        others = [t for t in self._tenants.values() if t.waiting and t is not first]
+        yield from sorted(others, key=lambda tenant: tenant.counter)
+
+    def counter(self, name: str) -> float:
+        """Return a tenant's counter."""
+        return self._tenants[name].counter
+
+    def _forget_idle(self) -> None:
+        """Forget idle tenants, when there are many; they come back with the lowest counter."""
+        if len(self._tenants) >= 2 * _KEPT:
+            idle = [(t.counter, name) for name, t in self._tenants.items() if not t.waiting]
+            for _, name in sorted(idle)[: len(idle) - _KEPT]:
+                del self._tenants[name]

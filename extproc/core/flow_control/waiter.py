@@ -1,0 +1,72 @@
+"""A request that waits for room on an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from extproc.core.fleet.subset import Subset
+from extproc.core.request.refusals import Refusal
+from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
+
+Released = Callable[[Decision | Refusal], None]
+"""Receives the outcome of a request that waited, once."""
+
+
+class Arrival(NamedTuple):
+    """The properties of a request that determine its order."""
+
+    objective: str = ""
+    """The value of the objective header."""
+    tenant: str = ""
+    """The tenant's name, or a hash of its key; empty if there is none."""
+    tokens: float = 1.0
+    """Estimated tokens of the prompt."""
+    timeout: float | None = None
+    """Seconds after which the client does not want the response; None if it does not say."""
+
+
+class Lane(NamedTuple):
+    """Requests that the same endpoints can serve."""
+
+    adapter: str = ""
+    subset: Subset | None = None
+
+
+class Waiter:
+    """One waiting request."""
+
+    __slots__ = (
+        *("ahead", "arrival", "at", "deadline", "group", "homes", "is_dropped", "lane"),
+        *("mark", "number", "released", "resolved"),
+    )
+
+    def __init__(
+        self,
+        resolved: ResolvedRequest,
+        arrival: Arrival,
+        released: Released,
+        at: float,
+        deadline: float,
+    ) -> None:
+        self.resolved = resolved
+        self.arrival = arrival
+        self.released = released
+        self.at = at
+        """When it began to wait, in seconds."""
+        self.deadline = deadline
+        """When it is refused."""
+        self.group = ""
+        """The name of its priority class; empty for the default class."""
+        self.lane = Lane(resolved.adapter, resolved.subset)
+        self.homes: tuple[str, ...] = ()
+        """The endpoints where it is warm; empty if it does not matter which endpoint serves it."""
+        self.number = 0
+        """Its position in the order of arrival."""
+        self.ahead = 0
+        """The number of requests of its class that waited when it came."""
+        self.mark = 0
+        """The number of requests that had left its class's queue when it came."""
+        self.is_dropped = False
+        """True if it no longer waits."""

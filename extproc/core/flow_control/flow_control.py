@@ -28,6 +28,10 @@ from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
 from extproc.core.schema import ClassSpec, FlowControlSpec
 
+TICK_SECONDS = 0.05
+"""Interval of runs while requests wait: deadlines pass, limits change, and the requests of other
+sidecars end."""
+
 _MOST_AT_ONCE = 64
 """Requests that one run dispatches, so that others can be decided in between."""
 

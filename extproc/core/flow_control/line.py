@@ -2,8 +2,8 @@
 
 The next request is the oldest of the tenant with the lowest counter. If it is not warm on an
 endpoint that has room, another one that is goes first. If there is none, an endpoint with little
-load gets it, and after some seconds any endpoint. A request that was overtaken too often is next
-without regard to caches.
+load gets it. A request that was overtaken too often, or whose deadline is near, is next without
+regard to caches.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.flow_control.tenants import QUANTUM, Tenant, Tenants
 from extproc.core.flow_control.waiter import Lane, Waiter
 
-_OVERTAKES_EACH = 16
+_OVERTAKES_EACH = 64
 """A request may be overtaken this number of times for each endpoint."""
-_OVERTAKES_AHEAD = 0.25
-"""And by this share of the requests that waited before it came."""
+_OVERTAKES_AHEAD = 1.0
+"""Or this number of times for each request that waited when it came."""
 _TRIED = 16
 """Warm requests of an endpoint that are considered."""
 
 _COLD_SHARE = 0.5
 """Load of an endpoint, as a share of its limit, up to which requests that are warm elsewhere go
 there at once."""
-_PATIENCE_SECONDS = 5.0
-"""Time in which that share rises to 1 for a request that waits."""
+_PATIENCE = 0.75
+"""Share of its longest wait after which a request goes to any endpoint with room."""
 
 Open = Mapping[str, float]
 """The endpoints that have room, by address, with their load as a share of their limit."""
@@ -140,5 +140,6 @@ class Line:
 
 def _free(head: Waiter, opened: Open, now: float) -> Open:
     """Return the endpoints whose load is low enough for a request that is warm elsewhere."""
-    share = _COLD_SHARE + (1 - _COLD_SHARE) * (now - head.at) / _PATIENCE_SECONDS
-    return {address: load for address, load in opened.items() if load <= share}
+    if now - head.at >= _PATIENCE * (head.deadline - head.at):
+        return opened
+    return {address: load for address, load in opened.items() if load <= _COLD_SHARE}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from extproc.core.fleet.ledger import Lease
-from extproc.core.request.refusals import NoEndpoints
+from extproc.core.request.refusals import Refusal
+from extproc.core.routing.decision import Decision
 from extproc.lab import oracle
 from extproc.lab.engine.replica import SimRequest
 from extproc.lab.oracle.truth import Truth
@@ -20,8 +24,15 @@ from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.workload import Turn
 
 
-class RefusedError(Exception):
-    """The engine or the sidecar refuses a request."""
+class Placement(NamedTuple):
+    """A request on an engine."""
+
+    engine: int
+    lease: Lease
+
+
+Placed = Callable[[Placement | str], None]
+"""Receives where a request went, or why it was refused."""
 
 
 class SimulatedFleet:
@@ -71,10 +82,10 @@ class SimulatedFleet:
         for sidecar in self._sidecars:
             sidecar.follow(self._present)
 
-    def send(self, number: int, turn: Turn, session: str) -> tuple[int, Lease]:
-        """Send a request. Return its engine and its lease.
+    def send(self, number: int, turn: Turn, session: str, placed: Placed) -> None:
+        """Send a request. `placed` gets its engine and its lease, with flow control perhaps later.
 
-        Raises RefusedError if no engine can ever serve it.
+        It gets the reason instead if no engine can ever serve the request, or if it is refused.
         """
         sidecar = self._chance.choice(self._sidecars)
         request = SimRequest(
@@ -82,14 +93,18 @@ class SimulatedFleet:
         )
         if self._truth is not None:
             self._truth.ask(turn, request)
-        try:
-            lease = sidecar.decide(self._api, turn, session).lease
-        except NoEndpoints as error:
-            raise RefusedError(error.message) from None
+        sidecar.admit(self._api, turn, session, partial(self._submit, request, placed))
+
+    def _submit(self, request: SimRequest, placed: Placed, outcome: Decision | Refusal) -> None:
+        if isinstance(outcome, Refusal):
+            placed(outcome.message)
+            return
+        lease = outcome.lease
         engine = self._numbers[lease.endpoint.address]
         try:
             self.engines.submit(engine, request)
         except ValueError as error:
             lease.release()
-            raise RefusedError(str(error)) from None
-        return engine, lease
+            placed(str(error))
+        else:
+            placed(Placement(engine, lease))

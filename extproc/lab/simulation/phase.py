@@ -14,7 +14,7 @@ from extproc.lab.engine.replica import StepTokens
 from extproc.lab.measures.run import Floats, Ints, Run
 from extproc.lab.simulation.client import Client
 from extproc.lab.simulation.events import Event, Leave
-from extproc.lab.simulation.fleet import RefusedError, SimulatedFleet
+from extproc.lab.simulation.fleet import Placement, SimulatedFleet
 from extproc.lab.simulation.scenario import Scenario
 from extproc.lab.simulation.talks import Ask
 from extproc.lab.workloads.workload import Workload
@@ -107,14 +107,18 @@ class Phase:
     def _send(self, ask: Ask) -> None:
         number = ask.number
         session = str(self._offset + int(self._session_of[number]))
-        try:
-            engine, lease = self._fleet.send(self._offset + number, ask.turn, session)
-        except RefusedError as refusal:
-            self._refusals[number] = str(refusal)
+        placed = partial(self._placed, ask)
+        self._fleet.send(self._offset + number, ask.turn, session, placed)
+
+    def _placed(self, ask: Ask, placement: Placement | str) -> None:
+        """Record where a request went, or that it was refused."""
+        number = ask.number
+        if isinstance(placement, str):
+            self._refusals[number] = placement
             self._fail(number)
             return
-        self._flights[number] = _Flight(ask, lease)
-        self._endpoint[number] = engine
+        self._flights[number] = _Flight(ask, placement.lease)
+        self._endpoint[number] = placement.engine
 
     def _fail(self, number: int) -> None:
         self._progress(1)
@@ -145,6 +149,7 @@ class Phase:
             tokens = _shifted(tokens, self._offset)
         for number, cached in tokens.first.items():
             self._cached[number] = cached
+            self._flights[number].lease.begin()
             if self._scenario.answers_shown:
                 self._flights[number].lease.finish_prefill()
         for number in tokens.finished:

@@ -16,10 +16,14 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
+from extproc.core.flow_control.flow_control import TICK_SECONDS, FlowControl
+from extproc.core.flow_control.waiter import Arrival, Released, Waiter
+from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import revise
 from extproc.core.routing.decision import Decision
+from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
-from extproc.core.schema import LoadBalancingSpec, ModelSpec
+from extproc.core.schema import FlowControlSpec, LoadBalancingSpec, ModelSpec
 from extproc.core.strategies import Strategy, build
 from extproc.core.strategies.prefix_cache import PrefixCache
 from extproc.lab import oracle, published_rules
@@ -62,6 +66,9 @@ class Routing:
 
     weights: Weights | None = None
     """Other weights for PrefixCache, instead of the strategy."""
+
+    flow_control: FlowControlSpec | None = None
+    """Flow control; None to send each request at once."""
 
     @property
     def strategy(self) -> str:
@@ -109,7 +116,12 @@ class Sidecar:
             endpoints=tuple(addresses),
             adapters=tuple(routing.adapters),
             loadBalancing=routing.load_balancing,
+            flowControl=routing.flow_control,
         )
+        self.flow = FlowControl(self._router, timeline.clock)
+        """The sidecar's flow control."""
+        self.flow.wake = self._wake
+        self._is_woken = self._ticks = False
         peak = max(one.profile.prefill_tokens_per_second for one in replicas)
         rule = oracle.rule_of(routing.published_rule)
         self._make = (
@@ -134,12 +146,58 @@ class Sidecar:
 
         Raises NoEndpoints if there is no engine.
         """
+        return self._router.decide(self._resolve(api, turn, session))
+
+    def admit(self, api: Api, turn: Turn, session: str, placed: Released) -> None:
+        """Choose an endpoint for a request, with flow control perhaps later.
+
+        `placed` gets the decision with its lease, or the refusal.
+        """
+        try:
+            resolved = self._resolve(api, turn, session)
+            if resolved.model.spec.flow_control is None:
+                outcome: Decision | Waiter = self._router.decide(resolved)
+            else:
+                arrival = Arrival(turn.objective, turn.tenant, turn.prompt_tokens)
+                outcome = self.flow.admit(resolved, arrival, placed)
+        except Refusal as refusal:
+            placed(refusal)
+            return
+        if isinstance(outcome, Decision):
+            placed(outcome)
+        else:
+            self._tick()
+
+    def _resolve(self, api: Api, turn: Turn, session: str) -> ResolvedRequest:
         shown = document(api, turn.prompt, self._spec.prefix_hash.prefix_char_length)
         headers = {SESSION_HEADER: session} if session else {}
         resolved = self._router.resolve(turn.adapter or MODEL, shown, headers)
         if resolved.model.strategy.reads_prompts:
             resolved = resolved._replace(prompt=self._prompts.of(turn))
-        return self._router.decide(resolved)
+        return resolved
+
+    def _wake(self) -> None:
+        """Run the flow control after the present action."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._timeline.at(self._timeline.now, self._run_flow)
+
+    def _run_flow(self) -> None:
+        self._is_woken = False
+        if self.flow.run():
+            self._wake()
+
+    def _tick(self) -> None:
+        """Run the flow control regularly while requests wait."""
+        if not self._ticks:
+            self._ticks = True
+            self._timeline.at(self._timeline.now + TICK_SECONDS, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._ticks = False
+        self._run_flow()
+        if self.flow.waiting:
+            self._tick()
 
     def _read_engines(self) -> None:
         """Scrape the engines from now on, new ones soon."""

@@ -48,6 +48,12 @@ class Turn(NamedTuple):
     think_seconds: float = 0.0
     """Seconds between the previous response and this request."""
 
+    tenant: str = ""
+    """The tenant that sends it, for flow control."""
+
+    objective: str = ""
+    """Its priority class, for flow control."""
+
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the whole prompt."""

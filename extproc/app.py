@@ -19,6 +19,7 @@ from extproc.adapters.configuration.configuration import Configuration
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.configuration.file import ModelsFile
 from extproc.adapters.discovery.discovery import Discovery
+from extproc.adapters.dispatcher import Dispatcher
 from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
@@ -32,6 +33,7 @@ from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.router import Router
 from extproc.core.schema import Source
@@ -52,6 +54,8 @@ _COLLECTOR_THRESHOLD = 50_000
 decided at once, and a few megabytes."""
 _SYNC_SECONDS = 2.0
 """The longest wait for the other sidecars' state, because their server may be away."""
+_QUEUE_GRACE = 0.8
+"""Share of the grace period after which requests that still wait for room are refused."""
 _SETTLE_SECONDS = 3.0
 """The longest wait for the first readings of endpoints, because model servers may be broken."""
 
@@ -161,7 +165,10 @@ class Sidecar:
         rng = Random()
         self._fleet = Fleet(monotonic)
         self._router = Router(self._fleet, rng=rng, fallbacks=not settings.single_endpoint)
+        self._flow = FlowControl(self._router, monotonic)
+        self._dispatcher = Dispatcher(self._flow)
         self._telemetry = Telemetry(self._fleet, self._catalog)
+        self._flow.listener = self._telemetry.control_flow(self._flow)
         self._fleet.ejection.listeners.append(EjectionReport(self._telemetry))
         self._scraper = Scraper(self._fleet, self._router.publish, self._telemetry, rng)
         self._router.subscribe(self._scraper.set_models)
@@ -182,6 +189,7 @@ class Sidecar:
             rng,
             log_prompts=settings.log_prompts,
             pass_unknown=settings.pass_unknown,
+            flow=self._flow,
         )
         self._grpc = _server(settings, processor)
         self._link = self._shared_state(settings.shared_state)
@@ -191,6 +199,7 @@ class Sidecar:
             self._telemetry,
             self._why_not_ready,
             self._link.document if self._link else None,
+            self._flow,
         )
         self._admin = AdminServer(admin)
         self._watching: asyncio.Task[None] | None = None
@@ -234,7 +243,10 @@ class Sidecar:
         self._draining = True
         await self._grpc.set_serving(False)
         log.info("draining", extra=fields(streams=self._streams(), grace=self._settings.grace))
-        await self._grpc.stop(self._settings.grace)
+        grace = self._settings.grace
+        refusing = asyncio.get_running_loop().call_later(grace * _QUEUE_GRACE, self._flow.drain)
+        await self._grpc.stop(grace)
+        refusing.cancel()
         log.info("stopped")
 
     async def close(self) -> None:
@@ -244,6 +256,7 @@ class Sidecar:
             with suppress(asyncio.CancelledError):
                 await self._watching
         await self._grpc.stop(0)
+        self._dispatcher.close()
         if self._link is not None:
             await self._link.close()
         await self._models.close()
@@ -277,7 +290,9 @@ class Sidecar:
             server.check()
         except ValueError as error:
             raise StartError(f"--shared-state {error}") from None
-        return SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
+        link = SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
+        self._flow.peers = link.peers
+        return link
 
     def _catalog(self) -> Catalog:
         return self._router.catalog

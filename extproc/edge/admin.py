@@ -9,6 +9,7 @@ from aiohttp import web
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
 
 Ready = Callable[[], str | None]
@@ -21,6 +22,7 @@ def admin_app(
     telemetry: Telemetry,
     why_not_ready: Ready,
     shared_state: Callable[[], Mapping[str, object]] | None = None,
+    flow: FlowControl | None = None,
 ) -> web.Application:
     """Return the application with the admin port's routes."""
 
@@ -39,7 +41,7 @@ def admin_app(
 
     async def state(_: web.Request) -> web.Response:
         shared = {} if shared_state is None else {"shared_state": shared_state()}
-        models = model_states(fleet, catalog(), with_fleet=bool(shared))
+        models = model_states(fleet, catalog(), flow, with_fleet=bool(shared))
         document = {"models": models, "configuration": telemetry.configuration.state, **shared}
         return web.json_response(document)
 

@@ -90,7 +90,7 @@ class Streams(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.sidecar = Sidecar(model_spec("llama"), model_spec("qwen", strategy="PrefixCache"))
-        process = Method(lambda _: self.sidecar.processor.open())
+        process = Method(self.sidecar.processor.open)
         self.client = GrpcClient({PROCESS.encode(): process})
         self.kinds: dict[int, list[str]] = {}
         self.bodies: dict[int, bytes] = {}

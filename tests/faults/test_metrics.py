@@ -93,7 +93,7 @@ def test_metrics_cardinality_100k(report: Report) -> None:
     for _ in range(NAMES):
         name = f"{rng.randrange(10**12)}"
         kind = rng.randrange(3)
-        session = sidecar.processor.open()
+        session = sidecar.processor.open(lambda _: None)
         if kind == 2:
             session.receive(headers.replace(b"/v1/chat/completions", name.rjust(20, "/").encode()))
         else:

@@ -143,7 +143,7 @@ def test_size_messages(report: Report) -> None:
     report.tried(f"{MESSAGES:,} body messages on one full-duplex stream, over HTTP/2 in process")
     sidecar = Sidecar(model_spec("llama"))
     process = f"/{SERVICE}/Process"
-    client = GrpcClient({process.encode(): Method(lambda _: sidecar.processor.open())})
+    client = GrpcClient({process.encode(): Method(sidecar.processor.open)})
     stream = client.call(process)
     client.send(stream, request_headers(mode=DUPLEX))
     head = json.dumps({"model": "llama", "messages": [{"role": "user", "content": "x" * 200}]})

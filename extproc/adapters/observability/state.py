@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, NotRequired, TypedDict
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
-from extproc.core.routing.catalog import Catalog
+from extproc.core.flow_control.flow_control import FlowControl
+from extproc.core.routing.catalog import Catalog, Model
 
 Readiness = Literal["ready", "ejected", "draining"]
 """`ejected`: avoided after failures, or on trial after an ejection. `draining`: removed from the
@@ -55,9 +56,28 @@ class EndpointState(TypedDict):
     inflight: int
     inflight_fleet: NotRequired[int]
     """The requests of all sidecars, if they share their state."""
+    limit: NotRequired[float]
+    """The most requests in flight that it runs well, if the model has flow control."""
     state: Readiness
     adapters: list[str]
     signals: SignalsState | None
+
+
+class ClassState(TypedDict):
+    """One priority class of a model's queue."""
+
+    priority: int
+    requests: int
+
+
+class QueueState(TypedDict):
+    """The queue of a model with flow control."""
+
+    requests: int
+    saturation: float
+    """Requests in flight and in the queue over the limits of all endpoints."""
+    classes: dict[str, ClassState]
+    """The classes that requests have named so far."""
 
 
 class ModelState(TypedDict):
@@ -66,6 +86,7 @@ class ModelState(TypedDict):
     strategy: str | None
     adapters: list[str]
     endpoints: list[EndpointState]
+    queue: NotRequired[QueueState]
 
 
 def endpoint_statuses(fleet: Fleet, catalog: Catalog) -> Iterator[EndpointStatus]:
@@ -83,7 +104,7 @@ def endpoint_statuses(fleet: Fleet, catalog: Catalog) -> Iterator[EndpointStatus
 
 
 def model_states(
-    fleet: Fleet, catalog: Catalog, *, with_fleet: bool = False
+    fleet: Fleet, catalog: Catalog, flow: FlowControl | None = None, *, with_fleet: bool = False
 ) -> dict[str, ModelState]:
     """Return every configured model, and removed ones with requests in flight.
 
@@ -104,7 +125,25 @@ def model_states(
         if with_fleet:
             one["inflight_fleet"] = fleet.ledger.loads.get(one["address"], 0)
         state["endpoints"].append(one)
+    for name, model in catalog.models.items():
+        if flow is not None and model.spec.flow_control is not None:
+            _add_queue(states[name], flow, model)
     return states
+
+
+def _add_queue(state: ModelState, flow: FlowControl, model: Model) -> None:
+    """Add the queue of a model with flow control, and the limits of its endpoints."""
+    queue = flow.queue_of(model.spec.name)
+    state["queue"] = {
+        "requests": queue.waiting,
+        "saturation": round(flow.saturation(model), 3),
+        "classes": {
+            name: {"priority": group.priority, "requests": group.line.waiting}
+            for name, group in queue.classes.items()
+        },
+    }
+    for endpoint in state["endpoints"]:
+        endpoint["limit"] = round(flow.limit(model, endpoint["address"]), 1)
 
 
 def _endpoint(status: EndpointStatus, signals: Signals) -> EndpointState:

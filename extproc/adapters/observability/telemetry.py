@@ -18,6 +18,7 @@ from extproc.adapters.observability import logs
 from extproc.adapters.observability.config_metrics import ConfigMetrics
 from extproc.adapters.observability.discovery_metrics import DiscoveryMetrics
 from extproc.adapters.observability.endpoint_metrics import EndpointMetrics
+from extproc.adapters.observability.flow_metrics import FlowMetrics
 from extproc.adapters.observability.prompt_metrics import PromptMetrics
 from extproc.adapters.observability.shared_state_metrics import SharedStateMetrics
 from extproc.adapters.observability.tallies import Distribution, Tally
@@ -25,6 +26,7 @@ from extproc.core.conversation.usage import Usage
 from extproc.core.conversation.verdict import Listed, Passed, Verdict
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.decision import Decision
@@ -50,6 +52,7 @@ class Telemetry:
 
     def __init__(self, fleet: Fleet, catalog: Callable[[], Catalog]) -> None:
         self._registry = registry = CollectorRegistry()
+        self._catalog = catalog
         self._requests = _requests()
         self._duration = _duration()
         self._hops = _hops()
@@ -105,6 +108,10 @@ class Telemetry:
     def share_state(self) -> SharedStateMetrics:
         """Add the metrics of the shared state, which a sidecar without it does not have."""
         return SharedStateMetrics(self._registry)
+
+    def control_flow(self, flow: FlowControl) -> FlowMetrics:
+        """Add the metrics of flow control, and return their listener."""
+        return FlowMetrics(flow, self._catalog, self._registry)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

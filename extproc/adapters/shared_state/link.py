@@ -83,8 +83,12 @@ class SharedStateLink:
         self._synced = asyncio.Event()
         self._held_at = self._active_at = -HELD_SECONDS
         self._lag = 0.0
-        metrics.peers = lambda: len(self._peers)
+        metrics.peers = self.peers
         metrics.connected = lambda: self._is_connected
+
+    def peers(self) -> int:
+        """Return the number of other sidecars that share their state."""
+        return len(self._peers)
 
     async def start(self, seconds: float) -> None:
         """Connect, and wait until the others' state is known, but no longer than `seconds`."""

@@ -25,15 +25,18 @@ def on_request_body(stream: Stream, event: Event) -> Replies:
     request, body = stream.request, event.body
     request.allow_only(event.subset)
     resolved = request.resolve(body, complete=event.end_of_stream)
-    (reply,) = stream.decide(event.kind, resolved)
     if event.end_of_stream:
         stream.prompt_bytes = _prompt_bytes(resolved)
-    decision = reply.decision
-    if decision is not None and decision.changes_body:
-        edited = request.edited(body, decision)
-        if edited != body:
-            reply = with_body(reply, edited, complete=event.end_of_stream)
-    return (reply,)
+
+    def finish(reply: Proceed) -> Replies:
+        decision = reply.decision
+        if decision is not None and decision.changes_body:
+            edited = request.edited(body, decision)
+            if edited != body:
+                reply = with_body(reply, edited, complete=event.end_of_stream)
+        return (reply,)
+
+    return stream.decide(event.kind, resolved, finish=finish)
 
 
 def on_request_without_body(stream: Stream, event: Event) -> Replies:
@@ -56,8 +59,7 @@ def on_awaited_body(stream: Stream, event: Event) -> Replies:
 def on_awaited_trailers(stream: Stream, event: Event) -> Replies:
     """Decide by the body that came before its trailers."""
     head = stream.body_head()
-    reply, *parts = _decide_awaited(stream, head, head.end(), head.parts)
-    return (without_fallback(reply), *parts, Proceed(event.kind))
+    return _decide_awaited(stream, head, head.end(), head.parts, (Proceed(event.kind),))
 
 
 def on_held_body(stream: Stream, event: Event) -> Replies:
@@ -73,8 +75,7 @@ def on_held_body(stream: Stream, event: Event) -> Replies:
 def on_held_trailers(stream: Stream, event: Event) -> Replies:
     """Decide by the body that came before its trailers, and give it back."""
     head = stream.body_head()
-    released = _decide_held(stream, head, head.end(), Phase.PASSING)
-    return (*released, *on_trailers(stream, event))
+    return _decide_held(stream, head, head.end(), Phase.PASSED, (Proceed(event.kind),))
 
 
 def on_body(stream: Stream, event: Event) -> Replies:
@@ -90,29 +91,42 @@ def on_trailers(stream: Stream, event: Event) -> Replies:
     return (Proceed(event.kind),)
 
 
-def _decide_awaited(stream: Stream, head: Head, resolved: ResolvedRequest, parts: int) -> Replies:
+def _decide_awaited(
+    stream: Stream, head: Head, resolved: ResolvedRequest, parts: int, trailers: Replies = ()
+) -> Replies:
     """Return the headers' reply, and one for each part of the body that waits for it."""
     stream.head = None
-    (reply,) = stream.decide(Kind.REQUEST_HEADERS, resolved)
-    decision = reply.decision
-    if decision is None or not decision.changes_body or not parts:
-        return (reply, *CONTINUE * parts)
-    # The first part becomes the whole, and the others become empty.
-    first = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
-    return (reply, first, *LEAVE_OUT * (parts - 1))
+
+    def finish(reply: Proceed) -> Replies:
+        decision = reply.decision
+        first = without_fallback(reply) if trailers else reply
+        if decision is None or not decision.changes_body or not parts:
+            return (first, *CONTINUE * parts, *trailers)
+        # The first part becomes the whole, and the others become empty.
+        whole = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
+        return (first, whole, *LEAVE_OUT * (parts - 1), *trailers)
+
+    return stream.decide(Kind.REQUEST_HEADERS, resolved, finish=finish)
 
 
-def _decide_held(stream: Stream, head: Head, resolved: ResolvedRequest, phase: Phase) -> Replies:
+def _decide_held(
+    stream: Stream, head: Head, resolved: ResolvedRequest, phase: Phase, trailers: Replies = ()
+) -> Replies:
     """Return the headers' reply, and all of the body that was held."""
     stream.head = None
-    (reply,) = stream.decide(Kind.REQUEST_HEADERS, resolved, phase)
-    decision = reply.decision
-    held = head.held
-    if decision is not None and decision.changes_body:
-        held = head.edited(decision)
-    if phase is Phase.PASSED:
+    is_whole = phase is Phase.PASSED
+    if is_whole:
         stream.prompt_bytes = _prompt_bytes(resolved)
-    return (reply, *chunks(Kind.REQUEST_BODY, held, end_of_stream=phase is Phase.PASSED))
+
+    def finish(reply: Proceed) -> Replies:
+        decision = reply.decision
+        held = head.held
+        if decision is not None and decision.changes_body:
+            held = head.edited(decision)
+        end = is_whole and not trailers
+        return (reply, *chunks(Kind.REQUEST_BODY, held, end_of_stream=end), *trailers)
+
+    return stream.decide(Kind.REQUEST_HEADERS, resolved, phase, finish)
 
 
 def _prompt_bytes(resolved: ResolvedRequest) -> int:

@@ -131,7 +131,13 @@ class Immediate(NamedTuple):
     details: str
 
 
-Reply = Proceed | Chunk | Immediate
+class Hold(NamedTuple):
+    """Continue later: Envoy waits for the reply to the present event this number of seconds."""
+
+    seconds: float
+
+
+Reply = Proceed | Chunk | Immediate | Hold
 Replies = tuple[Reply, ...]
 
 

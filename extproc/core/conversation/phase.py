@@ -18,6 +18,8 @@ class Phase(Enum):
     """The reply to the headers waits until the body's head is sufficient; Envoy keeps the body."""
     HOLDING = auto()
     """The same, but the sidecar keeps the body and has to give it back."""
+    QUEUED = auto()
+    """The request waits until an endpoint has room. Further events wait with it."""
     PASSING = auto()
     """The decision is made, and the sidecar gives each part of the body back as it arrives."""
     PASSED = auto()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extproc.core.conversation.events import Immediate, Kind, Proceed, Reply
+from extproc.core.conversation.events import Immediate, Kind, Proceed
 from extproc.core.conversation.provisional import Provisional
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
@@ -66,12 +66,12 @@ def with_body(reply: Proceed, body: bytes, *, complete: bool) -> Proceed:
     return reply._replace(body=body, set_headers=(*reply.set_headers, length))
 
 
-def without_fallback(reply: Reply) -> Reply:
+def without_fallback(reply: Proceed) -> Proceed:
     """Remove the second candidate, because a request with trailers must not be retried.
 
     Envoy retries only requests with a second candidate (see the routes of envoy.yaml). On a route
     with retries it sends the body of a request with trailers twice.
     """
-    if not isinstance(reply, Proceed) or reply.decision is None:
+    if reply.decision is None:
         return reply
     return reply._replace(decision=reply.decision._replace(fallback=None))

@@ -10,6 +10,8 @@ from extproc.core.conversation.provisional import PENDING, Provisional
 from extproc.core.conversation.request_headers import header_text
 from extproc.core.fleet.load_report import FORMAT_HEADER, is_format
 from extproc.core.fleet.subset import subset_of
+from extproc.core.flow_control.headers import tenant_hash, timeout_of
+from extproc.core.flow_control.waiter import Arrival
 from extproc.core.request.form_body import model_in_form
 from extproc.core.request.json_body import read_beginning, read_json_body, with_rest
 from extproc.core.request.json_document import Document
@@ -30,6 +32,7 @@ from extproc.core.request.stored_responses import (
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
+from extproc.core.schema import FlowControlSpec
 
 _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
@@ -50,6 +53,7 @@ class Request:
             "_headers",
             "_is_form",
             "_router",
+            "_size",
             "_subset",
             "_whole",
         ),
@@ -68,6 +72,7 @@ class Request:
         self._api = api
         self._creates_response = creates_response
         self._whole = False
+        self._size = 0
         self._headers: dict[str, str] = {}
         self._has_prompt = api is Api.GENERATE or api is Api.NATIVE
         for names in (_HEADERS, router.catalog.key_headers):
@@ -85,6 +90,7 @@ class Request:
     def resolve(self, head: bytes, *, complete: bool) -> ResolvedRequest:
         """Resolve by everything that Envoy will show of the body. Raises Refusal."""
         self._whole = complete
+        self._size = len(head)
         if complete and self._has_prompt and len(head) > ALWAYS_PARSED_BYTES:
             resolved = self._resolve_by_beginning(head)
             if resolved is not None:
@@ -171,6 +177,15 @@ class Request:
             head = renamed_json(head, name, whole=self._whole)
         return head if response_id is None else with_request_id(head, response_id)
 
+    def arrival(self, spec: FlowControlSpec, resolved: ResolvedRequest) -> Arrival:
+        """Return the request's class, tenant, size and timeout, for flow control."""
+        prompt, size = resolved.prompt, self._length() or self._size
+        per_token = self._router.fleet.token_sizes.of(resolved.model.spec.name)
+        tokens = (size if prompt is None else prompt.bytes) / per_token
+        objective = self._first(spec.objective_headers)
+        tenant = tenant_hash(self._first(spec.tenant_headers))
+        return Arrival(objective, tenant, max(1.0, tokens), timeout_of(self._headers))
+
     @property
     def wants_load_report(self) -> bool:
         """True if the client itself asks for a load report."""
@@ -234,10 +249,18 @@ class Request:
 
     def _share(self, head: bytes) -> float:
         """Return the head's share of the body; 1 if the length of the body is unknown."""
+        length = self._length()
+        return len(head) / max(len(head), length) if length else 1.0
+
+    def _length(self) -> int:
+        """Return the body's length; 0 if it is unknown."""
         length = self._headers.get(_LENGTH, "")
-        if not (length.isascii() and length.isdigit()) or len(length) > _LONGEST_LENGTH:
-            return 1.0
-        return len(head) / max(len(head), int(length))
+        is_number = length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH
+        return int(length) if is_number else 0
+
+    def _first(self, names: tuple[str, ...]) -> str:
+        """Return the first of these headers that has a value."""
+        return next((self._headers[name] for name in names if self._headers.get(name)), "")
 
     def _read(self, head: bytes, *, complete: bool) -> tuple[str | None, Document | None, int]:
         """Return the model's name, the document, and the bytes of the head that were parsed.

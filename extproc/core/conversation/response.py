@@ -47,6 +47,7 @@ class Response:
     def headers(self, event: Event) -> None:
         """Read the response's head and Envoy's report of the endpoint."""
         decision, fleet = self._decision, self._fleet
+        decision.lease.begin()
         if event.served_by:
             self._record_outcome(event)
         if event.served_by not in ("", decision.address):

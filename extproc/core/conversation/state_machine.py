@@ -11,11 +11,16 @@ event without a row gets a reply that changes nothing.
     OPENING -> WAITING -> ROUTED              bodies that come before the reply to the headers
     OPENING -> HOLDING -> PASSING -> PASSED   bodies in pieces, to be streamed back
     OPENING -> PASSING -> PASSED              the same, where the headers were sufficient
+    any of the first four -> QUEUED           no endpoint has room; then on, as if decided at once
     any     -> CLOSED
 
 `Phase` describes each phase. From PASSING on, the conversation holds the decision's lease. The
 stream's end always releases it. With Envoy's `response_trailer_mode: SEND` the
 stream lives exactly as long as the request.
+
+Queue. With flow control, the outcome of a request may come later than the event that resolves it.
+The replies that are due then are sent by `send`. Events that arrive before wait, and are handled in
+their order after the decision.
 
 Replies. Every event gets exactly one reply of the same kind, or, once, an immediate response that
 ends the HTTP request. After that there are no more replies. Two body modes differ:
@@ -60,7 +65,9 @@ from extproc.core.conversation.body_steps import (
 from extproc.core.conversation.events import Event, Kind, Proceed, Replies
 from extproc.core.conversation.headers_step import on_request_headers
 from extproc.core.conversation.phase import Phase
-from extproc.core.conversation.replies import refused
+from extproc.core.conversation.queued import has_trailers, leave, on_event
+from extproc.core.conversation.queued import on_response_headers as on_response_while_queued
+from extproc.core.conversation.replies import refused, without_fallback
 from extproc.core.conversation.response_steps import (
     on_response_alone,
     on_response_body,
@@ -83,6 +90,7 @@ class Conversation(Stream):
             return ()
         if event.modes is not None:
             self.modes = event.modes
+            self.names_modes = True
         step = _STEPS.get((self.phase, event.kind)) or _IN_ANY_PHASE.get(event.kind, _continue)
         try:
             return step(self, event)
@@ -92,10 +100,30 @@ class Conversation(Stream):
     def close(self) -> None:
         """Release the lease, because the stream has ended. A second call does nothing."""
         self.phase = Phase.CLOSED
+        leave(self)
         if isinstance(self.verdict, Decision):
             if self.response is not None:
                 self.response.close()
             self.verdict.lease.release()
+
+    def released(self, outcome: Decision | Refusal) -> None:
+        """Send the replies to a request that waited, and to the events that waited with it."""
+        queued, self.queued = self.queued, None
+        send, self.send = self.send, None
+        if queued is None or send is None:
+            return
+        later, trailers = self.later, has_trailers(self)
+        self.later = []
+        if isinstance(outcome, Refusal):
+            send(self._refuse(outcome))
+            return
+        reply = self.decided(outcome, queued.kind, queued.phase)
+        if trailers and queued.phase is Phase.ROUTED:
+            reply = without_fallback(reply)
+        replies = list(queued.finish(reply))
+        for event in later:
+            replies += self.receive(event)
+        send(tuple(replies))
 
     def _refuse(self, refusal: Refusal) -> Replies:
         self.phase = Phase.CLOSED
@@ -130,6 +158,10 @@ _STEPS: dict[tuple[Phase, Kind], _Step] = {
     (Phase.HOLDING, Kind.REQUEST_HEADERS): _ignore,
     (Phase.HOLDING, Kind.REQUEST_BODY): on_held_body,
     (Phase.HOLDING, Kind.REQUEST_TRAILERS): on_held_trailers,
+    (Phase.QUEUED, Kind.REQUEST_HEADERS): _ignore,
+    (Phase.QUEUED, Kind.REQUEST_BODY): on_event,
+    (Phase.QUEUED, Kind.REQUEST_TRAILERS): on_event,
+    (Phase.QUEUED, Kind.RESPONSE_HEADERS): on_response_while_queued,
     (Phase.PASSING, Kind.REQUEST_HEADERS): _ignore,
     (Phase.PASSING, Kind.REQUEST_BODY): on_body,
     (Phase.PASSING, Kind.REQUEST_TRAILERS): on_trailers,

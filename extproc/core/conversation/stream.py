@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
-from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed
+from extproc.core.conversation.events import BodyMode, Event, Hold, Kind, Modes, Proceed, Replies
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.replies import decided
@@ -12,22 +14,41 @@ from extproc.core.conversation.request import Request
 from extproc.core.conversation.response import Response
 from extproc.core.conversation.verdict import Verdict
 from extproc.core.fleet.load_report import FORMAT, FORMAT_HEADER, ResponseVisibility
+from extproc.core.flow_control.flow_control import FlowControl
+from extproc.core.flow_control.waiter import Waiter
+from extproc.core.request.refusals import Refusal
 from extproc.core.request.request_id import response_headers
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
 
 UNKNOWN_MODES = Modes()
+
+Finish = Callable[[Proceed], Replies]
+"""Returns all replies that are due with the one that has the decision."""
+
+_SPARE_SECONDS = 5.0
+"""Time that Envoy waits longer than the sidecar, which refuses the request then."""
 _REPORT_REQUEST = ((FORMAT_HEADER, FORMAT),)
+
+
+class Queued(NamedTuple):
+    """A request that waits for room on an endpoint, and what to do with the decision."""
+
+    waiter: Waiter
+    kind: Kind
+    phase: Phase
+    finish: Finish
 
 
 class Stream:
     """One ext_proc stream: the HTTP request, the verdict on it and its response."""
 
     __slots__ = (
-        *("_keep_prefix", "anthropic", "asked_for_report", "head", "modes", "pass_unknown"),
-        *("phase", "prefix", "prompt_bytes", "refused_earlier", "request", "request_id"),
-        *("response", "response_passed", "rng", "router", "verdict", "visibility"),
+        *("_keep_prefix", "anthropic", "asked_for_report", "flow", "head", "later"),
+        *("modes", "names_modes", "pass_unknown", "phase", "prefix", "prompt_bytes", "queued"),
+        *("refused_earlier", "request", "request_id", "response", "response_passed", "rng"),
+        *("router", "send", "verdict", "visibility"),
     )
 
     request: Request
@@ -41,8 +62,10 @@ class Stream:
         *,
         pass_unknown: bool = False,
         keep_prefix: bool = False,
+        flow: FlowControl | None = None,
     ) -> None:
         self.router = router
+        self.flow = flow
         self.rng = rng
         self.visibility = visibility or ResponseVisibility()
         self.pass_unknown = pass_unknown
@@ -53,6 +76,15 @@ class Stream:
         """True if the sidecar, not the client, asked the endpoint for a load report."""
         self.phase = Phase.OPENING
         self.modes = UNKNOWN_MODES
+        self.names_modes = False
+        """True if the peer says which modes it uses, as Envoy does."""
+        self.queued: Queued | None = None
+        """The request while it waits for room on an endpoint."""
+        self.send: Callable[[Replies], None] | None = None
+        """Gets the replies to a request that waits, once its outcome is known. The owner sets it
+        then, because it makes a reference cycle."""
+        self.later: list[Event] = []
+        """Events that wait with it."""
         self.response_passed = False
         """True after the end of the response's body."""
         self.prompt_bytes = 0
@@ -70,18 +102,41 @@ class Stream:
         """The text that was hashed; kept only with `keep_prefix`."""
 
     def decide(
-        self, kind: Kind, resolved: ResolvedRequest, phase: Phase = Phase.ROUTED
-    ) -> tuple[Proceed]:
-        """Decide the request, and return the reply with the decision. Raises NoEndpoints."""
+        self,
+        kind: Kind,
+        resolved: ResolvedRequest,
+        phase: Phase = Phase.ROUTED,
+        finish: Finish = lambda reply: (reply,),
+    ) -> Replies:
+        """Decide the request, and return the replies, or let it wait. Raises Refusal."""
         if self._keep_prefix:
             self.prefix = resolved.prefix
-        decision = self.router.decide(resolved)
+        spec = resolved.model.spec.flow_control
+        if spec is None or self.flow is None:
+            return finish(self.decided(self.router.decide(resolved), kind, phase))
+        arrival = self.request.arrival(spec, resolved)
+        outcome = self.flow.admit(resolved, arrival, self.released)
+        if isinstance(outcome, Decision):
+            return finish(self.decided(outcome, kind, phase))
+        self.phase = Phase.QUEUED
+        self.queued = Queued(outcome, kind, phase, finish)
+        # In FULL_DUPLEX_STREAMED mode, Envoy waits without a timeout.
+        if self.modes.request is BodyMode.DUPLEX or not self.names_modes:
+            return ()
+        return (Hold(outcome.deadline - outcome.at + _SPARE_SECONDS),)
+
+    def decided(self, decision: Decision, kind: Kind, phase: Phase) -> Proceed:
+        """Take the decision, and return the reply with it."""
         self.verdict = decision
         self.phase = phase
         # Only FULL_DUPLEX_STREAMED gateways read a list. In other modes the header chooses the
         # host of an original-destination cluster or NGINX's upstream, which take one address.
         lists = self.modes.request is BodyMode.DUPLEX
-        return (decided(kind, decision, self._report_request(decision), lists=lists),)
+        return decided(kind, decision, self._report_request(decision), lists=lists)
+
+    def released(self, outcome: Decision | Refusal) -> None:
+        """Take the outcome of a request that waited. A conversation sends the replies."""
+        raise NotImplementedError
 
     def body_head(self) -> Head:
         """Return the beginning of the body that the reply waits for."""

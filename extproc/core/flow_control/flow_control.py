@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import ceil
+from typing import Protocol
 
 from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.fleet.ledger import Lease
@@ -50,14 +51,27 @@ _RESPONSE_WEIGHT = 2.0
 _LONGEST_RETRY_SECONDS = 300
 
 
-class FlowListener:
-    """Receives what happens to requests, for metrics. This one ignores it."""
+class FlowListener(Protocol):
+    """Receives what happens to requests, for metrics."""
 
     def dispatched(self, model: str, group: str, waited: float) -> None:
         """Record a request that was dispatched after this number of seconds."""
 
     def refused(self, model: str, reason: str) -> None:
         """Record a refusal: queue_full, queue_timeout, deadline, evicted, draining."""
+
+
+class _NoListener:
+    """Ignores what happens to requests."""
+
+    def dispatched(self, model: str, group: str, waited: float) -> None:
+        pass
+
+    def refused(self, model: str, reason: str) -> None:
+        pass
+
+
+_NO_LISTENER = _NoListener()
 
 
 class _Claim:
@@ -130,10 +144,11 @@ class FlowControl:
         """Returns the number of other sidecars that share their state."""
         self.objectives: Mapping[str, int] = {}
         """Priorities by the name of an InferenceObjective."""
-        self.listener = FlowListener()
+        self.listener: FlowListener = _NO_LISTENER
         self._flows: dict[str, _ModelFlow] = {}
         self._loads = router.fleet.ledger.loads
         self._pressure = router.fleet.signals.pressure
+        self._forced: list[Waiter] = []
         self._is_draining = False
         router.subscribe(self._published)
 
@@ -176,14 +191,18 @@ class FlowControl:
         self._flows[waiter.resolved.model.spec.name].queue.remove(waiter)
 
     def force(self, waiter: Waiter) -> None:
-        """Dispatch a request without room, because its body is too large to hold."""
-        flow = self._flows[waiter.resolved.model.spec.name]
-        self._release(flow, waiter, None)
+        """Dispatch a request soon, with or without room, because its body is too large to hold."""
+        self._forced.append(waiter)
+        self.wake()
 
     def run(self) -> bool:
         """Dispatch and refuse what is due. Return True if there is more to dispatch at once."""
         now = self.clock()
         is_more = False
+        forced, self._forced = self._forced, []
+        for waiter in forced:
+            if not waiter.is_dropped:
+                self._release(self._flows[waiter.resolved.model.spec.name], waiter, None)
         for flow in list(self._flows.values()):
             for waiter in flow.queue.expired(now):
                 self._refuse(flow, waiter, self._timeout(flow, waiter, now), "queue_timeout")

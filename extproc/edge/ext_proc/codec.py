@@ -13,6 +13,7 @@ from extproc.core.conversation.events import (
     BodyMode,
     Chunk,
     Event,
+    Hold,
     Immediate,
     Kind,
     Modes,
@@ -107,6 +108,8 @@ def encode(reply: Reply) -> bytes:
     response = ProcessingResponse()
     if isinstance(reply, Immediate):
         _fill_immediate(response, reply)
+    elif isinstance(reply, Hold):
+        response.override_message_timeout.FromMilliseconds(round(1000 * reply.seconds))
     else:
         _fill_chunk(response, reply)
     return response.SerializeToString()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from random import Random
 from time import perf_counter
@@ -10,8 +11,10 @@ from time import perf_counter
 from extproc.adapters.observability.log_sampler import LogSampler
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.conversation.events import Replies
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.load_report import ResponseVisibility
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.router import Router
@@ -20,6 +23,9 @@ from extproc.edge.ext_proc.codec import decode, encode
 log = logging.getLogger("extproc.requests")
 
 _WARNED_MODELS = 1024
+
+Send = Callable[[bytes], None]
+"""Function that sends a message to Envoy at any time, not only in response to one."""
 
 
 class ExternalProcessor:
@@ -34,8 +40,11 @@ class ExternalProcessor:
         log_prompts: bool = False,
         sampler: LogSampler | None = None,
         pass_unknown: bool = False,
+        flow: FlowControl | None = None,
     ) -> None:
+        """Requests of models with flow control wait in `flow`; without it, none waits."""
         self._router = router
+        self._flow = flow
         self._telemetry = telemetry
         self._rng = rng
         self._sampler = sampler or LogSampler()
@@ -43,16 +52,17 @@ class ExternalProcessor:
         self._log_prompts = log_prompts
         self._pass_unknown = pass_unknown
 
-    def open(self) -> Session:
-        """Return the session of a new stream."""
+    def open(self, send: Send) -> Session:
+        """Return the session of a new stream. `send` sends a message to Envoy at any time."""
         conversation = Conversation(
             self._router,
             self._rng,
             self._shown,
             pass_unknown=self._pass_unknown,
             keep_prefix=self._log_prompts,
+            flow=self._flow,
         )
-        return Session(conversation, self._telemetry, self._sampler)
+        return Session(conversation, self._telemetry, self._sampler, send)
 
 
 class Session:
@@ -61,12 +71,13 @@ class Session:
     The transport must close it when the stream ends for any reason: this returns the lease.
     """
 
-    __slots__ = ("_conversation", "_sampler", "_telemetry")
+    __slots__ = ("_conversation", "_sampler", "_send", "_telemetry")
 
     def __init__(
-        self, conversation: Conversation, telemetry: Telemetry, sampler: LogSampler
+        self, conversation: Conversation, telemetry: Telemetry, sampler: LogSampler, send: Send
     ) -> None:
         self._conversation = conversation
+        self._send = send
         self._telemetry = telemetry
         self._sampler = sampler
 
@@ -79,7 +90,20 @@ class Session:
         if undecided and conversation.verdict is not None:
             self._telemetry.decided(conversation.verdict, perf_counter() - started)
             _log(conversation, self._sampler)
+        elif conversation.queued is not None:
+            conversation.send = self._released
         return encoded
+
+    def _released(self, replies: Replies) -> None:
+        """Send the replies to a request that waited for room on an endpoint."""
+        conversation = self._conversation
+        started = perf_counter()
+        encoded = [encode(reply) for reply in replies]
+        if conversation.verdict is not None:
+            self._telemetry.decided(conversation.verdict, perf_counter() - started)
+            _log(conversation, self._sampler)
+        for message in encoded:
+            self._send(message)
 
     def close(self) -> None:
         """End the conversation and record its metrics. Must be called once."""

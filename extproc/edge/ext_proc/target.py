@@ -171,6 +171,10 @@ def _decision(decision: Decision) -> bytes:
         fields += b"%b%016x" % (_PREFIX_HASH, decision.key)
     if decision.prediction is not None:
         fields += _PREDICTED_HIT + _DOUBLE(round(decision.prediction.hit, 4))
+    if decision.wait is not None:
+        fields += _QUEUED_MS + _DOUBLE(round(1000 * decision.wait.seconds))
+        fields += _PRIORITY + _DOUBLE(decision.wait.priority)
+        fields += _text("tenant_hash", decision.wait.tenant) if decision.wait.tenant else b""
     return fields
 
 
@@ -216,8 +220,9 @@ def _before(name: str, tag: bytes, size: int) -> bytes:
     return _entry(name, tag + value).removesuffix(value)
 
 
-_INFLIGHT, _CANDIDATES, _HOPS, _PREDICTED_HIT = (
-    _before(name, _NUMBER, 8) for name in ("inflight", "candidates", "hops", "predicted_hit")
+_INFLIGHT, _CANDIDATES, _HOPS, _PREDICTED_HIT, _QUEUED_MS, _PRIORITY = (
+    _before(name, _NUMBER, 8)
+    for name in ("inflight", "candidates", "hops", "predicted_hit", "queued_ms", "priority")
 )
 _PREFIX_HASH = _before("prefix_hash", _field(_TEXT, bytes(16))[:2], 16)
 _COUNTS = Packing(f"<{len(_INFLIGHT)}sd{len(_CANDIDATES)}sd{len(_HOPS)}sd").pack

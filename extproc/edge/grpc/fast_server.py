@@ -99,11 +99,11 @@ class FastServer:
         min(idle, key=lambda one: (one.greeted, one.last_received_at)).abort()
         return True
 
-    def _open(self, _: Send) -> Session:
+    def _open(self, send: Send) -> Session:
         if not self._serving:
             # Envoy uses its fallback at once, as if no process were listening.
             raise CallError(Status.UNAVAILABLE, "not ready, or draining")
-        return self._processor.open()
+        return self._processor.open(send)
 
 
 def _most_connections() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -90,16 +92,42 @@ class GrpcioServer:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not ready, or draining")
         # Read and write here instead of in an async generator: after a cancellation, the `finally`
         # of a generator, which returns the lease, would run only at the next garbage collection.
-        session = self._processor.open()
+        writer = _Writer(context)
+        session = self._processor.open(writer.send)
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
-                for reply in session.receive(message):
-                    await context.write(reply)
+                await writer.write(session.receive(message))
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         finally:
             # An aborted request appears here as a cancellation.
             session.close()
+
+
+class _Writer:
+    """Writes messages to one stream, one after the other."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def send(self, message: bytes) -> None:
+        """Write a message soon, in the order of the calls."""
+        task = asyncio.create_task(self._write_if_open(message))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def write(self, messages: Sequence[bytes]) -> None:
+        """Write messages, after those that are sent already."""
+        async with self._lock:
+            for message in messages:
+                await self._context.write(message)
+
+    async def _write_if_open(self, message: bytes) -> None:
+        # The stream may have ended since.
+        with suppress(grpc.RpcError, asyncio.CancelledError):
+            await self.write((message,))
 
 
 def _credentials(pair: KeyPair) -> grpc.ServerCredentials:

@@ -26,10 +26,11 @@ from extproc.edge.wire import header_pb2 as extproc_dot_edge_dot_wire_dot_header
 from extproc.edge.wire import http_status_pb2 as extproc_dot_edge_dot_wire_dot_http__status__pb2
 from extproc.edge.wire import metadata_pb2 as extproc_dot_edge_dot_wire_dot_metadata__pb2
 from extproc.edge.wire import processing_mode_pb2 as extproc_dot_edge_dot_wire_dot_processing__mode__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*extproc/edge/wire/external_processor.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x1e\x65xtproc/edge/wire/header.proto\x1a#extproc/edge/wire/http_status.proto\x1a extproc/edge/wire/metadata.proto\x1a\'extproc/edge/wire/processing_mode.proto\x1a\x1cgoogle/protobuf/struct.proto\"\x95\x02\n\x15ProtocolConfiguration\x12\x61\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x62\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x35\n-send_body_without_waiting_for_header_response\x18\x03 \x01(\x08\"\xce\x05\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12P\n\nattributes\x18\t \x03(\x0b\x32<.envoy.service.ext_proc.v3.ProcessingRequest.AttributesEntry\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfiguration\x1aJ\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct:\x02\x38\x01\x42\t\n\x07request\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\x96\x05\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12P\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingModeB\n\n\x08response\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\xb3\x02\n\x0e\x43ommonResponse\x12H\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatus\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12>\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"\x8e\x01\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12\x14\n\nclear_body\x18\x02 \x01(\x08H\x00\x12L\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00\x42\n\n\x08mutation\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\x99\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*extproc/edge/wire/external_processor.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x1e\x65xtproc/edge/wire/header.proto\x1a#extproc/edge/wire/http_status.proto\x1a extproc/edge/wire/metadata.proto\x1a\'extproc/edge/wire/processing_mode.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\x95\x02\n\x15ProtocolConfiguration\x12\x61\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x62\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x35\n-send_body_without_waiting_for_header_response\x18\x03 \x01(\x08\"\xce\x05\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12P\n\nattributes\x18\t \x03(\x0b\x32<.envoy.service.ext_proc.v3.ProcessingRequest.AttributesEntry\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfiguration\x1aJ\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct:\x02\x38\x01\x42\t\n\x07request\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\xd3\x05\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12P\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode\x12;\n\x18override_message_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\n\n\x08response\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\xb3\x02\n\x0e\x43ommonResponse\x12H\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatus\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12>\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"\x8e\x01\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12\x14\n\nclear_body\x18\x02 \x01(\x08H\x00\x12L\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00\x42\n\n\x08mutation\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\x99\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,38 +39,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_PROTOCOLCONFIGURATION']._serialized_start=248
-  _globals['_PROTOCOLCONFIGURATION']._serialized_end=525
-  _globals['_PROCESSINGREQUEST']._serialized_start=528
-  _globals['_PROCESSINGREQUEST']._serialized_end=1246
-  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_start=1161
-  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_end=1235
-  _globals['_HTTPHEADERS']._serialized_start=1248
-  _globals['_HTTPHEADERS']._serialized_end=1334
-  _globals['_HTTPBODY']._serialized_start=1336
-  _globals['_HTTPBODY']._serialized_end=1383
-  _globals['_HTTPTRAILERS']._serialized_start=1385
-  _globals['_HTTPTRAILERS']._serialized_end=1450
-  _globals['_PROCESSINGRESPONSE']._serialized_start=1453
-  _globals['_PROCESSINGRESPONSE']._serialized_end=2115
-  _globals['_HEADERSRESPONSE']._serialized_start=2117
-  _globals['_HEADERSRESPONSE']._serialized_end=2195
-  _globals['_BODYRESPONSE']._serialized_start=2197
-  _globals['_BODYRESPONSE']._serialized_end=2272
-  _globals['_TRAILERSRESPONSE']._serialized_start=2274
-  _globals['_TRAILERSRESPONSE']._serialized_end=2360
-  _globals['_COMMONRESPONSE']._serialized_start=2363
-  _globals['_COMMONRESPONSE']._serialized_end=2670
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2614
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2670
-  _globals['_BODYMUTATION']._serialized_start=2673
-  _globals['_BODYMUTATION']._serialized_end=2815
-  _globals['_STREAMEDBODYRESPONSE']._serialized_start=2817
-  _globals['_STREAMEDBODYRESPONSE']._serialized_end=2876
-  _globals['_IMMEDIATERESPONSE']._serialized_start=2879
-  _globals['_IMMEDIATERESPONSE']._serialized_end=3032
-  _globals['_HEADERMUTATION']._serialized_start=3034
-  _globals['_HEADERMUTATION']._serialized_end=3136
-  _globals['_EXTERNALPROCESSOR']._serialized_start=3138
-  _globals['_EXTERNALPROCESSOR']._serialized_end=3265
+  _globals['_PROTOCOLCONFIGURATION']._serialized_start=280
+  _globals['_PROTOCOLCONFIGURATION']._serialized_end=557
+  _globals['_PROCESSINGREQUEST']._serialized_start=560
+  _globals['_PROCESSINGREQUEST']._serialized_end=1278
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_start=1193
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_end=1267
+  _globals['_HTTPHEADERS']._serialized_start=1280
+  _globals['_HTTPHEADERS']._serialized_end=1366
+  _globals['_HTTPBODY']._serialized_start=1368
+  _globals['_HTTPBODY']._serialized_end=1415
+  _globals['_HTTPTRAILERS']._serialized_start=1417
+  _globals['_HTTPTRAILERS']._serialized_end=1482
+  _globals['_PROCESSINGRESPONSE']._serialized_start=1485
+  _globals['_PROCESSINGRESPONSE']._serialized_end=2208
+  _globals['_HEADERSRESPONSE']._serialized_start=2210
+  _globals['_HEADERSRESPONSE']._serialized_end=2288
+  _globals['_BODYRESPONSE']._serialized_start=2290
+  _globals['_BODYRESPONSE']._serialized_end=2365
+  _globals['_TRAILERSRESPONSE']._serialized_start=2367
+  _globals['_TRAILERSRESPONSE']._serialized_end=2453
+  _globals['_COMMONRESPONSE']._serialized_start=2456
+  _globals['_COMMONRESPONSE']._serialized_end=2763
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2707
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2763
+  _globals['_BODYMUTATION']._serialized_start=2766
+  _globals['_BODYMUTATION']._serialized_end=2908
+  _globals['_STREAMEDBODYRESPONSE']._serialized_start=2910
+  _globals['_STREAMEDBODYRESPONSE']._serialized_end=2969
+  _globals['_IMMEDIATERESPONSE']._serialized_start=2972
+  _globals['_IMMEDIATERESPONSE']._serialized_end=3125
+  _globals['_HEADERMUTATION']._serialized_start=3127
+  _globals['_HEADERMUTATION']._serialized_end=3229
+  _globals['_EXTERNALPROCESSOR']._serialized_start=3231
+  _globals['_EXTERNALPROCESSOR']._serialized_end=3358
 # @@protoc_insertion_point(module_scope)

@@ -89,7 +89,7 @@ def test_later_streams_request_load_reports_after_a_response_was_visible() -> No
 
 def test_lease_is_held_while_the_stream_is_open() -> None:
     sidecar = Sidecar()
-    session = sidecar.processor.open()
+    session = sidecar.processor.open(lambda _: None)
     for message in (request_headers(), request_body(chat_request())):
         session.receive(message)
     assert sidecar.in_flight == 1

@@ -11,6 +11,8 @@ from extproc.envoy.merge.early_removal import removed_early
 
 INTO = "run `extproc envoy-config --into` on this file"
 _MESSAGE_TIMEOUT = 1.0
+_MAX_MESSAGE_TIMEOUT = 65.0
+"""Seconds: the default of `maxWaitSeconds`, and the time that the sidecar adds."""
 _RECEIVED = "metadata_options.receiving_namespaces.untyped"
 _FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
 
@@ -123,6 +125,22 @@ def message_timeout_short(subject: Subject) -> Iterator[Finding]:
             f"message_timeout is {text or '200ms, the default'}",
             "in a burst, requests wait longer than this for the sidecar, and get no decision",
             "set message_timeout: 2s",
+        )
+
+
+def requests_not_held(subject: Subject) -> Iterator[Finding]:
+    text = subject.config.text("max_message_timeout")
+    value = seconds(text) if text else 0.0
+    if _mode(subject, "request_body_mode") == _FULL_DUPLEX:
+        return  # Envoy waits without a timeout
+    if value is not None and value < _MAX_MESSAGE_TIMEOUT:
+        yield hint(
+            subject.config.get("max_message_timeout") or subject.config,
+            _filter(subject),
+            f"max_message_timeout is {text or 'missing'}",
+            "with flow control (flowControl), requests that wait longer than this go to the "
+            "fallback, without a decision",
+            "set max_message_timeout: 300s",
         )
 
 

@@ -18,6 +18,7 @@ TUNABLE = frozenset(
         "num_retries",
         "host_selection_retry_max_attempts",
         "message_timeout",
+        "max_message_timeout",
         "failure_mode_allow",
         "connect_timeout",
         "circuit_breakers",

@@ -41,6 +41,7 @@ class Options:
     strategy: str = "PrefixHash"
     prefix_hash: Mapping[str, Any] = field(default_factory=dict)
     adapters: Sequence[str] = ()
+    flow_control: Mapping[str, Any] | None = None
     more_models: Sequence[Json] = ()
     more_endpoints: Sequence[str] = ()
     config: str = "envoy.yaml"
@@ -60,6 +61,8 @@ class Options:
         }
         if self.adapters:
             model["adapters"] = list(self.adapters)
+        if self.flow_control is not None:
+            model["flowControl"] = dict(self.flow_control)
         return {"models": [model, *self.more_models]}
 
 
@@ -133,6 +136,15 @@ class Scene:
         sample = f"{name}{{{shown}}} " if labels else f"{name} "
         lines = (line for line in text.splitlines() if line.startswith(sample))
         return next((float(line.split()[-1]) for line in lines), 0.0)
+
+    async def agree_on_queue(self, expected: int, model: str = MODEL) -> None:
+        """Wait until this number of requests waits in the sidecar."""
+
+        async def agree() -> bool:
+            queue = (await self.sidecar.state())[model]["queue"]
+            return bool(queue["requests"] == expected)
+
+        await until(agree, PATIENCE, f"{expected} requests in the queue")
 
     def routes(self) -> set[str]:
         """Return the routes of the requests that reached a replica; refused requests have none."""

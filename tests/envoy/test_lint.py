@@ -201,6 +201,8 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     (metadata_of_clusters, ERROR, "do not receive envoy.lb, extproc"),
     (changed("message_timeout"), WARNING, "message_timeout is 200ms, the default"),
     (changed("message_timeout", to="0.5s"), WARNING, "message_timeout is 0.5s"),
+    (changed("max_message_timeout"), HINT, "max_message_timeout is missing"),
+    (changed("max_message_timeout", to="30s"), HINT, "max_message_timeout is 30s"),
     (changed("grpc_service", "timeout", to="30s"), ERROR, "grpc_service has a timeout"),
     (changed("failure_mode_allow"), WARNING, "failure_mode_allow is not set"),
     (changed("failure_mode_allow", to=False), HINT, "failure_mode_allow is false"),

@@ -5,13 +5,14 @@
     run       -> dispatches the requests that there is room for, and refuses those that are too late
 
 A request takes its lease when it is dispatched, with the state of the fleet at that time. While an
-endpoint has room and nothing waits, the strategy chooses freely among all endpoints, so flow
-control changes nothing without an overload.
+endpoint has room and nothing waits, the strategy chooses freely among all endpoints, unless
+`maxInflight` is configured. So flow control changes nothing without an overload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from math import ceil
 from typing import Protocol
 
@@ -171,8 +172,12 @@ class FlowControl:
         now = self.clock()
         flow.seen[group.name] = group.priority, now
         flow.tokens += 0.02 * (arrival.tokens - flow.tokens) if flow.tokens else arrival.tokens
-        if not flow.queue.waiting and self._has_room(flow, resolved, group):
-            return self._dispatch(flow, resolved, arrival, group, now, now)
+        if not flow.queue.waiting:
+            has_room = self._has_room(flow, resolved, group)
+            if has_room:
+                # A learned limit is an estimate, and the strategy knows the load as well.
+                among = None if spec.max_inflight is None else frozenset(has_room)
+                return self._dispatch(flow, resolved, arrival, group, now, now, among)
         seconds = spec.max_wait_seconds
         if limits is not None and limits.max_wait_seconds is not None:
             seconds = limits.max_wait_seconds
@@ -266,13 +271,19 @@ class FlowControl:
             return flow.queue.group(objective, priority), None
         return flow.queue.group(DEFAULT_CLASS, 0), None
 
-    def _has_room(self, flow: _ModelFlow, resolved: ResolvedRequest, group: PriorityClass) -> bool:
-        """Return True if an endpoint that can serve the request has room for it."""
+    def _has_room(
+        self, flow: _ModelFlow, resolved: ResolvedRequest, group: PriorityClass
+    ) -> list[str]:
+        """Return the endpoints with room for a request; the first one if limits are learned."""
         model, held = resolved.model, self._held_back(flow, group)
-        return any(
-            self._share(flow, model, one.address) < held
-            for one in resolved.snapshot.eligible(resolved.adapter)
+        snapshot = self.router.without_ejected(resolved).snapshot
+        open_ = (
+            one.address
+            for one in snapshot.eligible(resolved.adapter)
+            if self._share(flow, model, one.address) < held
         )
+        spec = model.spec.flow_control
+        return list(open_ if spec and spec.max_inflight else islice(open_, 1))
 
     def _share(self, flow: _ModelFlow, model: Model, address: str) -> float:
         """Return the load of an endpoint as a share of its limit; there is room below 1."""

@@ -143,6 +143,14 @@ class Router:
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
         return resolved._replace(model=model, snapshot=snapshot)
 
+    def without_ejected(self, resolved: ResolvedRequest) -> ResolvedRequest:
+        """Return the request without the endpoints that are ejected, unless all are."""
+        if not self._ejection.ejected:
+            return resolved
+        model, snapshot = resolved.model.spec.name, resolved.snapshot
+        remaining = self._ejection.without_ejected(model, snapshot, resolved.adapter)
+        return resolved._replace(snapshot=remaining)
+
     def available(self, model: Model) -> Snapshot:
         """Return the model's endpoints without those that are ejected, unless all are."""
         if not self._ejection.ejected:
@@ -164,7 +172,7 @@ class Router:
         if resolved.holder is not None:
             among = None
         query = self._query(resolved)
-        allowed = self._without_ejected(resolved) if self._ejection.ejected else resolved
+        allowed = self.without_ejected(resolved)
         if among is not None:
             subset = Subset(frozenset(among), frozenset())
             allowed = allowed._replace(snapshot=allowed.snapshot.restricted(subset))
@@ -225,11 +233,6 @@ class Router:
         eligible = resolved.snapshot.eligible(resolved.adapter)
         others = [one.address for one in eligible if one.address != chosen]
         return min(others, key=lambda address: self._loads.get(address, 0), default=None)
-
-    def _without_ejected(self, resolved: ResolvedRequest) -> ResolvedRequest:
-        model, snapshot = resolved.model.spec.name, resolved.snapshot
-        remaining = self._ejection.without_ejected(model, snapshot, resolved.adapter)
-        return resolved._replace(snapshot=remaining)
 
     def _query(self, resolved: ResolvedRequest) -> Query:
         per_token = self._token_sizes.of(resolved.model.spec.name)

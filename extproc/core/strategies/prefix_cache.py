@@ -70,7 +70,7 @@ _WARM = 0.5
 """Share of the deepest cached prefix from which an endpoint counts as warm for a prompt."""
 
 _MOST_WARM = 16
-"""If more endpoints are warm, it does not matter which of them serves the prompt."""
+"""Warm endpoints from which it does not matter which of them serves the prompt."""
 
 _EQUAL_ALONE = 0.2
 """Share of requests from other sidecars that `nearly` assumes at least, so that sidecars with

@@ -19,6 +19,7 @@ from extproc.adapters.configuration.configuration import Configuration
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.configuration.file import ModelsFile
 from extproc.adapters.discovery.discovery import Discovery
+from extproc.adapters.discovery.publisher import Publisher
 from extproc.adapters.dispatcher import Dispatcher
 from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.dns.resolver import Resolver
@@ -31,12 +32,10 @@ from extproc.adapters.observability.telemetry import Telemetry
 from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
-from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.router import Router
-from extproc.core.schema import Source
 from extproc.edge.admin import AdminServer, admin_app
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
@@ -170,12 +169,13 @@ class Sidecar:
         self._telemetry = Telemetry(self._fleet, self._catalog)
         self._flow.listener = self._telemetry.control_flow(self._flow)
         self._fleet.ejection.listeners.append(EjectionReport(self._telemetry))
+        self._publisher = Publisher(self._router)
         self._scraper = Scraper(self._fleet, self._router.publish, self._telemetry, rng)
         self._router.subscribe(self._scraper.set_models)
         self._cluster = Cluster(settings.kubeconfig, allow_loopback=settings.allow_loopback)
         resolve = Resolver(settings.dns_server).resolve
         self._discovery = Discovery(
-            self._cluster, self._publish, self._telemetry.discovery, rng, resolve
+            self._cluster, self._publisher.publish, self._telemetry.discovery, rng, resolve
         )
         self._telemetry.set_ages(self._discovery.age)
         configuration = Configuration(
@@ -219,6 +219,7 @@ class Sidecar:
             self._watching = asyncio.create_task(self._models.watch())
             while self._discovery.why_not_synced():
                 await asyncio.sleep(_SYNC_POLL_SECONDS)
+            await self._publisher.settle()
             await self._scraper.settle(_SETTLE_SECONDS)
             if self._link is not None:
                 await self._link.start(_SYNC_SECONDS)
@@ -261,6 +262,7 @@ class Sidecar:
             await self._link.close()
         await self._models.close()
         await self._discovery.keep_only(())
+        await self._publisher.close()
         await self._scraper.close()
         await self._cluster.close()
         await self._admin.stop()
@@ -296,9 +298,6 @@ class Sidecar:
 
     def _catalog(self) -> Catalog:
         return self._router.catalog
-
-    def _publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
-        self._router.publish(self._router.catalog.rediscovered(source, endpoints))
 
     def _streams(self) -> int:
         return self._fleet.ledger.ours().total()

@@ -14,9 +14,11 @@ from random import Random
 from extproc.adapters.configuration.changes import changes
 from extproc.adapters.configuration.document import DocumentError
 from extproc.adapters.discovery.discovery import Discovery
+from extproc.adapters.discovery.pace import Pace
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.ring import no_pause
 from extproc.core.fleet.signals import Signals
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
@@ -73,12 +75,13 @@ class Configuration:
 
         A thread builds it, because placing thousands of endpoints on rings takes longer than a
         request may wait. Changes of endpoints and adapters in the meantime are applied afterwards,
-        which takes time in proportion to their number.
+        which takes time in proportion to their number. The first document is in no request's way.
         """
         before = self._router.catalog
         known = {source: self._discovery.endpoints(source) for source in sources}
+        pause = Pace() if before.models else no_pause
         made = await asyncio.to_thread(
-            revise, before, spec.models, self._strategy, known.__getitem__
+            revise, before, spec.models, self._strategy, known.__getitem__, pause
         )
         current = self._router.catalog
         if current is before:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from extproc.core.fleet.ring import Ring
+from extproc.core.fleet.ring import Pause, Ring, no_pause
 from extproc.core.fleet.subset import Subset
 
 
@@ -42,16 +42,17 @@ class Snapshot:
         endpoints: Iterable[Endpoint],
         replication: int = 256,
         previous: Snapshot | None = None,
+        pause: Pause = no_pause,
     ) -> Snapshot:
         """Return the snapshot of these endpoints, the same for any order of them.
 
-        `previous`, the snapshot to replace, only saves time.
+        `previous`, the snapshot to replace, only saves time. `pause` is called after each step.
         """
         ordered = tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
         if previous and previous.endpoints == ordered and previous.ring.replication == replication:
             return previous
         members = {endpoint.name: endpoint for endpoint in ordered}
-        ring = Ring.of(members, replication, previous.ring if previous else None)
+        ring = Ring.of(members, replication, previous.ring if previous else None, pause)
         return cls(ordered, ring, _by_adapter(ordered))
 
     def restricted(self, subset: Subset) -> Snapshot:

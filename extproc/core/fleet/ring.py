@@ -9,21 +9,43 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Generic, TypeVar
 
 import xxhash
 
 Member = TypeVar("Member")
 
-_MOST_CHANGED = 0.5
+STEP = 4096
+"""Virtual nodes of one step. A ring of a thousand members takes a tenth of a second to build, but
+each step only a few milliseconds."""
+
+_CHANGED_STEP = STEP // 2
+"""The same for a change, which costs more for each node and copies all others."""
+
+_MOST_CHANGED = 0.125
 """Share of changed members above which a new ring costs less than a change of the previous one."""
 
+_HASH_BITS = 64
 
-def _hashes_of(name: str, replication: int) -> list[int]:
+Pause = Callable[[], None]
+"""Called between two steps. A builder in a thread waits there, so that the event loop can run."""
+
+
+def no_pause() -> None:
+    """Continue at once."""
+
+
+def _suffixes(replication: int) -> list[bytes]:
+    """Return the numbers of a member's virtual nodes, as text."""
+    return [b"%d" % number for number in range(replication)]
+
+
+def _hashes_of(name: str, suffixes: Iterable[bytes]) -> list[int]:
     """Return the hashes of a member's virtual nodes."""
-    digest = xxhash.xxh64_intdigest
-    return [digest(f"{name}{i}".encode()) for i in range(replication)]
+    digest, prefix = xxhash.xxh64_intdigest, name.encode()
+    return [digest(prefix + suffix) for suffix in suffixes]
 
 
 class Ring(Generic[Member]):
@@ -59,29 +81,24 @@ class Ring(Generic[Member]):
         members: Mapping[str, Member],
         replication: int,
         previous: Ring[Member] | None = None,
+        pause: Pause = no_pause,
     ) -> Ring[Member]:
         """Return the ring of members by name, each with `replication` virtual nodes.
 
         `previous` only saves time: its nodes of the names that stay are in order. If all names
-        stay, the new ring shares its nodes.
+        stay, the new ring shares its nodes. `pause` is called after each step.
         """
         if previous is not None and previous._replication == replication:
-            left = previous._numbers.keys() - members.keys()
-            new = members.keys() - previous._numbers.keys()
-            if not left and not new:
-                return cls(
-                    previous._hashes, previous._owners, previous._numbers, members, replication
-                )
+            left = sorted(previous._numbers.keys() - members.keys())
+            new = sorted(members.keys() - previous._numbers.keys())
             if len(left) + len(new) <= _MOST_CHANGED * len(members):
-                return previous._changed(left, new, members)
+                return previous._changed_to(members, left, new, pause)
         numbers = {name: number for number, name in enumerate(sorted(members))}
-        nodes = sorted(
-            (hashed, number)
-            for name, number in numbers.items()
-            for hashed in _hashes_of(name, replication)
-        )
-        hashes = array("Q", (hashed for hashed, _ in nodes))
-        owners = array("I", (number for _, number in nodes))
+        parts = _parts(numbers, replication, pause)
+        hashes, owners = array("Q"), array("I")
+        for part in parts:
+            _append_sorted(part, hashes, owners)
+            pause()
         return cls(hashes, owners, numbers, members, replication)
 
     @property
@@ -106,10 +123,22 @@ class Ring(Generic[Member]):
                     if len(seen) == len(members):
                         return
 
+    def _changed_to(
+        self, members: Mapping[str, Member], left: list[str], new: list[str], pause: Pause
+    ) -> Ring[Member]:
+        """Return the ring of these members; `left` are those that left, and `new` has new ones."""
+        ring, at_once = self, max(1, _CHANGED_STEP // self._replication)
+        for start in range(0, max(len(left), len(new)), at_once):
+            stop = start + at_once
+            ring = ring._changed(left[start:stop], new[start:stop], members)
+            pause()
+        return Ring(ring._hashes, ring._owners, ring._numbers, members, self._replication)
+
     def _changed(
         self, left: Iterable[str], new: Iterable[str], members: Mapping[str, Member]
     ) -> Ring[Member]:
         """Return the ring without the members that left, and with new ones."""
+        suffixes = _suffixes(self._replication)
         hashes, owners, numbers = self._hashes, self._owners, dict(self._numbers)
         positions = sorted(position for name in left for position in self._positions(name))
         if positions:
@@ -117,27 +146,64 @@ class Ring(Generic[Member]):
         for name in left:
             del numbers[name]
         taken = set(numbers.values())
-        free = (number for number in range(len(members)) if number not in taken)
-        numbers.update(zip(sorted(new), free, strict=False))
-        nodes = sorted(
-            (hashed, name) for name in new for hashed in _hashes_of(name, self._replication)
-        )
+        free = (number for number in count() if number not in taken)
+        numbers.update(zip(new, free, strict=False))
+        nodes = sorted((hashed, name) for name in new for hashed in _hashes_of(name, suffixes))
         if nodes:
             names = {number: name for name, number in numbers.items()}
             places = [_place(hashes, owners, names, hashed, name) for hashed, name in nodes]
             hashes = _with(hashes, places, [hashed for hashed, _ in nodes])
             owners = _with(owners, places, [numbers[name] for _, name in nodes])
-        return Ring(hashes, owners, numbers, members, self._replication)
+        known = {name: members[name] for name in numbers if name in members}
+        return Ring(hashes, owners, numbers, known, self._replication)
 
     def _positions(self, name: str) -> set[int]:
         """Return the positions of a member's nodes."""
         number, found = self._numbers[name], set[int]()
-        for hashed in _hashes_of(name, self._replication):
+        for hashed in _hashes_of(name, _suffixes(self._replication)):
             position = bisect_left(self._hashes, hashed)
             while self._owners[position] != number or position in found:
                 position += 1
             found.add(position)
         return found
+
+
+Part = tuple[list[int], list[int]]
+"""The hashes of some virtual nodes, and the numbers of their members."""
+
+
+def _parts(numbers: Mapping[str, int], replication: int, pause: Pause) -> list[Part]:
+    """Return the nodes in parts of about a step: those of each part come before those of the next.
+
+    So no step has to sort the whole ring.
+    """
+    bits = (len(numbers) * replication // STEP).bit_length()
+    parts: list[Part] = [([], []) for _ in range(2**bits)]
+    shift, suffixes, hashed = _HASH_BITS - bits, _suffixes(replication), 0
+    for name, number in numbers.items():
+        for node in _hashes_of(name, suffixes):
+            hashes, owners = parts[node >> shift]
+            hashes.append(node)
+            owners.append(number)
+        hashed += replication
+        if hashed >= STEP:
+            hashed = 0
+            pause()
+    return parts
+
+
+def _append_sorted(part: Part, hashes: array[int], owners: array[int]) -> None:
+    """Append a part's nodes in order; those of equal hashes in the order of their members."""
+    unordered, numbers = part
+    by_hash = dict(zip(unordered, numbers, strict=True))
+    if len(by_hash) == len(unordered):
+        ordered = sorted(unordered)
+        hashes.extend(ordered)
+        owners.extend(map(by_hash.__getitem__, ordered))
+        return
+    for node, number in sorted(zip(unordered, numbers, strict=True)):
+        hashes.append(node)
+        owners.append(number)
 
 
 def _place(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.ring import Pause, no_pause
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.routing.split import Split
 from extproc.core.schema import MAX_NAME_LENGTH, LoadBalancingSpec, ModelSpec, Source
@@ -59,17 +60,19 @@ class Model:
         strategy: Strategy,
         endpoints: Iterable[Endpoint],
         previous: Model | None = None,
+        pause: Pause = no_pause,
     ) -> Model:
         """Return a model with these ready endpoints; `previous` is the one that it replaces."""
         replication = spec.load_balancing.prefix_hash.replication
-        snapshot = Snapshot.of(endpoints, replication, previous.snapshot if previous else None)
+        before = previous.snapshot if previous else None
+        snapshot = Snapshot.of(endpoints, replication, before, pause)
         return cls(spec, strategy, snapshot)
 
-    def at(self, endpoints: Iterable[Endpoint], found: Adapters) -> Model:
+    def at(self, endpoints: Iterable[Endpoint], found: Adapters, pause: Pause = no_pause) -> Model:
         """Return the same model with other ready endpoints, or with other adapters on them."""
         extra = found if self.discovers_adapters else {}
         serving = _serving(self.spec.adapters, endpoints, extra)
-        return Model.of(self.spec, self.strategy, serving, self)
+        return Model.of(self.spec, self.strategy, serving, self, pause)
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,12 @@ class Catalog:
         """Return the ready endpoints of each model."""
         return {name: model.snapshot for name, model in self.models.items()}
 
-    def rediscovered(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
+    def rediscovered(
+        self, source: Source, endpoints: Sequence[Endpoint], pause: Pause = no_pause
+    ) -> Catalog:
         """Return the catalog with these endpoints for the models of a source."""
         models = (
-            model.at(endpoints, self.found) if model.spec.source == source else model
+            model.at(endpoints, self.found, pause) if model.spec.source == source else model
             for model in self.models.values()
         )
         return Catalog.of(models, self.splits, self.found)
@@ -185,6 +190,7 @@ def revise(
     specs: Iterable[ModelSpec],
     build: Callable[[LoadBalancingSpec], Strategy],
     discovered: Callable[[Source], Iterable[Endpoint]] = lambda _: (),
+    pause: Pause = no_pause,
 ) -> Catalog:
     """Return the catalog of a new configuration; `discovered` returns the endpoints of a source.
 
@@ -199,7 +205,7 @@ def revise(
             continue
         before = previous.models.get(spec.name)
         base = Model(spec, _strategy(before, spec.load_balancing, build), _snapshot(before))
-        models.append(base.at(_endpoints(spec, discovered), previous.found))
+        models.append(base.at(_endpoints(spec, discovered), previous.found, pause))
     return Catalog.of(models, splits, previous.found)
 
 

@@ -1,0 +1,75 @@
+"""Puts the endpoints of sources in force, without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from extproc.adapters.discovery.pace import Pace
+from extproc.adapters.observability.logs import fields
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ring import STEP
+from extproc.core.routing.catalog import Catalog
+from extproc.core.routing.rings import changed_nodes, with_rings_of
+from extproc.core.routing.router import Router
+from extproc.core.schema import Source
+
+log = logging.getLogger("extproc.discovery")
+
+
+class Publisher:
+    """Publishes a catalog for each change of a source's endpoints.
+
+    A small change takes effect at once. For a large one, such as a new model with a thousand
+    endpoints, a thread builds the rings, at a tenth of a processor's time. Changes in the meantime
+    take effect after it.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._pending: dict[Source, tuple[Endpoint, ...]] = {}
+        self._building: asyncio.Task[None] | None = None
+
+    def publish(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
+        """Put these endpoints of a source in force, now or soon."""
+        catalog = self._router.catalog
+        if source not in self._pending and changed_nodes(catalog, source, endpoints) <= STEP:
+            self._router.publish(catalog.rediscovered(source, endpoints))
+            return
+        self._pending[source] = endpoints
+        if self._building is None:
+            self._building = asyncio.create_task(self._build_all())
+
+    async def settle(self) -> None:
+        """Wait until all changes so far are in force."""
+        if self._building is not None:
+            await asyncio.wait([self._building])
+
+    async def close(self) -> None:
+        """Drop the changes that are not in force yet."""
+        if self._building is not None:
+            self._building.cancel()
+            await asyncio.wait([self._building])
+
+    async def _build_all(self) -> None:
+        try:
+            while self._pending:
+                source, endpoints = next(iter(self._pending.items()))
+                try:
+                    await self._build(source, endpoints)
+                except Exception:
+                    log.exception("endpoints not published", extra=fields(source=source))
+                if self._pending[source] is endpoints:
+                    del self._pending[source]
+        finally:
+            self._building = None
+
+    async def _build(self, source: Source, endpoints: tuple[Endpoint, ...]) -> None:
+        before = self._router.catalog
+        built = await asyncio.to_thread(before.rediscovered, source, endpoints, Pace())
+        self._router.publish(self._merged(built, source, endpoints))
+
+    def _merged(self, built: Catalog, source: Source, endpoints: tuple[Endpoint, ...]) -> Catalog:
+        """Return the current catalog, which others may have replaced, with the built rings."""
+        current = with_rings_of(self._router.catalog, built, source)
+        return current.rediscovered(source, endpoints)

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet.ring import Ring
+from extproc.core.fleet.ring import STEP, Ring
 from tests.core.builders import brief, thorough
 
 POD_A_1 = 689047897566398072
@@ -196,6 +196,24 @@ def test_change_of_one_member_copies_the_nodes_of_the_others() -> None:
         tracemalloc.stop()
     # A node takes 12 bytes, in the ring and in a copy. A new one has a tuple and an integer, too.
     assert most < 40 * len(ring)
+
+
+@pytest.mark.parametrize("changed", [0, 40, 300])
+def test_large_ring_is_built_in_small_steps(changed: int) -> None:
+    # Each step ends with a pause; the event loop waits for one step at most.
+    names = [f"default/pod-{i:03}" for i in range(600)]
+    previous = Ring.of({name: name for name in names[changed:]}, 256) if changed else None
+    pauses = 0
+
+    def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    ring = Ring.of({name: name for name in names}, 256, previous, pause)
+    assert len(ring) == 600 * 256
+    new = (changed or 600) * 256
+    assert pauses >= new / STEP
+    assert list(ring._hashes) == sorted(ring._hashes)
 
 
 def test_members_of_equal_names_share_the_nodes() -> None:

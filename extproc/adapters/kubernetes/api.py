@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from extproc.adapters.kubernetes.objects import Json
 
 OPENED: Json = {}
 """First item of a watch: the server has accepted it, and the first event may take long."""
+
+ALIVE: Json = {}
+"""Item of a watch: there was no event, but the server responds on this connection."""
+
+
+class WatchSeconds(NamedTuple):
+    """The duration of a watch, which the server ends."""
+
+    pinged: int
+    """On a connection that notices by itself that the server no longer responds."""
+    other: int
+    """On any other: that the server ends each watch in time proves that it responds."""
+    grace: float = 5.0
+    """A watch that exceeds its duration by this much counts as silent."""
 
 
 class Api(Protocol):
@@ -19,7 +33,7 @@ class Api(Protocol):
     async def create(self, path: str, body: Json) -> None: ...
 
     def watch(
-        self, path: str, query: Mapping[str, object], seconds: float
+        self, path: str, query: Mapping[str, object], seconds: WatchSeconds
     ) -> AsyncGenerator[Json, None]: ...
 
     async def close(self) -> None: ...

@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class _Reading:
 
     configuration: Configuration
     tls: ssl.SSLContext
+    tls_http2: ssl.SSLContext
     contents: Contents
 
     @property
@@ -73,6 +74,11 @@ class Credentials:
         return self._reading.tls
 
     @property
+    def tls_http2(self) -> ssl.SSLContext:
+        """The same, but with an offer of HTTP/2 to the server."""
+        return self._reading.tls_http2
+
+    @property
     def authorization(self) -> str:
         """Value of the header of this name; empty without a token."""
         return str(self.configuration.api_key.get("BearerToken") or "").strip()
@@ -107,7 +113,7 @@ class Credentials:
         self._reported = ""
         if reading.tls_contents == self._reading.tls_contents:
             # Connections of an equal context can be used again.
-            reading = _Reading(reading.configuration, self.tls, reading.contents)
+            reading = replace(reading, tls=self.tls, tls_http2=self.tls_http2)
         self._reading = reading
 
 
@@ -137,7 +143,9 @@ async def _read(kubeconfig: Path | None, before: Contents) -> _Reading:
     contents = _contents(Path(file).expanduser() for file in files)
     if contents.keys() == before.keys():
         contents = before
-    return _Reading(configuration, _tls_context(configuration), contents)
+    http2 = _tls_context(configuration)
+    http2.set_alpn_protocols(["h2", "http/1.1"])
+    return _Reading(configuration, _tls_context(configuration), http2, contents)
 
 
 def _contents(files: Iterable[Path]) -> Contents:

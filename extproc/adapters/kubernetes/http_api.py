@@ -1,4 +1,4 @@
-"""HTTP to the API server: credentials and transport of the kubernetes client, raw JSON."""
+"""HTTP to the API server: credentials of the kubernetes client, raw JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
-from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio import config
 
 from extproc import __version__
 from extproc.adapters.endpoints.screening import IPAddress, parse_ip
-from extproc.adapters.kubernetes.api import OPENED
+from extproc.adapters.kubernetes.api import ALIVE, OPENED, WatchSeconds
+from extproc.adapters.kubernetes.connections import Connections
 from extproc.adapters.kubernetes.credentials import Credentials, unusable_credentials
 from extproc.adapters.kubernetes.errors import (
     ApiStatusError,
@@ -26,20 +26,26 @@ from extproc.adapters.kubernetes.errors import (
     one_line,
     retry_after,
 )
+from extproc.adapters.kubernetes.http2_stream import NotProcessed
 from extproc.adapters.kubernetes.objects import Json
-from extproc.adapters.kubernetes.transport import new_session
+from extproc.adapters.kubernetes.response import Request, Response, Timeouts
 from extproc.adapters.kubernetes.turns import Turns
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
 
-CONNECT_SECONDS = 4.0
 # Between two reads of a response: a busy API server may need time for a list.
 READ_SECONDS = 30.0
 LIST_SECONDS = 120.0
 WRITE_SECONDS = 10.0
 
 UNAUTHORIZED = 401
+
+# The first connection may end while the request is sent, and so may the next.
+_ATTEMPTS = 3
+
+Asked = tuple[Mapping[str, object], Timeouts]
+"""The query of a request, and the time that its response may take."""
 
 _HEADERS = {
     "Accept": "application/json",
@@ -49,16 +55,16 @@ _HEADERS = {
 
 
 class KubernetesApi:
-    """A connection pool to one API server."""
+    """The requests to one API server."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._turns = Turns()
-        self._session: aiohttp.ClientSession | None = None
         # If a kubeconfig changes, the server stays: the addresses that get no requests are its.
         self._host = str(credentials.configuration.host)
         self._url = urlsplit(self._host)
         self._port = self._url.port or (80 if self._url.scheme == "http" else 443)
+        self._connections = Connections(self._url, self._port, credentials)
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubernetesApi:
@@ -88,101 +94,93 @@ class KubernetesApi:
 
     async def get(self, path: str, query: Mapping[str, object]) -> Json:
         """Return an object or a list. Raises KubernetesError."""
-        timeout = aiohttp.ClientTimeout(
-            total=LIST_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS
-        )
-        async with self._request("GET", path, query, timeout) as response:
+        limits = Timeouts(LIST_SECONDS, READ_SECONDS, READ_SECONDS)
+        async with self._request("GET", path, lambda _: (query, limits)) as response:
             return _object(await response.read())
 
     async def create(self, path: str, body: Json) -> None:
         """Create an object. Raises KubernetesError."""
-        timeout = aiohttp.ClientTimeout(total=WRITE_SECONDS, sock_connect=CONNECT_SECONDS)
-        async with self._request("POST", path, {}, timeout, body):
+        limits = Timeouts(WRITE_SECONDS, WRITE_SECONDS, WRITE_SECONDS)
+        async with self._request("POST", path, lambda _: ({}, limits), body):
             pass
 
     async def watch(
-        self, path: str, query: Mapping[str, object], seconds: float
+        self, path: str, query: Mapping[str, object], seconds: WatchSeconds
     ) -> AsyncGenerator[Json, None]:
         """Yield OPENED, then each event of a watch, until the server ends the response.
 
-        Raises KubernetesError; Unreachable if the response has not ended after `seconds`.
+        ALIVE comes in between when the server has responded to a PING. Raises KubernetesError;
+        Unreachable if the response has not ended in time.
         """
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
-        async with self._request("GET", path, {**query, "watch": "true"}, timeout) as response:
+
+        def asked(pinged: bool) -> Asked:
+            length = seconds.pinged if pinged else seconds.other
+            total = length + seconds.grace
+            watch = {**query, "watch": "true", "timeoutSeconds": length}
+            return watch, Timeouts(total, min(total, READ_SECONDS), total)
+
+        async with self._request("GET", path, asked) as response:
             yield OPENED
-            while line := await _line(response):
-                yield _object(line)
+            async for line in response.lines():
+                yield ALIVE if line is None else _object(line)
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     @asynccontextmanager
     async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object],
-        timeout: aiohttp.ClientTimeout,
-        body: Json | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self._host}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        self, method: str, path: str, asked: Callable[[bool], Asked], body: Json | None = None
+    ) -> AsyncIterator[Response]:
+        """Send a request; `asked` returns its query and timeouts if the connection has PINGs."""
         data = None if body is None else json.dumps(body).encode()
         try:
-            async with AsyncExitStack() as stack:
-                async with self._turns.turn():
-                    sending = await self._send(method, url, timeout, data)
-                    response = await stack.enter_async_context(sending)
-                    if response.status >= 400:
-                        raise await _status_error(response)
+            async with self._turns.turn():
+                response = await self._send(method, path, asked, data)
+            try:
+                if response.status >= 400:
+                    raise await _status_error(response)
                 yield response
+            finally:
+                response.release()
         except TimeoutError:
             raise Unreachable("no complete response in time") from None
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:
             raise Unreachable(one_line(error)) from None
 
     async def _send(
-        self, method: str, url: str, timeout: aiohttp.ClientTimeout, data: bytes | None
-    ) -> aiohttp.ClientResponse:
+        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
+    ) -> Response:
         """Send a request; send it again if its token has been renewed in the meantime."""
         await self._credentials.refresh()
         used = self._credentials.authorization
-        response = await self._send_once(method, url, timeout, data)
+        response = await self._send_once(method, path, asked, data)
         if response.status == UNAUTHORIZED and await self._credentials.renew(used):
             response.release()
-            response = await self._send_once(method, url, timeout, data)
+            response = await self._send_once(method, path, asked, data)
         return response
 
     async def _send_once(
-        self, method: str, url: str, timeout: aiohttp.ClientTimeout, data: bytes | None
-    ) -> aiohttp.ClientResponse:
-        self._session = self._session or new_session()
-        credentials, headers = self._credentials, {**_HEADERS}
-        if credentials.authorization:
-            headers["Authorization"] = credentials.authorization
-        return await self._session.request(
-            method,
-            url,
-            headers=headers,
-            data=data,
-            timeout=timeout,
-            # Connections with other certificates end when they are idle.
-            ssl=credentials.tls,
-            server_hostname=credentials.configuration.tls_server_name,
-            proxy=credentials.configuration.proxy,
-            proxy_headers=credentials.configuration.proxy_headers,
-        )
+        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
+    ) -> Response:
+        """Send a request, on another connection if the first one does not accept it any more."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(NotProcessed):
+                return await self._send_on_one(method, path, asked, data)
+        return await self._send_on_one(method, path, asked, data)
 
-
-async def _line(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        return await response.content.readline()
-    except (ValueError, LineTooLong):
-        # The transport limits the length of a line.
-        raise MalformedResponse(
-            "the watch sent an event larger than any object in the API"
-        ) from None
+    async def _send_on_one(
+        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
+    ) -> Response:
+        connection = await self._connections.choose()
+        query, timeouts = asked(connection.notices_silence)
+        target = f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+        headers = {**_HEADERS}
+        if self._credentials.authorization:
+            headers["Authorization"] = self._credentials.authorization
+        url = f"{self._host}{target}"
+        request = Request(method, url, f"{self._url.path}{target}", headers, data, timeouts)
+        return await connection.request(request)
 
 
 def _object(text: bytes) -> Json:
@@ -195,15 +193,16 @@ def _object(text: bytes) -> Json:
     return found
 
 
-async def _status_error(response: aiohttp.ClientResponse) -> ApiStatusError:
+async def _status_error(response: Response) -> ApiStatusError:
     """Return the error of a response: a Status, or plain text from a server that is overloaded."""
     body = await response.read()
     try:
         status = _object(body)
     except MalformedResponse:
         status = {}
-    text = body.decode(errors="replace").strip() if response.content_type == "text/plain" else ""
+    kind = response.header("Content-Type").partition(";")[0].strip().lower()
+    text = body.decode(errors="replace").strip() if kind == "text/plain" else ""
     reason = status.get("message") or status.get("reason") or text or response.reason
-    delay = response.headers.get("Retry-After", "")
+    delay = response.header("Retry-After")
     seconds = float(delay) if delay.isdecimal() else retry_after(status)
     return ApiStatusError(response.status, one_line(reason or "no reason"), seconds)

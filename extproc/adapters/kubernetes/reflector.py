@@ -9,9 +9,10 @@ every 10 to 15 minutes as a precaution. An error never changes the copy: the cop
 age grows. These are the guarantees of client-go's reflector; `backoff` has the waits between
 attempts, which are longer if the server asks for it (`Retry-After`).
 
-Watches last 20 to 30 s; those of client-go last 5 to 10 minutes. HTTP/1.1 has no ping, and a proxy
-or a hung server can hold a silent connection open. That the server ends each watch in time proves
-that it still responds. This costs one small request every half minute for each watch.
+Over HTTP/2, watches last 5 to 10 minutes, as in client-go, because the connection itself notices a
+server that no longer responds. HTTP/1.1 has no PING, and a proxy or a hung server can hold a silent
+connection open. So watches last 20 to 30 s there: that the server ends each watch in time proves
+that it still responds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from time import monotonic
 from typing import Generic, Protocol
 
 from extproc.adapters.backoff import Backoff
-from extproc.adapters.kubernetes.api import OPENED, Api
+from extproc.adapters.kubernetes.api import ALIVE, OPENED, Api, WatchSeconds
 from extproc.adapters.kubernetes.errors import ApiStatusError, KubernetesError, MalformedResponse
 from extproc.adapters.kubernetes.listing import EXPIRED, list_objects
 from extproc.adapters.kubernetes.objects import Json
@@ -37,6 +38,7 @@ from extproc.adapters.observability.logs import fields
 log = logging.getLogger("extproc.kubernetes")
 
 WATCH_SECONDS = (20, 30)
+PINGED_WATCH_SECONDS = (300, 600)
 # The API guarantees that watches lose nothing. This bounds the damage if one does all the same,
 # because a store was restored from a backup or because of a bug.
 RELIST_SECONDS = (600, 900)
@@ -44,7 +46,7 @@ RELIST_SECONDS = (600, 900)
 LIST_SPREAD_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 60.0
 # A watch that exceeds its time by this much counts as silent.
-_SILENCE_SECONDS = 5
+_SILENCE_SECONDS = 5.0
 # After a shorter watch there is a pause, so that a server that ends all at once is not flooded.
 _SHORT_WATCH_SECONDS = 1.0
 
@@ -155,20 +157,25 @@ class Reflector(Generic[Kept]):
         self.attempted.set()
 
     async def _watch(self) -> None:
-        seconds = self._rng.randint(*WATCH_SECONDS)
+        seconds = WatchSeconds(
+            self._rng.randint(*PINGED_WATCH_SECONDS),
+            self._rng.randint(*WATCH_SECONDS),
+            _SILENCE_SECONDS,
+        )
         query = {
             **self._resource.query,
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": seconds,
         }
         opened = inf
-        events = self._api.watch(self._resource.path, query, seconds + _SILENCE_SECONDS)
+        events = self._api.watch(self._resource.path, query, seconds)
         try:
             async with aclosing(events):
                 async for event in events:
                     if event is OPENED:
                         opened = monotonic()
+                        self._confirm()
+                    elif event is ALIVE:
                         self._confirm()
                     else:
                         self._take(event)

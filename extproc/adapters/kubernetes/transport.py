@@ -1,4 +1,4 @@
-"""Connections to the API server, with TCP keep-alive."""
+"""Limits of connections to the API server, and HTTP/1.1 with TCP keep-alive."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Any
 
 import aiohttp
 
+CONNECT_SECONDS = 4.0
+
 # The kernel closes a connection whose network path is dead within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
-_EVENT_BYTES = 2**24
+EVENT_BYTES = 2**24
 """Longest event of a watch. An object has at most 1.5 MiB, but each `<`, `>` and `&` in it has six
 bytes in the API server's JSON. The limit is twice the size of aiohttp's buffer."""
+
+TOO_LONG = "the watch sent an event larger than any object in the API"
 
 
 def new_session() -> aiohttp.ClientSession:
     """Return a pool of connections that fail soon after their network path dies."""
     # No limit: each watch holds a connection.
     connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
-    return aiohttp.ClientSession(
-        connector=connector, trust_env=True, read_bufsize=_EVENT_BYTES // 2
-    )
+    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=EVENT_BYTES // 2)
 
 
 def _socket(address: Any) -> socket.socket:

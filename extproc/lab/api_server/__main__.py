@@ -15,9 +15,6 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
-import ssl
-import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,17 +25,11 @@ from aiohttp import web
 
 from extproc.lab.api_server.control import Control
 from extproc.lab.api_server.front import ApiFront
+from extproc.lab.api_server.port import BACKLOG, HOST, ApiPort, bound
 from extproc.lab.api_server.watch import Ending
-
-_HOST = "127.0.0.1"
-
-_BACKLOG = 1024
 
 _SHUTDOWN_SECONDS = 0.2
 """Seconds that a stop waits for clients that do not read."""
-
-_RESET = struct.pack("ii", 1, 0)
-"""Value of SO_LINGER with which closing the socket resets the connection."""
 
 
 @dataclass(frozen=True)
@@ -61,54 +52,6 @@ class Settings:
     kubeconfig: Path | None
     announce: bool
     """True to print the ports on stdout once they are open."""
-
-
-class ApiPort:
-    """The API's listening socket, which can be closed and opened again on the same port."""
-
-    def __init__(self, runner: web.AppRunner, port: int, certificate: Path | None = None) -> None:
-        self._runner = runner
-        self._certificate = certificate
-        self._server: asyncio.Server | None = None
-        # This socket stays bound, so that no other process gets the port while it is closed.
-        self._reservation = _bound(port)
-        self.number: int = self._reservation.getsockname()[1]
-
-    async def open(self) -> None:
-        """Start to listen, with the current certificate; do nothing if the port is open."""
-        if self._server is None:
-            factory = self._runner.server
-            assert factory is not None
-            listening = _bound(self.number)
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(
-                factory, sock=listening, backlog=_BACKLOG, ssl=self._tls()
-            )
-
-    async def close(self) -> None:
-        """Refuse new connections and reset open ones."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            self._reset_connections()
-            # Connections that were being accepted appear a little later.
-            await asyncio.sleep(0.01)
-            self._reset_connections()
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if self._certificate is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._certificate)
-        return context
-
-    def _reset_connections(self) -> None:
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if (transport := connection.transport) is not None:
-                client: socket.socket = transport.get_extra_info("socket")
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                transport.abort()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,11 +113,11 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     front = ApiFront(settings.token)
     runner = await _runner(front.app())
-    port = ApiPort(runner, settings.port, settings.certificate)
+    port = ApiPort(runner, front.faults, settings.port, settings.certificate)
     await port.open()
     control_runner = await _runner(Control(front, port).app())
-    control = _bound(settings.control_port)
-    await web.SockSite(control_runner, control, backlog=_BACKLOG).start()
+    control = bound(settings.control_port)
+    await web.SockSite(control_runner, control, backlog=BACKLOG).start()
     if settings.kubeconfig is not None:
         settings.kubeconfig.write_text(kubeconfig(settings, port.number))
     if settings.announce:
@@ -191,7 +134,7 @@ def kubeconfig(settings: Settings, port: int) -> str:
     """Return a kubeconfig with one context."""
     name = "stand-in"
     scheme = "http" if settings.certificate is None else "https"
-    cluster = {"server": f"{scheme}://{_HOST}:{port}"}
+    cluster = {"server": f"{scheme}://{HOST}:{port}"}
     if settings.authority is not None:
         cluster["certificate-authority"] = str(settings.authority)
     return yaml.safe_dump(
@@ -216,13 +159,6 @@ async def _runner(app: web.Application) -> web.AppRunner:
     )
     await runner.setup()
     return runner
-
-
-def _bound(port: int) -> socket.socket:
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind((_HOST, port))
-    return bound
 
 
 def _port(text: str) -> int:

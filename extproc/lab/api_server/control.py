@@ -21,11 +21,17 @@ from extproc.lab.api_server.watch import Ending
 class Port(Protocol):
     """The API's listening socket."""
 
+    http2: bool
+    """True to offer HTTP/2 with TLS, from the next time that it listens."""
+
     async def open(self) -> None:
         """Start to listen; do nothing if the port is open."""
 
     async def close(self) -> None:
         """Stop listening and reset all connections."""
+
+    def go_away(self) -> None:
+        """Announce the end of all HTTP/2 connections."""
 
 
 class Control:
@@ -119,6 +125,10 @@ class Control:
             case "silent_watches", True:
                 for watch in self._front.watches:
                     watch.silent = True
+            case "goaway", True:
+                self._port.go_away()
+            case "http2", _:
+                self._port.http2 = value
             case "token", _:
                 self._front.token = value
             case _:
@@ -132,6 +142,8 @@ def _is_bool(value: object) -> bool:
 _SWITCHES: dict[str, Callable[[Any], bool]] = {
     "listening": _is_bool,
     "frozen": _is_bool,
+    "http2": _is_bool,
+    "goaway": lambda value: value is True,
     "silent_watches": lambda value: value is True,
     "forbidden": lambda value: isinstance(value, list),
     "failing": lambda value: value == 0 or value in REASONS,

@@ -72,6 +72,8 @@ class StandInApiServer(Process):
         list_delay=2.5: delay each list by 2.5 seconds.
         capacity=4: refuse further requests while four wait for their response; 0: refuse none.
         garbage=True: corrupt the next line that any watch sends.
+        goaway=True: announce the end of each HTTP/2 connection, which ends after its streams.
+        http2=False: offer only HTTP/1.1 from the next `listening=True`; True: HTTP/2 with TLS.
         token="new": accept only this bearer token from now on.
         """
         await self._ask("POST", "faults", switches)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extproc.adapters.endpoints.screening import Screen
-from extproc.adapters.kubernetes.api import OPENED
+from extproc.adapters.kubernetes.api import OPENED, WatchSeconds
 from extproc.adapters.kubernetes.cluster import Cluster, ClusterConnection
 from extproc.adapters.kubernetes.errors import KubernetesError
 from extproc.adapters.kubernetes.objects import Json
@@ -81,7 +81,7 @@ class ScriptedApi:
         self.created.append((path, body))
 
     async def watch(
-        self, path: str, query: Mapping[str, object], seconds: float
+        self, path: str, query: Mapping[str, object], seconds: WatchSeconds
     ) -> AsyncGenerator[Json, None]:
         response = await self._next("watch", path, query)
         assert isinstance(response, Watched), f"the script has {response} for a watch"

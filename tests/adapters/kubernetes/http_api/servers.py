@@ -8,12 +8,16 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
+from extproc.adapters.kubernetes.api import WatchSeconds
 from extproc.adapters.kubernetes.http_api import KubernetesApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 StartServer = Callable[[Handler], Awaitable[KubernetesApi]]
+
+
+MINUTE = WatchSeconds(60, 60)
 
 
 MAPS = "/api/v1/namespaces/ns/configmaps"

@@ -18,7 +18,7 @@ from kubernetes.aio.config import incluster_config
 from extproc.adapters.kubernetes.errors import ApiStatusError
 from extproc.adapters.kubernetes.http_api import KubernetesApi
 from tests.adapters.kubernetes.http_api.secure import HOST, NEW, OLD, SecureServer, bundle
-from tests.adapters.kubernetes.http_api.servers import MAPS, write_kubeconfig
+from tests.adapters.kubernetes.http_api.servers import MAPS, MINUTE, write_kubeconfig
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -157,7 +157,7 @@ class TestToken:
                 await api.get(MAPS, {})
             assert clients.tokens == ["Bearer two"]
             make("three")
-            async for _ in api.watch(MAPS, {}, 30):
+            async for _ in api.watch(MAPS, {}, MINUTE):
                 pass
             assert clients.tokens == ["Bearer two", "Bearer two", "Bearer three"]
             await api.close()

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from extproc.adapters.kubernetes import http_api as kubernetes_api
 from extproc.adapters.kubernetes import turns
-from extproc.adapters.kubernetes.api import OPENED
+from extproc.adapters.kubernetes.api import OPENED, WatchSeconds
 from extproc.adapters.kubernetes.errors import (
     ApiStatusError,
     MalformedResponse,
@@ -19,7 +19,13 @@ from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.adapters.kubernetes.objects import Json
 from extproc.lab.api_server.builders import config_map
 from extproc.lab.api_server.process import StandInApiServer
-from tests.adapters.kubernetes.http_api.servers import MAPS, Handler, StartServer, write_kubeconfig
+from tests.adapters.kubernetes.http_api.servers import (
+    MAPS,
+    MINUTE,
+    Handler,
+    StartServer,
+    write_kubeconfig,
+)
 
 
 def with_status(status: int, text: str, **headers: str) -> Handler:
@@ -58,7 +64,7 @@ class TestResponse:
             await api.create(MAPS, {})
         assert str(got.value) == shown
         with pytest.raises(ApiStatusError) as got:
-            await anext(api.watch(MAPS, {}, 5))
+            await anext(api.watch(MAPS, {}, MINUTE))
         assert str(got.value) == shown
 
     async def test_markup_is_not_a_reason(self, start_server: StartServer) -> None:
@@ -113,7 +119,7 @@ class TestResponse:
         with pytest.raises(Unreachable, match="no complete response in time"):
             await api.get(MAPS, {})
         with pytest.raises(Unreachable, match="no complete response in time"):
-            await anext(api.watch(MAPS, {}, 0.05))
+            await anext(api.watch(MAPS, {}, WatchSeconds(0, 0, 0.05)))
 
     async def test_closed_port_is_unreachable(self, tmp_path: Path) -> None:
         api = await KubernetesApi.connect(write_kubeconfig(tmp_path, "http://127.0.0.1:1"))
@@ -142,7 +148,7 @@ class TestWatch:
             return response
 
         api = await start_server(respond)
-        opened, *events = [event async for event in api.watch(MAPS, {"limit": 1}, 5)]
+        opened, *events = [event async for event in api.watch(MAPS, {"limit": 1}, MINUTE)]
         assert opened is OPENED
         return events
 
@@ -176,7 +182,7 @@ class TestWatch:
             return response
 
         api = await start_server(respond)
-        events = api.watch(MAPS, {}, 5)
+        events = api.watch(MAPS, {}, MINUTE)
         assert await anext(events) is OPENED
         assert await anext(events) == {"a": 1}
         with pytest.raises(Unreachable):
@@ -203,7 +209,7 @@ class TestTurns:
         self, server: StandInApiServer, api: KubernetesApi
     ) -> None:
         before = await server.open_watches()
-        watches = [api.watch(MAPS, {"timeoutSeconds": 60}, 90) for _ in range(20)]
+        watches = [api.watch(MAPS, {}, MINUTE) for _ in range(20)]
         for one in watches:
             assert await anext(one) is OPENED
         assert await server.open_watches() == before + 20

@@ -21,6 +21,9 @@ class ClusterConnection(NamedTuple):
     screen: Screen
 
 
+CLIENT = ("h2", "kubernetes")
+"""The packages that the extra `kubernetes` adds."""
+
 MISSING_CLIENT = "the Kubernetes client is not installed: pip install 'extproc-router[kubernetes]'"
 
 
@@ -60,7 +63,7 @@ async def _connected(kubeconfig: Path | None) -> KubernetesApi:
     try:
         from extproc.adapters.kubernetes.http_api import KubernetesApi
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "kubernetes":
+        if error.name is None or error.name.partition(".")[0] not in CLIENT:
             raise
         raise KubernetesError(MISSING_CLIENT) from None
     return await KubernetesApi.connect(kubeconfig)

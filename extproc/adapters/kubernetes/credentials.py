@@ -143,9 +143,11 @@ async def _read(kubeconfig: Path | None, before: Contents) -> _Reading:
     contents = _contents(Path(file).expanduser() for file in files)
     if contents.keys() == before.keys():
         contents = before
-    http2 = _tls_context(configuration)
-    http2.set_alpn_protocols(["h2", "http/1.1"])
-    return _Reading(configuration, _tls_context(configuration), http2, contents)
+    tls = http2 = _tls_context(configuration)
+    if str(configuration.host).startswith("https:"):
+        http2 = _tls_context(configuration)
+        http2.set_alpn_protocols(["h2", "http/1.1"])
+    return _Reading(configuration, tls, http2, contents)
 
 
 def _contents(files: Iterable[Path]) -> Contents:

@@ -62,5 +62,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten watches to a second, the minimum; they count as silent soon after it."""
     monkeypatch.setattr(reflector, "WATCH_SECONDS", (1, 1))
+    monkeypatch.setattr(reflector, "PINGED_WATCH_SECONDS", (1, 1))
     monkeypatch.setattr(reflector, "_SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(reflector, "_SHORT_WATCH_SECONDS", 0.5)

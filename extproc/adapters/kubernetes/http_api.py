@@ -41,8 +41,8 @@ WRITE_SECONDS = 10.0
 
 UNAUTHORIZED = 401
 
-# The first connection may end while the request is sent, and so may the next.
-_ATTEMPTS = 3
+# A connection may end while the request is sent, and so may the next.
+_ATTEMPTS = 5
 
 Asked = tuple[Mapping[str, object], Timeouts]
 """The query of a request, and the time that its response may take."""

@@ -26,7 +26,7 @@ Start = Callable[..., SidecarProcess]
 @pytest.fixture(autouse=True)
 def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("without")))
-    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", "grpc grpc_health kubernetes redis hiredis")
+    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", "grpc grpc_health h2 kubernetes redis hiredis")
 
 
 @pytest.fixture

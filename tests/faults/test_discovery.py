@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.stack.processes import until
@@ -187,6 +188,41 @@ async def test_rolling_endpoints_of_another_model(deploy: Deploy, report: Report
         failed=0,
         what=f"of {len(rolling)} requests to another model; 99 % took at most {during * 1e3:.0f} "
         f"ms, and {before * 1e3:.0f} ms before the changes",
+    )
+    assert during < max(2 * before, limit(0.03))
+
+
+async def test_new_model_of_many_endpoints(deploy: Deploy, report: Report) -> None:
+    """Its ring is built aside, and requests to other models hardly notice."""
+    service = {"service": {"namespace": NAMESPACE, "name": BIG, "port": "http"}}
+    options = ClusterOptions(replicas=1)
+    scene = await deploy(options)
+    report.tried(f"a new model with {ENDPOINTS:,} endpoints; all of them leave, and come again")
+    slices = [big_slice(first) for first in range(0, ENDPOINTS, SLICE)]
+
+    async def are(count: int) -> None:
+        async def known() -> bool:
+            return len(await scene.ready(BIG)) == count
+
+        await until(known, PATIENCE, f"{count} endpoints")
+
+    async def come_and_go() -> None:
+        await scene.configure(replace(options, more_models=[{"name": BIG, **service}]).document())
+        await are(ENDPOINTS)
+        for one in slices:
+            await scene.api.delete("EndpointSlice", NAMESPACE, one["metadata"]["name"])
+        await are(0)
+        await scene.api.apply(*slices)
+        await are(ENDPOINTS)
+
+    await scene.api.apply(*slices)
+    quiet = await refusals_until(scene, asyncio.create_task(asyncio.sleep(extent(1, full=10))))
+    busy = await refusals_until(scene, asyncio.create_task(come_and_go()))
+    before, during = (percentile(took, 99) for took in (quiet, busy))
+    report.lost(
+        failed=0,
+        what=f"of {len(busy)} requests to another model; 99 % took at most {during * 1e3:.0f} ms, "
+        f"and {before * 1e3:.0f} ms before; the slowest {max(busy) * 1e3:.0f} ms",
     )
     assert during < max(2 * before, limit(0.03))
 

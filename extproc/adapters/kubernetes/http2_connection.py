@@ -190,7 +190,7 @@ class Http2Connection(asyncio.Protocol):
             self.retire()
 
     async def _send_body(self, stream: Http2Stream, body: bytes) -> None:
-        position = 0
+        position, stream.sent = 0, False
         while position < len(body) and not stream.ended:
             window = self._h2.local_flow_control_window(stream.number)
             size = min(window, self._h2.max_outbound_frame_size)
@@ -201,6 +201,7 @@ class Http2Connection(asyncio.Protocol):
             self._h2.send_data(stream.number, body[position:end], end_stream=end >= len(body))
             self._flush()
             position = end
+            stream.sent = end >= len(body)
 
     def _consumed(self, number: int, size: int) -> None:
         if size and not self.closed:
@@ -210,7 +211,7 @@ class Http2Connection(asyncio.Protocol):
     def _finished(self, stream: Http2Stream) -> None:
         if self._streams.pop(stream.number, None) is None:
             return
-        if not stream.ended and not self.closed:
+        if not (stream.ended and stream.sent) and not self.closed:
             self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
             self._flush()
         if not self._accepts:
@@ -225,7 +226,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         data = self._h2.data_to_send()
-        if data and self._transport is not None:
+        if data and self._transport is not None and not self.closed:
             self._transport.write(data)
 
     def _fail(self, why: str) -> None:

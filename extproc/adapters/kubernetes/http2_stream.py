@@ -36,6 +36,8 @@ class Http2Stream:
         """Status of the response; 0 until it arrives."""
         self.ended = False
         """True if the stream has no more frames: its end or an error arrived."""
+        self.sent = True
+        """False while a part of the request is still to be sent."""
         self._headers: dict[str, str] = {}
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._error: OSError | None = None

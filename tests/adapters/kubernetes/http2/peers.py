@@ -23,7 +23,7 @@ OK = [(":status", "200"), ("content-type", "application/json")]
 
 
 class Peer(asyncio.Protocol):
-    """The server's side of a connection; it does only what a test tells it."""
+    """The server's side of a connection; a test decides what it does."""
 
     def __init__(self) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))

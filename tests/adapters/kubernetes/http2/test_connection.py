@@ -54,7 +54,10 @@ class TestRequest:
             sending = asyncio.create_task(connection.request(request(body=b"x")))
             await peer.until(lambda: peer.requests)
             peer.respond(1)
-            assert (await sending).status == 200
+            response = await sending
+            assert response.status == 200
+            response.release()
+            await peer.until(lambda: peer.resets)
 
     async def test_that_is_cancelled_resets_its_stream(self) -> None:
         async with connected() as (connection, peer):

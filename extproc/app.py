@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
 from extproc.edge.grpc.server import Server, Transport
 from extproc.edge.tls import KeyPair
+from extproc.explain import explain_now
 
 if TYPE_CHECKING:
     from extproc.adapters.shared_state.link import SharedStateLink
@@ -106,6 +108,9 @@ class Settings:
 
     tls: KeyPair | None = None
     """The key pair of the port for Envoy; None for plain text."""
+
+    status_page: bool = True
+    """True if the admin port has the status page."""
 
     shared_state: SharedStateServer | None = None
     """The server through which sidecars share their state; None if they share nothing."""
@@ -200,6 +205,7 @@ class Sidecar:
             self._why_not_ready,
             self._link.document if self._link else None,
             self._flow,
+            self._explained if settings.status_page else None,
         )
         self._admin = AdminServer(admin)
         self._watching: asyncio.Task[None] | None = None
@@ -298,6 +304,12 @@ class Sidecar:
 
     def _catalog(self) -> Catalog:
         return self._router.catalog
+
+    def _explained(
+        self, body: bytes, path: str, headers: Mapping[str, str]
+    ) -> Mapping[str, object]:
+        pass_unknown = self._settings.pass_unknown
+        return explain_now(self._router, body, path, headers, pass_unknown=pass_unknown).as_dict()
 
     def _streams(self) -> int:
         return self._fleet.ledger.ours().total()

@@ -9,8 +9,11 @@ from random import Random
 from extproc.core.conversation.events import Event, Kind
 from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.verdict import Listed, Passed
+from extproc.core.fleet.ejection import Ejected
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, revise
@@ -18,12 +21,26 @@ from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec
-from extproc.core.strategies import Candidate, Query, build
+from extproc.core.strategies import Candidate, Query, Strategy, build
 from extproc.core.strategies.prefix_hash import PrefixHash
 
 WHOLE_BYTES = 8 * 1024 * 1024
 """The longest body that the recommended Envoy configuration shows whole. The sidecar reads the head
 (HEAD_LIMIT) of a longer one."""
+
+
+_UNDECIDED: Mapping[type, dict[str, object]] = {
+    Listed: {
+        "status": 200,
+        "code": "models_listed",
+        "message": "The sidecar itself answers with the models.",
+    },
+    Passed: {
+        "status": 200,
+        "code": "passed",
+        "message": "Envoy's other routes serve this path, without a decision.",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,8 @@ class ExplainedCandidate:
     inflight: int
     hops: int
     reason: str
+    predicted_hit: float | None = None
+    """The share of the prompt that is probably in its cache; None without a prediction."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +154,25 @@ class _RecordingRouter(Router):
         return iter(self.ranking)
 
 
+class _PreviewRouter(_RecordingRouter):
+    """A router that decides by the state of a live one, and changes nothing there."""
+
+    def __init__(self, live: Router) -> None:
+        super().__init__(live.fleet, live.catalog, rng=Random(), owns_fleet=False)
+
+    def order(self, resolved: ResolvedRequest, query: Query) -> Iterator[Candidate]:
+        strategy = resolved.model.strategy.preview()
+        self.resolved = resolved
+        self.ranking = list(strategy.rank(query, resolved.snapshot, self.fleet.ledger.loads))
+        return iter(self.ranking)
+
+    def _chosen(self, address: str) -> Ejected | None:
+        return self.fleet.ejection.ejected.get(address)
+
+    def _send(self, model: str, best: Candidate, strategy: Strategy, query: Query) -> Lease:
+        return Ledger().acquire(model, best.endpoint)
+
+
 def shown(body: bytes) -> bytes:
     """Return what the sidecar reads of this body behind the recommended Envoy configuration."""
     return body if len(body) <= WHOLE_BYTES else body[:HEAD_LIMIT]
@@ -157,15 +195,45 @@ def explain(
     fleet = _fleet(inflight)
     router = _RecordingRouter(fleet)
     router.publish(revise(Catalog(), spec.models, lambda one: build(one, Random(), fleet.signals)))
-    conversation = Conversation(router, Random())
+    return _explained(router, head, length, path, headers)
+
+
+def explain_now(
+    live: Router,
+    body: bytes,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    pass_unknown: bool = False,
+) -> Explanation:
+    """Explain what a router that serves requests would decide now, and change nothing."""
+    router, length = _PreviewRouter(live), len(body)
+    headers = {name: value for name, value in headers.items() if not name.startswith(":")}
+    return _explained(router, shown(body), length, path, headers, pass_unknown=pass_unknown)
+
+
+def _explained(
+    router: _RecordingRouter,
+    head: bytes,
+    length: int,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    pass_unknown: bool = False,
+) -> Explanation:
+    conversation = Conversation(router, Random(), pass_unknown=pass_unknown)
     # Clients send the body's length, also if Envoy does not show all of it.
     pseudo = {":method": "POST", ":path": path, "content-length": str(length), **headers}
     raw = {name.lower(): value.encode() for name, value in pseudo.items()}
+    inflight = dict(router.fleet.ledger.loads)  # without this request
     conversation.receive(Event(Kind.REQUEST_HEADERS, headers=raw))
     conversation.receive(Event(Kind.REQUEST_BODY, body=head, end_of_stream=len(head) == length))
     verdict = conversation.verdict
     if isinstance(verdict, Refusal):
         error = {"status": verdict.status, "code": verdict.code, "message": verdict.message}
+        return Explanation(shown_bytes=len(head), body_bytes=length, error=error)
+    if isinstance(verdict, Listed | Passed):
+        error = _UNDECIDED[type(verdict)]
         return Explanation(shown_bytes=len(head), body_bytes=length, error=error)
     assert isinstance(verdict, Decision)
     explanation = _explanation(router, verdict, inflight)
@@ -218,6 +286,7 @@ def _explanation(
                 inflight.get(candidate.endpoint.address, 0),
                 candidate.hops,
                 candidate.reason,
+                candidate.prediction.hit if candidate.prediction else None,
             )
             for candidate in router.ranking
         ],

@@ -55,8 +55,9 @@ def _add_addresses(parser: Parser) -> None:
         "127.0.0.1:9090",
         address,
         "ADDR",
-        "address for metrics, health and state",
+        "address for metrics, health, state and the status page",
     )
+    switch(parser, "--no-status-page", "serve no status page at / of the admin address")
 
 
 def _add_models(parser: Parser) -> None:
@@ -220,6 +221,7 @@ def run(arguments: argparse.Namespace) -> int:
         log_prompts=arguments.log_prompts,
         transport=arguments.transport or "fast",
         tls=tls,
+        status_page=not arguments.no_status_page,
         shared_state=_shared_state(arguments),
     )
     try:

@@ -1,4 +1,4 @@
-"""The admin port: metrics, health, readiness and state."""
+"""The admin port: metrics, health, readiness, state and the status page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from extproc.adapters.observability.state import model_states
+from extproc.adapters.observability.state import ModelState, model_states
+from extproc.adapters.observability.status import StatusReport
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
+from extproc.edge.status.page import Explain, StatusPage
 
 Ready = Callable[[], str | None]
 """Returns why the sidecar is not ready, or None if it is."""
@@ -23,8 +25,15 @@ def admin_app(
     why_not_ready: Ready,
     shared_state: Callable[[], Mapping[str, object]] | None = None,
     flow: FlowControl | None = None,
+    explain: Explain | None = None,
 ) -> web.Application:
-    """Return the application with the admin port's routes."""
+    """Return the application with the admin port's routes.
+
+    The status page needs `explain`; without it there is no page.
+    """
+
+    def models() -> dict[str, ModelState]:
+        return model_states(fleet, catalog(), flow, with_fleet=shared_state is not None)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -41,8 +50,8 @@ def admin_app(
 
     async def state(_: web.Request) -> web.Response:
         shared = {} if shared_state is None else {"shared_state": shared_state()}
-        models = model_states(fleet, catalog(), flow, with_fleet=bool(shared))
-        document = {"models": models, "configuration": telemetry.configuration.state, **shared}
+        configuration = telemetry.configuration.state
+        document = {"models": models(), "configuration": configuration, **shared}
         return web.json_response(document)
 
     app = web.Application()
@@ -50,6 +59,9 @@ def admin_app(
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/debug/state", state)
+    if explain is not None:
+        report = StatusReport(fleet, catalog, telemetry, models, why_not_ready, shared_state)
+        StatusPage(report, explain).add_routes(app.router)
     return app
 
 

@@ -85,7 +85,7 @@ async def test_debug_state_has_the_documented_shape(client: Client, sidecar: Sid
 
 
 async def test_other_paths_are_not_found(client: Client) -> None:
-    assert (await client.get("/")).status == 404
+    assert (await client.get("/")).status == 404, "there is no status page"
     assert (await client.post("/metrics")).status == 405
 
 

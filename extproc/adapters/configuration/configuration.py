@@ -91,7 +91,7 @@ class Configuration:
 
     def refuse(self, problem: DocumentError | OSError, source: str) -> None:
         """Report a refused document; the last valid one stays in force."""
-        self._telemetry.configuration.reloaded(successfully=False)
+        self._telemetry.configuration.reloaded(successfully=False, why=problem)
         log.error("models document refused", extra=fields(source=source, why=problem))
 
     def _strategy(self, spec: LoadBalancingSpec) -> Strategy:

@@ -29,6 +29,8 @@ class ConfigMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.source: DocumentSource | None = None
         self._successful = False
+        self.last_error = ""
+        """The reason why the last document was refused; empty if it is in force."""
         self._reloads = Counter(
             "extproc_config_reloads",
             "Models documents that were loaded, including the first, by result.",
@@ -50,8 +52,9 @@ class ConfigMetrics:
         )
         age.set_function(lambda: self._age)
 
-    def reloaded(self, *, successfully: bool) -> None:
-        """Count a models document that was loaded or refused."""
+    def reloaded(self, *, successfully: bool, why: object = "") -> None:
+        """Count a models document that was loaded, or refused for this reason."""
+        self.last_error = str(why)
         self._reloads.labels("success" if successfully else "failure").inc()
         self._successful = successfully
 

@@ -22,6 +22,15 @@ class _ModelMetrics(NamedTuple):
     error: Histogram
 
 
+class PromptTotals(NamedTuple):
+    """Tokens of one model's prompts, as in the metrics of the same names."""
+
+    prompt: float
+    predicted: float
+    answered: float
+    cached: float
+
+
 class PromptMetrics:
     """Predictions by the strategy and usage reported by responses, for each model."""
 
@@ -46,6 +55,11 @@ class PromptMetrics:
         if prediction is not None:
             metrics.error.observe(prediction.hit - cached / tokens)
 
+    def totals(self, model: str) -> PromptTotals | None:
+        """Return the token counts of a model; None if it has none."""
+        found = self._models.get(model)
+        return found and PromptTotals(*(_value(counter) for counter in found[:4]))
+
     def _metrics_of(self, model: str) -> _ModelMetrics:
         found = self._models.get(model)
         if found is None:
@@ -58,6 +72,12 @@ class PromptMetrics:
                 every.error.labels(model),
             )
         return found
+
+
+def _value(counter: object) -> float:
+    assert isinstance(counter, Counter)
+    (family,) = counter.collect()
+    return next(sample.value for sample in family.samples if sample.name.endswith("_total"))
 
 
 def _metrics(registry: CollectorRegistry) -> _ModelMetrics:

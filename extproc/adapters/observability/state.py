@@ -42,6 +42,7 @@ class SignalsState(TypedDict):
     prompt_tokens: float | None
     cached_tokens: float | None
     first_tokens: float | None
+    first_token_seconds: float | None
     age_seconds: float
     """Age of the waiting requests and the cache usage."""
     reported_age_seconds: float | None
@@ -176,6 +177,7 @@ def _signals(address: str, signals: Signals) -> SignalsState | None:
         "prompt_tokens": report.prompt_tokens if report else None,
         "cached_tokens": report.cached_tokens if report else None,
         "first_tokens": report.first_tokens if report else None,
+        "first_token_seconds": report.first_token_seconds if report else None,
         "age_seconds": round(now - reading.at, 3),
         "reported_age_seconds": round(now - reading.reported_at, 3) if report else None,
     }

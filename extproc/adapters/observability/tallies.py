@@ -7,7 +7,7 @@ per request. All requests run in one event loop, so plain numbers are safe.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 
@@ -23,6 +23,11 @@ class Tally(Collector):
         self._described = name, documentation
         self._labels = labels
         self._counts: dict[tuple[str, ...], int] = {}
+
+    @property
+    def counts(self) -> Mapping[tuple[str, ...], int]:
+        """The counts by label values."""
+        return self._counts
 
     def count(self, *values: str) -> None:
         """Count one more for these label values."""
@@ -48,6 +53,21 @@ class Distribution(Collector):
         """Count a value; a value equal to a bound is within it."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    @property
+    def bounds(self) -> Sequence[float]:
+        """Upper bounds of the buckets, without infinity."""
+        return self._bounds
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Values in each bucket, and then above all bounds."""
+        return self._counts
+
+    @property
+    def sum(self) -> float:
+        """Sum of all values."""
+        return self._sum
 
     def collect(self) -> Iterator[Metric]:
         names = [floatToGoString(b) for b in (*self._bounds, inf)]  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from extproc.adapters.observability import logs
 from extproc.adapters.observability.config_metrics import ConfigMetrics
+from extproc.adapters.observability.decision_log import DecisionLog
 from extproc.adapters.observability.discovery_metrics import DiscoveryMetrics
 from extproc.adapters.observability.endpoint_metrics import EndpointMetrics
 from extproc.adapters.observability.flow_metrics import FlowMetrics
@@ -58,6 +59,7 @@ class Telemetry:
         self._hops = _hops()
         for collector in (self._requests, self._duration, self._hops):
             registry.register(collector)
+        self.decisions = DecisionLog()
         self.configuration = ConfigMetrics(registry)
         self.discovery = DiscoveryMetrics(registry)
         self._signal_readings = _signal_readings(registry)
@@ -71,6 +73,7 @@ class Telemetry:
     def decided(self, verdict: Verdict, seconds: float) -> None:
         """Count a verdict and the time that it took."""
         self._duration.observe(seconds)
+        self.decisions.record(verdict, seconds)
         if isinstance(verdict, Decision):
             self._requests.count(verdict.model, verdict.strategy, "routed")
             # In a chain, `hops` is a position in the order instead of hops on the ring.
@@ -104,6 +107,25 @@ class Telemetry:
     def set_ages(self, age: Callable[[Source], float]) -> None:
         """Set the function that returns the seconds since a source's endpoints were current."""
         self._endpoints.age = age
+
+    def age(self, source: Source) -> float:
+        """Return the seconds since a source's endpoints were current."""
+        return self._endpoints.age(source)
+
+    @property
+    def requests(self) -> Mapping[tuple[str, ...], int]:
+        """Requests by model, strategy and outcome."""
+        return self._requests.counts
+
+    @property
+    def durations(self) -> Distribution:
+        """The times of decisions, in seconds."""
+        return self._duration
+
+    @property
+    def prompts(self) -> PromptMetrics:
+        """Predicted and actual cache hits."""
+        return self._prompts
 
     def share_state(self) -> SharedStateMetrics:
         """Add the metrics of the shared state, which a sidecar without it does not have."""

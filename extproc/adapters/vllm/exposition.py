@@ -30,6 +30,7 @@ CACHE = b"vllm:cache_config_info"
 PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
+FIRST_TOKEN_SECONDS = b"vllm:time_to_first_token_seconds_sum"
 FINISHED = b"vllm:request_success_total"
 """Requests that ended for any reason, one series for each; despite its name, aborts too."""
 
@@ -90,6 +91,7 @@ def read_report(text: bytes) -> Report:
         _total(text, CACHED_TOKENS),
         _total(text, FIRST_TOKENS),
         _total(text, FINISHED),
+        _total(text, FIRST_TOKEN_SECONDS),
     )
 
 

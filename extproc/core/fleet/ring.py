@@ -109,6 +109,11 @@ class Ring(Generic[Member]):
     def __len__(self) -> int:
         return len(self._hashes)
 
+    def nodes(self) -> Iterator[tuple[int, Member]]:
+        """Yield hash and member of each virtual node, in the order of the ring."""
+        members = self._members
+        return ((hashed, members[n]) for hashed, n in zip(self._hashes, self._owners, strict=True))
+
     def walk(self, key: int) -> Iterator[Member]:
         """Yield each member once, clockwise from the first node at or after `key`."""
         seen: set[int] = set()

@@ -83,6 +83,9 @@ class Report(NamedTuple):
     finished: float | None = None
     """Requests since the engine started that have ended, for any reason."""
 
+    first_token_seconds: float | None = None
+    """Sum of the times to first token of `first_tokens`."""
+
     @property
     def computed_tokens(self) -> float | None:
         """Prompt tokens that the engine did not find in its cache; None if it does not say."""

@@ -8,6 +8,7 @@ from random import Random
 from extproc.core.fleet.ejection import Ejected
 from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.ledger import Lease
 from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.json_document import Document
@@ -18,7 +19,7 @@ from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.split import Split
-from extproc.core.strategies import Candidate, Query, Reason
+from extproc.core.strategies import Candidate, Query, Reason, Strategy
 
 
 class Router:
@@ -35,11 +36,13 @@ class Router:
         *,
         rng: Random | None = None,
         fallbacks: bool = True,
+        owns_fleet: bool = True,
     ) -> None:
         """Start with this catalog, or with an empty one.
 
         With `fallbacks` decisions name a second candidate. `rng` distributes the requests of a
-        split that have no key.
+        split that have no key. A router that does not own its fleet leaves the fleet's models as
+        another router set them.
         """
         self.fleet = fleet
         self.catalog = catalog or Catalog()
@@ -52,7 +55,8 @@ class Router:
         self._ejection = fleet.ejection
         self._token_sizes = fleet.token_sizes
         self._response_ids = fleet.response_ids
-        fleet.set_models(self.catalog.snapshots())
+        if owns_fleet:
+            fleet.set_models(self.catalog.snapshots())
 
     def publish(self, catalog: Catalog) -> None:
         """Put a catalog in force, and pass it to all subscribers."""
@@ -189,7 +193,7 @@ class Router:
             fallback = self._least_loaded(resolved, best.endpoint.address)
         ejected = None
         if self._ejection.ejected:
-            ejected = self._ejection.chosen(best.endpoint.address)
+            ejected = self._chosen(best.endpoint.address)
             if fallback is None and self._fallbacks:
                 others = resolved.snapshot.eligible(resolved.adapter)
                 fallback = self._ejection.last_resort(others, best.endpoint.address)
@@ -207,7 +211,7 @@ class Router:
         spec, strategy = resolved.model.spec, resolved.model.strategy
         endpoint = best.endpoint
         inflight = self._loads.get(endpoint.address, 0)
-        lease = self.fleet.send(spec.name, endpoint, strategy.describe(query, best))
+        lease = self._send(spec.name, best, strategy, query)
         return Decision(
             model=spec.name,
             adapter=resolved.adapter,
@@ -233,6 +237,14 @@ class Router:
         eligible = resolved.snapshot.eligible(resolved.adapter)
         others = [one.address for one in eligible if one.address != chosen]
         return min(others, key=lambda address: self._loads.get(address, 0), default=None)
+
+    def _chosen(self, address: str) -> Ejected | None:
+        """Return the chosen endpoint's ejection; after the ejection time, a trial starts."""
+        return self._ejection.chosen(address)
+
+    def _send(self, model: str, best: Candidate, strategy: Strategy, query: Query) -> Lease:
+        """Record the request, and return its lease."""
+        return self.fleet.send(model, best.endpoint, strategy.describe(query, best))
 
     def _query(self, resolved: ResolvedRequest) -> Query:
         per_token = self._token_sizes.of(resolved.model.spec.name)

@@ -139,6 +139,10 @@ class Strategy(Protocol):
         """
         ...
 
+    def preview(self) -> Strategy:
+        """Return a strategy that ranks as this one would now, without an effect on this one."""
+        return self
+
     def describe(self, query: Query, chosen: Candidate) -> SentRequest:
         """Return what to record about the request, which goes to the chosen candidate.
 

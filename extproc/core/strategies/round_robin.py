@@ -14,6 +14,12 @@ class RoundRobin(Strategy):
     def __init__(self) -> None:
         self._turn = 0
 
+    def preview(self) -> Strategy:
+        """Return a copy, because each ranking takes a turn."""
+        copy = RoundRobin()
+        copy._turn = self._turn
+        return copy
+
     def rank(
         self, query: Query, snapshot: Snapshot, loads: Mapping[str, int]
     ) -> Iterator[Candidate]:

@@ -93,6 +93,7 @@ class TestSignals:
             "prompt_tokens": 1206.0,
             "cached_tokens": 768.0,
             "first_tokens": 3.0,
+            "first_token_seconds": None,
             "age_seconds": 1.234,
             "reported_age_seconds": 1.234,
         }
@@ -121,6 +122,7 @@ class TestSignals:
             "prompt_tokens": None,
             "cached_tokens": None,
             "first_tokens": None,
+            "first_token_seconds": None,
             "age_seconds": 0.0,
             "reported_age_seconds": None,
         }

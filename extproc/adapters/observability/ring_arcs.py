@@ -1,0 +1,74 @@
+"""A model's ring as the status page draws it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypedDict
+
+from extproc.core.fleet.endpoint import Snapshot
+
+MOST_NODES = 4096
+"""The most virtual nodes that are drawn one by one."""
+
+SAMPLES = 2048
+"""Points of a larger ring whose owners are drawn."""
+
+_MOST_WALKED = 9
+_KEYS = 2**64
+
+
+class Arcs(TypedDict):
+    """The arcs of a ring."""
+
+    nodes: int
+    """Virtual nodes."""
+    exact: bool
+    """False if the owners were sampled."""
+    addresses: list[str]
+    ends: list[float]
+    """Where each arc ends, as a share of the circle. It begins at the end of the one before."""
+    owners: list[int]
+    """Positions in `addresses`."""
+
+
+def arcs(snapshot: Snapshot) -> Arcs:
+    """Return the arcs of a snapshot's ring. An endpoint gets the keys of its arcs."""
+    positions = {one.address: place for place, one in enumerate(snapshot.endpoints)}
+    nodes = [(hashed, positions[one.address]) for hashed, one in snapshot.ring.nodes()]
+    is_exact = len(nodes) <= MOST_NODES
+    drawn = list(_merged(nodes if is_exact else _sampled(nodes)))
+    return {
+        "nodes": len(nodes),
+        "exact": is_exact,
+        "addresses": list(positions),
+        "ends": [round(end / _KEYS, 7) for end, _ in drawn],
+        "owners": [owner for _, owner in drawn],
+    }
+
+
+def walk(snapshot: Snapshot, key: int, adapter: str, endpoints: int) -> list[str]:
+    """Return the addresses of the first endpoints after the key, on the ring as it is now."""
+    met = islice(snapshot.walk(key, adapter), min(endpoints, _MOST_WALKED))
+    return [endpoint.address for endpoint in met]
+
+
+def _sampled(nodes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the owners at equal distances."""
+    hashes = [hashed for hashed, _ in nodes]
+    for sample in range(SAMPLES):
+        middle = (2 * sample + 1) * _KEYS // (2 * SAMPLES)
+        owner = nodes[bisect_left(hashes, middle) % len(nodes)][1]
+        yield (sample + 1) * _KEYS // SAMPLES, owner
+
+
+def _merged(nodes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the last one of neighboring nodes with the same owner."""
+    last: tuple[int, int] | None = None
+    for node in nodes:
+        if last is not None and last[1] != node[1]:
+            yield last
+        last = node
+    if last is not None:
+        yield last

@@ -1,0 +1,142 @@
+// The ring of one model: its arcs, and the way of one request.
+
+import { byId, element, setText, showFacts } from "./dom.js";
+import { count, hue } from "./format.js";
+
+const RADIUS = 84;
+const UNUSED = new Set(["Random", "RoundRobin", "LeastLoad", "LeastRequest"]);
+
+/** The point at a share of the circle; it begins at the top and goes clockwise. */
+function point(share, radius) {
+  const angle = 2 * Math.PI * share;
+  return `${(radius * Math.sin(angle)).toFixed(2)} ${(-radius * Math.cos(angle)).toFixed(2)}`;
+}
+
+function arc(begin, end, radius) {
+  if (end - begin >= 0.9999) return `${arc(begin, begin + 0.5, radius)}${arc(begin + 0.5, begin + 0.9999, radius)}`;
+  return `M${point(begin, radius)}A${radius} ${radius} 0 ${end - begin > 0.5 ? 1 : 0} 1 ${point(end, radius)}`;
+}
+
+/** The share of the circle of a hash in hex. */
+const shareOf = (key) => Number.parseInt(key.slice(0, 13), 16) / 2 ** 52;
+
+export class Ring {
+  constructor(choose) {
+    this.choose = choose;
+    this.picture = byId("ring-picture");
+    this.arcs = element("svg:g", { class: "arcs" });
+    this.way = element("svg:g", { class: "way" });
+    this.picture.append(this.arcs, this.way);
+    this.pinned = null;
+    this.drawn = "";
+    this.asked = "";
+    this.data = null;
+    byId("ring-follow").addEventListener("click", () => this.pin(null));
+  }
+
+  /** Show one request until another is chosen; null follows the last one. */
+  pin(decision) {
+    this.pinned = decision;
+    byId("ring-follow").hidden = !decision;
+    if (decision && decision.model !== this.model?.name) this.choose(decision.model);
+    else this.draw();
+  }
+
+  show(chosen, model, latest) {
+    this.model = model;
+    this.latest = latest.get(chosen?.name) ?? null;
+    const wanted = chosen?.ring_version ? `${chosen.name} ${chosen.ring_version}` : "";
+    if (!wanted) this.data = null;
+    if (wanted && wanted !== this.asked) this.load(chosen.name, wanted);
+    this.draw();
+  }
+
+  async load(name, wanted) {
+    this.asked = wanted;
+    try {
+      const response = await fetch(`status/ring?model=${encodeURIComponent(name)}`, { cache: "no-store" });
+      if (this.asked !== wanted || !response.ok) return;
+      this.data = await response.json();
+      this.paint();
+      this.draw();
+    } catch {
+      this.asked = ""; // the next poll asks again
+    }
+  }
+
+  /** Draw the arcs: one path for each endpoint. */
+  paint() {
+    const { addresses, ends, owners } = this.data;
+    const paths = addresses.map(() => []);
+    ends.forEach((end, index) => {
+      const begin = index ? ends[index - 1] : ends.at(-1) - 1;
+      paths[owners[index]].push(arc(begin, end, RADIUS));
+    });
+    const shapes = addresses.map((address, index) => {
+      const path = element("svg:path", { d: paths[index].join("") }, element("svg:title", {}, address));
+      path.style.setProperty("--hue", hue(index));
+      return path;
+    });
+    this.arcs.replaceChildren(...shapes);
+    this.drawn = "";
+  }
+
+  draw() {
+    const { data, model } = this;
+    if (!model || !data) {
+      this.arcs.replaceChildren();
+      this.way.replaceChildren();
+      setText(byId("ring-about"), model ? "The model was removed." : "No model is configured.");
+      showFacts(byId("ring-facts"), []);
+      return;
+    }
+    const decision = this.pinned?.model === model.name ? this.pinned : this.latest;
+    const hash = decision?.key ?? null;
+    const facts = [
+      ["Request", !decision ? "none yet" : this.pinned ? (decision.number ? `number ${count(decision.number)}` : "explained") : "the last one"],
+      ["Hash of its prefix", decision ? (hash ?? "none") : null],
+      ["Home endpoint", decision?.strategy === "PrefixHash" && hash ? decision.walk?.[0] : null],
+      ["Passed over, above the bound", decision?.reason === "bound" ? decision.walk?.slice(0, -1).join(", ") : null],
+      ["Went to", decision?.endpoint],
+      ["Reason", decision?.reason],
+    ];
+    const sampled = data.exact ? "" : ` The picture shows ${count(2048)} points of it.`;
+    const unused = UNUSED.has(model.strategy) ? ` ${model.strategy} does not use it.` : "";
+    const about = `${count(data.nodes)} virtual nodes of ${count(data.addresses.length)} endpoints. An endpoint gets the keys of its arcs, clockwise.${sampled}${unused}`;
+    setText(byId("ring-about"), about);
+    showFacts(byId("ring-facts"), facts);
+    this.drawWay(decision, hash);
+  }
+
+  drawWay(decision, hash) {
+    const mark = `${decision?.number} ${hash} ${decision?.endpoint}`;
+    if (mark === this.drawn) return;
+    this.drawn = mark;
+    if (!hash) {
+      this.way.replaceChildren();
+      return;
+    }
+    const share = shareOf(hash);
+    const shapes = [element("svg:path", { class: "key", d: `M0 0L${point(share, RADIUS + 14)}` })];
+    const passed = decision.reason === "bound" ? (decision.walk?.slice(0, -1) ?? []) : [];
+    for (const address of passed) shapes.push(this.outline(address, share, "passed"));
+    shapes.push(this.outline(decision.endpoint, share, "taken"));
+    this.way.replaceChildren(...shapes.filter(Boolean));
+  }
+
+  /** Outline the first arc of an endpoint after a key. */
+  outline(address, share, kind) {
+    const { addresses, ends, owners } = this.data;
+    const owner = addresses.indexOf(address);
+    if (owner < 0) return null;
+    let start = ends.findIndex((end) => end >= share);
+    if (start < 0) start = 0;
+    for (let step = 0; step < ends.length; step++) {
+      const index = (start + step) % ends.length;
+      if (owners[index] !== owner) continue;
+      const begin = index ? ends[index - 1] : ends.at(-1) - 1;
+      return element("svg:path", { class: kind, d: arc(begin, Math.max(ends[index], begin + 0.004), RADIUS + 11) });
+    }
+    return null;
+  }
+}

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from extproc.lab.pages.browser import NO_BROWSER
 from tests.extent import extent
 from tests.faults.report import show
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # tests that compute run at the same time.
 WAITING = (
     "tests/adapters/shared_state/test_outages.py",
+    "tests/browser/",
     "tests/e2e/",
     "tests/faults/",
     "tests/lab/bench/",
@@ -107,8 +109,11 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the outcome of each fault."""
+    """Print the outcome of each fault, and why the browser's tests were skipped."""
     show(terminalreporter)
+    skipped = terminalreporter.stats.get("skipped", [])
+    if any(NO_BROWSER in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"tests/browser skipped: {NO_BROWSER}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -58,6 +58,7 @@ class StatusReport:
         return {
             "version": __version__,
             "not_ready": self._why_not_ready(),
+            **_totals(states),
             "requests": {model: dict(counts) for model, counts in requests.items()},
             "durations": _durations(telemetry),
             "configuration": {
@@ -173,6 +174,15 @@ class StatusReport:
             version += 1
             self._rings[name] = ring, version
         return version
+
+
+def _totals(states: Mapping[str, ModelState]) -> Json:
+    """Return the requests in flight. Several models may list an address, which has one load."""
+    endpoints = {one["address"]: one for state in states.values() for one in state["endpoints"]}
+    found: Json = {"inflight": sum(one["inflight"] for one in endpoints.values())}
+    if any("inflight_fleet" in one for one in endpoints.values()):
+        found["inflight_fleet"] = sum(one.get("inflight_fleet", 0) for one in endpoints.values())
+    return found
 
 
 def _requests(counts: Mapping[tuple[str, ...], int]) -> defaultdict[str, Counter[str]]:

@@ -83,7 +83,7 @@ export class Decisions {
       { title: "In flight before", number: true, of: (one) => count(one.inflight) },
       { title: "Candidates", number: true, of: (one) => count(one.candidates) },
       predicts && { title: "Predicted hit", number: true, of: (one) => percent(one.predicted) },
-      { title: "Decision, µs", number: true, of: (one) => one.microseconds.toFixed(0) },
+      { title: "Decision, us", number: true, of: (one) => one.microseconds.toFixed(0) },
     ].filter(Boolean);
   }
 

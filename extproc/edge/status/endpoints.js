@@ -58,7 +58,8 @@ export class Endpoints {
     byId("endpoints-next").disabled = this.first + ROWS >= found.length;
     setText(byId("endpoints-caption"), caption(this.chosen));
     this.table.show(this.columns(all), rows, (line, { address, state: readiness }) => {
-      if (line.dataset.key !== address) line.style.setProperty("--hue", hue(places.get(address)));
+      const color = String(hue(places.get(address)));
+      if (line.style.getPropertyValue("--hue") !== color) line.style.setProperty("--hue", color);
       setAttribute(line, "data-key", address);
       setAttribute(line, "data-state", readiness);
     });
@@ -108,6 +109,6 @@ const actual = (signals) => (signals?.prompt_tokens ? percent((signals.cached_to
 function weight({ slow_start: share, slowness }) {
   const parts = [];
   if (share !== undefined) parts.push(`slow start ${percent(share)}`);
-  if (slowness !== undefined) parts.push(`${slowness} × the usual time`);
+  if (slowness !== undefined) parts.push(`${slowness} times the usual time`);
   return parts.join(", ") || "1";
 }

@@ -1,6 +1,6 @@
 // Numbers and times as people read them.
 
-export const NONE = "–";
+export const NONE = "-";
 
 export const count = (value) => (value === null || value === undefined ? NONE : value.toLocaleString("en-US"));
 
@@ -11,7 +11,7 @@ export function percent(share) {
 export function seconds(value) {
   if (value === null || value === undefined) return NONE;
   if (value === 0) return "0 s";
-  if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+  if (value < 0.001) return `${(value * 1e6).toFixed(0)} us`;
   if (value < 1) return `${(value * 1e3).toFixed(value < 0.1 ? 1 : 0)} ms`;
   if (value < 120) return `${value.toFixed(1)} s`;
   if (value < 7200) return `${(value / 60).toFixed(0)} min`;

@@ -1,6 +1,6 @@
 // Rates and means over the last seconds, from counters that only rise.
 
-const WINDOW = 5; // polls
+const WINDOW = 5000; // milliseconds
 
 export class Counters {
   constructor() {
@@ -12,7 +12,7 @@ export class Counters {
     const last = this.samples.at(-1);
     if (last && Object.entries(last.values).some(([name, value]) => values[name] < value)) this.samples = [];
     this.samples.push({ at, values });
-    if (this.samples.length > WINDOW + 1) this.samples.shift();
+    while (this.samples.length > 2 && this.samples[1].at <= at - WINDOW) this.samples.shift();
   }
 
   /** The growth in the window; null if it is not known. */
@@ -26,7 +26,8 @@ export class Counters {
   /** The growth in a second. */
   rate(name) {
     const grown = this.growth(name);
-    return grown === null ? null : grown / ((this.samples.at(-1).at - this.samples[0].at) / 1000);
+    const passed = grown === null ? 0 : this.samples.at(-1).at - this.samples[0].at;
+    return passed ? (1000 * grown) / passed : null;
   }
 
   /** The growth of one counter for each step of another. */

@@ -53,13 +53,12 @@ export class Traffic {
     const { counters } = this;
     const model = state.models.find(({ name }) => name === this.model);
     const prompts = model?.prompts;
-    const fleet = state.models.some((one) => "inflight_fleet" in one);
     const tiles = [
       ["Requests per second", rate(counters.rate("routed"))],
       ["Routed", count(values.routed)],
       ["Not routed", count(values.others)],
-      ["In flight", count(sum(state.models.map((one) => one.inflight)))],
-      fleet && ["In flight, all sidecars", count(sum(state.models.map((one) => one.inflight_fleet ?? 0)))],
+      ["In flight", count(state.inflight)],
+      "inflight_fleet" in state && ["In flight, all sidecars", count(state.inflight_fleet)],
       ["Decision time, mean", seconds(counters.mean("time", "decisions"))],
       ["Decision time, 99 %", this.percentile(state.durations.bounds, 0.99)],
       values.first > 0 && ["Time to first token", seconds(counters.mean("waited", "first"))],

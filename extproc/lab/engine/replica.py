@@ -164,6 +164,8 @@ class Replica:
         """Generated tokens."""
         self.first_tokens_total = 0
         """Requests that have their first token."""
+        self.first_token_seconds_total = 0.0
+        """Sum of their times to first token, added by the program that runs the steps."""
         self.finished_total = 0
         """Requests that finished or were aborted."""
 

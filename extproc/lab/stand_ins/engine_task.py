@@ -22,6 +22,7 @@ class Generation:
     def __init__(self, request_id: int) -> None:
         self.request_id = request_id
         self.cached_tokens = 0
+        self.submitted_at = time.monotonic()
         self.finished = False
         self._produced = 0
         self._taken = 0
@@ -114,7 +115,9 @@ class EngineTask:
         tokens = self.replica.finish_step()
         finished = set(tokens.finished)
         for request_id, cached in tokens.first.items():
-            self._generations[request_id].cached_tokens = cached
+            generation = self._generations[request_id]
+            generation.cached_tokens = cached
+            self.replica.first_token_seconds_total += time.monotonic() - generation.submitted_at
         for request_id in tokens.request_ids:
             self._generations[request_id]._add(request_id in finished)
         for request_id in finished:

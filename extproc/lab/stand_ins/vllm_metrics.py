@@ -82,9 +82,10 @@ def exposition(
     )
     own = f'engine="0",model_name="{_escaped(model_name)}"'
     families = [_family(name, kind, [(own, value)]) for name, kind, value in series]
-    # The histogram has only its count, because a stand-in has no values for the buckets.
+    # The histogram has no buckets.
     begun, ttft = [(own, replica.first_tokens_total)], "time_to_first_token_seconds"
     families.append(_family(ttft, "histogram", begun, f"{ttft}_count"))
+    families.append(f"vllm:{ttft}_sum{{{own}}} {_number(replica.first_token_seconds_total)}\n")
     if gauge is not None:
         families.append(_family("lora_requests_info", "gauge", _lora_series(replica, gauge)))
     families.append(_family("cache_config_info", "gauge", [(_cache_config(replica), 1)]))

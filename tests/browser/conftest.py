@@ -1,0 +1,129 @@
+"""A browser with the status page of a real sidecar, in front of stand-in replicas."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from playwright.async_api import Browser, Page
+
+from extproc.edge.grpc.health import SERVICE
+from extproc.lab.pages.browser import NO_BROWSER, browser, browser_binary
+from extproc.lab.stack.processes import until
+from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.stand_in_fleet import StandInFleet
+from tests.browser.status_page import StatusPage
+from tests.edge.envoy import Reply, chat_request, request_body, request_headers
+from tests.extent import PATIENCE
+
+
+class Streams:
+    """Streams that Envoy has opened, without an Envoy."""
+
+    def __init__(self, listen: str) -> None:
+        self._channel = grpc.aio.insecure_channel(listen)
+        self._process = self._channel.stream_stream(f"/{SERVICE}/Process")
+        self.calls: list[Any] = []
+
+    async def open(self, model: str, prompt: str) -> Reply:
+        """Send one request whose response does not end; return the decision."""
+        call = self._process()
+        self.calls.append(call)
+        await call.write(request_headers())
+        await call.read()
+        await call.write(request_body(chat_request(model, prompt)))
+        return Reply(await call.read())
+
+    async def close(self) -> None:
+        """End all streams."""
+        for call in self.calls:
+            call.cancel()
+        await self._channel.close()
+
+
+class Scene:
+    """A running sidecar with replicas, and the streams to it."""
+
+    def __init__(self, sidecar: FileSidecar, replicas: StandInFleet) -> None:
+        self.sidecar = sidecar
+        self.replicas = replicas
+        self.streams = Streams(sidecar.listen)
+
+
+Launch = Callable[..., Awaitable[Scene]]
+OpenPage = Callable[..., Awaitable[StatusPage]]
+
+
+@pytest.fixture
+async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
+    """Return a function that starts a sidecar with a PrefixHash and a PrefixCache model."""
+    async with AsyncExitStack() as cleanup:
+
+        async def start(arguments: Sequence[str] = ()) -> Scene:
+            replicas = StandInFleet(6, tmp_path)
+            cleanup.push_async_callback(replicas.kill)
+            await replicas.start()
+            sidecar = FileSidecar(models(replicas.addresses), tmp_path, arguments=arguments)
+            cleanup.push_async_callback(sidecar.kill)
+            await sidecar.start()
+            scene = Scene(sidecar, replicas)
+            cleanup.push_async_callback(scene.streams.close)
+            return scene
+
+        yield start
+
+
+def models(addresses: Sequence[str]) -> dict[str, Any]:
+    """Return a models document in which the models share no endpoint."""
+    return {
+        "models": [
+            {"name": "llama", "endpoints": list(addresses[:4]), "adapters": ["sql"]},
+            {
+                "name": "cache",
+                "endpoints": list(addresses[4:]),
+                "loadBalancing": {"strategy": "PrefixCache"},
+            },
+        ]
+    }
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    """A running browser; the test is skipped if none is installed."""
+    if browser_binary() is None:
+        pytest.skip(NO_BROWSER)
+    async with browser() as running:
+        yield running
+
+
+@pytest.fixture
+async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
+    """Return a function that opens the page. At the end, the page must have reported no error."""
+    opened: list[StatusPage] = []
+
+    async def start(url: str, *, before: Callable[[Page], Awaitable[None]] | None = None) -> Any:
+        page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+        shown = StatusPage(page)
+        opened.append(shown)
+        if before is not None:
+            await before(page)
+        await page.goto(url)
+        await shown.next_poll()
+        return shown
+
+    yield start
+    for shown in opened:
+        assert shown.errors == []
+
+
+async def settled(scene: Scene, requests: int) -> None:
+    """Wait until the sidecar counts this number of requests in flight."""
+
+    async def counted() -> bool:
+        return sum((await scene.sidecar.inflight()).values()) == requests
+
+    await until(counted, PATIENCE, f"{requests} requests in flight")

@@ -396,6 +396,12 @@ async def test_flag_turns_the_page_off(launch: Launch) -> None:
     assert (await scene.sidecar.get("/debug/state"))[0] == 200
 
 
+STATES: list[Json] = [
+    {"state": "ready", "slow_start": 0.25, "slowness": 1.5},
+    {"state": "ejected", "ejection": {"left": 3.2, "on_trial": False}},
+    {"state": "ejected", "ejection": {"left": 9.0, "on_trial": True}},
+]
+
 STATE: Json = {
     "version": "1",
     "not_ready": None,
@@ -445,13 +451,7 @@ STATE: Json = {
                 "signals": None,
                 **extra,
             }
-            for place, extra in enumerate(
-                (
-                    {"state": "ready", "slow_start": 0.25, "slowness": 1.5},
-                    {"state": "ejected", "ejection": {"left": 3.2, "on_trial": False}},
-                    {"state": "ejected", "ejection": {"left": 9.0, "on_trial": True}},
-                )
-            )
+            for place, extra in enumerate(STATES)
         ],
     },
     "decisions": {"total": 0, "new": []},

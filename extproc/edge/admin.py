@@ -32,8 +32,8 @@ def admin_app(
     The status page needs `explain`; without it there is no page.
     """
 
-    def models() -> dict[str, ModelState]:
-        return model_states(fleet, catalog(), flow, with_fleet=shared_state is not None)
+    def models(read: str | None = None) -> dict[str, ModelState]:
+        return model_states(fleet, catalog(), flow, with_fleet=shared_state is not None, read=read)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(

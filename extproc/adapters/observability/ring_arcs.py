@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypedDict
 
-from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.ring import Ring
 
 MOST_NODES = 4096
 """The most virtual nodes that are drawn one by one."""
@@ -36,11 +36,12 @@ class Arcs(TypedDict):
 def arcs(snapshot: Snapshot) -> Arcs:
     """Return the arcs of a snapshot's ring. An endpoint gets the keys of its arcs."""
     positions = {one.address: place for place, one in enumerate(snapshot.endpoints)}
-    nodes = [(hashed, positions[one.address]) for hashed, one in snapshot.ring.nodes()]
-    is_exact = len(nodes) <= MOST_NODES
-    drawn = list(_merged(nodes if is_exact else _sampled(nodes)))
+    ring = snapshot.ring
+    is_exact = len(ring) <= MOST_NODES
+    nodes = ring.nodes() if is_exact else _sampled(ring)
+    drawn = list(_merged((end, positions[one.address]) for end, one in nodes))
     return {
-        "nodes": len(nodes),
+        "nodes": len(ring),
         "exact": is_exact,
         "addresses": list(positions),
         "ends": [round(end / _KEYS, 7) for end, _ in drawn],
@@ -54,13 +55,11 @@ def walk(snapshot: Snapshot, key: int, adapter: str, endpoints: int) -> list[str
     return [endpoint.address for endpoint in met]
 
 
-def _sampled(nodes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the owners at equal distances."""
-    hashes = [hashed for hashed, _ in nodes]
+def _sampled(ring: Ring[Endpoint]) -> Iterator[tuple[int, Endpoint]]:
+    """Yield the owners at equal distances: a large ring has too many nodes to read them all."""
     for sample in range(SAMPLES):
         middle = (2 * sample + 1) * _KEYS // (2 * SAMPLES)
-        owner = nodes[bisect_left(hashes, middle) % len(nodes)][1]
-        yield (sample + 1) * _KEYS // SAMPLES, owner
+        yield (sample + 1) * _KEYS // SAMPLES, ring.owner(middle)
 
 
 def _merged(nodes: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -105,11 +105,17 @@ def endpoint_statuses(fleet: Fleet, catalog: Catalog) -> Iterator[EndpointStatus
 
 
 def model_states(
-    fleet: Fleet, catalog: Catalog, flow: FlowControl | None = None, *, with_fleet: bool = False
+    fleet: Fleet,
+    catalog: Catalog,
+    flow: FlowControl | None = None,
+    *,
+    with_fleet: bool = False,
+    read: str | None = None,
 ) -> dict[str, ModelState]:
     """Return every configured model, and removed ones with requests in flight.
 
-    With `with_fleet`, each endpoint also has the requests of all sidecars.
+    With `with_fleet`, each endpoint also has the requests of all sidecars. `read` names the only
+    model whose endpoints have signals; None for all.
     """
     states: dict[str, ModelState] = {
         name: {
@@ -122,7 +128,7 @@ def model_states(
     for status in endpoint_statuses(fleet, catalog):
         left: ModelState = {"strategy": None, "adapters": [], "endpoints": []}
         state = states.setdefault(status.model, left)
-        one = _endpoint(status, fleet.signals)
+        one = _endpoint(status, fleet.signals if read in (None, status.model) else None)
         if with_fleet:
             one["inflight_fleet"] = fleet.ledger.loads.get(one["address"], 0)
         state["endpoints"].append(one)
@@ -147,7 +153,7 @@ def _add_queue(state: ModelState, flow: FlowControl, model: Model) -> None:
         endpoint["limit"] = round(flow.limit(model, endpoint["address"]), 1)
 
 
-def _endpoint(status: EndpointStatus, signals: Signals) -> EndpointState:
+def _endpoint(status: EndpointStatus, signals: Signals | None) -> EndpointState:
     endpoint = status.endpoint
     return {
         "address": endpoint.address,
@@ -155,7 +161,7 @@ def _endpoint(status: EndpointStatus, signals: Signals) -> EndpointState:
         "inflight": status.inflight,
         "state": status.readiness,
         "adapters": sorted(endpoint.adapters),
-        "signals": _signals(endpoint.address, signals),
+        "signals": None if signals is None else _signals(endpoint.address, signals),
     }
 
 

@@ -26,7 +26,8 @@ Json = dict[str, Any]
 class StatusReport:
     """Reads what the status page shows.
 
-    `states` returns the models of `/debug/state`, so that both show the same numbers.
+    `states` returns the models of `/debug/state`, so that both show the same numbers. It gets the
+    name of the only model whose signals are needed.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class StatusReport:
         fleet: Fleet,
         catalog: Callable[[], Catalog],
         telemetry: Telemetry,
-        states: Callable[[], Mapping[str, ModelState]],
+        states: Callable[[str], Mapping[str, ModelState]],
         why_not_ready: Callable[[], str | None],
         shared_state: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
@@ -51,8 +52,11 @@ class StatusReport:
 
         Of the decisions it has those with a number above `after`.
         """
-        catalog, telemetry, states = self._catalog(), self._telemetry, self._states()
-        chosen = wanted if wanted in states else next(iter(states), "")
+        catalog, telemetry = self._catalog(), self._telemetry
+        chosen = wanted or next(iter(catalog.models), "")
+        states = self._states(chosen)
+        if chosen not in states:
+            chosen = next(iter(states), "")
         requests = _requests(telemetry.requests)
         shared = {} if self._shared_state is None else {"shared_state": self._shared_state()}
         return {

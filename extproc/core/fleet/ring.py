@@ -109,6 +109,11 @@ class Ring(Generic[Member]):
     def __len__(self) -> int:
         return len(self._hashes)
 
+    def owner(self, key: int) -> Member:
+        """Return the member of the first node at or after `key`. The ring must have members."""
+        position = bisect_left(self._hashes, key)
+        return self._members[self._owners[position % len(self._owners)]]
+
     def nodes(self) -> Iterator[tuple[int, Member]]:
         """Yield hash and member of each virtual node, in the order of the ring."""
         members = self._members

@@ -26,6 +26,7 @@ from extproc.lab.bench import (
     signals,
     signals_through,
     sse,
+    status_page,
     targets,
 )
 from extproc.lab.bench.grid import Grid
@@ -90,6 +91,8 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
         alone = _alone(quick)
         with_signals = asyncio.run(_with_signals(directory, quick, progress))
         shared = asyncio.run(_shared(directory, quick))
+        models = status_page.MODELS[: 1 if quick else None]
+        watched = asyncio.run(status_page.measure(10.0 / _less(quick), models))
     console.print()
     return Results(
         machine=machine(),
@@ -100,7 +103,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
             strategy: decision.p99_microseconds(strategy, _P99_ENDPOINTS, 40_000 // _less(quick))
             for strategy in decision.STRATEGIES
         },
-        grids=alone | with_signals | shared,
+        grids=alone | with_signals | shared | watched,
     )
 
 

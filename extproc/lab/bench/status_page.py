@@ -9,17 +9,38 @@ import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
+from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extproc.lab.pages.browser import NO_BROWSER, browser, browser_binary
+import msgspec
+from rich.console import Console
+
+from extproc.adapters.observability.state import model_states
+from extproc.adapters.observability.status import StatusReport
+from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.signals import Load, Report
+from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.router import Router
+from extproc.core.schema import ModelsSpec
+from extproc.core.strategies import build
+from extproc.lab.bench.grid import Grid
+from extproc.lab.pages.browser import browser, browser_binary
 from extproc.lab.stack.sidecar import FileSidecar
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
 ENDPOINTS = 1000
-SECONDS = 10.0
+MODELS = (50, 1)
+STREAMS = 2000
+"""Requests in flight for the time of a poll."""
 
+_REPORT = Report(
+    Load(1, 0.5), 3.0, None, frozenset(), frozenset(), 16, 2048, 9e5, 4e5, 900, 890, 70
+)
+_POLLS = 20
 _FRAMES = """seconds => new Promise(done => {
     const gaps = [];
     let last = performance.now();
@@ -35,12 +56,10 @@ _FRAMES = """seconds => new Promise(done => {
 
 
 class Cost(NamedTuple):
-    """The cost of the page with one models document."""
+    """The cost of an open page."""
 
-    models: int
-    endpoints: int
     closed: float
-    """Share of a core that the sidecar uses while no page is open."""
+    """Share of a core that an idle sidecar uses while no page is open."""
     open: float
     """The same with an open page."""
     frames: float
@@ -49,7 +68,25 @@ class Cost(NamedTuple):
     """Frames that came after two intervals or more."""
 
 
-async def measure(models: int, seconds: float = SECONDS) -> Cost:
+async def measure(seconds: float, models: tuple[int, ...] = MODELS) -> dict[str, Grid]:
+    """Return the table; none if there is no browser."""
+    if browser_binary() is None:
+        return {}
+    rows = []
+    for number in models:
+        cost = await cost_of(number, seconds)
+        rows.append(
+            [
+                *(str(number), str(ENDPOINTS), f"{cost.closed:.2%}", f"{cost.open:.2%}"),
+                *(f"{poll_milliseconds(number):.1f}", f"{cost.frames:.1f}", str(cost.late)),
+            ]
+        )
+    headings = ["models", "endpoints", "CPU, closed", "CPU, open", "poll under load, ms"]
+    title = "the status page: CPU of the sidecar, and frames in the browser"
+    return {"status_page": Grid(title, [*headings, "frames/s", "late frames"], rows, left=0)}
+
+
+async def cost_of(models: int, seconds: float) -> Cost:
     """Measure the page with this number of models, which share 1,000 endpoints evenly."""
     with tempfile.TemporaryDirectory(prefix="extproc-status-") as directory:
         async with AsyncExitStack() as cleanup:
@@ -65,10 +102,35 @@ async def measure(models: int, seconds: float = SECONDS) -> Cost:
             watching = asyncio.create_task(_frames(page, seconds))
             opened = await _share(sidecar, seconds)
             frames, late = await watching
-    return Cost(models, ENDPOINTS, closed, opened, frames, late)
+    return Cost(closed, opened, frames, late)
 
 
-def document(models: int) -> dict[str, Any]:
+def poll_milliseconds(models: int) -> float:
+    """Return the CPU time of one poll if all endpoints have readings and there are requests."""
+    fleet = Fleet(monotonic)
+    spec = ModelsSpec.model_validate(document(models, "PrefixCache"))
+    catalog = revise(Catalog(), spec.models, lambda one: build(one, Random(0), fleet.signals))
+    router = Router(fleet, catalog)
+    telemetry = Telemetry(fleet, lambda: catalog)
+    fleet.signals.set_endpoints(fleet.endpoints)
+    for address in fleet.endpoints:
+        fleet.signals.record_scrape(address, _REPORT, 0)
+    for number in range(STREAMS):
+        name = f"model-{number % models:02}"
+        decision = router.decide(router.resolve(name, {"prompt": f"{number} " * 500}, {}))
+        telemetry.decided(decision, 1e-5)
+    report = StatusReport(
+        *(fleet, lambda: catalog, telemetry),
+        lambda read: model_states(fleet, catalog, read=read),
+        lambda: None,
+    )
+    before = process_time()
+    for _ in range(_POLLS):
+        msgspec.json.encode(report.document("", 0))
+    return 1000 * (process_time() - before) / _POLLS
+
+
+def document(models: int, strategy: str = "PrefixHash") -> dict[str, Any]:
     """Return a models document with 1,000 endpoints."""
     each = ENDPOINTS // models
     return {
@@ -78,6 +140,7 @@ def document(models: int) -> dict[str, Any]:
                 "endpoints": [
                     f"10.1.{model}.{one % 250}:{8000 + one // 250}" for one in range(each)
                 ],
+                "loadBalancing": {"strategy": strategy},
             }
             for model in range(models)
         ]
@@ -96,26 +159,6 @@ async def _frames(page: Page, seconds: float) -> tuple[float, int]:
     return float(frames), int(late)
 
 
-def lines(costs: list[Cost]) -> list[str]:
-    """Return a table."""
-    head = "models  endpoints  closed    open  frames/s  late frames"
-    return [
-        head,
-        *(
-            f"{one.models:6}  {one.endpoints:9}  {one.closed:6.2%}  {one.open:6.2%}"
-            f"  {one.frames:8.1f}  {one.late:11}"
-            for one in costs
-        ),
-    ]
-
-
-async def main() -> None:
-    """Measure and print."""
-    if browser_binary() is None:
-        print(f"status page not measured: {NO_BROWSER}")
-        return
-    print(*lines([await measure(50), await measure(1)]), sep="\n")
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    for grid in asyncio.run(measure(10.0)).values():
+        Console(width=120).print(grid.shown())

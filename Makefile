@@ -133,6 +133,10 @@ protos: $(INSTALLED)  ## compile protos/ into the package
 reference: $(INSTALLED)  ## write docs/reference.md from the code
 	$(BIN)/python -m extproc.lab.pages.reference > docs/reference.md
 
+.PHONY: pictures
+pictures: $(INSTALLED)  ## write the pictures of the status page to docs/images; needs Chromium
+	$(BIN)/python -m extproc.lab.pages.status_pictures
+
 .PHONY: chart
 chart: $(INSTALLED)  ## write the Helm chart's files from the kustomizations
 	$(BIN)/python -m extproc.lab.pages.chart

@@ -28,7 +28,7 @@ class Arcs(TypedDict):
     """False if the owners were sampled."""
     addresses: list[str]
     ends: list[float]
-    """Where each arc ends, as a share of the circle. It begins at the end of the one before."""
+    """The end of each arc, as a share of the circle. It begins at the end of the one before."""
     owners: list[int]
     """Positions in `addresses`."""
 

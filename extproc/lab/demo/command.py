@@ -74,6 +74,7 @@ async def _demo(workload: Workload, width: int) -> int:
             stack = await start(cleanup, Path(directory))
             envoy = stack.gateway.envoy
             print(*introduction(envoy.url, workload, width), sep="\n", flush=True)
+            print(f"Status page: {stack.gateway.sidecar.admin}/\n", flush=True)
             console = Console(width=width)
             results = await _compare_strategies(stack, workload, console)
             expected = workload.requests * len(results)

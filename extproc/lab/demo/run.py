@@ -48,6 +48,7 @@ def _instructions(stack: Stack) -> list[str]:
     return [
         f"curl -N {stack.gateway.envoy.url}/v1/chat/completions -d '{BODY}'",
         f"curl {stack.gateway.envoy.url}/v1/models",
+        f"{stack.gateway.sidecar.admin}/   # status page, for a browser",
         f"curl {stack.gateway.sidecar.admin}/debug/state",
         f"curl {stack.gateway.sidecar.admin}/metrics",
         f"tail -f {stack.gateway.envoy.stdout}   # access log",

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from extproc.adapters.observability import logs
+from extproc.adapters.observability.decision_log import KEPT
 from extproc.adapters.observability.state import model_states
+from extproc.adapters.observability.status import StatusReport
 from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
 from extproc.edge.ext_proc.service import ExternalProcessor
 from tests.core.builders import model_spec
@@ -122,6 +124,20 @@ def test_no_prompt_is_in_logs_metrics_or_state(written: Written) -> None:
     assert CANARY not in logged
     assert CANARY not in sidecar.telemetry.exposition().decode()
     assert CANARY not in json.dumps(model_states(sidecar.router.fleet, sidecar.router.catalog))
+    assert CANARY not in status(sidecar)
+
+
+def status(sidecar: Sidecar) -> str:
+    """Return the data of the status page, with the last requests."""
+    router = sidecar.router
+    report = StatusReport(
+        *(router.fleet, lambda: router.catalog, sidecar.telemetry),
+        lambda _: model_states(router.fleet, router.catalog),
+        lambda: None,
+    )
+    document = report.document("", 0)
+    assert len(document["decisions"]["new"]) == KEPT
+    return json.dumps(document)
 
 
 @pytest.mark.parametrize("name", ["extproc.grpc", "grpc._cython.cygrpc", "asyncio"])

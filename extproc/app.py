@@ -31,6 +31,7 @@ from extproc.adapters.observability.ejections import EjectionReport
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.adapters.shared_state.server import SharedStateServer
+from extproc.adapters.tracing.endpoint import OtlpEndpoint
 from extproc.adapters.vllm.scraper import Scraper
 from extproc.compiled import COMPILED
 from extproc.core.fleet.fleet import Fleet
@@ -46,6 +47,7 @@ from extproc.explain import explain_now
 
 if TYPE_CHECKING:
     from extproc.adapters.shared_state.link import SharedStateLink
+    from extproc.adapters.tracing.otlp import OtlpTracing
 
 log = logging.getLogger("extproc")
 
@@ -114,6 +116,9 @@ class Settings:
 
     shared_state: SharedStateServer | None = None
     """The server through which sidecars share their state; None if they share nothing."""
+
+    otlp: OtlpEndpoint | None = None
+    """The receiver of traces; None if decisions are not traced."""
 
 
 class StartError(Exception):
@@ -188,6 +193,7 @@ class Sidecar:
         )
         self._models = self._models_source(settings.models, configuration, rng)
         self._telemetry.configuration.source = self._models
+        self._tracing = _tracing(settings.otlp, self._telemetry)
         processor = ExternalProcessor(
             self._router,
             self._telemetry,
@@ -195,6 +201,7 @@ class Sidecar:
             log_prompts=settings.log_prompts,
             pass_unknown=settings.pass_unknown,
             flow=self._flow,
+            tracing=self._tracing,
         )
         self._grpc = _server(settings, processor)
         self._link = self._shared_state(settings.shared_state)
@@ -272,6 +279,8 @@ class Sidecar:
         await self._scraper.close()
         await self._cluster.close()
         await self._admin.stop()
+        if self._tracing is not None:
+            await self._tracing.close()
 
     def _models_source(
         self, models: Path | ConfigMapName, configuration: Configuration, rng: Random
@@ -340,6 +349,15 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTOR_THRESHOLD)
+
+
+def _tracing(endpoint: OtlpEndpoint | None, telemetry: Telemetry) -> OtlpTracing | None:
+    if endpoint is None:
+        return None
+    # An optional part, which is not imported without the flag.
+    from extproc.adapters.tracing.otlp import OtlpTracing
+
+    return OtlpTracing(endpoint, telemetry.trace())
 
 
 def _server(settings: Settings, processor: ExternalProcessor) -> Server:

@@ -1,4 +1,4 @@
-"""`extproc serve` without the extras: grpcio, the Kubernetes client and the Redis client."""
+"""`extproc serve` without the extras for gRPC, Kubernetes, Redis and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Start = Callable[..., SidecarProcess]
 @pytest.fixture(autouse=True)
 def _hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("without")))
-    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", "grpc grpc_health h2 kubernetes redis hiredis")
+    monkeypatch.setenv(
+        "EXTPROC_TEST_HIDDEN", "grpc grpc_health h2 kubernetes redis hiredis opentelemetry"
+    )
 
 
 @pytest.fixture
@@ -89,4 +91,12 @@ async def test_shared_state_is_refused_in_one_line(tmp_path: Path) -> None:
     sidecar = FileSidecar(STATIC, tmp_path, arguments=["--shared-state", "redis://valkey"])
     assert await refused(sidecar) == (
         "extproc serve: --shared-state needs redis: pip install 'extproc-router[shared]'"
+    )
+
+
+@pytest.mark.parametrize("url", ["grpc://collector", "https://collector"])
+async def test_traces_are_refused_in_one_line(url: str, tmp_path: Path) -> None:
+    sidecar = FileSidecar(STATIC, tmp_path, arguments=["--otlp", url])
+    assert await refused(sidecar) == (
+        "extproc serve: --otlp needs OpenTelemetry: pip install 'extproc-router[otel]'"
     )

@@ -18,6 +18,7 @@ from extproc.commands.values import (
     config_map,
     name_server,
     one_of,
+    otlp_url,
     seconds,
     shared_state_url,
 )
@@ -171,6 +172,17 @@ def _add_shared_state(parser: Parser) -> None:
     )
 
 
+def _add_tracing(parser: Parser) -> None:
+    optional(
+        parser,
+        "--otlp",
+        otlp_url,
+        "URL",
+        "OpenTelemetry receiver that gets a span for each decision of a sampled trace: over gRPC "
+        "for grpc://, grpcs:// and port 4317, else over HTTP (default: no traces)",
+    )
+
+
 def _add_logging(parser: Parser) -> None:
     flag(
         parser,
@@ -196,6 +208,7 @@ _FLAGS = (
     _add_routing,
     _add_transport,
     _add_shared_state,
+    _add_tracing,
     _add_logging,
 )
 
@@ -223,6 +236,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls=tls,
         status_page=not arguments.no_status_page,
         shared_state=_shared_state(arguments),
+        otlp=arguments.otlp,
     )
     try:
         with asyncio.Runner(loop_factory=_event_loop(settings.transport)) as runner:
@@ -258,6 +272,8 @@ def _conflict(arguments: argparse.Namespace) -> str | None:
         return "--shared-state-password-file needs --shared-state"
     if arguments.shared_state is not None and find_spec("redis") is None:
         return "--shared-state needs redis: pip install 'extproc-router[shared]'"
+    if arguments.otlp is not None and not arguments.otlp.is_installed():
+        return "--otlp needs OpenTelemetry: pip install 'extproc-router[otel]'"
     return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from extproc.adapters.dns.lookup import NameServer
+from extproc.adapters.tracing.endpoint import OtlpEndpoint, otlp_endpoint
 from extproc.app import ConfigMapName
 from extproc.core.schema import kubernetes_name
 
@@ -60,6 +61,17 @@ def shared_state_url(text: str) -> str:
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
         raise argparse.ArgumentTypeError(f"the database {parts.path[1:]!r} is not a number")
     return text
+
+
+def otlp_url(text: str) -> OtlpEndpoint:
+    """Return the receiver of traces for a URL."""
+    try:
+        return otlp_endpoint(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not http://HOST[:PORT], https://HOST[:PORT], grpc://HOST[:PORT] or "
+            "grpcs://HOST[:PORT]"
+        ) from None
 
 
 def seconds(text: str) -> float:

@@ -23,6 +23,7 @@ from extproc.adapters.observability.flow_metrics import FlowMetrics
 from extproc.adapters.observability.prompt_metrics import PromptMetrics
 from extproc.adapters.observability.shared_state_metrics import SharedStateMetrics
 from extproc.adapters.observability.tallies import Distribution, Tally
+from extproc.adapters.observability.tracing_metrics import TracingMetrics
 from extproc.core.conversation.usage import Usage
 from extproc.core.conversation.verdict import Listed, Passed, Verdict
 from extproc.core.fleet.fleet import Fleet
@@ -134,6 +135,10 @@ class Telemetry:
     def control_flow(self, flow: FlowControl) -> FlowMetrics:
         """Add the metrics of flow control, and return their listener."""
         return FlowMetrics(flow, self._catalog, self._registry)
+
+    def trace(self) -> TracingMetrics:
+        """Add the metrics of traces, which a sidecar without them does not have."""
+        return TracingMetrics(self._registry)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

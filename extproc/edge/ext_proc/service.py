@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from random import Random
 from time import perf_counter
+from types import MappingProxyType
 
 from extproc.adapters.observability.log_sampler import LogSampler
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.telemetry import Telemetry
-from extproc.core.conversation.events import Replies
+from extproc.adapters.tracing.port import DecisionSpan, Metadata, Tracing
+from extproc.core.conversation.events import Kind, Replies
 from extproc.core.conversation.state_machine import Conversation
+from extproc.core.conversation.verdict import Verdict
 from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.refusals import Refusal
@@ -23,6 +26,7 @@ from extproc.edge.ext_proc.codec import decode, encode
 log = logging.getLogger("extproc.requests")
 
 _WARNED_MODELS = 1024
+_NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
 Send = Callable[[bytes], None]
 """Function that sends a message to Envoy at any time, not only in response to one."""
@@ -41,6 +45,7 @@ class ExternalProcessor:
         sampler: LogSampler | None = None,
         pass_unknown: bool = False,
         flow: FlowControl | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Requests of models with flow control wait in `flow`; without it, none waits."""
         self._router = router
@@ -51,9 +56,13 @@ class ExternalProcessor:
         self._shown = ResponseVisibility()
         self._log_prompts = log_prompts
         self._pass_unknown = pass_unknown
+        self._tracing = tracing
 
-    def open(self, send: Send) -> Session:
-        """Return the session of a new stream. `send` sends a message to Envoy at any time."""
+    def open(self, send: Send, metadata: Metadata = _NO_METADATA) -> Session:
+        """Return the session of a new stream.
+
+        `send` sends a message to Envoy at any time. `metadata` is that of Envoy's call.
+        """
         conversation = Conversation(
             self._router,
             self._rng,
@@ -62,7 +71,8 @@ class ExternalProcessor:
             keep_prefix=self._log_prompts,
             flow=self._flow,
         )
-        return Session(conversation, self._telemetry, self._sampler, send)
+        span = None if self._tracing is None else self._tracing.begin(metadata)
+        return Session(conversation, self._telemetry, self._sampler, send, span)
 
 
 class Session:
@@ -71,25 +81,33 @@ class Session:
     The transport must close it when the stream ends for any reason: this returns the lease.
     """
 
-    __slots__ = ("_conversation", "_sampler", "_send", "_telemetry")
+    __slots__ = ("_conversation", "_sampler", "_send", "_span", "_telemetry")
 
     def __init__(
-        self, conversation: Conversation, telemetry: Telemetry, sampler: LogSampler, send: Send
+        self,
+        conversation: Conversation,
+        telemetry: Telemetry,
+        sampler: LogSampler,
+        send: Send,
+        span: DecisionSpan | None = None,
     ) -> None:
         self._conversation = conversation
         self._send = send
         self._telemetry = telemetry
         self._sampler = sampler
+        self._span = span
 
     def receive(self, message: bytes) -> list[bytes]:
         """Return the replies to a message. Raises protobuf's DecodeError for a garbled one."""
         conversation = self._conversation
         started = perf_counter()
         undecided = conversation.verdict is None
-        encoded = [encode(reply) for reply in conversation.receive(decode(message))]
+        event = decode(message)
+        if self._span is not None and event.kind is Kind.REQUEST_HEADERS:
+            self._span.read(event.headers)
+        encoded = [encode(reply) for reply in conversation.receive(event)]
         if undecided and conversation.verdict is not None:
-            self._telemetry.decided(conversation.verdict, perf_counter() - started)
-            _log(conversation, self._sampler)
+            self._record(conversation.verdict, perf_counter() - started)
         elif conversation.queued is not None:
             conversation.send = self._released
         return encoded
@@ -100,10 +118,16 @@ class Session:
         started = perf_counter()
         encoded = [encode(reply) for reply in replies]
         if conversation.verdict is not None:
-            self._telemetry.decided(conversation.verdict, perf_counter() - started)
-            _log(conversation, self._sampler)
+            self._record(conversation.verdict, perf_counter() - started)
         for message in encoded:
             self._send(message)
+
+    def _record(self, verdict: Verdict, seconds: float) -> None:
+        """Report a verdict and the time that it took."""
+        self._telemetry.decided(verdict, seconds)
+        if self._span is not None:
+            self._span.decided(verdict, self._conversation.request_id)
+        _log(self._conversation, self._sampler)
 
     def close(self) -> None:
         """End the conversation and record its metrics. Must be called once."""

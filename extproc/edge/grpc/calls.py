@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from extproc.edge.grpc.messages import Messages
+from extproc.edge.http2 import Headers
 
 
 class Handler(Protocol):
@@ -25,8 +26,8 @@ Send = Callable[[bytes], None]
 class Method(NamedTuple):
     """A gRPC method, which clients call by its HTTP/2 path."""
 
-    handler: Callable[[Send], Handler]
-    """Function that opens a call. Raises CallError to refuse it."""
+    handler: Callable[[Send, Headers], Handler]
+    """Function that opens a call with these headers. Raises CallError to refuse it."""
     ends_with_peer: bool = True
     """True if the call ends when the peer has sent its last message."""
 

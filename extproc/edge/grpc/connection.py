@@ -106,7 +106,7 @@ class GrpcConnection:
             method = self._methods.get(event.headers.get(b":path", b""))
             if method is None:
                 raise CallError(Status.UNIMPLEMENTED, "no such method")
-            handler = method.handler(partial(self._push, event.stream))
+            handler = method.handler(partial(self._push, event.stream), event.headers)
         except CallError as error:
             self._sender.end(event.stream, trailers(error.status, str(error), answered=False))
             return

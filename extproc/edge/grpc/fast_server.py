@@ -19,6 +19,7 @@ from extproc.edge.grpc.health import SERVICE, Health
 from extproc.edge.grpc.listening import Listener
 from extproc.edge.grpc.messages import CallError, Status
 from extproc.edge.grpc.socket_connection import READ_BYTES, SocketConnection
+from extproc.edge.http2 import Headers
 from extproc.edge.tls import Certificates, KeyPair
 
 MOST_CONNECTIONS = 2_048
@@ -99,11 +100,11 @@ class FastServer:
         min(idle, key=lambda one: (one.greeted, one.last_received_at)).abort()
         return True
 
-    def _open(self, send: Send) -> Session:
+    def _open(self, send: Send, headers: Headers) -> Session:
         if not self._serving:
             # Envoy uses its fallback at once, as if no process were listening.
             raise CallError(Status.UNAVAILABLE, "not ready, or draining")
-        return self._processor.open(send)
+        return self._processor.open(send, headers)
 
 
 def _most_connections() -> int:

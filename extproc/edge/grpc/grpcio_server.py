@@ -93,7 +93,7 @@ class GrpcioServer:
         # Read and write here instead of in an async generator: after a cancellation, the `finally`
         # of a generator, which returns the lease, would run only at the next garbage collection.
         writer = _Writer(context)
-        session = self._processor.open(writer.send)
+        session = self._processor.open(writer.send, _metadata(context))
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
                 await writer.write(session.receive(message))
@@ -128,6 +128,13 @@ class _Writer:
         # The stream may have ended since.
         with suppress(grpc.RpcError, asyncio.CancelledError):
             await self.write((message,))
+
+
+def _metadata(context: grpc.aio.ServicerContext[bytes, bytes]) -> dict[bytes, bytes]:
+    return {
+        name.encode(): value.encode() if isinstance(value, str) else value
+        for name, value in context.invocation_metadata() or ()
+    }
 
 
 def _credentials(pair: KeyPair) -> grpc.ServerCredentials:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.messages import CallError, Status
+from extproc.edge.http2 import Headers
 from extproc.edge.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -43,7 +44,7 @@ class Health:
     def methods(self) -> Mapping[bytes, Method]:
         """Return the methods by path."""
         return {
-            b"/grpc.health.v1.Health/Check": Method(lambda _: _Check(self._check)),
+            b"/grpc.health.v1.Health/Check": Method(lambda *_: _Check(self._check)),
             b"/grpc.health.v1.Health/Watch": Method(self._watch, ends_with_peer=False),
         }
 
@@ -56,7 +57,7 @@ class Health:
         status = self._statuses.get(service, HealthCheckResponse.SERVICE_UNKNOWN)
         return HealthCheckResponse(status=status).SerializeToString()
 
-    def _watch(self, send: Send) -> _Watch:
+    def _watch(self, send: Send, _: Headers) -> _Watch:
         return _Watch(send, self._watches, self._response)
 
 

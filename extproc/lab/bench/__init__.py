@@ -12,6 +12,7 @@ Modules:
     decision        the decision alone, in this process, with the fleet in routers
     choosing        each strategy's part of it
     prefix_cache    PrefixCache compared with PrefixHash
+    tracing         what traces cost a request
     profile         a CPU profile: `make profile`
     signals         decisions next to fleets whose metrics are read; signals_through: through Envoy
     results         all figures as JSON, shown by targets, grids and page

@@ -28,6 +28,7 @@ from extproc.lab.bench import (
     sse,
     status_page,
     targets,
+    tracing,
 )
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.results import Results, machine
@@ -118,6 +119,7 @@ def _alone(quick: bool) -> dict[str, Grid]:
     found = {
         **compiled.both(8_000 // less, 400 // less, endpoints),
         "choosing": choosing.grid(400 // less, choosing.ENDPOINTS[:first]),
+        "tracing": tracing.grid(20_000 // less),
         "memory": prefix_cache.memory_grid(1_000_000 // less, prefix_cache.ADDED[:first]),
     }
     for strategy in decision.STRATEGIES:

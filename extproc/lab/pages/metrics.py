@@ -28,10 +28,11 @@ def metrics_section() -> Iterator[str]:
     yield from heading("Metrics")
     yield (
         "The admin port serves them under `/metrics`, on Linux with metrics of the process. "
-        "Those of the shared state need `--shared-state`."
+        "Those of the shared state need `--shared-state`, and those of spans `--otlp`."
     )
     telemetry = Telemetry(Fleet(), Catalog)
     telemetry.share_state()
+    telemetry.trace()
     rows = [
         (f"`{one.name}`", one.kind, codes(one.labels) or NOTHING, one.meaning)
         for one in metrics(telemetry)

@@ -15,6 +15,7 @@ from hpack import Encoder
 from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.health import Health
 from extproc.edge.grpc.messages import CallError, Status
+from extproc.edge.http2 import Headers
 from tests.edge.grpc_client import CallResult, GrpcClient
 
 ECHO = "/lab.Echo/Echo"
@@ -45,7 +46,7 @@ class EchoClient(GrpcClient):
     def __init__(self, *, window: int = 65_535, reads: bool = True) -> None:
         self.open_calls: list[Echo] = []
         self.health = Health()
-        echo = Method(lambda _: Echo(self.open_calls))
+        echo = Method(lambda *_: Echo(self.open_calls))
         super().__init__({ECHO.encode(): echo, **self.health.methods()}, window=window, reads=reads)
 
     def call(self, path: str = ECHO, *, content_type: str = "application/grpc+proto") -> int:
@@ -279,7 +280,7 @@ def test_pushed_message_is_sent_at_once() -> None:
         def close(self) -> None:
             return
 
-    def handler(send: Send) -> Silent:
+    def handler(send: Send, _: Headers) -> Silent:
         said.append(send)
         return Silent()
 

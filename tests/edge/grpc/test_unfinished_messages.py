@@ -36,7 +36,7 @@ class Client:
     """A client that sends one message on each stream, frame by frame, as its windows allow."""
 
     def __init__(self, unfinished: int = 32 * MIB, most: int = 72 * MIB) -> None:
-        methods = {ECHO_SIZE: Method(lambda _: Size())}
+        methods = {ECHO_SIZE: Method(lambda *_: Size())}
         self.server = GrpcConnection(methods, self.receive, unfinished, most)
         self.window = LIMITS.stream_window
         self.acknowledges = True

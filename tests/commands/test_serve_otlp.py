@@ -44,8 +44,8 @@ def test_environment_variable_is_read(
 
 
 def test_other_urls_are_refused_in_one_line(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as exit:
+    with pytest.raises(SystemExit) as ended:
         main([*SERVE, "--otlp", "collector:4317"])
-    assert exit.value.code == 2
+    assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "argument --otlp: 'collector:4317' is not http://HOST[:PORT]" in line

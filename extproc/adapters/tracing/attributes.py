@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
+from extproc.core.schema import split_address
 
 Attributes = Mapping[str, str | int | float]
 
@@ -18,11 +19,11 @@ _UNKNOWN = "unknown"
 
 def of_decision(decision: Decision) -> Attributes:
     """Return the attributes of a decision."""
-    host, _, port = decision.address.rpartition(":")
+    host, port = split_address(decision.address)
     found: dict[str, str | int | float] = {
         "gen_ai.request.model": decision.requested,
-        "server.address": host.removeprefix("[").removesuffix("]"),
-        "server.port": int(port),
+        "server.address": host,
+        "server.port": port,
         "extproc.model": decision.model,
         "extproc.strategy": decision.strategy,
         "extproc.endpoint": decision.address,

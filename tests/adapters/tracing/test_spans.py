@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from subprocess import run
+from threading import Thread
+from typing import ClassVar
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from extproc.adapters.tracing.endpoint import otlp_endpoint
@@ -173,6 +177,36 @@ async def test_last_spans_are_exported_at_the_end(
     sidecar.route(traceparent=parent())
     await sidecar.tracing.close()
     assert len(receiver.spans) == 1
+
+
+class _Collector(BaseHTTPRequestHandler):
+    """Keeps the paths and bodies of the requests that it receives."""
+
+    received: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+async def test_spans_are_exported_over_http() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
+    Thread(target=server.serve_forever, daemon=True).start()
+    sidecar = TracedSidecar(f"http://127.0.0.1:{server.server_port}")
+    sidecar.route(traceparent=parent())
+    await eventually(lambda: sidecar.count("exported") == 1)
+    await sidecar.tracing.close()
+    server.shutdown()
+    ((path, body),) = _Collector.received
+    assert path == "/v1/traces"
+    request = ExportTraceServiceRequest.FromString(body)
+    (span,) = request.resource_spans[0].scope_spans[0].spans
+    assert span.parent_span_id.hex() == PARENT
 
 
 class TestReceiverThatIsDown:

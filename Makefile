@@ -149,7 +149,7 @@ LOCK := $(VENV)/lock/bin/uv pip compile --quiet --generate-hashes --python-versi
 lock: $(INSTALLED)  ## update the image's lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check uv
-	$(LOCK) --upgrade --extra kubernetes --extra shared --extra uvloop pyproject.toml -o manifests/image/requirements.txt
+	$(LOCK) --upgrade --extra kubernetes --extra otel --extra shared --extra uvloop pyproject.toml -o manifests/image/requirements.txt
 	$(LOCK) --upgrade manifests/image/build-requirements.in -o manifests/image/build-requirements.txt
 
 # In an environment of its own, because the image has another Python.

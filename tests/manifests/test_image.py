@@ -23,7 +23,7 @@ LOCKS = {
     "build": MANIFESTS / "image" / "build-requirements.txt",
 }
 # Those that the image has. It needs no grpcio, because its transport is `fast`.
-EXTRAS = ("kubernetes", "shared", "uvloop")
+EXTRAS = ("kubernetes", "otel", "shared", "uvloop")
 
 
 def instructions() -> list[tuple[str, str]]:

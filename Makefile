@@ -130,8 +130,9 @@ protos: $(INSTALLED)  ## compile protos/ into the package
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/extproc/edge/wire/*.proto
 
 .PHONY: reference
-reference: $(INSTALLED)  ## write docs/reference.md from the code
+reference: $(INSTALLED)  ## write docs/reference.md and docs/models.schema.json from the code
 	$(BIN)/python -m extproc.lab.pages.reference > docs/reference.md
+	$(BIN)/extproc schema > docs/models.schema.json
 
 .PHONY: pictures
 pictures: $(INSTALLED)  ## write the pictures of the status page to docs/images; needs Chromium

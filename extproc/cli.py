@@ -16,7 +16,7 @@ from extproc import __version__
 from extproc.commands.console import OK, Parser
 from extproc.compiled import COMPILED
 
-COMMANDS = ("serve", "check", "explain", "envoy-config", "reach")
+COMMANDS = ("serve", "check", "explain", "envoy-config", "reach", "schema")
 """Commands that need no extra. Each has a module in extproc/commands, with `_` instead of `-`."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
-from extproc.core.schema.values import HEADER_SOURCE, Items, is_header_name, unique
+from extproc.core.schema.values import HEADER_SOURCE, Items, described, is_header_name, unique
 
 SESSION = "Session"
 """The `prefixSource` that reads sessions."""
@@ -91,6 +91,8 @@ def _sources(sources: tuple[str, ...]) -> tuple[str, ...]:
 SessionSource = Annotated[
     str,
     AfterValidator(_session_source),
-    WithJsonSchema({"format": "`Header:<name>`, `Body:<field>`, `Body:<field>.<field>`"}),
+    described(
+        "`Header:<name>`, `Body:<field>`, `Body:<field>.<field>`", pattern="^(Header|Body):.+$"
+    ),
 ]
 SessionSources = Annotated[Items[SessionSource], Field(strict=False), AfterValidator(_sources)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -95,9 +95,12 @@ def _service_port(port: object) -> str | int:
     raise ValueError("give the port's name or its number, from 1 to 65535")
 
 
-def _format(form: str) -> WithJsonSchema:
-    """Describe the form of a value for the reference."""
-    return WithJsonSchema({"format": form})
+def described(form: str, **schema: Any) -> WithJsonSchema:
+    """Describe a value by its form, for the reference, and by its JSON Schema, for editors.
+
+    A schema may accept more than the validator does, but never less.
+    """
+    return WithJsonSchema({"type": "string", **schema, "format": form})
 
 
 Item = TypeVar("Item")
@@ -105,20 +108,36 @@ Item = TypeVar("Item")
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 KubernetesName = Annotated[
-    str, AfterValidator(kubernetes_name), _format("name of a Kubernetes object")
+    str,
+    AfterValidator(kubernetes_name),
+    described("name of a Kubernetes object", pattern=f"^{_DNS_NAME.pattern}$", maxLength=253),
 ]
 EndpointAddress = Annotated[
     str,
     AfterValidator(endpoint_address),
-    _format("`IP:PORT`, for IPv6 `[IP]:PORT`, or `HOST:PORT`"),
+    described("`IP:PORT`, for IPv6 `[IP]:PORT`, or `HOST:PORT`", pattern=r"^[^/]+:[0-9]+$"),
 ]
 PrefixSource = Annotated[
     str,
     AfterValidator(_prefix_source),
-    _format(", ".join(f"`{source}`" for source in PREFIX_SOURCES)),
+    described(
+        ", ".join(f"`{source}`" for source in PREFIX_SOURCES),
+        anyOf=[
+            {"enum": [source for source in PREFIX_SOURCES if source.isalpha()]},
+            {"pattern": f"^{HEADER_SOURCE}{_HEADER_NAME.pattern}$"},
+        ],
+    ),
 ]
 ServicePort = Annotated[
-    str | int, PlainValidator(_service_port), _format("name, or number from 1 to 65535")
+    str | int,
+    PlainValidator(_service_port),
+    described(
+        "name, or number from 1 to 65535",
+        type=["string", "integer"],
+        minLength=1,
+        minimum=1,
+        maximum=65535,
+    ),
 ]
 
 

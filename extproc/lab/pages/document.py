@@ -50,12 +50,12 @@ def values(schema: Schema) -> str:
     """Describe the values of a key."""
     if "$ref" in schema:
         return "mapping, below"
+    if "format" in schema:
+        return str(schema["format"])
     if "anyOf" in schema:
         return " or ".join(values(one) for one in schema["anyOf"] if one != {"type": "null"})
     if "enum" in schema:
         return codes(schema["enum"])
-    if "format" in schema:
-        return str(schema["format"])
     match schema["type"]:
         case "boolean":
             return "`true` or `false`"

@@ -38,7 +38,3 @@ def code(text: str) -> str:
 
 def codes(texts: Iterable[str]) -> str:
     return ", ".join(map(code, texts))
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())

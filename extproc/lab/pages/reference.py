@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 
+from extproc.adapters.configuration.docstrings import attribute_docstrings
 from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.core.request.refusals import NoEndpoints, Refusal
 from extproc.core.strategies import Reason
 from extproc.lab.pages.commands import commands
-from extproc.lab.pages.docstrings import attribute_docstrings, summary
+from extproc.lab.pages.docstrings import summary
 from extproc.lab.pages.document import models_document
 from extproc.lab.pages.lines import codes, heading, paragraph, table
 from extproc.lab.pages.metrics import metrics_section

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import cast, get_args
 
+from extproc.adapters.configuration.docstrings import one_line
 from extproc.core.fleet.signals import Signals
 from extproc.core.schema import (
     DEFAULT_SESSION_SOURCES,
@@ -18,7 +19,7 @@ from extproc.core.schema import (
 from extproc.core.strategies import build
 from extproc.core.strategies.presets import PRESETS, filter_of
 from extproc.lab.pages.docstrings import Undocumented
-from extproc.lab.pages.lines import heading, one_line, table
+from extproc.lab.pages.lines import heading, table
 
 
 def strategies() -> Iterator[str]:

@@ -6,11 +6,12 @@ import pytest
 from prometheus_client import Counter, Gauge
 from pydantic import BaseModel
 
+from extproc.adapters.configuration.docstrings import attribute_docstrings
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Catalog
 from extproc.lab.pages.commands import flags
-from extproc.lab.pages.docstrings import Undocumented, attribute_docstrings, documented
+from extproc.lab.pages.docstrings import Undocumented, documented
 from extproc.lab.pages.document import values
 from extproc.lab.pages.metrics import metrics
 from extproc.lab.pages.reference import page

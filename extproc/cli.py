@@ -16,7 +16,7 @@ from extproc import __version__
 from extproc.commands.console import OK, Parser
 from extproc.compiled import COMPILED
 
-COMMANDS = ("serve", "check", "explain", "envoy-config", "reach", "schema")
+COMMANDS = ("serve", "check", "explain", "envoy-config", "reach", "schema", "completion")
 """Commands that need no extra. Each has a module in extproc/commands, with `_` instead of `-`."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -53,6 +53,7 @@ def _run(given: Sequence[str]) -> int:
     if unknown:
         parser.prog = f"{parser.prog} {name}"  # for the error to name this command's help
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    parsed.parsers = parsers  # for completion, which covers all commands
     run: Callable[[argparse.Namespace], int] = parsed.run
     return run(parsed)
 
@@ -63,6 +64,23 @@ def full_parser() -> Parser:
 
     texts = {name: summary(extension) for name, extension in extensions().items()}
     return _parser(*COMMANDS, extensions=texts)
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command that can run, by its name."""
+    from extproc.commands.extensions import extension_parser, extensions
+
+    found: dict[str, argparse.ArgumentParser] = dict(_subparsers(_parser(*COMMANDS)))
+    for name, extension in extensions().items():
+        parser = extension_parser(extension)
+        if parser is not None:
+            found[name] = parser
+    return found
+
+
+def _subparsers(parser: Parser) -> Mapping[str, Parser]:
+    action = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return action.choices
 
 
 def _parser(*names: str, extensions: Mapping[str, str] = _NONE) -> Parser:

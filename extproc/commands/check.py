@@ -14,7 +14,12 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "check",
         help="validate a models document",
         description="Validates a models document and prints a line for every problem, in the form "
-        "FILE: models[1].key: what is wrong. Exit code 0 if there is no problem, else 2.",
+        "FILE: models[1].key: what is wrong.",
+        examples={
+            "extproc check models.yaml": "validate a document",
+            "extproc check /dev/stdin < models.yaml": "validate a document from a pipe",
+        },
+        exits={0: "there is no problem", 2: "there is a problem, or no such file"},
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the models document")
     parser.set_defaults(run=run)

@@ -5,24 +5,62 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 OK = 0
 REFUSED = 1
 """A result of `explain`, which is not an error: the sidecar would refuse the request."""
 BAD_INPUT = 2
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+_NO_EXITS: Mapping[int, str] = MappingProxyType({})
+
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in one line. Its help is as complete as a manual page."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Mapping[str, str] = _NONE,
+        exits: Mapping[int, str] = _NO_EXITS,
+        environment: Mapping[str, str] = _NONE,
+        **named: Any,
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self.examples = examples
+        """Purposes of command lines."""
+        self.exits = exits
+        """Meanings of exit codes."""
+        self.environment = dict(environment)
+        """Meanings of environment variables."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def format_help(self) -> str:
+        """Return the help with examples, exit codes and environment variables."""
+        return super().format_help() + "".join(self._sections())
+
+    def _sections(self) -> Iterator[str]:
+        if self.examples:
+            yield "\nexamples:\n"
+            for command, purpose in self.examples.items():
+                yield f"  # {purpose}\n  {command}\n"
+        if self.exits:
+            yield "\nexit codes:\n"
+            yield from (f"  {code:<4} {meaning}\n" for code, meaning in self.exits.items())
+        if self.environment:
+            yield "\nenvironment variables (a flag overrides its own):\n"
+            width = max(map(len, self.environment))
+            for name, meaning in self.environment.items():
+                yield f"  {name:<{width}}  {meaning}\n"
+
 
 def flag(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     name: str,
     default: str | None,
     kind: Callable[[str], object],
@@ -30,7 +68,7 @@ def flag(
     text: str,
 ) -> None:
     """Add a flag. Its environment variable, if set, replaces the default."""
-    default = _environment(name) or default
+    default = _environment(parser, name) or default
     shown = f"{text} (default: %(default)s)" if default else text
     parser.add_argument(
         name, default=default, required=default is None, type=kind, metavar=metavar, help=shown
@@ -38,25 +76,29 @@ def flag(
 
 
 def optional(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     name: str,
     kind: Callable[[str], object],
     metavar: str,
     text: str,
 ) -> None:
     """Add an optional flag. Its environment variable, if set, is the default."""
-    parser.add_argument(name, default=_environment(name), type=kind, metavar=metavar, help=text)
+    default = _environment(parser, name)
+    parser.add_argument(name, default=default, type=kind, metavar=metavar, help=text)
 
 
-def switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+def switch(parser: Parser, name: str, text: str) -> None:
     """Add a flag without a value. Its environment variable may be 1, true, yes or on."""
-    default = _is_true(_environment(name))
+    default = _is_true(_environment(parser, name))
     parser.add_argument(name, action="store_true", default=default, help=text)
 
 
-def _environment(flag: str) -> str | None:
+def _environment(parser: Parser, flag: str) -> str | None:
+    """Return the value of a flag's variable, and list the variable in the help."""
+    variable = "EXTPROC_" + flag[2:].replace("-", "_").upper()
+    parser.environment[variable] = flag
     # Deployment templates set empty variables, so an empty one counts as unset.
-    return os.environ.get("EXTPROC_" + flag[2:].replace("-", "_").upper()) or None
+    return os.environ.get(variable) or None
 
 
 def _is_true(text: str | None) -> bool:

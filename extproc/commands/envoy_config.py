@@ -27,8 +27,15 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         "has stay as they are, so a second run changes nothing. With --check, it prints a line "
         "for each setting that loses requests or decisions: FILE: where: problem: cost; fix: "
         "change.",
-        epilog="Exit code 2 if nothing could be written or if --check finds an error, else 0. "
-        "Warnings and hints of --check do not change the exit code.",
+        examples={
+            "extproc envoy-config --endpoint 10.0.3.7:8000 > envoy.yaml": "print a configuration",
+            "extproc envoy-config --into envoy.yaml --dry-run": "show what would change in a file",
+            "extproc envoy-config --check envoy.yaml": "check a file",
+        },
+        exits={
+            0: "done; --check may have found warnings and hints",
+            2: "nothing could be written, or --check found an error",
+        },
     )
     _add_modes(parser)
     _add_addresses(parser)

@@ -28,8 +28,21 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Runs a request through the steps of 'extproc serve': model, adapter, prefix, "
         "hash, candidates with their loads, bound, pick. It assumes the recommended Envoy "
         "configuration, which sends bodies of up to 8 MiB whole, and the first 64 KiB of longer "
-        "ones. It sends nothing to an endpoint. Exit code 0 if the request is routed, 1 if it is "
-        "refused, 2 for bad arguments or a bad models document.",
+        "ones. It sends nothing to an endpoint.",
+        examples={
+            "extproc explain --models models.yaml --body request.json": "explain a request",
+            "extproc explain --models models.yaml --inflight 10.0.3.7:8000=9 < request.json": (
+                "assume that an endpoint is busy"
+            ),
+            "extproc explain --models models.yaml --json < request.json | jq .endpoint": (
+                "print the chosen endpoint"
+            ),
+        },
+        exits={
+            0: "the request is routed",
+            1: "the request is refused",
+            2: "bad arguments, or a bad models document",
+        },
     )
     flag(parser, "--models", None, Path, "FILE", "the models document")
     parser.add_argument(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from extproc.commands.console import complain
@@ -45,6 +47,16 @@ def run_extension(extension: EntryPoint, given: Sequence[str]) -> int:
             f"extproc {extension.name}: {error.name} is not installed: this command needs "
             f"{_requirement(extension)}{_hint(extension)}"
         )
+
+
+def extension_parser(extension: EntryPoint) -> ArgumentParser | None:
+    """Return the result of `parser` in the command's module; None if a library is missing."""
+    try:
+        module = import_module(extension.module)
+    except ModuleNotFoundError:
+        return None
+    create: Callable[[], ArgumentParser] | None = getattr(module, "parser", None)
+    return None if create is None else create()
 
 
 def _requirement(extension: EntryPoint) -> str:

@@ -27,8 +27,16 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         help="connect to each endpoint of a running sidecar",
         description="Reads the endpoints from the admin port of a running sidecar, and opens a TCP "
         "connection to each. Run it in the sidecar's pod to find endpoints that a NetworkPolicy "
-        "does not let it reach. Prints a line for every such endpoint; exit code 0 if there is "
-        "none, 1 if there are some, 2 if the sidecar does not respond.",
+        "does not let it reach. Prints a line for every such endpoint.",
+        examples={
+            "extproc reach": "try the endpoints of the sidecar on this machine",
+            "kubectl exec deploy/gateway -c extproc -- extproc reach": "try them from its pod",
+        },
+        exits={
+            0: "every endpoint accepts connections",
+            1: "an endpoint does not",
+            2: "the sidecar does not respond",
+        },
     )
     flag(parser, "--admin", "127.0.0.1:9090", address, "ADDR", "admin port of the sidecar")
     parser.add_argument(

@@ -16,6 +16,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Prints the JSON Schema of the models document, with which editors complete "
         "keys, show their meaning and mark mistakes. 'extproc check' finds more: contradictions "
         "between values, such as names that occur twice.",
+        examples={"extproc schema > models.schema.json": "write the schema to a file"},
+        exits={0: "the schema was printed"},
     )
     parser.set_defaults(run=run)
 

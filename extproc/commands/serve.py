@@ -32,9 +32,17 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         help="run the sidecar",
         description="Serves Envoy's ext_proc filter. On SIGTERM it drains: it becomes unready, "
         "accepts no new streams, and gives open streams --grace seconds to end.",
-        epilog="Every flag can be given as an environment variable: --listen as EXTPROC_LISTEN, "
-        "--log-level as EXTPROC_LOG_LEVEL, and so on. Exit code 0 after a drain, 2 for bad "
-        "arguments or a bad first models document.",
+        examples={
+            "extproc serve --models models.yaml": "serve the models of a file",
+            "extproc serve --models models.yaml --listen unix:/run/extproc/extproc.sock": (
+                "listen on a Unix socket"
+            ),
+            "extproc serve --models-configmap inference/models --listen 0.0.0.0:9002": (
+                "serve the models of a ConfigMap"
+            ),
+            "kill -TERM PID": "drain, then exit",
+        },
+        exits={0: "the sidecar has drained", 2: "bad arguments, or a bad first models document"},
     )
     for add_flags in _FLAGS:
         add_flags(parser)

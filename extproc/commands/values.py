@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import re
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from extproc.adapters.dns.lookup import NameServer
@@ -90,13 +89,16 @@ def byte_count(text: str) -> int:
     return int(text)
 
 
-def one_of(*options: str) -> Callable[[str], str]:
-    def choose(text: str) -> str:
-        if text.lower() not in options:
-            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(options)}")
-        return text.lower()
+class one_of:  # noqa: N801 - used like the functions of this module
+    """The type of a flag with few values, which shells can complete."""
 
-    return choose
+    def __init__(self, *options: str) -> None:
+        self.options = options
+
+    def __call__(self, text: str) -> str:
+        if text.lower() not in self.options:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(self.options)}")
+        return text.lower()
 
 
 def header(text: str) -> tuple[str, str]:

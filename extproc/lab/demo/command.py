@@ -34,15 +34,7 @@ WIDTH = 80
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `extproc demo`; return its exit code."""
-    parser = Parser(
-        prog="extproc demo",
-        description="Sends the same multi-turn chat traffic through Envoy and the sidecar to "
-        "stand-in vLLM replicas under each strategy, and compares them. Exit code 0 if every "
-        "request got a complete response, 1 if not, 2 if a part of the stack did not start.",
-    )
-    _count(parser, "--users", Workload.users, "users that send messages")
-    _count(parser, "--turns", Workload.turns, "messages of each user")
-    parsed = parser.parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     workload = Workload(users=parsed.users, turns=parsed.turns)
     try:
         return asyncio.run(_demo(workload, output_width()))
@@ -50,6 +42,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(f"extproc demo: {error}")
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def parser() -> Parser:
+    """Return the parser of `extproc demo`."""
+    found = Parser(
+        prog="extproc demo",
+        description="Sends the same multi-turn chat traffic through Envoy and the sidecar to "
+        "stand-in vLLM replicas under each strategy, and compares them.",
+        examples={
+            "extproc demo": "run the demo",
+            "extproc demo --users 20 --turns 3": "run a shorter one",
+        },
+        exits={
+            0: "every request got a complete response",
+            1: "a request failed",
+            2: "a part of the stack did not start",
+            130: "Ctrl-C",
+        },
+    )
+    _count(found, "--users", Workload.users, "users that send messages")
+    _count(found, "--turns", Workload.turns, "messages of each user")
+    return found
 
 
 def _count(parser: argparse.ArgumentParser, name: str, default: int, text: str) -> None:

@@ -21,15 +21,22 @@ BODY = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `extproc run` until SIGINT or SIGTERM; return its exit code."""
-    Parser(
-        prog="extproc run",
-        description="Starts Envoy, the sidecar and stand-in vLLM replicas on free loopback "
-        "ports, and keeps them up until Ctrl-C. Exit code 0 then, 2 if one of them did not start.",
-    ).parse_args(arguments)
+    parser().parse_args(arguments)
     try:
         return asyncio.run(_keep_up())
     except NotReadyError as error:
         return complain(f"extproc run: {error}")
+
+
+def parser() -> Parser:
+    """Return the parser of `extproc run`."""
+    return Parser(
+        prog="extproc run",
+        description="Starts Envoy, the sidecar and stand-in vLLM replicas on free loopback "
+        "ports, prints curl commands for them, and keeps them up until Ctrl-C.",
+        examples={"extproc run": "start the stack"},
+        exits={0: "Ctrl-C or SIGTERM", 2: "a part of the stack did not start"},
+    )
 
 
 async def _keep_up() -> int:

@@ -32,9 +32,7 @@ from extproc.lab.workloads.arguments import asked_workload, listing
 _DESCRIPTION = """\
 Sends a workload to an OpenAI-compatible server and measures the latency and
 throughput of its clients, with the metrics of vLLM's benchmark_serving.py."""
-_EPILOG = """\
-Ctrl-C ends the run and prints the results so far. Exit code 0, 1 if no request
-succeeded, 2 for bad arguments, 130 after Ctrl-C."""
+_EPILOG = "Ctrl-C ends the run and prints the results so far."
 
 OK = 0
 FAILED = 1
@@ -46,14 +44,31 @@ _PROBE_SECONDS = 10.0
 
 def main(given: Sequence[str]) -> int:
     """Parse the command line and run the command; return the exit code."""
-    parser = Parser(
+    return run(parser().parse_args(given))
+
+
+def parser() -> Parser:
+    """Return the parser of `extproc load`."""
+    found = Parser(
         prog="extproc load",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"{listing()}\n\n{_EPILOG}",
+        examples={
+            "extproc load --url http://127.0.0.1:8080 --model llama --workload kubeai-chat-800": (
+                "send a workload through Envoy"
+            ),
+        },
+        exits={
+            OK: "a request succeeded",
+            FAILED: "no request succeeded",
+            BAD_INPUT: "bad arguments, or no server responds",
+            INTERRUPTED: "Ctrl-C",
+        },
+        environment={"OPENAI_API_KEY": "the API key, if --api-key is not given"},
     )
-    arguments(parser)
-    return run(parser.parse_args(given))
+    arguments(found)
+    return found
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from extproc import cli
+from extproc.commands.console import Parser
 from extproc.lab.pages.lines import NOTHING, code, heading, paragraph, table
 
 
@@ -35,6 +36,22 @@ def commands() -> Iterator[str]:
         ]
         if rows:
             yield from table(("flag", "environment variable", "default", "meaning"), rows)
+        if isinstance(parser, Parser):
+            yield from _examples_and_exits(parser)
+
+
+def _examples_and_exits(parser: Parser) -> Iterator[str]:
+    if parser.exits:
+        meanings = (f"{number}: {meaning}" for number, meaning in parser.exits.items())
+        yield ""
+        yield from paragraph(f"Exit codes: {'; '.join(meanings)}.")
+    if parser.examples:
+        yield ""
+        yield "```sh"
+        width = max(map(len, parser.examples))
+        for command, purpose in parser.examples.items():
+            yield f"{command:<{width}}  # {purpose}"
+        yield "```"
 
 
 def flags(command: str) -> list[Flag]:

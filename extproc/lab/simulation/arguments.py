@@ -23,6 +23,21 @@ def parser() -> Parser:
         "does, the published figures if there are any, and a comparison.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"{listing()}\n\nprofiles:\n  {', '.join(profile.names())}",
+        examples={
+            "extproc simulate --workload kubeai-chat-800": "compare the default strategies",
+            "extproc simulate --workload kubeai-chat-800 --strategy PrefixHash PrefixCache": (
+                "compare two strategies"
+            ),
+            "extproc simulate --workload kubeai-chat-800 --models models.yaml": (
+                "try your own settings"
+            ),
+        },
+        exits={
+            0: "requests were served",
+            1: "no request was served",
+            2: "bad arguments",
+            130: "Ctrl-C",
+        },
     )
     add_workload(found, required=False)
     fleet = found.add_argument_group("the fleet")

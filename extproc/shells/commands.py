@@ -63,7 +63,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[Value]:
 
 def _value(action: argparse.Action) -> Value:
     name = str(action.metavar or action.dest)
-    options: Iterable[object] = action.choices or getattr(action.type, "options", ())
+    options: Iterable[object] = action.choices or getattr(action.type, "options", None) or ()
     is_file = action.type is Path or "FILE" in name
     return Value(name, tuple(map(str, options)), is_file)
 

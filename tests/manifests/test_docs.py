@@ -28,7 +28,7 @@ def test_readme_lists_every_kustomization() -> None:
     there = {
         str(path.parent.relative_to(MANIFESTS)) for path in MANIFESTS.rglob("kustomization.yaml")
     }
-    assert told == there | {"image", "helm/extproc"}
+    assert told == there | {"compose", "helm/extproc", "image", "systemd"}
 
 
 def test_applied_directories_build() -> None:

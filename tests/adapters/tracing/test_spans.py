@@ -130,7 +130,7 @@ async def test_refusal_is_an_error_with_its_code(receiver: Receiver) -> None:
 
 async def test_span_of_envoy_is_the_parent_if_envoy_traces(receiver: Receiver) -> None:
     sidecar = TracedSidecar(receiver.url)
-    session = sidecar.processor.open({b"traceparent": parent(ENVOY)})
+    session = sidecar.processor.open(lambda _: None, {b"traceparent": parent(ENVOY)})
     session.receive(request_headers(traceparent=parent(flags="00")))
     session.receive(request_body(chat_request()))
     session.close()

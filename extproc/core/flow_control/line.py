@@ -131,7 +131,10 @@ class Line:
         where = ""
         for address in endpoints.addresses:
             for waiter in islice(self._homes.get(address, ()), _TRIED):
-                if self.tenants.counter(waiter.arrival.tenant) <= counter:
+                if self.tenants.counter(waiter.arrival.tenant) > counter:
+                    continue
+                # An endpoint may have lost an adapter since the request came.
+                if address in endpoints.of(waiter.lane):
                     if best is None or waiter.number < best.number:
                         best, where = waiter, address
                     break

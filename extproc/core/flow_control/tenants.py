@@ -54,11 +54,15 @@ class Tenants:
 
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] = {}
-        self._heap: list[tuple[float, str]] = []
-        """Counters of tenants that wait. An entry with another counter than the tenant's is out of
-        date."""
+        self._heap: list[tuple[float, int, str]] = []
+        """Counters of tenants that wait, in the order of their arrival if they are equal. An entry
+        with another counter than the tenant's is out of date."""
+        self._pushed = 0
         self._floor = 0.0
         """The lowest counter of those that waited last."""
+
+    def __len__(self) -> int:
+        return len(self._tenants)
 
     def of(self, name: str) -> Tenant:
         """Return the tenant, which may be new."""
@@ -73,7 +77,7 @@ class Tenants:
         tenant = self.of(name)
         if not tenant.waiting:
             tenant.counter = max(tenant.counter, self.lowest())
-            heappush(self._heap, (tenant.counter, name))
+            self._push(name, tenant)
         tenant.add(waiter)
 
     def remove(self, name: str, waiter: Waiter) -> None:
@@ -85,9 +89,9 @@ class Tenants:
         tenant = self.of(name)
         tenant.counter += tokens
         if tenant.waiting:
-            heappush(self._heap, (tenant.counter, name))
+            self._push(name, tenant)
             if len(self._heap) > 4 * len(self._tenants) + 64:
-                self._heap = [(one.counter, n) for n, one in self._tenants.items() if one.waiting]
+                self._heap = [entry for entry in self._heap if self._is_current(entry)]
                 heapify(self._heap)
 
     def lowest(self) -> float:
@@ -101,10 +105,8 @@ class Tenants:
         """Return the tenant with the lowest counter; None if none waits."""
         heap = self._heap
         while heap:
-            counter, name = heap[0]
-            tenant = self._tenants.get(name)
-            if tenant is not None and tenant.waiting and tenant.counter == counter:
-                return tenant
+            if self._is_current(heap[0]):
+                return self._tenants[heap[0][2]]
             heappop(heap)
         return None
 
@@ -120,6 +122,15 @@ class Tenants:
     def counter(self, name: str) -> float:
         """Return a tenant's counter."""
         return self._tenants[name].counter
+
+    def _push(self, name: str, tenant: Tenant) -> None:
+        self._pushed += 1
+        heappush(self._heap, (tenant.counter, self._pushed, name))
+
+    def _is_current(self, entry: tuple[float, int, str]) -> bool:
+        counter, _, name = entry
+        tenant = self._tenants.get(name)
+        return tenant is not None and tenant.waiting > 0 and tenant.counter == counter
 
     def _forget_idle(self) -> None:
         """Forget idle tenants, when there are many; they come back with the lowest counter."""

@@ -1,0 +1,304 @@
+"""Requests wait while no endpoint has room, and get one outcome."""
+
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.request.refusals import QueueFull, QueueTimeout
+from extproc.core.routing.decision import Decision
+from tests.core.flow_control.scene import Flow
+
+
+class TestRoom:
+    def test_requests_are_decided_at_once_while_there_is_room(self) -> None:
+        flow = Flow(endpoints=3)
+        assert len({sent.address for sent in flow.fill()}) == 3
+
+    def test_a_request_without_room_waits_and_is_dispatched_when_one_ends(self) -> None:
+        flow = Flow()
+        first, _ = flow.fill()
+        waiting = flow.send("waiting")
+        flow.run()
+        assert waiting.waits
+        flow.now = 3.0
+        first.end()
+        assert flow.woken
+        flow.run()
+        assert waiting.address == first.address
+        assert isinstance(waiting.outcome, Decision)
+        assert waiting.outcome.wait is not None
+        assert waiting.outcome.wait.seconds == 3.0
+
+    def test_no_endpoint_gets_more_than_its_limit(self) -> None:
+        flow = Flow(endpoints=4, strategy="PrefixHash", maxInflight=2)
+        sent = [flow.send("the same prompt") for _ in range(20)]
+        flow.run()
+        assert set(flow.fleet.ledger.loads.values()) == {2}
+        assert sum(one.waits for one in sent) == 12
+
+    def test_the_fallback_is_another_endpoint_even_if_it_has_no_room(self) -> None:
+        flow = Flow()
+        first, second = flow.fill()
+        waiting = flow.send("waiting")
+        first.end()
+        flow.run()
+        assert isinstance(waiting.outcome, Decision)
+        assert waiting.outcome.fallback == second.address
+
+    def test_requests_wait_until_the_first_endpoint_is_ready(self) -> None:
+        flow = Flow(endpoints=0)
+        waiting = flow.send("waiting")
+        flow.run()
+        assert waiting.waits
+        flow.set_endpoints(1)
+        assert flow.woken
+        flow.run()
+        assert waiting.address == "10.0.0.1:8000"
+
+    def test_a_request_that_is_cancelled_is_never_released(self) -> None:
+        flow = Flow()
+        first, _ = flow.fill()
+        waiting = flow.send("waiting")
+        assert waiting.waiter is not None
+        flow.control.cancel(waiting.waiter)
+        flow.control.cancel(waiting.waiter)
+        first.end()
+        flow.run()
+        assert waiting.releases == 0
+        assert flow.control.waiting == 0
+
+    def test_a_forced_request_does_not_need_room(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = flow.send("waiting")
+        assert waiting.waiter is not None
+        flow.control.force(waiting.waiter)
+        flow.run()
+        assert isinstance(waiting.outcome, Decision)
+
+    def test_a_sidecar_leaves_room_to_peers_if_it_has_more_than_its_share(self) -> None:
+        flow = Flow(endpoints=1, maxInflight=16)
+        flow.control.peers = lambda: 1
+        sent = [flow.send(str(one)) for one in range(16)]
+        assert sum(one.waits for one in sent) == 1
+
+    def test_without_peers_nothing_is_left(self) -> None:
+        flow = Flow(endpoints=1, maxInflight=16)
+        assert not any(flow.send(str(one)).waits for one in range(16))
+
+
+class TestOrder:
+    def test_requests_are_dispatched_in_the_order_of_their_arrival(self) -> None:
+        flow = Flow(endpoints=1)
+        (busy,) = flow.fill()
+        waiting = [flow.send(str(one)) for one in range(5)]
+        busy.end()
+        for one in waiting:
+            flow.run()
+            one.end()
+        assert flow.order == ["0", "1", "2", "3", "4"]
+
+    def test_a_new_request_does_not_overtake_those_that_wait(self) -> None:
+        flow = Flow(endpoints=1)
+        (busy,) = flow.fill()
+        first = flow.send("first")
+        busy.end()
+        second = flow.send("second")
+        flow.run()
+        assert not first.waits
+        assert second.waits
+
+    def test_higher_classes_go_first(self) -> None:
+        classes = [{"name": "batch", "priority": -1}, {"name": "chat", "priority": 1}]
+        flow = Flow(endpoints=1, classes=classes)
+        (busy,) = flow.fill()
+        for objective in ("batch", "", "chat", "unknown", "chat"):
+            flow.send(objective, objective=objective)
+        busy.end()
+        while flow.control.waiting:
+            flow.run()
+            next(one for one in flow.sent if not one.waits and not one.ended).end()
+        assert flow.order == ["chat", "chat", "", "unknown", "batch"]
+
+    def test_an_objective_of_kubernetes_is_a_class(self) -> None:
+        flow = Flow(endpoints=1)
+        flow.control.objectives = {"urgent": 7}
+        (busy,) = flow.fill()
+        flow.send("usual")
+        urgent = flow.send("urgent", objective="urgent")
+        busy.end()
+        flow.run()
+        assert isinstance(urgent.outcome, Decision)
+        assert urgent.outcome.wait is not None
+        assert urgent.outcome.wait.priority == 7
+
+    def test_some_room_stays_free_for_a_higher_class_that_sends_requests(self) -> None:
+        classes = [{"name": "batch", "priority": -1}]
+        flow = Flow(endpoints=1, maxInflight=16, maxWaitSeconds=100, classes=classes)
+        flow.send("chat").end()
+        batch = [flow.send("batch", objective="batch") for _ in range(16)]
+        flow.run()
+        assert sum(one.waits for one in batch) == 2
+        chat = flow.send("chat")
+        flow.run()
+        assert not chat.waits
+        flow.now = 61.0
+        flow.run()
+        assert sum(one.waits for one in batch) == 1
+
+    def test_adapters_do_not_wait_for_each_other(self) -> None:
+        flow = Flow(adapters=["sql"])
+        flow.fill()
+        waiting = flow.send("base")
+        adapter = flow.send("adapter", model="sql")
+        flow.sent[0].end()
+        flow.sent[1].end()
+        flow.run()
+        assert not waiting.waits
+        assert not adapter.waits
+
+
+class TestBounds:
+    def test_a_full_queue_refuses(self) -> None:
+        flow = Flow(maxQueued=2)
+        flow.fill()
+        assert flow.send("1").waits
+        assert flow.send("2").waits
+        refused = flow.send("3").outcome
+        assert isinstance(refused, QueueFull)
+        assert refused.retry_after >= 1
+
+    def test_a_class_has_its_own_bounds(self) -> None:
+        classes = [{"name": "batch", "maxQueued": 1, "maxWaitSeconds": 5}]
+        flow = Flow(classes=classes)
+        flow.fill()
+        batch = flow.send("batch", objective="batch")
+        assert flow.send("batch", objective="batch").code == "queue_full"
+        chat = flow.send("chat")
+        flow.now = 5.0
+        flow.run()
+        assert batch.code == "queue_timeout"
+        assert chat.waits
+        flow.now = 60.0
+        flow.run()
+        assert chat.code == "queue_timeout"
+
+    def test_the_newest_of_the_lowest_negative_class_makes_space(self) -> None:
+        classes = [{"name": "low", "priority": -2}, {"name": "batch", "priority": -1}]
+        flow = Flow(maxQueued=3, classes=classes)
+        flow.fill()
+        low = [flow.send(f"low {one}", objective="low") for one in range(2)]
+        batch = flow.send("batch", objective="batch")
+        assert flow.send("chat").waits
+        assert [one.code for one in low] == ["", "queue_full"]
+        assert flow.send("chat").waits
+        assert low[0].code == "queue_full"
+        assert flow.send("batch", objective="batch").code == "queue_full"
+        assert flow.send("chat").waits
+        assert batch.code == "queue_full"
+        assert flow.send("chat").code == "queue_full"
+
+    @pytest.mark.parametrize(("timeout", "refused"), [(4.0, True), (6.0, False)])
+    def test_a_request_that_would_be_too_late_is_refused_at_once(
+        self, timeout: float, refused: bool
+    ) -> None:
+        flow = Flow(endpoints=1)
+        (busy,) = flow.fill()
+        for _ in range(40):  # one a second
+            flow.now += 1.0
+            following = flow.send("following")
+            busy.end()
+            flow.run()
+            busy = following
+        for one in range(5):
+            flow.send(f"ahead {one}")
+        late = flow.send("late", timeout=timeout)
+        assert (late.code == "queue_timeout") is refused
+
+    def test_the_clients_timeout_limits_the_wait(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = flow.send("waiting", timeout=2.0)
+        flow.now = 1.9
+        flow.run()
+        assert waiting.waits
+        flow.now = 2.0
+        flow.run()
+        assert isinstance(waiting.outcome, QueueTimeout)
+
+    def test_retry_after_estimates_the_time_of_the_queue(self) -> None:
+        flow = Flow(endpoints=1, maxQueued=40)
+        (busy,) = flow.fill()
+        for _ in range(60):  # two a second
+            flow.now += 0.5
+            following = flow.send("following")
+            busy.end()
+            flow.run()
+            busy = following
+        for one in range(40):
+            flow.send(str(one))
+        refused = flow.send("refused").outcome
+        assert isinstance(refused, QueueFull)
+        assert 18 <= refused.retry_after <= 24
+
+
+class TestChanges:
+    def test_a_higher_limit_dispatches_what_waits(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = [flow.send(str(one)) for one in range(4)]
+        flow.flow = {"maxInflight": 3}
+        flow.publish()
+        flow.run()
+        assert not any(one.waits for one in waiting)
+
+    def test_without_flow_control_nothing_waits(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = [flow.send(str(one)) for one in range(4)]
+        flow.flow = None
+        flow.publish()
+        flow.run()
+        assert all(isinstance(one.outcome, Decision) for one in waiting)
+
+    def test_a_removed_model_refuses_what_waits(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = flow.send("waiting")
+        flow.publish(name="other")
+        flow.run()
+        assert waiting.code == "model_not_found"
+
+    def test_an_endpoint_that_left_gets_nothing(self) -> None:
+        flow = Flow(endpoints=2, strategy="PrefixHash")
+        flow.fill()
+        waiting = [flow.send(str(one)) for one in range(8)]
+        for one in flow.sent[:2]:
+            one.end()
+        flow.set_endpoints(1)
+        flow.run()
+        assert [one.address for one in waiting if not one.waits] == ["10.0.0.1:8000"]
+
+    def test_a_drain_refuses_what_waits_and_what_would_wait(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = flow.send("waiting")
+        flow.control.drain()
+        assert waiting.code == "queue_timeout"
+        assert flow.send("late").code == "queue_timeout"
+
+
+class TestSaturation:
+    def test_saturation_is_the_load_and_the_queue_over_the_limits(self) -> None:
+        flow = Flow(endpoints=2, maxInflight=2)
+        model = flow.router.catalog.models["llama"]
+        assert flow.control.saturation(model) == 0.0
+        for one in range(6):
+            flow.send(str(one))
+        assert flow.control.saturation(model) == 1.5
+
+    def test_without_endpoints_it_is_the_queue(self) -> None:
+        flow = Flow(endpoints=0)
+        for one in range(3):
+            flow.send(str(one))
+        assert flow.control.saturation(flow.router.catalog.models["llama"]) == 3.0

@@ -1,0 +1,140 @@
+"""Limits are learned from what the engines report, and from latencies if they report nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.flow_control.latency_limit import LatencyLimit
+from extproc.core.flow_control.limits import Limits
+
+ADDRESS = "10.0.0.1:8000"
+
+
+class Engine:
+    """One endpoint, whose metrics a test sets."""
+
+    def __init__(self, blocks: int | None = 100_000) -> None:
+        self.now = 0.0
+        self.blocks = blocks
+        self.ledger = Ledger()
+        self.signals = Signals(lambda: self.now, self.ledger)
+        self.signals.set_endpoints([ADDRESS])
+        self.limits = Limits(self.signals)
+
+    @property
+    def limit(self) -> float:
+        return self.limits.of(ADDRESS, 1000.0)
+
+    def reads(self, running: float, waiting: float = 0.0) -> float:
+        """Scrape the engine while it has these requests, and return the limit."""
+        self.now += 0.2
+        for _ in range(int(running + waiting) - self.ledger.loads.get(ADDRESS, 0)):
+            self.ledger.acquire("llama", Endpoint(ADDRESS, ADDRESS))
+        report = Report(Load(waiting, 0.5), running, block_size=16, blocks=self.blocks)
+        self.signals.record_scrape(ADDRESS, report, int(running + waiting))
+        return self.limit
+
+
+def test_the_first_limit_is_what_fits_into_the_kv_cache() -> None:
+    assert Engine(blocks=5_000).reads(0) == 80
+    assert Engine(blocks=1_000_000).reads(0) == 256
+    assert Engine(blocks=None).reads(0) == 256
+
+
+def test_a_full_batch_is_the_limit_and_an_eighth_more() -> None:
+    engine = Engine()
+    engine.reads(64, waiting=30)
+    assert engine.reads(64, waiting=30) == 72
+    assert engine.reads(64, waiting=8) == 72
+
+
+def test_requests_that_wait_while_the_batch_grows_lower_no_limit() -> None:
+    engine = Engine()
+    for running in (4, 10, 20, 40, 80):
+        assert engine.reads(running, waiting=30) == 256
+
+
+def test_one_reading_with_a_queue_lowers_no_limit() -> None:
+    engine = Engine()
+    engine.reads(10)
+    assert engine.reads(10, waiting=20) == 256
+    assert engine.reads(30) == 256
+
+
+def test_a_limit_that_is_not_reached_does_not_grow() -> None:
+    engine = Engine(blocks=5_000)
+    assert engine.reads(10) == 80
+    assert engine.reads(20) == 80
+
+
+def test_a_limit_that_is_reached_without_a_queue_grows() -> None:
+    engine = Engine(blocks=5_000)
+    assert engine.reads(80) == 160
+    engine.reads(144, waiting=10)
+    full = engine.reads(144, waiting=18)
+    assert full == 162
+    assert engine.reads(162) == pytest.approx(162 * 1.25)
+
+
+def test_a_batch_that_shrinks_because_requests_got_longer_lowers_the_limit() -> None:
+    engine = Engine()
+    engine.reads(64, waiting=10)
+    assert engine.reads(64, waiting=10) == 72
+    assert engine.reads(32, waiting=40) == 36
+
+
+def test_one_reading_changes_the_limit_once() -> None:
+    engine = Engine(blocks=5_000)
+    assert engine.reads(80) == 160
+    assert engine.limit == engine.limit == 160
+
+
+def test_an_endpoint_that_left_is_forgotten() -> None:
+    engine = Engine(blocks=5_000)
+    engine.reads(80)
+    engine.limits.keep_only([])
+    engine.signals.set_endpoints([])
+    engine.signals.set_endpoints([ADDRESS])
+    assert engine.limit == LatencyLimit().limit
+    assert engine.reads(0) == 80
+
+
+class TestWithoutMetrics:
+    def test_the_limit_grows_while_latencies_stay_the_same(self) -> None:
+        limit = LatencyLimit()
+        first = limit.limit
+        for _ in range(50):
+            limit.record(0.1, inflight=int(limit.limit))
+        assert limit.limit > 2 * first
+
+    def test_the_limit_shrinks_while_latencies_rise(self) -> None:
+        limit = LatencyLimit()
+        for _ in range(50):
+            limit.record(0.1, inflight=int(limit.limit))
+        before = limit.limit
+        for _ in range(30):
+            limit.record(1.0, inflight=int(limit.limit))
+        assert limit.limit < before / 2
+
+    def test_latencies_without_load_change_nothing(self) -> None:
+        limit = LatencyLimit()
+        for _ in range(50):
+            limit.record(0.1, inflight=1)
+        assert limit.limit == LatencyLimit().limit
+
+    def test_the_limit_stays_within_its_bounds(self) -> None:
+        limit = LatencyLimit()
+        for seconds in (0.001, 100.0, 0.0, 1e-9) * 500:
+            limit.record(seconds, inflight=1000)
+            assert 4 <= limit.limit <= 1000
+
+    def test_it_is_used_until_metrics_arrive(self) -> None:
+        engine = Engine()
+        assert engine.limit == LatencyLimit().limit
+        for _ in range(50):
+            engine.limits.responded(ADDRESS, 0.1, int(engine.limit))
+        assert engine.limit > LatencyLimit().limit
+        assert engine.reads(0) == 256

@@ -1,0 +1,75 @@
+"""Among equals, a request that is warm on the endpoint with room goes first, within bounds."""
+
+from __future__ import annotations
+
+from extproc.core.flow_control.line import _OVERTAKES_EACH
+from tests.core.flow_control.scene import Flow, Sent
+
+
+def at_home(flow: Flow, address: str, number: int) -> list[str]:
+    """Return prompts whose home is this endpoint."""
+    found: list[str] = []
+    for one in range(10_000):
+        text = f"prompt {one}"
+        resolved = flow.router.resolve(
+            "llama", {"messages": [{"role": "user", "content": text}]}, {}
+        )
+        if flow.router.homes(resolved) == (address,):
+            found.append(text)
+        if len(found) == number:
+            return found
+    raise AssertionError("no such prompts")
+
+
+def busy_flow() -> tuple[Flow, Sent, Sent]:
+    """Return flow control with two busy endpoints, and their requests."""
+    flow = Flow(strategy="PrefixHash", maxWaitSeconds=200)
+    requests = {one.address: one for one in flow.fill()}
+    return flow, requests[flow.endpoints[0]], requests[flow.endpoints[1]]
+
+
+def test_a_request_goes_first_if_it_is_warm_on_the_endpoint_with_room() -> None:
+    flow, _, on_second = busy_flow()
+    cold = flow.send(at_home(flow, flow.endpoints[0], 1)[0])
+    warm = flow.send(at_home(flow, flow.endpoints[1], 1)[0])
+    on_second.end()
+    flow.run()
+    assert cold.waits
+    assert warm.address == flow.endpoints[1]
+
+
+def test_an_endpoint_with_little_load_serves_the_oldest_if_nothing_is_warm_there() -> None:
+    flow, _, on_second = busy_flow()
+    cold = flow.send(at_home(flow, flow.endpoints[0], 1)[0])
+    on_second.end()
+    flow.run()
+    assert cold.address == flow.endpoints[1]
+
+
+def test_a_loaded_endpoint_keeps_its_last_room_for_warm_requests() -> None:
+    flow = Flow(strategy="PrefixHash", maxInflight=4, maxWaitSeconds=200)
+    first = [flow.send(text) for text in at_home(flow, flow.endpoints[0], 4)]
+    second = [flow.send(text) for text in at_home(flow, flow.endpoints[1], 8)[4:]]
+    flow.run()
+    cold = flow.send(at_home(flow, flow.endpoints[0], 6)[5])
+    running = [one for one in (*first, *second) if one.address == flow.endpoints[1]]
+    running[0].end()
+    flow.run()
+    assert cold.waits
+    flow.now = 150.0
+    flow.run()
+    assert not cold.waits, "near its deadline, caches no longer matter"
+
+
+def test_a_request_is_overtaken_only_so_often() -> None:
+    flow, _, running = busy_flow()
+    cold = flow.send(at_home(flow, flow.endpoints[0], 1)[0])
+    overtaken = 0
+    warm = at_home(flow, flow.endpoints[1], 1)[0]
+    while cold.waits:
+        following = flow.send(warm)
+        running.end()
+        flow.run()
+        running = following if cold.outcome is None else cold
+        overtaken += cold.waits
+    assert overtaken == 2 * _OVERTAKES_EACH

@@ -1,0 +1,90 @@
+"""Tenants of a class get equal shares of tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.core.flow_control.scene import Flow
+
+
+def served(flow: Flow, steps: int) -> Counter[str]:
+    """Serve requests one by one, and count them by tenant, which is the name's first word."""
+    counts: Counter[str] = Counter()
+    for _ in range(steps):
+        flow.run()
+        (running,) = [one for one in flow.sent if not one.waits and not one.ended]
+        counts[running.name.split()[0]] += 1
+        running.end()
+    return counts
+
+
+def crowd(flow: Flow, tenant: str, number: int, tokens: float = 1000.0) -> None:
+    for one in range(number):
+        flow.send(f"{tenant} {one}", tenant=tenant, tokens=tokens)
+
+
+def test_a_loud_tenant_gets_no_more_than_a_quiet_one() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    crowd(flow, "loud", 100)
+    crowd(flow, "quiet", 20)
+    counts = served(flow, 41)
+    assert abs(counts["loud"] - counts["quiet"]) <= 1
+
+
+def test_tokens_count_and_not_requests() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    crowd(flow, "long", 50, tokens=4000)
+    crowd(flow, "short", 50, tokens=1000)
+    counts = served(flow, 41)
+    assert 3.5 <= counts["short"] / counts["long"] <= 4.5
+
+
+def test_an_idle_tenant_saves_up_no_credit() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    crowd(flow, "busy", 200)
+    crowd(flow, "other", 100)
+    served(flow, 100)
+    crowd(flow, "late", 50)
+    counts = served(flow, 30)
+    assert counts["late"] <= 11
+
+
+def test_responses_count_by_their_time() -> None:
+    flow = Flow(endpoints=1, maxWaitSeconds=290)
+    (busy,) = flow.fill()
+    slow = [flow.send(f"slow {one}", tenant="slow", tokens=100) for one in range(3)]
+    quick = [flow.send(f"quick {one}", tenant="quick", tokens=100) for one in range(3)]
+    busy.end()
+    flow.run()
+    assert not slow[0].waits
+    flow.now += 10.0
+    slow[0].end()
+    for one in quick:
+        flow.run()
+        assert not one.waits
+        one.end()
+
+
+def test_many_tenants_are_forgotten_when_idle() -> None:
+    flow = Flow(endpoints=1)
+    (busy,) = flow.fill()
+    busy.end()
+    for one in range(5000):
+        flow.send(tenant=str(one)).end()
+    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    assert len(tenants) <= 2048
+
+
+def test_one_step_does_not_read_every_tenant() -> None:
+    """The next tenant comes from a heap, and out-of-date entries do not pile up."""
+    flow = Flow(endpoints=1, maxQueued=5000)
+    flow.fill()
+    for one in range(2000):
+        flow.send(tenant=str(one))
+    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    for _ in range(20_000):
+        tenants.charge("7", 1.0)
+    assert len(tenants._heap) <= 4 * len(tenants) + 65

@@ -21,7 +21,7 @@ STEP = 4096
 """Virtual nodes of one step. A ring of a thousand members takes a tenth of a second to build, but
 each step only a few milliseconds."""
 
-_CHANGED_STEP = STEP // 2
+_CHANGED_STEP = STEP // 8
 """The same for a change, which costs more for each node and copies all others."""
 
 _MOST_CHANGED = 0.125
@@ -137,8 +137,10 @@ class Ring(Generic[Member]):
         self, members: Mapping[str, Member], left: list[str], new: list[str], pause: Pause
     ) -> Ring[Member]:
         """Return the ring of these members; `left` are those that left, and `new` has new ones."""
-        ring, at_once = self, max(1, _CHANGED_STEP // self._replication)
-        for start in range(0, max(len(left), len(new)), at_once):
+        most = max(len(left), len(new))
+        at_once = max(1, most if pause is no_pause else _CHANGED_STEP // self._replication)
+        ring = self
+        for start in range(0, most, at_once):
             stop = start + at_once
             ring = ring._changed(left[start:stop], new[start:stop], members)
             pause()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import Generic, TypeVar
 
 import xxhash
@@ -147,7 +146,7 @@ class Ring(Generic[Member]):
         return Ring(ring._hashes, ring._owners, ring._numbers, members, self._replication)
 
     def _changed(
-        self, left: Iterable[str], new: Iterable[str], members: Mapping[str, Member]
+        self, left: Sequence[str], new: Sequence[str], members: Mapping[str, Member]
     ) -> Ring[Member]:
         """Return the ring without the members that left, and with new ones."""
         suffixes = _suffixes(self._replication)
@@ -158,7 +157,8 @@ class Ring(Generic[Member]):
         for name in left:
             del numbers[name]
         taken = set(numbers.values())
-        free = (number for number in count() if number not in taken)
+        # A list, because mypyc evaluates a generator expression at once.
+        free = [number for number in range(len(taken) + len(new)) if number not in taken]
         numbers.update(zip(new, free, strict=False))
         nodes = sorted((hashed, name) for name in new for hashed in _hashes_of(name, suffixes))
         if nodes:

@@ -69,6 +69,16 @@ class TestServe:
         assert settings[0].log_prompts is (way != "neither")
 
     @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
+    def test_has_a_status_page_without_the_flag(
+        self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if way == "variable":
+            monkeypatch.setenv("EXTPROC_NO_STATUS_PAGE", "1")
+        flags = ["--no-status-page"] if way == "flag" else []
+        assert main(["serve", "--models", "m.yaml", *flags]) == 0
+        assert settings[0].status_page is (way == "neither")
+
+    @pytest.mark.parametrize("way", ["flag", "variable", "neither"])
     def test_passes_unknown_paths_only_with_the_flag(
         self, way: str, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -120,6 +120,12 @@ class TestWheel:
             for path in envoy_configurations():
                 assert archive.read(f"extproc/envoy/{path.name}") == path.read_bytes()
 
+    def test_contains_the_files_of_the_status_page(self, installed: Path) -> None:
+        names = {path.name for path in (ROOT / "extproc" / "edge" / "status").iterdir()}
+        assert {"index.html", "style.css", "main.js", "icon.svg"} < names
+        shipped = {path.name for path in (installed / "extproc" / "edge" / "status").iterdir()}
+        assert shipped - {"__pycache__"} == names - {"__pycache__"}
+
     def test_contains_the_rooms_of_the_commands_only(self, installed: Path) -> None:
         assert rooms(installed) == ROOMS_OF_COMMANDS
 

@@ -75,6 +75,13 @@ class TestReadings:
         assert fast.metric("prefix_cache_queries_total") == 200
         assert fast.metric("prefix_cache_hits_total") == 96
 
+    def test_metrics_have_the_time_to_first_token(self, fast: Server) -> None:
+        fast.reset()
+        assert fast.metric("time_to_first_token_seconds_sum") == 0
+        fast.post(COMPLETIONS, {"prompt": "tell", "max_tokens": 2})
+        assert fast.metric("time_to_first_token_seconds_count") == 1
+        assert fast.metric("time_to_first_token_seconds_sum") > 0
+
     def test_requests_of_any_status_count_as_completed(self, fast: Server) -> None:
         fast.reset()
         fast.post(CHAT, chat("hello"))

@@ -15,8 +15,8 @@ class TestRealExposition:
         report = read(BASE)
         assert (report.prompt_tokens, report.cached_tokens) == (1206.0, 768.0)
 
-    def test_has_number_of_first_tokens(self) -> None:
-        assert read(BASE).first_tokens == 3.0
+    def test_has_number_and_time_of_first_tokens(self) -> None:
+        assert (read(BASE).first_tokens, read(BASE).first_token_seconds) == (3.0, 0.0625)
 
     def test_has_adapters_in_use_and_slots(self) -> None:
         report = read(BASE + LORA)

@@ -30,6 +30,7 @@ COUNTERS = {
     "prompt_tokens": "vllm:prefix_cache_queries_total",
     "cached_tokens": "vllm:prefix_cache_hits_total",
     "first_tokens": "vllm:time_to_first_token_seconds_count",
+    "first_token_seconds": "vllm:time_to_first_token_seconds_sum",
 }
 
 

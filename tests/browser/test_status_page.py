@@ -258,6 +258,8 @@ async def test_ring_shows_where_a_spilled_request_went(launch: Launch, open_page
     }
     assert await page.page.locator("#ring-picture .arcs path").count() == 4
     assert await page.page.locator("#ring-picture .way .passed").count() == 1
+    assert await page.page.locator("#ring-strip .passed").count() == 1
+    assert await page.page.locator("#ring-strip .taken").count() == 1
     assert "1,024 virtual nodes of 4 endpoints" in await page.text("#ring-about")
     await page.page.click("#ring-follow")
     assert (await page.facts("ring-facts"))["Request"] == "the last one"

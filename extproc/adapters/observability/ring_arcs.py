@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypedDict
 
+import xxhash
+
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.ring import Ring
 
@@ -47,6 +49,12 @@ def arcs(snapshot: Snapshot) -> Arcs:
         "ends": [round(end / _KEYS, 7) for end, _ in drawn],
         "owners": [owner for _, owner in drawn],
     }
+
+
+def version_of(snapshot: Snapshot) -> str:
+    """Return a text that changes with the arcs."""
+    members = [f"{one.name} {one.address}" for one in snapshot.endpoints]
+    return xxhash.xxh64_hexdigest("\n".join([str(snapshot.ring.replication), *members]).encode())
 
 
 def walk(snapshot: Snapshot, key: int, adapter: str, endpoints: int) -> list[str]:

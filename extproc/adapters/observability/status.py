@@ -8,12 +8,11 @@ from typing import Any
 
 from extproc import __version__
 from extproc.adapters.observability.decision_log import Recorded
-from extproc.adapters.observability.ring_arcs import arcs, walk
+from extproc.adapters.observability.ring_arcs import arcs, version_of, walk
 from extproc.adapters.observability.state import EndpointState, ModelState
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.conversation.verdict import Listed, Passed
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.ring import Ring
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision
@@ -45,7 +44,6 @@ class StatusReport:
         self._states = states
         self._why_not_ready = why_not_ready
         self._shared_state = shared_state
-        self._rings: dict[str, tuple[Ring[Any], int]] = {}
 
     def document(self, wanted: str, after: int) -> Json:
         """Return the state, with the endpoints of the wanted model, else of the first one.
@@ -86,8 +84,7 @@ class StatusReport:
         model = self._catalog().models.get(name)
         if model is None:
             return None
-        version = self._ring_version(name, model.snapshot.ring)
-        return {"version": version, **arcs(model.snapshot)}
+        return {"version": version_of(model.snapshot), **arcs(model.snapshot)}
 
     def _model(
         self, name: str, state: ModelState, model: Model | None, requests: Counter[str]
@@ -119,7 +116,7 @@ class StatusReport:
         model, endpoints = catalog.models.get(name), states[name]["endpoints"]
         found: Json = {"name": name, "endpoints": list(self._endpoints(name, endpoints, model))}
         if model is not None:
-            found["ring_version"] = self._ring_version(name, model.snapshot.ring)
+            found["ring_version"] = version_of(model.snapshot)
             found["bound"] = _bound(model, self._fleet.ledger.loads)
         return found
 
@@ -170,14 +167,6 @@ class StatusReport:
             return found | {"outcome": verdict.code, "model": verdict.model}
         outcomes = {Listed: "models_listed", Passed: "passed"}
         return found | {"outcome": outcomes[type(verdict)], "model": "unknown"}
-
-    def _ring_version(self, name: str, ring: Ring[Any]) -> int:
-        """Return a number that changes with the ring."""
-        known, version = self._rings.get(name, (None, 0))
-        if known is not ring:
-            version += 1
-            self._rings[name] = ring, version
-        return version
 
 
 def _totals(states: Mapping[str, ModelState]) -> Json:

@@ -1,9 +1,12 @@
 // The ring of one model: its arcs, and the way of one request.
 
-import { byId, element, setText, showFacts } from "./dom.js";
+import { byId, element, setAttribute, setText, showFacts } from "./dom.js";
 import { count, hue } from "./format.js";
 
 const RADIUS = 84;
+const STRIP = 400; // the width of the enlarged arcs
+const AFTER = 4; // enlarged arcs from the one that was taken
+const MOST_ENLARGED = 60;
 const UNUSED = new Set(["Random", "RoundRobin", "LeastLoad", "LeastRequest"]);
 
 /** The point at a share of the circle; it begins at the top and goes clockwise. */
@@ -86,6 +89,7 @@ export class Ring {
     if (!model || !data) {
       this.arcs.replaceChildren();
       this.way.replaceChildren();
+      byId("ring-strip").setAttribute("hidden", "");
       setText(byId("ring-about"), model ? "The model was removed." : "No model is configured.");
       showFacts(byId("ring-facts"), []);
       return;
@@ -112,6 +116,8 @@ export class Ring {
     const mark = `${decision?.number} ${hash} ${decision?.endpoint}`;
     if (mark === this.drawn) return;
     this.drawn = mark;
+    const strip = byId("ring-strip");
+    setAttribute(strip, "hidden", hash ? null : "");
     if (!hash) {
       this.way.replaceChildren();
       return;
@@ -122,6 +128,33 @@ export class Ring {
     for (const address of passed) shapes.push(this.outline(address, share, "passed"));
     shapes.push(this.outline(decision.endpoint, share, "taken"));
     this.way.replaceChildren(...shapes.filter(Boolean));
+    strip.replaceChildren(...this.enlarged(share, decision.endpoint, passed));
+  }
+
+  /** The arcs from a key to the endpoint that was taken, and some more, from left to right. */
+  enlarged(share, endpoint, passed) {
+    const { addresses, ends, owners } = this.data;
+    const start = Math.max(0, ends.findIndex((end) => end >= share));
+    const nodes = [];
+    let begin = 0;
+    let more = AFTER;
+    const marks = new Map([...passed.map((address) => [address, "passed"]), [endpoint, "taken"]]);
+    for (let step = 0; step < Math.min(ends.length, MOST_ENLARGED) && more > 0; step++) {
+      const index = (start + step) % ends.length;
+      const address = addresses[owners[index]];
+      const end = (((ends[index] - share) % 1) + 1) % 1;
+      nodes.push({ begin, end, owner: owners[index], mark: marks.get(address) });
+      marks.delete(address);
+      begin = end;
+      if (!marks.has(endpoint)) more--;
+    }
+    const scale = STRIP / begin;
+    return nodes.flatMap(({ begin: from, end, owner, mark }) => {
+      const place = { x: (from * scale).toFixed(1), width: Math.max(0.5, (end - from) * scale).toFixed(1) };
+      const shape = element("svg:rect", { ...place, y: 0, height: 24 }, element("svg:title", {}, addresses[owner]));
+      shape.style.setProperty("--hue", hue(owner));
+      return mark ? [shape, element("svg:rect", { ...place, class: mark, y: 27, height: 7 })] : [shape];
+    });
   }
 
   /** Outline the first arc of an endpoint after a key. */

@@ -13,7 +13,7 @@ import pytest
 from extproc.lab.stack.processes import Process, until
 from tests.extent import PATIENCE
 
-NOT_OF_THE_DEMO = "grpc grpc_health kubernetes matplotlib numpy PIL scipy"
+NOT_OF_THE_DEMO = "grpc grpc_health kubernetes opentelemetry scipy"
 """Packages that the extra `demo` does not install."""
 
 
@@ -35,12 +35,16 @@ async def output_of(directory: Path, *command: str) -> str:
 
 
 @pytest.mark.usefixtures("only_the_extra_demo")
-async def test_demo_prints_its_tables(tmp_path: Path) -> None:
-    printed = await output_of(tmp_path, "extproc", "demo", "--users", "6", "--turns", "2")
+async def test_demo_prints_its_tables_and_writes_its_report(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    size = ("--users", "6", "--turns", "2")
+    printed = await output_of(tmp_path, "extproc", "demo", *size, "--report", str(report))
     for strategy in ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache"):
         assert strategy in printed
     for text in ("TTFT", "Verdict: ", '"reason": "prefix"', '"reason": "cached"'):
         assert text in printed
+    assert f"Report with charts: {report}" in printed
+    assert report.read_text().count("<svg") == 4
 
 
 async def test_benchmark_prints_its_tables(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -48,6 +48,13 @@ class Outcome:
     ttft: float
     total: float
     tokens: int
+    sent: float = 0.0
+    """Time of sending, in seconds since the start of the run."""
+    replica: str = ""
+    """Port of the replica that responded; empty if unknown."""
+    prompt_tokens: int = 0
+    cached_tokens: int = -1
+    """Tokens of the prompt that were in the replica's cache; -1 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,16 @@ async def drive(
                 opening = f"I am user {number}, this is question {turn + 1}: "
                 content = opening + _text(own, workload.message_words)
                 messages.append({"role": "user", "content": content})
-                body = {"model": model, "max_tokens": workload.answer_tokens, "messages": messages}
+                body = {
+                    "model": model,
+                    "max_tokens": workload.answer_tokens,
+                    "messages": messages,
+                    "stream_options": {"include_usage": True},
+                }
                 url = f"{own.choice(urls)}/v1/chat/completions"
+                sent = perf_counter() - started
                 outcome, answer = await _ask(session, url, {**body, "stream": True})
+                outcome = replace(outcome, sent=sent)
                 messages.append({"role": "assistant", "content": answer})
                 outcomes.append(outcome)
                 progress()
@@ -114,6 +128,7 @@ async def _ask(
     try:
         async with session.post(url, json=body) as response:
             status = response.status
+            replica = response.headers.get("x-stand-in-port", "")
             async for chunk in response.content.iter_any():
                 received += chunk
                 if not first and b'"content":' in received:
@@ -127,8 +142,22 @@ async def _ask(
         first - started,
         perf_counter() - started,
         len(texts),
+        0.0,
+        replica,
+        *_usage(bytes(received)),
     )
     return outcome, "".join(texts)
+
+
+def _usage(stream: bytes) -> tuple[int, int]:
+    """Return the prompt's tokens and the cached ones among them, from the last chunk with usage."""
+    for line in reversed(stream.split(b"\n")):
+        if line.startswith(b"data: {") and b'"usage"' in line:
+            usage = json.loads(line[6:]).get("usage")
+            if usage:
+                details = usage.get("prompt_tokens_details") or {}
+                return usage["prompt_tokens"], details.get("cached_tokens", -1)
+    return 0, -1
 
 
 def _deltas(stream: bytes) -> Iterator[str]:

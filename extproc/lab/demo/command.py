@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from extproc.commands.console import Parser, complain
 from extproc.lab.demo.chat import Run, Workload, drive
+from extproc.lab.demo.page import write_page
 from extproc.lab.demo.report import Result, introduction, report, report_on_gateways
 from extproc.lab.demo.stack import MODEL, Gateway, Stack, start, start_gateways
 from extproc.lab.stack.processes import NotReadyError, until
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser().parse_args(arguments)
     workload = Workload(users=parsed.users, turns=parsed.turns)
     try:
-        return asyncio.run(_demo(workload, output_width()))
+        return asyncio.run(_demo(workload, output_width(), parsed.report))
     except NotReadyError as error:
         return complain(f"extproc demo: {error}")
     except KeyboardInterrupt:
@@ -63,6 +64,13 @@ def parser() -> Parser:
     )
     _count(found, "--users", Workload.users, "users that send messages")
     _count(found, "--turns", Workload.turns, "messages of each user")
+    found.add_argument(
+        "--report",
+        type=Path,
+        default=Path("extproc-demo.html"),
+        metavar="FILE.html",
+        help="web page with charts of the runs (default: %(default)s)",
+    )
     return found
 
 
@@ -82,7 +90,7 @@ def output_width() -> int:
     return max(WIDTH, get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 
-async def _demo(workload: Workload, width: int) -> int:
+async def _demo(workload: Workload, width: int, page: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="extproc-demo-") as directory:
         async with AsyncExitStack() as cleanup:
             stack = await start(cleanup, Path(directory))
@@ -97,7 +105,19 @@ async def _demo(workload: Workload, width: int) -> int:
             one = replace(results[-1], strategy="one")
             several = await _compare_gateways(stack.replicas, Path(directory), workload, console)
             print(*report_on_gateways([one, *several], width), sep="\n")
+            print("", *_report(page, results, workload, envoy.access_log()), sep="\n")
     return 1 if any(result.run.failed() for result in [*results, *several]) else 0
+
+
+def _report(
+    page: Path, results: Sequence[Result], workload: Workload, log: Sequence[Mapping[str, object]]
+) -> list[str]:
+    """Write the report, and return the lines that say where it is."""
+    try:
+        write_page(page, results, workload, log)
+    except OSError as error:
+        return [f"No report: {error.filename or page}: {error.strerror}"]
+    return [f"Report with charts: {page.absolute()}"]
 
 
 async def _compare_strategies(stack: Stack, workload: Workload, console: Console) -> list[Result]:

@@ -90,6 +90,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", metavar="FILE|-", help="write the results as JSON (-: to stdout, and only them)")
     add("--plot", type=Path, metavar="FILE.png", help="draw charts")
+    add("--report", type=Path, metavar="FILE.html", help="write charts and figures as a web page")
 
 
 def _cpus() -> int:

@@ -127,7 +127,7 @@ def _target(parsed: argparse.Namespace) -> Target:
 
 def _check_output(parsed: argparse.Namespace) -> None:
     """Check the output files before the run, which may take hours."""
-    for path in (parsed.json, parsed.plot):
+    for path in (parsed.json, parsed.plot, parsed.report):
         if path and str(path) != "-" and not Path(path).absolute().parent.is_dir():
             raise TargetError(f"{path}: there is no such directory")
 
@@ -167,6 +167,11 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
         from extproc.lab.measures import charts
 
         charts.compare([result], parsed.plot)
+    if parsed.report:
+        from extproc.lab.measures.report import Report
+
+        source = f"extproc load, workload {result.workload} sent to {parsed.url}"
+        Report(f"Load test with {result.workload}", source, [result]).write(parsed.report)
 
 
 def _is_whole(result: Run, parsed: argparse.Namespace) -> bool:

@@ -13,9 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from extproc.lab.measures.drawing import (
     HATCH,
+    LIGHT,
     Theme,
     Values,
     apply,
@@ -23,6 +25,7 @@ from extproc.lab.measures.drawing import (
     grouped,
     heights,
     labels_of,
+    order,
     save_png,
     save_svg,
     scale_of,
@@ -30,7 +33,8 @@ from extproc.lab.measures.drawing import (
 from extproc.lab.measures.run import Run
 from extproc.lab.measures.serving import Summary, summarize
 
-_LINES = ("-", "--", "-.", ":")
+LINES = ("-", "--", "-.", ":")
+_MOST_TICKS = 12
 _POINTS = np.linspace(0, 100, 401)
 
 
@@ -40,20 +44,24 @@ def compare(runs: Sequence[Run], path: Path) -> None:
     They show the distribution of TTFT, its mean, median and p99, the throughput, and the cache
     hits (if these are unknown, how evenly the requests were spread).
     """
+    runs = sorted(runs, key=lambda run: order(run.strategy))
     summaries = [summarize(run) for run in runs]
     figure = Figure(figsize=(10, 7), layout="constrained")
     figure.suptitle(", ".join(dict.fromkeys(run.workload for run in runs)))
-    (distribution, times), (throughput, last) = figure.subplots(2, 2)
+    (first, times), (throughput, last) = figure.subplots(2, 2)
     names = [run.strategy for run in runs]
     colors = colors_of(names)
-    _distribution(distribution, runs, colors)
+    distribution(first, runs, colors)
     ttfts = [[one.mean_ttft_ms, one.median_ttft_ms, one.p99_ttft_ms] for one in summaries]
     grouped(times, ("mean", "median", "p99"), ttfts, [None] * len(ttfts), colors)
-    times.set(title="TTFT (ms)", yscale=scale_of(ttfts))
+    times.set(title=_with_scale("TTFT (ms)", scale_of(ttfts)), yscale=scale_of(ttfts))
+    apply(LIGHT, times)
     tokens: Values = [summary.total_token_throughput for summary in summaries]
     _bar_for_each(throughput, "Total token throughput (tok/s)", names, tokens, colors)
     title, values = _hits_or_spread(summaries)
     _bar_for_each(last, title, names, values, colors)
+    for axes in (throughput, last):
+        apply(LIGHT, axes)
     save_png(figure, path)
 
 
@@ -78,12 +86,14 @@ def bars(
     theirs = [(published or {}).get(name) for name in names]
     grouped(axes, groups, list(series.values()), theirs, colors)
     drawn = [*series.values(), *(values for values in theirs if values)]
-    axes.set(title=title, ylabel=unit, yscale=scale_of(drawn) if log else "linear")
+    scale = scale_of(drawn) if log else "linear"
+    axes.set(title=title, ylabel=_with_scale(unit, scale), yscale=scale)
+    apply(LIGHT, axes, numbers=True)
     handles = [Patch(color=color) for color in colors]
     if published:
-        handles.append(Patch(facecolor="white", edgecolor="#444444", hatch=HATCH))
+        handles.append(Patch(facecolor="white", edgecolor=LIGHT.text, hatch=HATCH))
         names.append("published")
-    figure.legend(handles, names, loc="outside lower center", ncols=6, fontsize=8)
+    figure.legend(handles, names, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     save_png(figure, path)
 
 
@@ -120,18 +130,26 @@ def panels(
     save_svg(figure, path)
 
 
-def _distribution(axes: Axes, runs: Sequence[Run], colors: Sequence[str]) -> None:
+def _with_scale(text: str, scale: str) -> str:
+    return f"{text}, log scale" if scale == "log" else text
+
+
+def distribution(axes: Axes, runs: Sequence[Run], colors: Sequence[str]) -> None:
     """Draw the share of requests that received their first token within each time."""
     for position, run in enumerate(runs):
         times = (run.first - run.sent)[run.succeeded] * 1e3
         at = np.percentile(times, _POINTS) if times.size else np.full(_POINTS.size, np.nan)
         at = np.maximum(at, 0.01)  # a logarithmic axis cannot show 0
-        line = _LINES[position % len(_LINES)]
+        line = LINES[position % len(LINES)]
         axes.plot(at, _POINTS, line, color=colors[position], label=run.strategy)
-    axes.set(title="Requests with their first token within a time (%)", xlabel="TTFT (ms)")
-    axes.set(xscale="log" if any(run.succeeded.any() for run in runs) else "linear", ylim=(0, 101))
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8, loc="lower right")
+    scale = "log" if any(run.succeeded.any() for run in runs) else "linear"
+    axes.set(title="Requests with their first token within a time (%)", xscale=scale, ylim=(0, 101))
+    axes.set_xlabel(_with_scale("TTFT (ms)", scale))
+    apply(LIGHT, axes, numbers=True)
+    if scale == "log":
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_MOST_TICKS))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.legend(fontsize=8, loc="lower right", frameon=False, labelcolor=LIGHT.text)
 
 
 def _hits_or_spread(summaries: Sequence[Summary]) -> tuple[str, Values]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TextIO
 
 import matplotlib
 import numpy as np
@@ -25,22 +26,9 @@ Values = Sequence[float | None]
 
 HATCH = "////"
 
-COLORS = {
-    "Random": "#999999",
-    "RoundRobin": "#88CCEE",
-    "LeastLoad": "#332288",
-    "PrefixHash": "#CC6677",
-    "LeastRequest": "#DDCC77",
-    "LeastQueue": "#44AA99",
-    "LeastKVCache": "#117733",
-    "QueueKVCache": "#999933",
-    "LoraQueue": "#AA4499",
-    "LoraKVCache": "#882255",
-    "LowLatency": "#000000",
-}
-"""Colors of Paul Tol's "muted" scheme, which color-blind people can distinguish."""
+OTHER_COLORS = (("#8250DF", "#BE9CFF"), ("#B3404A", "#FF8F97"), ("#1B7C83", "#76E3EA"))
+"""Colors for runs that are not of a strategy, for example of published rules."""
 
-_OTHER_COLORS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00")
 _DPI = 100
 _PALETTE = 128
 _MOST_LABELS = 30
@@ -54,35 +42,44 @@ class Theme(NamedTuple):
     colors: Mapping[str, str]
 
 
-LIGHT = Theme(
-    "#1f2328",
-    "#d1d9e0",
+PALETTE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "Random": "#767676",
-        "LeastLoad": "#0072B2",
-        "PrefixHash": "#D55E00",
-        "PrefixCache": "#00805C",
-    },
+        "Random": ("#767676", "#9AA0A6"),
+        "RoundRobin": ("#A65A8B", "#CC79A7"),
+        "LeastLoad": ("#0072B2", "#56B4E9"),
+        "LeastRequest": ("#7A6A00", "#F0E442"),
+        "LeastQueue": ("#2E7F86", "#66C6CC"),
+        "LeastKVCache": ("#5B5EA6", "#9FA3F0"),
+        "QueueKVCache": ("#6B7A1E", "#B5C75A"),
+        "LoraQueue": ("#9A4A2F", "#E09A7A"),
+        "LoraKVCache": ("#882255", "#DD7FAA"),
+        "LowLatency": ("#3D4451", "#C5CCD6"),
+        "Chain": ("#7B5B3A", "#C9A27A"),
+        "PrefixHash": ("#D55E00", "#E69F00"),
+        "PrefixCache": ("#00805C", "#2BC79A"),
+    }
 )
-DARK = Theme(
-    "#f0f6fc",
-    "#3d444d",
-    {
-        "Random": "#9AA0A6",
-        "LeastLoad": "#56B4E9",
-        "PrefixHash": "#E69F00",
-        "PrefixCache": "#2BC79A",
-    },
-)
-"""Both use hues of the Okabe-Ito scheme, with a contrast of at least 3 to the background."""
+"""Colors of the strategies on a light and a dark background, in the order of all charts.
+
+The most compared ones have hues of the Okabe-Ito scheme, which color-blind people can distinguish.
+Each color has a contrast of at least 3 to its background.
+"""
+
+LIGHT = Theme("#1f2328", "#d1d9e0", {name: light for name, (light, _) in PALETTE.items()})
+DARK = Theme("#f0f6fc", "#3d444d", {name: dark for name, (_, dark) in PALETTE.items()})
+
+
+def order(name: str) -> int:
+    """Return a strategy's position in charts. Others come after all strategies."""
+    return list(PALETTE).index(name) if name in PALETTE else len(PALETTE)
 
 
 def colors_of(names: Sequence[str]) -> list[str]:
     """Return a color for each name: a strategy's own, or another if that one is already used."""
-    others = cycle(_OTHER_COLORS)
+    others = cycle(light for light, _ in OTHER_COLORS)
     taken: list[str] = []
     for name in names:
-        own = COLORS.get(name)
+        own = LIGHT.colors.get(name)
         taken.append(own if own and own not in taken else next(others))
     return taken
 
@@ -147,7 +144,7 @@ def save_png(figure: Figure, path: Path) -> None:
     image.quantize(_PALETTE, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
 
 
-def save_svg(figure: Figure, path: Path) -> None:
+def save_svg(figure: Figure, path: Path | TextIO) -> None:
     """Write an SVG file with a transparent background and without a date."""
     FigureCanvasSVG(figure)
     with matplotlib.rc_context():
@@ -158,15 +155,18 @@ def save_svg(figure: Figure, path: Path) -> None:
         figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
 
 
-def apply(theme: Theme, axes: Axes) -> None:
+def apply(theme: Theme, axes: Axes, *, numbers: bool = False) -> None:
     """Give the axes the theme's colors, with horizontal grid lines only.
 
-    The bars have labels, so the axis needs no numbers.
+    Bars have labels, so their axis needs no numbers. Lines need them.
     """
     axes.set_axisbelow(True)
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(NullFormatter())
+    if not numbers:
+        axes.yaxis.set_major_formatter(NullFormatter())
     axes.grid(visible=True, axis="y", color=theme.grid, linewidth=0.6)
+    axes.xaxis.label.set_color(theme.text)
+    axes.yaxis.label.set_color(theme.text)
     axes.tick_params(colors=theme.text, length=0)
     axes.title.set_color(theme.text)
     for spine in axes.spines.values():

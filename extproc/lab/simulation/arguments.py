@@ -111,6 +111,7 @@ def _add_output(found: Parser) -> None:
         help="write the figures as JSON; without FILE print them instead of the tables",
     )
     add("--plot", type=Path, metavar="FILE.png", help="draw a comparison")
+    add("--report", type=Path, metavar="FILE.html", help="write charts and figures as a web page")
     add(
         "--calibrate",
         type=Path,
@@ -133,7 +134,7 @@ def _milliseconds(text: str) -> float:
 def check_calibration(asked: argparse.Namespace) -> None:
     """Reject options that the table of a calibration contains."""
     options = ("workload", "strategy", "replicas", "models", "sidecars", "share", "shown_bytes")
-    for option in (*options, "json", "plot"):
+    for option in (*options, "json", "plot", "report"):
         if getattr(asked, option) is not None:
             name = option.replace("_", "-")
             raise InputError(f"--calibrate does not take --{name}: set it in the table")
@@ -141,8 +142,8 @@ def check_calibration(asked: argparse.Namespace) -> None:
 
 def check_outputs(asked: argparse.Namespace) -> None:
     """Check the output files before the simulation, not after it."""
-    for place in (asked.plot, asked.json and Path(asked.json)):
-        if place is None or (place == Path("-") and place != asked.plot):
+    for place in (asked.plot, asked.report, asked.json and Path(asked.json)):
+        if place is None or (place == Path("-") and place not in (asked.plot, asked.report)):
             continue
         target = place if place.exists() else place.absolute().parent
         if place.is_dir() or str(place) == "-":

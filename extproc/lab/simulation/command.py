@@ -66,10 +66,24 @@ def _simulate(asked: argparse.Namespace) -> int:
 
         charts.compare(runs, asked.plot)
         out.print(f"drawn: {asked.plot}", markup=False, soft_wrap=True)
+    if asked.report is not None:
+        _report(asked.report, runs, scenarios[0])
+        out.print(f"report: {asked.report}", markup=False, soft_wrap=True)
     if not any(summary.completed for summary in summaries):
         print("extproc simulate: no request was served", file=sys.stderr)
         return 1
     return 0
+
+
+def _report(path: Path, runs: Sequence[Run], first: Scenario) -> None:
+    from extproc.lab.measures.report import Report
+
+    workload = first.workload.name
+    source = (
+        f"extproc simulate, workload {workload} on {first.replicas} x {first.profile.name}, "
+        f"{first.sidecars} sidecar{'s' if first.sidecars > 1 else ''}, seed {first.seed}"
+    )
+    Report(f"Simulation of {workload}", source, runs).write(path)
 
 
 def _print(

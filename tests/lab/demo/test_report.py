@@ -6,6 +6,7 @@ import pytest
 
 from extproc.lab.demo.chat import Outcome, Run, Workload
 from extproc.lab.demo.decisions import FIELDS
+from extproc.lab.demo.page import log_lines, measured_run
 from extproc.lab.demo.report import COLUMNS, Result, introduction, report, verdict
 
 WIDTH = 80
@@ -118,3 +119,31 @@ class TestVerdict:
         lost = [result("RoundRobin", 0, failed=840), result("PrefixHash", 0, failed=840)]
         assert verdict(lost)[-1] == "1680 requests got no complete response."
         assert all(len(line) <= WIDTH for line in report(lost, [], WIDTH))
+
+
+class TestMeasuredRun:
+    """A run of the demo in the form of all other runs, which charts need."""
+
+    OUTCOMES = (
+        Outcome(200, 0.5, 1.5, 11, 2.0, "8002", 100, 50),
+        Outcome(200, 0.1, 0.2, 1, 3.0, "8001", 200, 0),
+        Outcome(503, 0, 0.1, 0, 4.0),
+    )
+
+    def test_has_the_times_of_successful_requests(self) -> None:
+        run = measured_run(Result("PrefixHash", Run([*self.OUTCOMES], 5.0), 0.2, 1.0))
+        assert run.sent.tolist() == [2.0, 3.0, 4.0]
+        assert run.first[:2].tolist() == pytest.approx([2.5, 3.1])
+        assert run.succeeded.tolist() == [True, True, False]
+        assert run.gaps.tolist() == [0.1]
+
+    def test_numbers_the_replicas_by_port(self) -> None:
+        run = measured_run(Result("PrefixHash", Run([*self.OUTCOMES], 5.0), 0.2, 1.0))
+        assert run.endpoint.tolist() == [1, 0, -1]
+        assert run.cached_tokens.tolist() == [50, 0, -1]
+
+
+def test_log_of_the_page_has_a_few_lines_of_each_kind() -> None:
+    lines = log_lines(LOG[:1] * 9 + LOG[1:])
+    assert [line["reason"] for line in lines] == ["round_robin"] * 5 + ["bound", "cached"]
+    assert set(lines[0]) == set(FIELDS)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from extproc.commands.console import Parser
 from extproc.lab.console import Output
@@ -170,8 +171,13 @@ def _show(result: Run, parsed: argparse.Namespace) -> None:
     if parsed.report:
         from extproc.lab.measures.report import Report
 
-        source = f"extproc load, workload {result.workload} sent to {parsed.url}"
+        source = f"extproc load, workload {result.workload} sent to {_host(parsed.url)}"
         Report(f"Load test with {result.workload}", source, [result]).write(parsed.report)
+
+
+def _host(url: str) -> str:
+    """Return the host and port of a URL, without credentials."""
+    return urlsplit(url if "://" in url else f"http://{url}").netloc.rpartition("@")[2]
 
 
 def _is_whole(result: Run, parsed: argparse.Namespace) -> bool:

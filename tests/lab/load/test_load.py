@@ -135,11 +135,12 @@ async def finished(process: Process, seconds: float = PATIENCE) -> tuple[int, st
 
 async def test_the_command_measures_a_run(fleet: StandInFleet, tmp_path: Path) -> None:
     figures_file, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    report = tmp_path / "report.html"
     process = command(
         tmp_path,
         *("--url", f"http://{fleet.addresses[0]}/v1", "--workload", "lora-0"),
         *("--sessions", "8", "--concurrency", "4", "--strategy", "LeastLoad"),
-        *("--json", str(figures_file), "--plot", str(chart)),
+        *("--json", str(figures_file), "--plot", str(chart), "--report", str(report)),
     )
     process.spawn()
     code, out, err = await finished(process)
@@ -154,6 +155,7 @@ async def test_the_command_measures_a_run(fleet: StandInFleet, tmp_path: Path) -
     assert written["failed"] == 0
     assert written["hit_rate"] is not None
     assert chart.read_bytes().startswith(b"\x89PNG")
+    assert f"sent to {fleet.addresses[0]}" in report.read_text()
 
 
 async def test_a_failing_warm_up_is_reported(fleet: StandInFleet, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class TestErrors:
         path.write_text(yaml.safe_dump({**as_fields(L4_LLAMA_3_1_8B_FP8), **changed}))
         assert refused(*ONE, "--profile", path).startswith(f"{path}: ")
 
-    @pytest.mark.parametrize("flag", ["--json", "--plot"])
+    @pytest.mark.parametrize("flag", ["--json", "--plot", "--report"])
     @pytest.mark.parametrize("place", ["none/out.png", "."])
     def test_unwritable_output_file(
         self, flag: str, place: str, run: Simulate, tmp_path: Path

@@ -109,6 +109,17 @@ class TestPlot:
         assert "chart.png" in err
 
 
+class TestReport:
+    def test_is_a_web_page_that_names_its_source(self, run: Simulate, tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        code, out, err = run(*ONE, "--report", path)
+        assert (code, err) == (0, "")
+        assert f"report: {path}" in out
+        text = path.read_text()
+        assert text.startswith("<!doctype html>")
+        assert "Source: extproc simulate, workload " in text
+
+
 def test_help_lists_workloads_and_profiles(run: Simulate) -> None:
     code, out, _ = run("--help")
     assert code == 0

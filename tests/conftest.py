@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # tests that compute run at the same time.
 WAITING = (
     "tests/adapters/shared_state/test_outages.py",
-    "tests/browser/",
     "tests/e2e/",
     "tests/faults/",
     "tests/lab/bench/",

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from extproc.edge.grpc.health import SERVICE
@@ -58,7 +59,7 @@ Launch = Callable[..., Awaitable[Scene]]
 OpenPage = Callable[..., Awaitable[StatusPage]]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
     """Return a function that starts a sidecar with a PrefixHash and a PrefixCache model."""
     async with AsyncExitStack() as cleanup:
@@ -91,16 +92,16 @@ def models(addresses: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chromium() -> AsyncIterator[Browser]:
-    """A running browser; the test is skipped if none is installed."""
+    """A browser that all tests of a module use; they are skipped if none is installed."""
     if browser_binary() is None:
         pytest.skip(NO_BROWSER)
     async with browser() as running:
         yield running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
     """Return a function that opens the page. At the end, the page must have reported no error."""
     opened: list[StatusPage] = []
@@ -117,6 +118,7 @@ async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
 
     yield start
     for shown in opened:
+        await shown.page.close()
         assert shown.errors == []
 
 

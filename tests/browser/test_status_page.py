@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from itertools import product
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,6 +17,8 @@ from tests.browser.conftest import Launch, OpenPage, Scene, settled
 from tests.browser.status_page import Row, StatusPage
 from tests.edge.envoy import chat_request
 from tests.extent import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STREAMS = 200
 NONE = "-"
@@ -307,8 +309,8 @@ async def test_has_no_accessibility_violations(launch: Launch, open_page: OpenPa
     await page.explain(json.dumps(chat_request("llama", "x")))
     # The page's policy forbids inline scripts, but not those of the browser's driver.
     await page.page.evaluate(AXE_FILE_PATH.read_text())
-    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-    for scheme, width in product(schemes, (1280, 360)):
+    looks: tuple[tuple[Literal["light", "dark"], int], ...] = (("light", 1280), ("dark", 360))
+    for scheme, width in looks:
         await page.page.emulate_media(color_scheme=scheme)
         await page.page.set_viewport_size({"width": width, "height": 800})
         found = await page.page.evaluate("axe.run()")

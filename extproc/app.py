@@ -26,6 +26,7 @@ from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
+from extproc.adapters.kubernetes.objectives import Objectives, Priorities
 from extproc.adapters.observability.config_metrics import DocumentSource
 from extproc.adapters.observability.ejections import EjectionReport
 from extproc.adapters.observability.logs import fields
@@ -188,6 +189,10 @@ class Sidecar:
             self._cluster, self._publisher.publish, self._telemetry.discovery, rng, resolve
         )
         self._telemetry.set_ages(self._discovery.age)
+        self._objectives = Objectives(
+            self._cluster, self._set_objectives, self._telemetry.discovery, rng
+        )
+        self._router.subscribe(self._objectives.set_models)
         configuration = Configuration(
             self._router, self._fleet.signals, self._discovery, self._telemetry, rng
         )
@@ -276,6 +281,7 @@ class Sidecar:
         await self._models.close()
         await self._discovery.keep_only(())
         await self._publisher.close()
+        await self._objectives.close()
         await self._scraper.close()
         await self._cluster.close()
         await self._admin.stop()
@@ -310,6 +316,9 @@ class Sidecar:
         link = SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
         self._flow.peers = link.peers
         return link
+
+    def _set_objectives(self, priorities: Priorities) -> None:
+        self._flow.objectives = priorities
 
     def _catalog(self) -> Catalog:
         return self._router.catalog

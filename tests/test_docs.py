@@ -90,6 +90,7 @@ def test_pages_have_the_expected_models_documents() -> None:
         "README.md": 1,
         "docs/configuration.md": 1,
         "docs/endpoints.md": 1,
+        "docs/flow-control.md": 1,
         "docs/kubernetes.md": 1,
         "docs/migrating-from-kubeai.md": 1,
         "docs/responses.md": 1,

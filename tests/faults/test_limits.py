@@ -37,7 +37,11 @@ LINES = 3_000
 WALL_CLOCK = re.compile(
     r"\btime\.time\b|\btime_ns\b|\bfrom time import [^\n]*\btime\b|\b(datetime|gmtime|localtime)\b"
 )
-CLOCK_READERS = {"adapters/observability/logs.py", "adapters/kubernetes/events.py"}
+CLOCK_READERS = {
+    "adapters/kubernetes/events.py",
+    "adapters/observability/logs.py",
+    "adapters/tracing/otlp.py",
+}
 OVERFLOWS = "upstream_(cx|rq_pending|rq_active)_overflow"
 
 
@@ -120,7 +124,7 @@ async def test_idle_keepalive(launch: Launch, seconds: int, report: Report) -> N
 
 
 def test_clock_unread(report: Report) -> None:
-    """Only logs and Kubernetes Events read the time of day."""
+    """Only logs, spans and Kubernetes Events read the time of day."""
     report.tried("a search for code that does, in all modules that requests pass through")
     package = Path(extproc.__file__).parent
     found = {

@@ -116,8 +116,8 @@ async def run_gateway(
         await replicas.start()
         models: list[dict[str, Any]] = [{"name": MODEL, "endpoints": replicas.addresses}]
         for strategy in strategies:
-            balancing = {"strategy": strategy}
-            models.append({**models[0], "name": strategy, "loadBalancing": balancing})
+            changed = {"loadBalancing": {"strategy": strategy}, "flowControl": {}}
+            models.append({**models[0], "name": strategy, **changed})
         document = {"models": models}
         unix = f"unix:{socket}"
         sidecar = ForkedFileSidecar(document, directory, listen=unix, arguments=arguments)

@@ -22,7 +22,11 @@ def rights(*things: tuple[str, str, str], verbs: tuple[str, ...] = READ) -> set[
 THE_DOCUMENT = rights(("", "configmaps", "extproc-models"))
 EVENTS = rights(("", "events", "*"), verbs=("create",))
 SLICES = rights(("discovery.k8s.io", "endpointslices", "*"))
-POOL = rights(("inference.networking.k8s.io", "inferencepools", "*"), ("", "pods", "*"))
+POOL = rights(
+    ("inference.networking.k8s.io", "inferencepools", "*"),
+    ("inference.networking.x-k8s.io", "inferenceobjectives", "*"),
+    ("", "pods", "*"),
+)
 
 
 def granted(role: Object) -> Iterator[Right]:

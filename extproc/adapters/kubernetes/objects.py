@@ -118,5 +118,24 @@ class InferencePool(KubernetesObject):
     spec: PoolSpec = PoolSpec()
 
 
+class PoolReference(_Object):
+    """The pool of an objective."""
+
+    name: str = ""
+
+
+class ObjectiveSpec(_Object):
+    """The priority of requests that name an objective; by the API, a missing one is 0."""
+
+    priority: int = 0
+    pool_ref: PoolReference = PoolReference()
+
+
+class InferenceObjective(KubernetesObject):
+    """inference.networking.x-k8s.io/v1alpha2."""
+
+    spec: ObjectiveSpec = ObjectiveSpec()
+
+
 class ConfigMap(KubernetesObject):
     data: Strings = {}

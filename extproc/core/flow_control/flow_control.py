@@ -49,6 +49,8 @@ _RESPONSE_TOKENS_PER_SECOND = 30.0
 _RESPONSE_WEIGHT = 2.0
 """A token of a response costs about as much as two of a prompt, as in VTC."""
 
+_NO_OBJECTIVES: Mapping[str, int] = {}
+
 _LONGEST_RETRY_SECONDS = 300
 
 
@@ -143,8 +145,8 @@ class FlowControl:
         """Function that calls `run` soon."""
         self.peers: Callable[[], int] = lambda: 0
         """Returns the number of other sidecars that share their state."""
-        self.objectives: Mapping[str, int] = {}
-        """Priorities by the name of an InferenceObjective."""
+        self.objectives: Mapping[str, Mapping[str, int]] = {}
+        """Priorities by model and by the name of an InferenceObjective."""
         self.listener: FlowListener = _NO_LISTENER
         self._flows: dict[str, _ModelFlow] = {}
         self._loads = router.fleet.ledger.loads
@@ -266,7 +268,7 @@ class FlowControl:
         limits = spec.by_name.get(objective)
         if limits is not None:
             return flow.queue.group(objective, limits.priority), limits
-        priority = self.objectives.get(objective)
+        priority = self.objectives.get(flow.model, _NO_OBJECTIVES).get(objective)
         if priority is not None:
             return flow.queue.group(objective, priority), None
         return flow.queue.group(DEFAULT_CLASS, 0), None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
@@ -105,29 +106,35 @@ class GrpcioServer:
 
 
 class _Writer:
-    """Writes messages to one stream, one after the other."""
+    """Writes messages to one stream, in the order of the calls."""
 
     def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         self._context = context
         self._lock = asyncio.Lock()
+        self._unwritten: deque[bytes] = deque()
         self._sending: set[asyncio.Task[None]] = set()
 
     def send(self, message: bytes) -> None:
-        """Write a message soon, in the order of the calls."""
-        task = asyncio.create_task(self._write_if_open(message))
+        """Write a message soon."""
+        self._unwritten.append(message)
+        task = asyncio.create_task(self._flush_if_open())
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
     async def write(self, messages: Sequence[bytes]) -> None:
         """Write messages, after those that are sent already."""
-        async with self._lock:
-            for message in messages:
-                await self._context.write(message)
+        self._unwritten += messages
+        await self._flush()
 
-    async def _write_if_open(self, message: bytes) -> None:
+    async def _flush(self) -> None:
+        async with self._lock:
+            while self._unwritten:
+                await self._context.write(self._unwritten.popleft())
+
+    async def _flush_if_open(self) -> None:
         # The stream may have ended since.
         with suppress(grpc.RpcError, asyncio.CancelledError):
-            await self.write((message,))
+            await self._flush()
 
 
 def _metadata(context: grpc.aio.ServicerContext[bytes, bytes]) -> dict[bytes, bytes]:

@@ -2,10 +2,10 @@
 
     python -m extproc.lab.api_server --announce --kubeconfig kubeconfig.yaml
 
-It serves ConfigMaps, Events, Pods, Services, EndpointSlices and InferencePools to kubectl and to
-client libraries. Like a real server, it has consistent lists, watches that resume from a version,
-compaction, conflicts and RBAC. It has no controllers: no pod runs, and no Service gets a slice. A
-second port writes objects and injects faults: see
+It serves ConfigMaps, Events, Pods, Services, EndpointSlices, InferencePools and InferenceObjectives
+to kubectl and to client libraries. Like a real server, it has consistent lists, watches that resume
+from a version, compaction, conflicts and RBAC. It has no controllers: no pod runs, and no Service
+gets a slice. A second port writes objects and injects faults: see
 `extproc.lab.api_server.process.StandInApiServer`.
 """
 

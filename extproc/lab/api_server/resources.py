@@ -60,6 +60,14 @@ INFERENCE_POOLS = Resource(
     ("infpool",),
     custom=True,
 )
+INFERENCE_OBJECTIVES = Resource(
+    "inference.networking.x-k8s.io",
+    "v1alpha2",
+    "inferenceobjectives",
+    "InferenceObjective",
+    ("infobj",),
+    custom=True,
+)
 
 RESOURCES = (
     NAMESPACES,
@@ -69,6 +77,7 @@ RESOURCES = (
     SERVICES,
     ENDPOINT_SLICES,
     INFERENCE_POOLS,
+    INFERENCE_OBJECTIVES,
 )
 
 

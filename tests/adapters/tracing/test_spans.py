@@ -240,7 +240,8 @@ class TestReceiverThatIsDown:
         sidecar = TracedSidecar(receiver.url)
         for _ in range(MOST_WAITING + 1000):
             sidecar.route(traceparent=parent())
-        assert sidecar.count("dropped") >= 1000 - 512  # a batch is with the exporter
+        # A batch is with the exporter. On a slow machine, more of them may have timed out.
+        assert sidecar.count("dropped") + sidecar.count("failed") >= 1000 - 512
         assert sample(
             sidecar.telemetry,
             "extproc_requests_total",

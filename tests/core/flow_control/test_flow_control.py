@@ -122,7 +122,7 @@ class TestOrder:
 
     def test_an_objective_of_kubernetes_is_a_class(self) -> None:
         flow = Flow(endpoints=1)
-        flow.control.objectives = {"urgent": 7}
+        flow.control.objectives = {"llama": {"urgent": 7}}
         (busy,) = flow.fill()
         flow.send("usual")
         urgent = flow.send("urgent", objective="urgent")

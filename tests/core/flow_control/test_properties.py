@@ -120,7 +120,7 @@ class Requests(RuleBasedStateMachine):
             assert queue.classes["batch"].line.waiting <= 6
 
     def teardown(self) -> None:
-        """Every request is dispatched or refused in the end."""
+        """Dispatch or refuse every request in the end."""
         self.flow.set_endpoints(2)
         for _ in range(2_000):
             self.flow.now += 0.1

@@ -16,7 +16,7 @@ from tests.adapters.configuration.document.texts import (
 MODEL_KEYS = (
     "known are name, aliases, servedName, answerAsRequested, responseIds, endpoints, service, "
     "inferencePool, split, adapters, "
-    "discoverAdapters, loadBalancing"
+    "discoverAdapters, loadBalancing, flowControl"
 )
 
 

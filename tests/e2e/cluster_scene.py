@@ -40,6 +40,8 @@ class ClusterOptions(Options):
     pods: int | None = None
     """Number of replicas that are ready from the start; all of them if None."""
     start_sidecar: bool = True
+    tls: bool = False
+    """True for an API server with TLS, and so with HTTP/2."""
 
     @property
     def ready_replicas(self) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 
 from extproc.envoy import envoy_configuration
 from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
@@ -94,7 +95,7 @@ async def _deploy(
     options: ClusterOptions, directory: Path, cleanup: AsyncExitStack
 ) -> ClusterScene:
     replicas = await _fleet(options, directory, cleanup)
-    api = ForkedApiServer(directory)
+    api = ForkedApiServer(directory, _certificate(directory) if options.tls else ())
     cleanup.push_async_callback(api.kill)
     await api.start()
     sidecar = ForkedSidecar(
@@ -110,6 +111,15 @@ async def _deploy(
     if options.start_sidecar:
         await sidecar.start()
     return scene
+
+
+def _certificate(directory: Path) -> list[str]:
+    """Return the arguments for an API server with a new certificate."""
+    authority = trustme.CA()
+    bundle, certificate = directory / "ca.crt", directory / "server.pem"
+    authority.cert_pem.write_to_path(bundle)
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    return ["--certificate", str(certificate), "--authority", str(bundle)]
 
 
 async def _fleet(options: Options, directory: Path, cleanup: AsyncExitStack) -> StandInFleet:

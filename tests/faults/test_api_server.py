@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from functools import partial
 
@@ -103,6 +104,50 @@ async def test_watch_silent(deploy: Deploy, report: Report) -> None:
     assert await scene.metric(
         "extproc_discovery_watches_total", resource="endpointslices", result="unreachable"
     )
+
+
+async def test_apiserver_goaway(deploy: Deploy, report: Report) -> None:
+    """The sidecar moves to another connection, and no change is lost."""
+    times = extent(3, full=20)
+    report.tried(f"{times} times GOAWAY on the HTTP/2 connection, under {CLIENTS} streams")
+    scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE, tls=True))
+    async with streaming(scene) as streams:
+        for _ in range(times):
+            await scene.api.faults(goaway=True)
+            await scene.remove(1)
+            await scene.routes_to(0, seconds=PATIENCE)
+            await scene.api.drop_watches()
+            await scene.api.apply(scene.pod(1))
+            await scene.routes_to(0, 1, seconds=PATIENCE)
+    requests = await scene.api.requests()
+    ports = {one["client_port"] for one in requests}
+    report_losses(report, streams, f"{len(ports)} connections")
+    assert streams.outcomes.keys() == {WHOLE}
+    assert len(ports) > 1
+    slices = [one["verb"] for one in requests if one["resource"] == "endpointslices"]
+    assert slices.count("list") == 1
+
+
+@pytest.mark.full
+async def test_apiserver_stopped(deploy: Deploy, report: Report) -> None:
+    """Over HTTP/2, a PING notices within 35 s that the server no longer responds."""
+    report.tried(f"SIGSTOP of the API server until noticed, under {SILENT_CLIENTS} streams")
+    scene = await deploy(ClusterOptions(replicas=2, replica_arguments=PACE, tls=True))
+
+    async def is_noticed() -> bool:
+        labels = {"resource": "endpointslices", "result": "unreachable"}
+        return await scene.metric("extproc_discovery_watches_total", **labels) > 0
+
+    async with streaming(scene, SILENT_CLIENTS) as streams:
+        scene.api.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        await until(is_noticed, CONVERGENCE_SECONDS, "the silence to be noticed")
+        took = time.monotonic() - began
+        scene.api.signal(signal.SIGCONT)
+        await scene.remove(1)
+        await scene.routes_to(0, seconds=CONVERGENCE_SECONDS)
+    report_losses(report, streams, f"noticed after {took:.1f} s")
+    assert streams.outcomes.keys() == {WHOLE}
 
 
 async def test_apiserver_late(deploy: Deploy, report: Report) -> None:

@@ -14,7 +14,7 @@ from extproc.lab.api_server.builders import config_map
 from extproc.lab.stack.processes import until
 from tests.e2e.cluster_scene import NAMESPACE, ClusterOptions, ClusterScene, Deploy
 from tests.e2e.scene import chat
-from tests.extent import PATIENCE, extent, limit
+from tests.extent import FULL, PATIENCE, extent, limit
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, WHOLE, Streams, streaming
 
@@ -128,7 +128,7 @@ async def test_apiserver_goaway(deploy: Deploy, report: Report) -> None:
     assert slices.count("list") == 1
 
 
-@pytest.mark.full
+@pytest.mark.skipif(not FULL, reason="lasts half a minute; TestSilence has the same, but shorter")
 async def test_apiserver_stopped(deploy: Deploy, report: Report) -> None:
     """Over HTTP/2, a PING notices within 35 s that the server no longer responds."""
     report.tried(f"SIGSTOP of the API server until noticed, under {SILENT_CLIENTS} streams")

@@ -4,8 +4,8 @@
 
 It serves ConfigMaps, Events, Pods, Services, EndpointSlices, InferencePools and InferenceObjectives
 to kubectl and to client libraries. Like a real server, it has consistent lists, watches that resume
-from a version, compaction, conflicts and RBAC. It has no controllers: no pod runs, and no Service
-gets a slice. A second port writes objects and injects faults: see
+from a version, compaction, conflicts and RBAC; with TLS, it offers HTTP/2. It has no controllers:
+no pod runs, and no Service gets a slice. A second port writes objects and injects faults: see
 `extproc.lab.api_server.process.StandInApiServer`.
 """
 

@@ -64,8 +64,7 @@ class Model:
     ) -> Model:
         """Return a model with these ready endpoints; `previous` is the one that it replaces."""
         replication = spec.load_balancing.prefix_hash.replication
-        before = previous.snapshot if previous else None
-        snapshot = Snapshot.of(endpoints, replication, before, pause)
+        snapshot = Snapshot.of(endpoints, replication, previous and previous.snapshot, pause)
         return cls(spec, strategy, snapshot)
 
     def at(self, endpoints: Iterable[Endpoint], found: Adapters, pause: Pause = no_pause) -> Model:
@@ -204,7 +203,8 @@ def revise(
             splits.update(dict.fromkeys((spec.name, *spec.aliases), split))
             continue
         before = previous.models.get(spec.name)
-        base = Model(spec, _strategy(before, spec.load_balancing, build), _snapshot(before))
+        snapshot = before.snapshot if before is not None else Snapshot.of(())
+        base = Model(spec, _strategy(before, spec.load_balancing, build), snapshot)
         models.append(base.at(_endpoints(spec, discovered), previous.found, pause))
     return Catalog.of(models, splits, previous.found)
 
@@ -217,10 +217,6 @@ def _strategy(
     if before is not None and before.spec.load_balancing == spec:
         return before.strategy
     return build(spec)
-
-
-def _snapshot(before: Model | None) -> Snapshot:
-    return before.snapshot if before is not None else Snapshot.of(())
 
 
 def _endpoints(

@@ -117,7 +117,7 @@ def _report(
         write_page(page, results, workload, log)
     except OSError as error:
         return [f"No report: {error.filename or page}: {error.strerror}"]
-    return [f"Report with charts: {page.absolute()}"]
+    return [f"Report with charts: {page}"]
 
 
 async def _compare_strategies(stack: Stack, workload: Workload, console: Console) -> list[Result]:

@@ -64,7 +64,8 @@ class Model:
     ) -> Model:
         """Return a model with these ready endpoints; `previous` is the one that it replaces."""
         replication = spec.load_balancing.prefix_hash.replication
-        snapshot = Snapshot.of(endpoints, replication, previous and previous.snapshot, pause)
+        before = previous.snapshot if previous else None
+        snapshot = Snapshot.of(endpoints, replication, before, pause)
         return cls(spec, strategy, snapshot)
 
     def at(self, endpoints: Iterable[Endpoint], found: Adapters, pause: Pause = no_pause) -> Model:

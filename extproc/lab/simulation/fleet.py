@@ -8,6 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from extproc.core.fleet.ledger import Lease
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
 from extproc.lab import oracle
@@ -67,6 +68,8 @@ class SimulatedFleet:
             shared = SharedState(self.timeline, scenario.share)
             for sidecar in self._sidecars:
                 shared.join(sidecar.fleet)
+                if isinstance(sidecar.flow, FlowControl):
+                    sidecar.flow.peers = lambda: scenario.sidecars - 1
         self._api = scenario.workload.api
         endpoints = scenario.routing.endpoints(scenario.replicas)
         self._numbers = {address: number for number, address in enumerate(endpoints)}

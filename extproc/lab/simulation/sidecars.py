@@ -30,6 +30,7 @@ from extproc.lab import oracle, published_rules
 from extproc.lab.engine.replica import Replica
 from extproc.lab.oracle.strategy import Oracle
 from extproc.lab.oracle.truth import Truth
+from extproc.lab.published_rules.saturation_gate import SaturationGate
 from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
@@ -69,6 +70,9 @@ class Routing:
 
     flow_control: FlowControlSpec | None = None
     """Flow control; None to send each request at once."""
+
+    saturation_gate: bool = False
+    """True if llm-d's rule decides when requests are dispatched, instead of flow control."""
 
     @property
     def strategy(self) -> str:
@@ -118,8 +122,12 @@ class Sidecar:
             loadBalancing=routing.load_balancing,
             flowControl=routing.flow_control,
         )
-        self.flow = FlowControl(self._router, timeline.clock)
+        self.flow: FlowControl | SaturationGate = FlowControl(self._router, timeline.clock)
         """The sidecar's flow control."""
+        if routing.saturation_gate and routing.flow_control is not None:
+            priorities = {one.name: one.priority for one in routing.flow_control.classes}
+            wait = routing.flow_control.max_wait_seconds
+            self.flow = SaturationGate(self._router, timeline.clock, priorities, wait)
         self.flow.wake = self._wake
         self._is_woken = self._ticks = False
         peak = max(one.profile.prefill_tokens_per_second for one in replicas)
@@ -156,7 +164,7 @@ class Sidecar:
         try:
             resolved = self._resolve(api, turn, session)
             if resolved.model.spec.flow_control is None:
-                outcome: Decision | Waiter = self._router.decide(resolved)
+                outcome: Decision | Waiter | None = self._router.decide(resolved)
             else:
                 arrival = Arrival(turn.objective, turn.tenant, turn.prompt_tokens)
                 outcome = self.flow.admit(resolved, arrival, placed)

@@ -3,12 +3,12 @@
 An engine batches requests until its KV cache or its number of sequences is exhausted, and queues
 the others. So while requests wait in its queue, and its batch does not grow, the batch is full:
 
-    limit = running + running / 8        the part beyond `running` keeps the batch full between
-                                         the end of a request and the start of the next one
+    limit = running + max(2, running / 64)        the part beyond `running` keeps the batch full
+                                                  between the end of a request and the next step
 
-While the limit is reached and nothing waits in the engine, the limit grows by a quarter with each
-reading. It doubles until the batch was full once. Preempted requests go back to the engine's
-queue, so they lower the limit, too.
+While the limit is reached and almost nothing waits in the engine, the limit grows with each
+reading: by 1/32, then by 1/16, up to 1/8. Until the batch was full once, it doubles. Preempted
+requests go back to the engine's queue, so they lower the limit, too.
 
 A reading is old when it arrives. It only changes the limit. Whether there is room for a request
 depends on the requests in flight, which are known exactly at every moment, so a reading never
@@ -23,15 +23,20 @@ from collections.abc import Iterable
 from extproc.core.fleet.signals import Reading, Report, Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
 
-_QUEUE_SHARE = 1 / 8
+_QUEUE_SHARE = 1 / 64
 _LEAST_QUEUE = 2.0
 _LEAST = 2.0
 _FIRST = 256.0
 """vLLM's default of `--max-num-seqs`."""
 _FIRST_TOKENS = 512.0
 """Tokens of a prompt and its response while none are known."""
-_GROWTH = 1.25
-_FIRST_GROWTH = 2.0
+_LEAST_GROWTH = 1 / 32
+_MOST_GROWTH = 1 / 8
+_FIRST_GROWTH = 1.0
+_FILLING = 0.5
+"""KV cache usage from which the number of requests that fit into the cache is estimated."""
+_FULLEST = 0.95
+"""KV cache usage up to which requests are admitted. Those that run still grow."""
 _REACHED = 0.9
 """Share of the limit that must be in flight for the limit to grow."""
 _GROWING = 1.05
@@ -41,14 +46,14 @@ _GROWING = 1.05
 class _Learned:
     """The limit of one endpoint with metrics."""
 
-    __slots__ = ("at", "filled", "limit", "running", "waiting")
+    __slots__ = ("at", "growth", "limit", "running", "waiting")
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.at = -1.0
         self.running = 0.0
         self.waiting = 0.0
-        self.filled = False
+        self.growth = _FIRST_GROWTH
 
 
 class Limits:
@@ -108,9 +113,15 @@ def _learn(learned: _Learned, reading: Reading, report: Report) -> None:
     spare = max(_LEAST_QUEUE, running * _QUEUE_SHARE)
     if stuck and running > 0:
         learned.limit = max(_LEAST, running + spare)
-        learned.filled = True
+        learned.growth = _LEAST_GROWTH
     elif waiting <= spare and reading.ours >= learned.limit * _REACHED:
-        growth = _GROWTH if learned.filled else _FIRST_GROWTH
-        learned.limit = max(learned.limit, running + waiting) * growth
+        learned.limit = max(learned.limit * (1 + learned.growth), learned.limit + 1)
+        if learned.growth < _MOST_GROWTH:
+            learned.growth *= 2
+    elif learned.growth < _FIRST_GROWTH:
+        learned.growth = _LEAST_GROWTH
+    usage = report.load.kv_usage
+    if usage > _FILLING:
+        learned.limit = max(_LEAST, min(learned.limit, _FULLEST * running / usage))
     learned.at = reading.reported_at
     learned.running, learned.waiting = running, waiting

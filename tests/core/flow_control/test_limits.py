@@ -28,12 +28,12 @@ class Engine:
     def limit(self) -> float:
         return self.limits.of(ADDRESS, 1000.0)
 
-    def reads(self, running: float, waiting: float = 0.0) -> float:
+    def reads(self, running: float, waiting: float = 0.0, usage: float = 0.3) -> float:
         """Scrape the engine while it has these requests, and return the limit."""
         self.now += 0.2
         for _ in range(int(running + waiting) - self.ledger.loads.get(ADDRESS, 0)):
             self.ledger.acquire("llama", Endpoint(ADDRESS, ADDRESS))
-        report = Report(Load(waiting, 0.5), running, block_size=16, blocks=self.blocks)
+        report = Report(Load(waiting, usage), running, block_size=16, blocks=self.blocks)
         self.signals.record_scrape(ADDRESS, report, int(running + waiting))
         return self.limit
 
@@ -44,11 +44,12 @@ def test_the_first_limit_is_what_fits_into_the_kv_cache() -> None:
     assert Engine(blocks=None).reads(0) == 256
 
 
-def test_a_full_batch_is_the_limit_and_an_eighth_more() -> None:
+def test_a_full_batch_is_the_limit_and_a_little_more() -> None:
     engine = Engine()
     engine.reads(64, waiting=30)
-    assert engine.reads(64, waiting=30) == 72
-    assert engine.reads(64, waiting=8) == 72
+    assert engine.reads(64, waiting=30) == 66
+    assert engine.reads(256, waiting=30) == 66
+    assert engine.reads(256, waiting=30) == 260
 
 
 def test_requests_that_wait_while_the_batch_grows_lower_no_limit() -> None:
@@ -70,20 +71,38 @@ def test_a_limit_that_is_not_reached_does_not_grow() -> None:
     assert engine.reads(20) == 80
 
 
-def test_a_limit_that_is_reached_without_a_queue_grows() -> None:
+def test_a_limit_that_is_reached_without_a_queue_doubles_until_the_batch_is_full() -> None:
     engine = Engine(blocks=5_000)
     assert engine.reads(80) == 160
-    engine.reads(144, waiting=10)
-    full = engine.reads(144, waiting=18)
-    assert full == 162
-    assert engine.reads(162) == pytest.approx(162 * 1.25)
+    assert engine.reads(160) == 320
+
+
+def test_later_it_grows_in_rising_steps_until_something_waits() -> None:
+    engine = Engine()
+    engine.reads(64, waiting=10)
+    assert engine.reads(64, waiting=10) == 66
+    assert [round(engine.reads(engine.limit) / 66, 3) for _ in range(4)] == [
+        1.031,
+        1.096,
+        1.233,
+        1.387,
+    ]
+    running = engine.limit
+    assert engine.reads(running, waiting=9) == running
+    assert engine.reads(running, waiting=9) == pytest.approx(running + 2)
 
 
 def test_a_batch_that_shrinks_because_requests_got_longer_lowers_the_limit() -> None:
     engine = Engine()
     engine.reads(64, waiting=10)
-    assert engine.reads(64, waiting=10) == 72
-    assert engine.reads(32, waiting=40) == 36
+    assert engine.reads(64, waiting=10) == 66
+    assert engine.reads(32, waiting=40) == 34
+
+
+def test_a_filling_kv_cache_limits_the_requests_before_it_is_full() -> None:
+    engine = Engine(blocks=5_000)
+    assert engine.reads(40, usage=0.4) == 80
+    assert engine.reads(60, usage=0.75) == pytest.approx(76)
 
 
 def test_one_reading_changes_the_limit_once() -> None:

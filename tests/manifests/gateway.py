@@ -114,10 +114,11 @@ async def run_gateway(
         replicas = ForkedFleet(3, directory, ["--time-scale", "1"])
         cleanup.push_async_callback(replicas.kill)
         await replicas.start()
-        models: list[dict[str, Any]] = [{"name": MODEL, "endpoints": replicas.addresses}]
+        model = {"name": MODEL, "endpoints": replicas.addresses, "flowControl": {}}
+        models: list[dict[str, Any]] = [model]
         for strategy in strategies:
-            changed = {"loadBalancing": {"strategy": strategy}, "flowControl": {}}
-            models.append({**models[0], "name": strategy, **changed})
+            balancing = {"strategy": strategy}
+            models.append({**model, "name": strategy, "loadBalancing": balancing})
         document = {"models": models}
         unix = f"unix:{socket}"
         sidecar = ForkedFileSidecar(document, directory, listen=unix, arguments=arguments)

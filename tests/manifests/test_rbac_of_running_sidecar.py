@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from extproc.lab.api_server.builders import config_map, endpoint_slice, pod
 from extproc.lab.stack.processes import until
@@ -40,7 +41,13 @@ async def sidecar_in(build: Build, directory: Path) -> AsyncIterator[tuple[Any, 
     sidecar = ForkedSidecar(configured, directory)
     try:
         await cluster.start()
-        await cluster.apply(build.one("ConfigMap", "extproc-models"), *REPLICAS[build.path])
+        # Flow control reads InferenceObjectives, if there is an InferencePool.
+        models = yaml.safe_load(build.one("ConfigMap", "extproc-models")["data"]["models.yaml"])
+        for model in models["models"]:
+            model["flowControl"] = {}
+        document = {"models.yaml": yaml.safe_dump(models)}
+        await cluster.apply(config_map(NAMESPACE, "extproc-models", document))
+        await cluster.apply(*REPLICAS[build.path])
         await cluster.apply(*build.of("InferencePool"))
         await cluster.rbac(build.of("Role"))
         await sidecar.start()
@@ -68,8 +75,6 @@ async def test_permissions_are_sufficient_and_all_are_used(path: str, tmp_path: 
             return bool(await cluster.objects("events", NAMESPACE))
 
         await until(event_created, PATIENCE, "an Event")
-        asked = await cluster.requests()
-        assert {request["status"] for request in asked} <= {0, 200, 201}
         # The sidecar uses every permission.
         granted = {
             (resource, verb)
@@ -78,5 +83,12 @@ async def test_permissions_are_sufficient_and_all_are_used(path: str, tmp_path: 
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
-        needed = {(request["resource"], request["verb"]) for request in asked}
-        assert needed == granted
+
+        async def all_used() -> bool:
+            asked = await cluster.requests()
+            assert {request["status"] for request in asked} <= {0, 200, 201}
+            needed = {(request["resource"], request["verb"]) for request in asked}
+            assert needed <= granted
+            return needed == granted
+
+        await until(all_used, PATIENCE, "every permission")

@@ -122,7 +122,7 @@ profile: $(INSTALLED)  ## profile a decision
 	@$(BIN)/python -m extproc.lab.bench.profile $(ARGS)
 
 .PHONY: tables
-tables: $(INSTALLED)  ## write docs/benchmarks.md and docs/prefix-caches.md; TRACE=FILE adds Mooncake's trace; RANDOM=N writes docs/out-of-sample.md instead
+tables: $(INSTALLED)  ## write the simulated figures in docs; TRACE=FILE adds Mooncake's trace; RANDOM=N writes docs/out-of-sample.md instead
 	$(BIN)/python -m extproc.lab.tables $(if $(RANDOM),--random $(RANDOM)) $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 .PHONY: protos

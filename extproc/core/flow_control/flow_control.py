@@ -37,7 +37,7 @@ sidecars end."""
 _MOST_AT_ONCE = 64
 """Requests that one run dispatches, so that others can be decided in between."""
 
-_HOLDBACK = 1 / 8
+_HOLDBACK = 1 / 16
 """Share of each limit that stays free for classes with a higher priority."""
 _RECENT_SECONDS = 60.0
 """Time after its last request for which that share stays free for a class."""

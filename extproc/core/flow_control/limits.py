@@ -37,7 +37,7 @@ _FILLING = 0.5
 """KV cache usage from which the number of requests that fit into the cache is estimated."""
 _FULLEST = 0.95
 """KV cache usage up to which requests are admitted. Those that run still grow."""
-_REACHED = 0.9
+_REACHED = 0.95
 """Share of the limit that must be in flight for the limit to grow."""
 _GROWING = 1.05
 """Ratio by which a batch grows between two readings if it is not full."""

@@ -1,6 +1,6 @@
 """Command line of the tables.
 
-Both pages take an hour on two cores, docs/benchmarks.md alone takes minutes.
+All pages take an hour on two cores. Without docs/prefix-caches.md they take minutes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from extproc.lab.input_error import InputError
-from extproc.lab.tables import out_of_sample, prefix_caches
+from extproc.lab.tables import flow_control, out_of_sample, prefix_caches
 from extproc.lab.tables.cells import simulate_cells
 from extproc.lab.tables.page import CELLS, write
 from extproc.lab.workloads.arguments import positive
 
-PAGES = ("benchmarks", "prefix-caches")
+PAGES = ("benchmarks", "flow-control", "prefix-caches")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write docs/benchmarks.md and docs/prefix-caches.md below the current directory."""
+    """Write the pages below the current directory."""
     asked = _parser().parse_args(arguments)
     docs = Path("docs")
     try:
@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "benchmarks" in wanted:
         write(simulate_cells(CELLS), docs)
         print("written: docs/benchmarks.md")
+    if "flow-control" in wanted:
+        flow_control.write(docs)
+        print(f"written: docs/{flow_control.PAGE}")
     if "prefix-caches" in wanted:
         prefix_caches.update(docs, asked.trace, asked.only, missing=asked.missing)
         print(f"written: docs/{prefix_caches.PAGE}")

@@ -138,13 +138,16 @@ class TestOrder:
         flow.send("chat").end()
         batch = [flow.send("batch", objective="batch") for _ in range(16)]
         flow.run()
-        assert sum(one.waits for one in batch) == 2
+        assert sum(one.waits for one in batch) == 1
         chat = flow.send("chat")
         flow.run()
         assert not chat.waits
         flow.now = 61.0
         flow.run()
         assert sum(one.waits for one in batch) == 1
+        chat.end()
+        flow.run()
+        assert not any(one.waits for one in batch)
 
     def test_adapters_do_not_wait_for_each_other(self) -> None:
         flow = Flow(adapters=["sql"])

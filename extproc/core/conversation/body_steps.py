@@ -22,18 +22,20 @@ def on_body_alone(stream: Stream, event: Event) -> Replies:
 
 def on_request_body(stream: Stream, event: Event) -> Replies:
     """Decide by the body, or its head, that comes after the reply to the headers."""
-    request, body = stream.request, event.body
+    request, body, complete = stream.request, event.body, event.end_of_stream
     request.allow_only(event.subset)
-    resolved = request.resolve(body, complete=event.end_of_stream)
-    if event.end_of_stream:
+    resolved = request.resolve(body, complete=complete)
+    if complete:
         stream.prompt_bytes = _prompt_bytes(resolved)
+    # The request may wait for minutes, so only a body that is needed is kept.
+    kept = body if resolved.changes_body else b""
 
     def finish(reply: Proceed) -> Replies:
         decision = reply.decision
         if decision is not None and decision.changes_body:
-            edited = request.edited(body, decision)
-            if edited != body:
-                reply = with_body(reply, edited, complete=event.end_of_stream)
+            edited = request.edited(kept, decision)
+            if edited != kept:
+                reply = with_body(reply, edited, complete=complete)
         return (reply,)
 
     return stream.decide(event.kind, resolved, finish=finish)
@@ -96,14 +98,15 @@ def _decide_awaited(
 ) -> Replies:
     """Return the headers' reply, and one for each part of the body that waits for it."""
     stream.head = None
+    kept = head if resolved.changes_body else None
 
     def finish(reply: Proceed) -> Replies:
         decision = reply.decision
         first = without_fallback(reply) if trailers else reply
-        if decision is None or not decision.changes_body or not parts:
+        if kept is None or decision is None or not decision.changes_body or not parts:
             return (first, *CONTINUE * parts, *trailers)
         # The first part becomes the whole, and the others become empty.
-        whole = Proceed(Kind.REQUEST_BODY, body=head.edited(decision))
+        whole = Proceed(Kind.REQUEST_BODY, body=kept.edited(decision))
         return (first, whole, *LEAVE_OUT * (parts - 1), *trailers)
 
     return stream.decide(Kind.REQUEST_HEADERS, resolved, finish=finish)

@@ -37,3 +37,8 @@ class ResolvedRequest(NamedTuple):
     """True if the request creates a response whose id the sidecar assigns."""
     subset: Subset | None = None
     """The only endpoints that the gateway allows; None if it allows all."""
+
+    @property
+    def changes_body(self) -> bool:
+        """True if the servers may have to get another body than the client sent."""
+        return self.rename is not None or self.stores

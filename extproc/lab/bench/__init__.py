@@ -13,6 +13,7 @@ Modules:
     choosing        each strategy's part of it
     prefix_cache    PrefixCache compared with PrefixHash
     tracing         what traces cost a request
+    flow_control    what a request costs that waits for room on an endpoint
     profile         a CPU profile: `make profile`
     signals         decisions next to fleets whose metrics are read; signals_through: through Envoy
     results         all figures as JSON, shown by targets, grids and page

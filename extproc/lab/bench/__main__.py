@@ -16,6 +16,7 @@ from extproc.lab.bench import (
     choosing,
     compiled,
     decision,
+    flow_control,
     grids,
     page,
     prefix_cache,
@@ -120,6 +121,7 @@ def _alone(quick: bool) -> dict[str, Grid]:
         **compiled.both(8_000 // less, 400 // less, endpoints),
         "choosing": choosing.grid(400 // less, choosing.ENDPOINTS[:first]),
         "tracing": tracing.grid(20_000 // less),
+        "flow_control": flow_control.grid(flow_control.QUEUED[:first]),
         "memory": prefix_cache.memory_grid(1_000_000 // less, prefix_cache.ADDED[:first]),
     }
     for strategy in decision.STRATEGIES:

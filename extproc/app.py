@@ -327,7 +327,10 @@ class Sidecar:
         self, body: bytes, path: str, headers: Mapping[str, str]
     ) -> Mapping[str, object]:
         pass_unknown = self._settings.pass_unknown
-        return explain_now(self._router, body, path, headers, pass_unknown=pass_unknown).as_dict()
+        found = explain_now(
+            self._router, body, path, headers, flow=self._flow, pass_unknown=pass_unknown
+        )
+        return found.as_dict()
 
     def _streams(self) -> int:
         return self._fleet.ledger.ours().total()

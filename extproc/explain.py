@@ -14,6 +14,7 @@ from extproc.core.fleet.ejection import Ejected
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, revise
@@ -78,6 +79,24 @@ class ExplainedPrompt:
 
 
 @dataclass(frozen=True)
+class ExplainedFlow:
+    """Flow control of the request."""
+
+    waits: bool | None
+    """True if no endpoint has room, or others wait; None if the limits are not known here."""
+    requests: int = 0
+    """Requests that wait now."""
+
+    def line(self) -> str:
+        """Return the line for people."""
+        if self.waits is None:
+            return "flow        waits while no endpoint has room; the limits are learned"
+        if self.waits:
+            return f"flow        waits for room, with {self.requests:,} others; as if it had room:"
+        return "flow        an endpoint has room"
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The steps from request to endpoint; `error` if the request would be refused."""
 
@@ -94,6 +113,8 @@ class Explanation:
     """The source of the session id that serves as prefix."""
     prompt: ExplainedPrompt | None = None
     bound: float | None = None
+    flow_control: ExplainedFlow | None = None
+    """None without flow control."""
     shown_bytes: int = 0
     """Bytes of the body that Envoy shows."""
     body_bytes: int = 0
@@ -131,6 +152,8 @@ class Explanation:
             yield from self.prompt.lines()
 
     def _candidate_lines(self) -> Iterator[str]:
+        if self.flow_control is not None:
+            yield self.flow_control.line()
         if self.bound is not None:
             yield f"bound       {self.bound:g} requests in flight"
         yield "candidates  in the order of preference"
@@ -204,12 +227,22 @@ def explain_now(
     path: str,
     headers: Mapping[str, str],
     *,
+    flow: FlowControl | None = None,
     pass_unknown: bool = False,
 ) -> Explanation:
     """Explain what a router that serves requests would decide now, and change nothing."""
     router, length = _PreviewRouter(live), len(body)
     headers = {name: value for name, value in headers.items() if not name.startswith(":")}
-    return _explained(router, shown(body), length, path, headers, pass_unknown=pass_unknown)
+    found = _explained(router, shown(body), length, path, headers, pass_unknown=pass_unknown)
+    if found.flow_control is None or flow is None:
+        return found
+    model = live.catalog.models[router.resolved.model.spec.name]
+    requests = flow.queue_of(model.spec.name).waiting
+    waits = requests > 0 or not any(
+        flow.load(one.endpoint.address) < flow.limit(model, one.endpoint.address)
+        for one in router.ranking
+    )
+    return replace(found, flow_control=ExplainedFlow(waits, requests))
 
 
 def _explained(
@@ -259,6 +292,15 @@ def _prompt(resolved: ResolvedRequest) -> ExplainedPrompt | None:
     return ExplainedPrompt(prompt.bytes, prompt.block_count, prompt.system_blocks, home_by)
 
 
+def _flow(resolved: ResolvedRequest, inflight: Mapping[str, int]) -> ExplainedFlow | None:
+    """Return what is known of flow control without a running sidecar."""
+    spec = resolved.model.spec.flow_control
+    if spec is None or spec.max_inflight is None:
+        return None if spec is None else ExplainedFlow(None)
+    loads = [inflight.get(one.address, 0) for one in resolved.snapshot.eligible(resolved.adapter)]
+    return ExplainedFlow(all(load >= spec.max_inflight for load in loads))
+
+
 def _explanation(
     router: _RecordingRouter, decision: Decision, inflight: Mapping[str, int]
 ) -> Explanation:
@@ -280,6 +322,7 @@ def _explanation(
         session=resolved.session or None,
         prompt=_prompt(resolved),
         bound=None if bound is None else bound.numerator / bound.denominator,
+        flow_control=_flow(resolved, inflight),
         candidates=[
             ExplainedCandidate(
                 candidate.endpoint.address,

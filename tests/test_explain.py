@@ -15,8 +15,16 @@ from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec, ModelsSpec
-from extproc.explain import WHOLE_BYTES, Explanation, explain, shown
+from extproc.explain import (
+    WHOLE_BYTES,
+    ExplainedFlow,
+    Explanation,
+    explain,
+    explain_now,
+    shown,
+)
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
+from tests.core.flow_control.scene import Flow
 
 CHAT = "/v1/chat/completions"
 LLAMA = model_spec("llama", adapters=["sql"])
@@ -315,3 +323,36 @@ class TestStrategyThatComparesPrompts:
             "home_by": "the hash",
         }
         assert explained().as_dict()["prompt"] is None
+
+
+@pytest.mark.parametrize(
+    ("flow", "inflight", "waits"),
+    [({"maxInflight": 2}, 1, False), ({"maxInflight": 2}, 2, True), ({}, 5, None)],
+)
+def test_says_if_the_request_waits_for_room(
+    flow: dict[str, int], inflight: int, waits: bool | None
+) -> None:
+    document = LLAMA.model_dump(by_alias=True, exclude_unset=True) | {"flowControl": flow}
+    spec = ModelSpec.model_validate(document)
+    explanation = explained(spec, inflight=dict.fromkeys(TWO_ADDRESSES, inflight))
+    assert explanation.flow_control is not None
+    assert explanation.flow_control.waits is waits
+    assert any(line.startswith("flow ") for line in explanation.lines())
+
+
+def test_without_flow_control_it_says_nothing_of_it() -> None:
+    assert explained().flow_control is None
+    assert not any(line.startswith("flow ") for line in explained().lines())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_on_a_running_sidecar_it_reads_the_limits(busy: bool) -> None:
+    flow = Flow(endpoints=2)
+    if busy:
+        flow.fill()
+        flow.send("waiting")
+    body = json.dumps({"model": "llama", "prompt": "hello"}).encode()
+    found = explain_now(flow.router, body, "/v1/completions", {}, flow=flow.control)
+    assert found.flow_control == ExplainedFlow(busy, 1 if busy else 0)
+    assert found.endpoint is not None
+    assert flow.control.waiting == (1 if busy else 0), "nothing changed"

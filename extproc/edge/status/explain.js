@@ -57,6 +57,8 @@ export class Explainer {
       const { bytes, blocks, system_blocks: system, home_by: by } = found.prompt;
       step("Prompt", `${count(bytes)} bytes in ${count(blocks)} blocks, ${count(system)} of them tools and system prompt; home endpoint by ${by}.`);
     }
+    const flow = found.flow_control;
+    if (flow) step("Flow control", flow.waits ? `waits for room, with ${flow.requests} others` : "an endpoint has room");
     if (found.bound !== null) step("Bound", `${found.bound.toFixed(2)} requests in flight`);
     step("Candidates", `${count(found.candidates.length)}, in the order of preference:`);
     steps.lastElementChild.append(this.candidates(found.candidates));

@@ -215,7 +215,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["benchmark"], "unknown page 'benchmark': known pages are benchmarks, prefix-caches"),
+            (
+                ["benchmark"],
+                "unknown page 'benchmark': known pages are benchmarks, flow-control, prefix-caches",
+            ),
             (["--trace", "none.jsonl"], "none.jsonl: no such file"),
             (["--only", "saas"], "--only works with the page prefix-caches only"),
             (["--missing"], "--missing works with the page prefix-caches only"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from extproc.lab.stack.processes import Process, until
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.extent import PATIENCE
 from tests.packaging.image import ROOT, copy_builder_files
+
+NOT_OF_THE_DEMO = "grpc grpc_health kubernetes opentelemetry scipy"
+"""Packages that the extra `demo` does not install."""
 
 ROOMS_OF_COMMANDS = {
     *("demo", "engine", "load", "measures", "oracle", "published_rules", "simulation"),
@@ -68,6 +72,15 @@ def command(installed: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The installed command, which imports the installed package."""
     monkeypatch.setenv("PYTHONPATH", str(installed))
     return str(installed / "bin" / "extproc")
+
+
+@pytest.fixture
+def demo_command(command: str, installed: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The installed command without the packages that the extra `demo` does not install."""
+    without = ROOT / "tests" / "without"
+    monkeypatch.setenv("PYTHONPATH", f"{without}{os.pathsep}{installed}")
+    monkeypatch.setenv("EXTPROC_TEST_HIDDEN", NOT_OF_THE_DEMO)
+    return command
 
 
 @pytest.fixture
@@ -151,32 +164,46 @@ class TestInstalledCommand:
     def test_prints_its_version(self, command: str) -> None:
         assert output(command, "--version") == f"extproc {__version__}\n"
 
-    async def test_demo_compares_the_strategies(self, command: str, tmp_path: Path) -> None:
-        process = Process("demo", [command, "demo", "--users", "3", "--turns", "2"], tmp_path)
+    async def test_demo_prints_its_tables_and_writes_its_report(
+        self, demo_command: str, tmp_path: Path
+    ) -> None:
+        report = tmp_path / "report.html"
+        size = ("--users", "6", "--turns", "2", "--report", str(report))
+        process = Process("demo", [demo_command, "demo", *size], tmp_path)
         process.spawn()
         try:
-            assert await process.wait(5 * PATIENCE) == 0, process.error_output()
+            assert await process.wait(20 * PATIENCE) == 0, process.error_output()
         finally:
             await process.stop()
-        lines = process.stdout.read_text().splitlines()
-        assert any(line.startswith("Verdict: ") for line in lines)
+        printed = process.stdout.read_text()
+        for strategy in ("RoundRobin", "LeastLoad", "PrefixHash", "PrefixCache"):
+            assert strategy in printed
+        for text in ("TTFT", "Verdict: ", '"reason": "prefix"', '"reason": "cached"'):
+            assert text in printed
+        lines = [line for line in printed.splitlines() if str(report) not in line]
         assert [line for line in lines if len(line) > 80] == []
+        assert f"Report with charts: {report}" in printed
+        assert report.read_text().count("<svg") == 4
 
-    async def test_run_serves_the_request_that_it_prints(
-        self, command: str, tmp_path: Path
+    async def test_run_serves_the_requests_that_it_prints(
+        self, demo_command: str, tmp_path: Path
     ) -> None:
-        process = Process("run", [command, "run"], tmp_path)
+        process = Process("run", [demo_command, "run"], tmp_path)
         process.spawn()
         try:
             await until(lambda: "Ctrl-C" in process.stdout.read_text(), PATIENCE, "the stack")
-            found = re.search(r"curl -N (\S+) -d '(.*)'", process.stdout.read_text())
+            printed = process.stdout.read_text()
+            found = re.search(r"curl -N (\S+) -d '(.*)'", printed)
             assert found
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(found[1], json=json.loads(found[2])) as response,
-            ):
-                assert response.status == 200
-                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+            gets = re.findall(r"^curl (http\S+)$", printed, re.MULTILINE)
+            assert len(gets) == 3
+            async with aiohttp.ClientSession() as session:
+                async with session.post(found[1], json=json.loads(found[2])) as response:
+                    assert response.status == 200
+                    assert (await response.read()).endswith(b"data: [DONE]\n\n")
+                for url in gets:
+                    async with session.get(url) as response:
+                        assert response.status == 200
         finally:
             await process.stop()
         assert process.returncode() == 0

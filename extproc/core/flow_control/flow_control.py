@@ -271,7 +271,8 @@ class FlowControl:
         priority = self.objectives.get(flow.model, _NO_OBJECTIVES).get(objective)
         if priority is not None:
             return flow.queue.group(objective, priority), None
-        return flow.queue.group(DEFAULT_CLASS, 0), None
+        limits = spec.by_name.get(DEFAULT_CLASS)
+        return flow.queue.group(DEFAULT_CLASS, limits.priority if limits else 0), limits
 
     def _has_room(
         self, flow: _ModelFlow, resolved: ResolvedRequest, group: PriorityClass

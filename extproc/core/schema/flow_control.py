@@ -81,7 +81,8 @@ class FlowControlSpec(Spec):
     """The longest wait of a request. After that, it gets 503 `queue_timeout`."""
 
     classes: Items[ClassSpec] = ()
-    """Priority classes. Requests without a known class have the priority 0."""
+    """Priority classes. Requests without a known class are in the class `default`, which has the
+    priority 0 if it is not listed."""
 
     objective_header: HeaderName | None = None
     """The request header with the name of the class. Default: `x-gateway-inference-objective`, or

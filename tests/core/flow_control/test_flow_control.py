@@ -120,6 +120,14 @@ class TestOrder:
             next(one for one in flow.sent if not one.waits and not one.ended).end()
         assert flow.order == ["chat", "chat", "", "unknown", "batch"]
 
+    def test_the_class_default_has_the_requests_without_a_known_class(self) -> None:
+        classes = [{"name": "default", "priority": 3, "maxQueued": 1}]
+        flow = Flow(classes=classes)
+        flow.fill()
+        assert flow.send("unknown", objective="unknown").waits
+        assert flow.control.queue_of("llama").classes["default"].priority == 3
+        assert flow.send("none").code == "queue_full"
+
     def test_an_objective_of_kubernetes_is_a_class(self) -> None:
         flow = Flow(endpoints=1)
         flow.control.objectives = {"llama": {"urgent": 7}}

@@ -186,12 +186,18 @@ pin:  ## pin the image's base by its digest in the Dockerfile; needs docker
 clean:  ## remove everything that the targets created
 	rm -rf $(VENV) $(VLLM) $(ROUTERS) $(COMPILED) $(COMPILED)-for-tests .envoys .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
+# Envoy's official messages. In a directory of their own, because the package also has files of
+# opentelemetry-proto, in an older version. Only the tests need them.
+PROTOS := $(VENV)/xds-protos
+$(INSTALLED): INSTALL_PROTOS = $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	--no-deps --upgrade --target $(PROTOS) 'xds-protos>=1.78,<2'
 $(INSTALLED): EXTRAS := uvloop,test,lab
 $(DEMO_INSTALLED): EXTRAS := demo
 $(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(INSTALL_PROTOS)
 	@touch $@ $(DEMO_INSTALLED)
 
 $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)

@@ -6,6 +6,7 @@ process therefore writes the official ones, and they get a separate pool here.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -64,7 +65,9 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> DescriptorPool:
     # Elsewhere: our directory `envoy` would stand before the package of that name.
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     command = [sys.executable, "-P", "-c", _WRITE_OFFICIAL]
-    run = subprocess.run(command, cwd=elsewhere, capture_output=True, check=True)
+    # The Makefile installs them there.
+    env = {**os.environ, "PYTHONPATH": str(Path(sys.prefix, "xds-protos"))}
+    run = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, check=True)
     return pool_of(FileDescriptorSet.FromString(run.stdout))
 
 

@@ -89,6 +89,7 @@ class Http2Connection(asyncio.Protocol):
             raise NotProcessed("HTTP/2: no further stream on this connection")
         number = self._h2.get_next_available_stream_id()
         stream = Http2Stream(number, request.timeouts, self._consumed, self._finished)
+        stream.is_read = request.method == "GET"
         self._streams[number] = stream
         try:
             self._h2.send_headers(number, request.fields(), end_stream=not request.body)
@@ -153,7 +154,7 @@ class Http2Connection(asyncio.Protocol):
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(why))
         for stream in list(self._streams.values()):
-            stream.on_end(ConnectionError(why))
+            stream.lost(why)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, RemoteSettingsChanged) and not self.greeted.done():

@@ -38,6 +38,8 @@ class Http2Stream:
         """True if the stream has no more frames: its end or an error arrived."""
         self.sent = True
         """False while a part of the request is still to be sent."""
+        self.is_read = False
+        """True if the request changes nothing, so that it may be sent twice."""
         self._headers: dict[str, str] = {}
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._error: OSError | None = None
@@ -47,6 +49,15 @@ class Http2Stream:
         self._finished = finished
         self._timeouts = timeouts
         self._began = self._progress_at = asyncio.get_running_loop().time()
+
+    def lost(self, why: str) -> None:
+        """End the stream, because the connection was closed.
+
+        A server that closes a connection while a request is on its way to it may not have
+        processed the request, and its GOAWAY may be lost with the connection.
+        """
+        again = self.is_read and not self.status
+        self.on_end(NotProcessed(why) if again else ConnectionError(why))
 
     @property
     def reason(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -193,11 +194,11 @@ class TestRunningServer:
         keys = [f"extproc:cache:{number}" for number in range(100)]
         for key in keys:
             server.call("SET", key, bytes(100 * KIB), "EX", 600)
-        kept = [value is not None for value in server.call("MGET", *keys)]
-        assert 0 < sum(kept) < 100
-        # The oldest are evicted.
-        assert kept[-1]
-        assert not kept[0]
+        values = server.call("MGET", *keys)
+        kept = [number for number, value in enumerate(values) if value is not None]
+        evicted = [number for number, value in enumerate(values) if value is None]
+        # The server evicts the oldest of a random sample, so single keys may be out of order.
+        assert mean(evicted) < mean(kept)
         added = fill(server)
         assert not any(server.call("MGET", *keys))
         assert len(server.call("XREAD", "STREAMS", "extproc", "0")[0][1]) == added

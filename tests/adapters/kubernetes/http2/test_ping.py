@@ -10,6 +10,7 @@ from extproc.adapters.kubernetes import http2_ping
 from extproc.adapters.kubernetes.http2_ping import Ping
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.http2.peers import connected, opened
+from tests.extent import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -58,17 +59,15 @@ async def test_response_does_not_count_as_progress_of_a_body() -> None:
         reading.cancel()
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_other_frames_are_a_sign_of_life() -> None:
+async def test_other_frames_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_ping, "SILENCE_SECONDS", PATIENCE)
     async with connected() as (connection, peer):
         response, number = await opened(connection, peer)
         peer.silent = True
-        lines = response.lines()
-        for _ in range(20):
-            peer.send(number, b"event\n")
-            assert await anext(lines) == b"event"
-            await asyncio.sleep(0.01)
-        assert connection.has_room
+        await eventually(lambda: not connection._ping._heard)
+        peer.send(number, b"event\n")
+        await eventually(lambda: connection._ping._heard)
+        assert await anext(line async for line in response.lines() if line) == b"event"
 
 
 async def test_timer_that_is_late_waits_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

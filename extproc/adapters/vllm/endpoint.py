@@ -197,6 +197,8 @@ class ScrapedEndpoint:
 
     def _take_list(self, text: bytes) -> None:
         models = read_models(text)
+        if not self._plan.adapters:
+            return  # the plan changed during the reading
         self._shared.found.listed(self._address, models.adapters)
         self._shared.context_lengths.set(self._address, models.max_model_len)
 

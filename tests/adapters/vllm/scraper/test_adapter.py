@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -120,6 +121,24 @@ class TestAdapter:
         scene.configure(model(server, discoverAdapters=False))
         assert not known(scene, "sql")
         await eventually(lambda: scene.router.catalog.found == {})
+
+    async def test_in_a_list_that_arrives_after_discovery_is_turned_off_is_ignored(
+        self, scene: Scene, server: Server
+    ) -> None:
+        turned_off = asyncio.Event()
+
+        async def respond_late(writer: asyncio.StreamWriter) -> None:
+            await turned_off.wait()
+            writer.write(response(model_list("sql")))
+
+        server.responses[MODELS] = respond_late
+        scene.configure(model(server))
+        await eventually(lambda: server.count(MODELS) == 1)
+        scene.configure(model(server, discoverAdapters=False))
+        turned_off.set()
+        await eventually(lambda: scene.results[MODELS, Result.OK] == 1)
+        scene.scraper._found.flush()
+        assert scene.router.catalog.found == {}
 
     async def test_many_adapters_do_not_flood_the_log(
         self, scene: Scene, server: Server, caplog: pytest.LogCaptureFixture

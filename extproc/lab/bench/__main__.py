@@ -146,8 +146,8 @@ async def _with_signals(
 
 
 async def _shared(directory: Path, quick: bool) -> dict[str, Grid]:
-    less = _less(quick)
-    return await sharing.measure(directory, 4.0 / less, 1_000_000 // less)
+    less, sidecars = _less(quick), 2 if quick else sharing.SIDECARS
+    return await sharing.measure(directory, 4.0 / less, 1_000_000 // less, sidecars)
 
 
 def _shown(results: Results) -> list[Grid]:

@@ -45,24 +45,26 @@ _ENDPOINTS = 200
 _RUN_BLOCKS = 256
 
 
-async def measure(directory: Path, seconds: float, blocks: int) -> dict[str, Grid]:
+async def measure(
+    directory: Path, seconds: float, blocks: int, sidecars: int = SIDECARS
+) -> dict[str, Grid]:
     """Measure for this number of seconds in each row, and an index of this number of blocks."""
     async with AsyncExitStack() as cleanup:
         server = Valkey(directory)
         cleanup.push_async_callback(server.stop)
         await server.start()
         return {
-            "sharing": await _sidecars(server, seconds),
+            "sharing": await _sidecars(server, seconds, sidecars),
             "shared_server": await _carried(server, seconds),
             "shared_index": _index(blocks),
         }
 
 
-async def _sidecars(server: Valkey, seconds: float) -> Grid:
+async def _sidecars(server: Valkey, seconds: float, sidecars: int) -> Grid:
     rows = []
     for name, url in (("nothing", ""), ("their state", server.url)):
         before, began = server.cpu_seconds(), monotonic()
-        started = [await _start(url, seconds) for _ in range(SIDECARS)]
+        started = [await _start(url, seconds, REQUESTS / sidecars) for _ in range(sidecars)]
         found = [json.loads((await one.communicate())[0]) for one in started]
         spent = (server.cpu_seconds() - before) / (monotonic() - began)
         requests = sum(one["requests"] for one in found)
@@ -77,15 +79,15 @@ async def _sidecars(server: Valkey, seconds: float) -> Grid:
             ]
         )
     title = (
-        f"{SIDECARS} sidecars with {REQUESTS:,} requests/s in all, {BLOCKS} blocks each, that share"
+        f"{sidecars} sidecars with {REQUESTS:,} requests/s in all, {BLOCKS} blocks each, that share"
     )
     headings = ["", "CPU ms/s, a sidecar", "us per request of all", "bytes per request"]
     return Grid(title, [*headings, "CPU ms/s, server"], rows)
 
 
-async def _start(url: str, seconds: float) -> Process:
+async def _start(url: str, seconds: float, rate: float) -> Process:
     command = ["-m", "extproc.lab.bench.sharing_sidecar", "--url", url]
-    command += ["--rate", str(REQUESTS / SIDECARS), "--seconds", str(seconds)]
+    command += ["--rate", str(rate), "--seconds", str(seconds)]
     environment = {**os.environ, **compiled_environment()}
     return await create_subprocess_exec(sys.executable, *command, stdout=PIPE, env=environment)
 

@@ -8,7 +8,6 @@ import logging
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -22,7 +21,6 @@ from extproc.adapters.configuration.file import ModelsFile
 from extproc.adapters.discovery.discovery import Discovery
 from extproc.adapters.discovery.publisher import Publisher
 from extproc.adapters.dispatcher import Dispatcher
-from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
@@ -42,9 +40,9 @@ from extproc.core.routing.router import Router
 from extproc.edge.admin import AdminServer, admin_app
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
-from extproc.edge.grpc.server import Server, Transport
-from extproc.edge.tls import KeyPair
+from extproc.edge.grpc.server import Server
 from extproc.explain import explain_now
+from extproc.settings import ConfigMapName, Settings
 
 if TYPE_CHECKING:
     from extproc.adapters.shared_state.link import SharedStateLink
@@ -62,64 +60,6 @@ _QUEUE_GRACE = 0.8
 """Share of the grace period after which requests that still wait for room are refused."""
 _SETTLE_SECONDS = 3.0
 """The longest wait for the first readings of endpoints, because model servers may be broken."""
-
-
-@dataclass(frozen=True)
-class ConfigMapName:
-    """The namespace and the name of the ConfigMap with the models document."""
-
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of `extproc serve`."""
-
-    listen: str
-    """The address for Envoy: HOST:PORT or unix:PATH."""
-
-    admin: str
-    """The address of the admin port, with metrics and health: HOST:PORT or unix:PATH."""
-
-    models: Path | ConfigMapName
-    """The models document."""
-
-    grace: float
-    """Seconds that running streams get after SIGTERM."""
-
-    kubeconfig: Path | None = None
-    """Credentials for Kubernetes; None for those of the pod or, outside of a pod, kubectl's."""
-
-    allow_loopback: bool = False
-    """True if discovered endpoints may be loopback addresses, for local work."""
-
-    dns_server: NameServer | None = None
-    """Name server for endpoints' host names; None for those of /etc/resolv.conf."""
-
-    single_endpoint: bool = False
-    """True if decisions name no second candidate, for gateways that read only one address."""
-
-    pass_unknown: bool = False
-    """True if requests to unknown paths pass undecided to Envoy's other routes."""
-
-    log_prompts: bool = False
-    """True if the debug lines of requests show the text that was hashed."""
-
-    transport: Transport = "fast"
-    """The gRPC server implementation on the port for Envoy."""
-
-    tls: KeyPair | None = None
-    """The key pair of the port for Envoy; None for plain text."""
-
-    status_page: bool = True
-    """True if the admin port has the status page."""
-
-    shared_state: SharedStateServer | None = None
-    """The server through which sidecars share their state; None if they share nothing."""
-
-    otlp: OtlpEndpoint | None = None
-    """The receiver of traces; None if decisions are not traced."""
 
 
 class StartError(Exception):

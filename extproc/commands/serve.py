@@ -11,7 +11,7 @@ from pathlib import Path
 
 from extproc.adapters.observability import logs
 from extproc.adapters.shared_state.server import SharedStateServer
-from extproc.app import Settings, StartError, serve
+from extproc.app import StartError, serve
 from extproc.commands.console import OK, Parser, complain, flag, optional, switch
 from extproc.commands.values import (
     address,
@@ -24,6 +24,7 @@ from extproc.commands.values import (
 )
 from extproc.edge.grpc.server import Transport
 from extproc.edge.tls import KeyPair
+from extproc.settings import Settings
 
 
 def add(commands: argparse._SubParsersAction[Parser]) -> None:

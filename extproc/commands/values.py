@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from extproc.adapters.dns.lookup import NameServer
 from extproc.adapters.tracing.endpoint import OtlpEndpoint, otlp_endpoint
-from extproc.app import ConfigMapName
 from extproc.core.schema import kubernetes_name
+from extproc.settings import ConfigMapName
 
 
 def address(text: str) -> str:

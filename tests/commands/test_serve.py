@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.dns.lookup import NameServer
-from extproc.app import ConfigMapName, Settings, StartError
+from extproc.app import StartError
 from extproc.cli import main
 from extproc.edge.tls import KeyPair
+from extproc.settings import ConfigMapName, Settings
 from tests.commands.documents import BY_SERVICE, GOOD
 from tests.commands.running import refused
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extproc.adapters.tracing.endpoint import OtlpEndpoint
-from extproc.app import Settings
 from extproc.cli import main
+from extproc.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 SERVE = ["serve", "--models", "m.yaml"]

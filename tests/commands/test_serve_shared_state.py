@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from extproc.adapters.shared_state.server import SharedStateServer
-from extproc.app import Settings
 from extproc.cli import main
+from extproc.settings import Settings
 from tests.commands.running import refused
 from tests.commands.test_serve import serve
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from time import monotonic
 from urllib.parse import SplitResult
 from urllib.request import getproxies, proxy_bypass
 
+from aiohappyeyeballs import start_connection
+
 from extproc.adapters.kubernetes.credentials import Credentials
 from extproc.adapters.kubernetes.http1 import Http1
 from extproc.adapters.kubernetes.http2_connection import Http2Connection
+from extproc.adapters.kubernetes.http2_stream import NotProcessed
 from extproc.adapters.kubernetes.transport import CONNECT_SECONDS
 
 _FALLBACK_SECONDS = 600.0
 """Time after which a server that did not offer HTTP/2 is asked again."""
+
+_NEXT_ADDRESS_SECONDS = 0.25
+"""Time after which the next address of the host is tried too, as RFC 8305 recommends."""
 
 
 class Connections:
@@ -34,18 +41,25 @@ class Connections:
         self._opening: asyncio.Task[Http2Connection | None] | None = None
 
     async def choose(self) -> Http1 | Http2Connection:
-        """Return a connection for one request. Raises TimeoutError and OSError."""
+        """Return a connection that accepts a request.
+
+        Raises TimeoutError and OSError; NotProcessed if another connection may accept it.
+        """
         if self._url.scheme != "https" or self._has_proxy() or monotonic() < self._http1_until:
             return self._http1
         tls = self._credentials.tls_http2
-        for connection in self._http2:
-            if connection.tls is tls and connection.has_room:
-                return connection
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open(tls))
-            self._opening.add_done_callback(self._opened)
-        # All requests that need the connection wait for it, and a cancelled one does not end it.
-        return await asyncio.shield(self._opening) or self._http1
+        while (usable := self._usable(tls)) is None:
+            if self._opening is None:
+                self._opening = asyncio.create_task(self._open(tls))
+                self._opening.add_done_callback(self._opened)
+            # All requests that need the connection wait for it, and a cancelled one does not end
+            # it. Another request may take the last stream of the new connection.
+            opened = await asyncio.shield(self._opening)
+            if opened is None:
+                return self._http1
+            if opened.closed:
+                raise NotProcessed("HTTP/2: the server ended a new connection")
+        return usable
 
     async def close(self) -> None:
         """Close all connections."""
@@ -56,12 +70,19 @@ class Connections:
             connection.abort()
         await self._http1.close()
 
+    def _usable(self, tls: ssl.SSLContext) -> Http2Connection | None:
+        """Return a connection that accepts a request, and retire those that are not needed."""
+        self._http2 = [one for one in self._http2 if not one.closed]
+        usable = None
+        for one in self._http2:
+            if one.tls is not tls or (usable is not None and one.idle):
+                one.retire()
+            elif usable is None and one.has_room:
+                usable = one
+        return usable
+
     async def _open(self, tls: ssl.SSLContext) -> Http2Connection | None:
         """Return a new connection; None if the server does not offer HTTP/2."""
-        self._http2 = [one for one in self._http2 if not one.closed]
-        for one in self._http2:
-            if one.tls is not tls:
-                one.retire()
         async with asyncio.timeout(CONNECT_SECONDS):
             connection = await open_http2(
                 str(self._url.hostname),
@@ -71,8 +92,11 @@ class Connections:
             )
         if connection is None:
             self._http1_until = monotonic() + _FALLBACK_SECONDS
-        else:
+        elif connection.has_room or connection.closed:
             self._http2.append(connection)
+        else:
+            connection.abort()
+            raise ConnectionError("HTTP/2: the server accepts no request")
         return connection
 
     def _opened(self, opening: asyncio.Task[Http2Connection | None]) -> None:
@@ -95,9 +119,13 @@ async def open_http2(
     Without TLS the server must expect HTTP/2. Raises OSError.
     """
     loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # An address that does not respond must not use up the time of the others. asyncio can do the
+    # same, but uvloop cannot.
+    connected = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
     name = (server_name or host) if tls else None
     _, connection = await loop.create_connection(
-        lambda: Http2Connection(tls), host, port, ssl=tls, server_hostname=name
+        lambda: Http2Connection(tls), sock=connected, ssl=tls, server_hostname=name
     )
     try:
         return connection if await connection.greeted else None

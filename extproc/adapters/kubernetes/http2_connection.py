@@ -76,6 +76,11 @@ class Http2Connection(asyncio.Protocol):
         return self._accepts and len(self._streams) < most
 
     @property
+    def idle(self) -> bool:
+        """True if no request uses the connection."""
+        return not self._streams
+
+    @property
     def closed(self) -> bool:
         """True if the connection has ended."""
         return self._transport is None or self._transport.is_closing()
@@ -110,6 +115,7 @@ class Http2Connection(asyncio.Protocol):
         """Accept no more requests, and close the connection when it has none."""
         self._accepts = False
         if not self._streams and self._transport is not None and not self.closed:
+            self._ping.stop()
             self._h2.close_connection()
             self._flush()
             self._transport.close()

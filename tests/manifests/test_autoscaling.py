@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extproc.adapters.configuration.document import parse
 from tests.manifests.builds import (
     PICKER_SCALING,
     Object,
@@ -121,6 +122,16 @@ class TestModelServers:
                 continue  # its pods are those of the sidecars
             (pods,) = re.findall(r'pod=~"([^"]+)"', query)
             assert re.fullmatch(pods, f"{target['name']}-5d4c7b8f9-x2x7q")
+
+    def test_queries_name_the_model_of_the_deployment(self) -> None:
+        container = containers(built(MODEL_SERVER).one("Deployment")["spec"]["template"])[0]
+        (served,) = [one for one in container["args"] if one.startswith("--served-model-name=")]
+        document = parse(
+            built("base").one("ConfigMap", "extproc-models")["data"]["models.yaml"].encode()
+        )
+        queries = " ".join(trigger["metadata"]["query"] for trigger in self.spec()["triggers"])
+        named = re.findall(r'model="([^"]+)"', queries)
+        assert named == [served.partition("=")[2]] == [model.name for model in document.models]
 
     def test_queue_and_saturation_are_averages_of_the_replicas(self) -> None:
         triggers = {trigger["name"]: trigger for trigger in self.spec()["triggers"]}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import promql_parser
 import pytest
 
+from tests.e2e.scene import MODEL
 from tests.manifests.builds import Object, adapter_rules, built
 from tests.manifests.expositions import Exposition, scrape
 
@@ -68,7 +69,9 @@ def in_autoscalers() -> Iterator[Query]:
     """Yield the queries of KEDA, and those of prometheus-adapter as it sends them."""
     scaler = built("overlays/model-server-autoscaling").one("ScaledObject")
     for trigger in scaler["spec"]["triggers"]:
-        yield Query(trigger["name"], trigger["metadata"]["query"])
+        # The model of the running sidecar has another name.
+        query = re.sub(r'model="[^"]+"', f'model="{MODEL}"', trigger["metadata"]["query"])
+        yield Query(trigger["name"], query)
     for rule in adapter_rules():
         yield Query(f"{rule['name']['as']} series", rule["seriesQuery"])
         series = rule["seriesQuery"].partition("{")[0]

@@ -12,7 +12,7 @@ from extproc.adapters import backoff
 from extproc.adapters.kubernetes import reflector
 from extproc.adapters.kubernetes.http_api import KubernetesApi
 from extproc.lab.api_server.process import StandInApiServer
-from tests.e2e.forked import ForkedApiServer
+from tests.adapters.kubernetes.http_api.secure import SecureServer
 
 _numbers = count()
 
@@ -25,7 +25,8 @@ def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInApiServer]:
-    server = ForkedApiServer(tmp_path_factory.mktemp("api-server"))
+    # With TLS, as in a cluster, so that requests use HTTP/2.
+    server = SecureServer(tmp_path_factory.mktemp("api-server")).process
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())

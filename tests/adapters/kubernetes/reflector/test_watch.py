@@ -30,7 +30,7 @@ class TestWatch:
             assert running.sets == [{"a": ""}]
         query = watch["query"]
         assert query["allowWatchBookmarks"] == "true"
-        assert 20 <= int(query["timeoutSeconds"]) <= 30
+        assert 300 <= int(query["timeoutSeconds"]) <= 600
 
     async def test_starts_at_the_version_of_the_list(self) -> None:
         async with scripted(Listed("41", [item("a", version="7")])) as (api, _):

@@ -179,6 +179,14 @@ class TestAlert:
         assert shown <= kept if kept else shown <= TARGET_LABELS
 
 
+def test_no_alert_fires_for_a_resource_that_the_cluster_does_not_have() -> None:
+    (rule,) = [rule for rule in alerts() if rule["alert"] == "ExtprocDiscoveryFails"]
+    selector = selectors(rule["expr"])[0]
+    matchers = selector.matchers.matchers
+    assert not fits(matchers, {"resource": "inferenceobjectives", "result": "404"})
+    assert fits(matchers, {"resource": "inferenceobjectives", "result": "403"})
+
+
 def test_alert_names_are_unique() -> None:
     names = [rule["alert"] for rule in alerts()]
     assert len(names) == len(set(names))

@@ -11,10 +11,13 @@ from extproc.adapters.kubernetes.errors import (
     Unreachable,
 )
 from extproc.adapters.kubernetes.http_api import KubernetesApi
+from extproc.adapters.kubernetes.objects import ConfigMap
+from extproc.adapters.kubernetes.resource import Resource
 from tests.adapters.documents import eventually
 from tests.adapters.kubernetes.reflector.scenes import ConfigMaps, Json, following, item, scripted
 from tests.adapters.kubernetes.scripted import (
     Listed,
+    ScriptedApi,
     ScriptedResponse,
 )
 
@@ -53,6 +56,23 @@ class TestList:
             *lists, _ = await maps.requests()
         assert [one["query"].get("limit") for one in lists] == ["2", "2", "2"]
         assert ["continue" in one["query"] for one in lists] == [False, True, True]
+
+    async def test_of_many_objects_lets_other_tasks_run(self) -> None:
+        items = [item(f"map-{number}") for number in range(500)]
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count_turns())
+        resource = Resource("configmaps", "/configmaps", ConfigMap)
+        found = await listing.list_objects(ScriptedApi(configmaps=[Listed("1", items)]), resource)
+        counting.cancel()
+        assert len(found.objects) == 500
+        assert turns >= 500 // 10
 
     async def test_is_repeated_without_pages_after_a_page_expired(self) -> None:
         pages: list[ScriptedResponse] = [

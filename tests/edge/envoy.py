@@ -31,6 +31,7 @@ BodyMode = ProcessingModeBodySendMode
 BUFFERED_PARTIAL = BodyMode.BUFFERED_PARTIAL
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 NONE = BodyMode.NONE
+STREAMED = BodyMode.STREAMED
 
 Hint = str | list[str] | float | None
 """The value of a metadata key, as gateways may write it."""

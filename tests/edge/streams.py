@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from time import monotonic
 
 from extproc.adapters.observability.log_sampler import LogSampler
 from extproc.adapters.observability.telemetry import Telemetry
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelSpec
 from extproc.edge.ext_proc.service import ExternalProcessor
@@ -24,11 +26,19 @@ class Sidecar:
         *specs: ModelSpec,
         sampler: LogSampler | None = None,
         pass_unknown: bool = False,
+        flow: bool = False,
     ) -> None:
+        """With `flow`, requests wait for room; a test runs a `Dispatcher` to release them."""
         self.router: Router = router(*specs)
         self.telemetry = Telemetry(self.router.fleet, lambda: self.router.catalog)
+        self.flow = FlowControl(self.router, monotonic)
         self.processor = ExternalProcessor(
-            self.router, self.telemetry, Random(0), sampler=sampler, pass_unknown=pass_unknown
+            self.router,
+            self.telemetry,
+            Random(0),
+            sampler=sampler,
+            pass_unknown=pass_unknown,
+            flow=self.flow if flow else None,
         )
 
     def serve(self, *messages: bytes) -> list[Reply]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 from time import perf_counter
@@ -28,8 +28,8 @@ log = logging.getLogger("extproc.requests")
 _WARNED_MODELS = 1024
 _NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
-Send = Callable[[bytes], None]
-"""Function that sends a message to Envoy at any time, not only in response to one."""
+Send = Callable[[Sequence[bytes]], None]
+"""Function that sends messages to Envoy at any time, not only in response to one."""
 
 
 class ExternalProcessor:
@@ -61,7 +61,7 @@ class ExternalProcessor:
     def open(self, send: Send, metadata: Metadata = _NO_METADATA) -> Session:
         """Return the session of a new stream.
 
-        `send` sends a message to Envoy at any time. `metadata` is that of Envoy's call.
+        `send` sends messages to Envoy at any time. `metadata` is that of Envoy's call.
         """
         conversation = Conversation(
             self._router,
@@ -97,6 +97,15 @@ class Session:
         self._sampler = sampler
         self._span = span
 
+    @property
+    def owes_replies(self) -> bool:
+        """True if a request waits for room, and its gateway reads replies after its last message.
+
+        Envoy ends its half of the stream only if its client has left.
+        """
+        conversation = self._conversation
+        return conversation.queued is not None and not conversation.names_modes
+
     def receive(self, message: bytes) -> list[bytes]:
         """Return the replies to a message. Raises protobuf's DecodeError for a garbled one."""
         conversation = self._conversation
@@ -119,8 +128,7 @@ class Session:
         encoded = [encode(reply) for reply in replies]
         if conversation.verdict is not None:
             self._record(conversation.verdict, perf_counter() - started)
-        for message in encoded:
-            self._send(message)
+        self._send(encoded)
 
     def _record(self, verdict: Verdict, seconds: float) -> None:
         """Report a verdict and the time that it took."""

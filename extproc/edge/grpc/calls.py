@@ -12,6 +12,10 @@ from extproc.edge.http2 import Headers
 class Handler(Protocol):
     """The receiver of the messages of one call."""
 
+    @property
+    def owes_replies(self) -> bool:
+        """True if the call must not end with the peer's last message, because replies are due."""
+
     def receive(self, message: bytes) -> Sequence[bytes]:
         """Return the response messages. Raises CallError, or DecodeError for a garbled message."""
 
@@ -19,8 +23,8 @@ class Handler(Protocol):
         """End the call. It is called once, however the call ends."""
 
 
-Send = Callable[[bytes], None]
-"""Function that sends a message at any time, not only in response to a message."""
+Send = Callable[[Sequence[bytes]], None]
+"""Function that sends messages at any time, not only in response to a message."""
 
 
 class Method(NamedTuple):
@@ -35,7 +39,10 @@ class Method(NamedTuple):
 class Call:
     """A call that is not over."""
 
-    __slots__ = ("answered", "handler", "messages", "method", "stream", "unfinished", "withheld")
+    __slots__ = (
+        *("answered", "handler", "messages", "method", "peer_ended", "stream", "unfinished"),
+        "withheld",
+    )
 
     def __init__(self, stream: int, method: Method, handler: Handler) -> None:
         self.stream = stream
@@ -45,6 +52,8 @@ class Call:
         self.messages = Messages()
         self.answered = False
         """True once response headers were sent."""
+        self.peer_ended = False
+        """True if the peer has sent its last message, and replies are still due."""
         self.unfinished = 0
         """Bytes of an incomplete message that are counted in `UnfinishedMessages`."""
         self.withheld = 0

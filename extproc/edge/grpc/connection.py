@@ -112,11 +112,13 @@ class GrpcConnection:
             return
         self._calls[event.stream] = Call(event.stream, method, handler)
 
-    def _push(self, stream: int, message: bytes) -> None:
-        """Send a message although none was received."""
+    def _push(self, stream: int, messages: Sequence[bytes]) -> None:
+        """Send messages although none was received."""
         call = self._calls.get(stream)
         if call is not None:
-            self._send(call, (message,))
+            self._send(call, messages)
+            if call.peer_ended and not call.handler.owes_replies:
+                self._end(call, Status.OK)
             self._flush()
 
     def _on_data(self, event: Data) -> None:
@@ -145,6 +147,8 @@ class GrpcConnection:
             return
         if call.unfinished:
             self._end(call, Status.INTERNAL, "the last message is cut off")
+        elif call.handler.owes_replies:
+            call.peer_ended = True
         elif call.method.ends_with_peer:
             self._end(call, Status.OK)
 

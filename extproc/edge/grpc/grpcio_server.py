@@ -98,6 +98,8 @@ class GrpcioServer:
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
                 await writer.write(session.receive(message))
+            while session.owes_replies:
+                await writer.written()
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         finally:
@@ -113,10 +115,12 @@ class _Writer:
         self._lock = asyncio.Lock()
         self._unwritten: deque[bytes] = deque()
         self._sending: set[asyncio.Task[None]] = set()
+        self._sent = asyncio.Event()
 
-    def send(self, message: bytes) -> None:
-        """Write a message soon."""
-        self._unwritten.append(message)
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Write messages soon."""
+        self._unwritten += messages
+        self._sent.set()
         task = asyncio.create_task(self._flush_if_open())
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -124,6 +128,12 @@ class _Writer:
     async def write(self, messages: Sequence[bytes]) -> None:
         """Write messages, after those that are sent already."""
         self._unwritten += messages
+        await self._flush()
+
+    async def written(self) -> None:
+        """Wait until messages are sent, and write them."""
+        await self._sent.wait()
+        self._sent.clear()
         await self._flush()
 
     async def _flush(self) -> None:

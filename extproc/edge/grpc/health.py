@@ -39,7 +39,7 @@ class Health:
         """Change the status, and send it to all watches."""
         self._statuses = statuses(serving=serving)
         for watch in self._watches:
-            watch.send(self._response(watch.service))
+            watch.send((self._response(watch.service),))
 
     def methods(self) -> Mapping[bytes, Method]:
         """Return the methods by path."""
@@ -62,6 +62,8 @@ class Health:
 
 
 class _Check:
+    owes_replies = False
+
     def __init__(self, check: Callable[[str], bytes]) -> None:
         self._check = check
 
@@ -74,6 +76,8 @@ class _Check:
 
 class _Watch:
     """A call that receives each change of the status of one service."""
+
+    owes_replies = False
 
     def __init__(self, send: Send, watches: set[_Watch], respond: Callable[[str], bytes]) -> None:
         self.send = send
@@ -92,5 +96,5 @@ class _Watch:
         self.send = _send_nothing
 
 
-def _send_nothing(message: bytes) -> None:
+def _send_nothing(messages: Sequence[bytes]) -> None:
     """Replace `send` when the watch is over."""

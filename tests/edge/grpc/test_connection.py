@@ -25,6 +25,8 @@ CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 class Echo:
     """A handler that echoes messages, except for some words."""
 
+    owes_replies = False
+
     def __init__(self, open_calls: list[Echo]) -> None:
         self._open = open_calls
         self._open.append(self)
@@ -274,6 +276,8 @@ def test_pushed_message_is_sent_at_once() -> None:
     said: list[Send] = []
 
     class Silent:
+        owes_replies = False
+
         def receive(self, message: bytes) -> Sequence[bytes]:
             return ()
 
@@ -287,5 +291,5 @@ def test_pushed_message_is_sent_at_once() -> None:
     client = EchoClient()
     client.server._methods = {ECHO.encode(): Method(handler)}
     stream = client.call()
-    said[0](b"news")
-    assert client.results[stream].messages == [b"news"]
+    said[0]((b"news", b"more"))
+    assert client.results[stream].messages == [b"news", b"more"]

@@ -14,15 +14,18 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.adapters.dispatcher import Dispatcher
+from extproc.core.schema import FlowControlSpec
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
 from extproc.edge.grpc.grpcio_server import GrpcioServer
 from extproc.edge.grpc.health import SERVICE
 from extproc.edge.grpc.server import Server
 from extproc.lab.stack.processes import free_port
-from tests.core.builders import TWO_ADDRESSES
+from tests.core.builders import TWO_ADDRESSES, model_spec
 from tests.edge.envoy import (
     DUPLEX,
+    STREAMED,
     Reply,
     chat_request,
     headers_without_path,
@@ -293,6 +296,65 @@ async def test_client_that_ends_its_half_first_gets_a_refusal(channel: Any) -> N
     (reply,), code = await asked_at_once(channel, headers_without_path(end=True))
     assert reply.headers["x-gateway-destination-endpoint"] in TWO_ADDRESSES
     assert code is grpc.StatusCode.OK
+
+
+@pytest.fixture
+async def busy(address: str, transport: Transport) -> AsyncIterator[tuple[Any, Sidecar, Stream]]:
+    """A channel to a server whose only room one stream uses."""
+    spec = model_spec(endpoints=TWO_ADDRESSES[:1])
+    flow_control = FlowControlSpec.model_validate({"maxInflight": 1})
+    sidecar = Sidecar(spec.model_copy(update={"flow_control": flow_control}), flow=True)
+    dispatcher = Dispatcher(sidecar.flow)
+    server = transport(sidecar.processor)
+    await server.start(address)
+    await server.set_serving(True)
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel, sidecar, await routed(channel)
+    await server.stop(0)
+    dispatcher.close()
+
+
+async def test_client_that_ends_its_half_first_may_have_to_wait_for_room(
+    busy: tuple[Any, Sidecar, Stream],
+) -> None:
+    channel, sidecar, running = busy
+    body = request_body(chat_request("llama", "hello"))
+    waiting = asyncio.create_task(asked_at_once(channel, headers_without_path(), body))
+    await eventually(lambda: sidecar.flow.waiting == 1)
+    await running.send(response_headers())  # so that the waiting client's end has arrived, too
+    assert sidecar.flow.waiting == 1
+    await running.end()
+    replies, code = await waiting
+    assert code is grpc.StatusCode.OK
+    assert [reply.kind for reply in replies] == ["request_headers", "request_body"]
+    assert replies[0].headers["x-gateway-destination-endpoint"] == TWO_ADDRESSES[0]
+    await eventually(lambda: sidecar.in_flight == 0)
+
+
+async def test_client_that_ends_its_half_first_may_leave_the_queue(
+    busy: tuple[Any, Sidecar, Stream],
+) -> None:
+    channel, sidecar, running = busy
+    body = request_body(chat_request("llama", "hello"))
+    waiting = asyncio.create_task(asked_at_once(channel, headers_without_path(), body))
+    await eventually(lambda: sidecar.flow.waiting == 1)
+    await running.send(response_headers())
+    waiting.cancel()
+    await eventually(lambda: sidecar.flow.waiting == 0)
+
+
+async def test_envoy_leaves_the_queue_when_it_ends_its_half(
+    busy: tuple[Any, Sidecar, Stream],
+) -> None:
+    """Envoy does so if its client has left."""
+    channel, sidecar, _ = busy
+    call = channel.stream_stream(f"/{SERVICE}/Process")()
+    await call.write(request_headers(ahead=True, mode=STREAMED))
+    await call.write(request_body(chat_request("llama", "hello")))
+    await eventually(lambda: sidecar.flow.waiting == 1)
+    await call.done_writing()
+    await eventually(lambda: sidecar.flow.waiting == 0)
+    assert sidecar.in_flight == 1
 
 
 async def test_unknown_method_is_unimplemented(channel: Any) -> None:

@@ -25,6 +25,8 @@ MIB = 1 << 20
 class Size:
     """A handler that responds with the size of each message."""
 
+    owes_replies = False
+
     def receive(self, message: bytes) -> Sequence[bytes]:
         return (b"%d" % len(message),)
 

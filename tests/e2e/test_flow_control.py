@@ -19,6 +19,11 @@ from tests.e2e.test_endpoint_picker import assert_whole, sized
 from tests.extent import PATIENCE
 
 REAL_TIME = ("--time-scale", "1")
+UNLIMITED = ("--max-model-len", "40000000", "--kv-tokens", "40000000")
+CLOSED = "fail-closed.yaml"
+MESSAGE_TIMEOUT = 2.0
+"""Seconds that Envoy waits for a reply, in the shipped configurations."""
+
 LONG = 10_000
 """Tokens of a response that lasts until its stream is closed."""
 
@@ -72,26 +77,23 @@ async def test_requests_wait_and_are_served_when_there_is_room(
     assert await scene.metric("extproc_queue_dispatched_total", model=MODEL, waited="true") == 10
 
 
-@pytest.mark.parametrize("transport", ["fast", "grpcio"])
-async def test_bodies_of_requests_that_wait_arrive_whole(launch: Launch, transport: str) -> None:
+@pytest.mark.parametrize(
+    ("transport", "config"), [("fast", "envoy.yaml"), ("grpcio", "envoy.yaml"), ("fast", CLOSED)]
+)
+async def test_bodies_wait_longer_than_envoys_timeout_and_arrive_whole(
+    launch: Launch, transport: str, config: str, every_envoy: str
+) -> None:
     arguments = ("--transport", transport)
-    scene = await launch(
-        one_each(
-            sidecar_arguments=arguments,
-            replica_arguments=(
-                "--time-scale",
-                "1",
-                "--max-model-len",
-                "4000000",
-                "--kv-tokens",
-                "4000000",
-            ),
-        )
+    options = one_each(
+        config=config, sidecar_arguments=arguments, replica_arguments=(*REAL_TIME, *UNLIMITED)
     )
+    scene = await launch(options)
     async with busy(scene):
-        sizes = (10, 60_000, 70_000, 1_000_000, 3_000_000)
+        sizes = (10, 60_000, 70_000, 1_000_000, 3_000_000, 9_000_000)
         sent = [sized(size) for size in sizes]
         waiting = [asyncio.create_task(scene.send(body, path="/v1/embeddings")) for body in sent]
+        await scene.agree_on_queue(len(sizes))
+        await asyncio.sleep(MESSAGE_TIMEOUT + 0.5)
         await scene.agree_on_queue(len(sizes))
     for body, reply in zip(sent, await asyncio.gather(*waiting), strict=True):
         assert_whole(reply, body)

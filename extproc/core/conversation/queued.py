@@ -6,6 +6,7 @@ They wait with it, and are handled in their order after the decision.
 from __future__ import annotations
 
 from extproc.core.conversation.events import BodyMode, Event, Kind, Proceed, Replies
+from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.stream import Stream
 
 MOST_HELD_BYTES = 4 * 2**20
@@ -19,7 +20,7 @@ def on_event(stream: Stream, event: Event) -> Replies:
     assert queued is not None
     if stream.modes.request is not BodyMode.DUPLEX:
         stream.later.append(event._replace(body=b""))  # its reply does not depend on the body
-        return ()
+        return stream.hold(queued.waiter)
     stream.later.append(event)
     held = sum(len(one.body) for one in stream.later)
     if held > MOST_HELD_BYTES and stream.flow is not None:
@@ -31,6 +32,8 @@ def on_response_headers(stream: Stream, event: Event) -> Replies:
     """Leave the queue, because Envoy itself responded to the request."""
     leave(stream)
     stream.refused_earlier = True
+    is_duplex = stream.modes.request is BodyMode.DUPLEX
+    stream.phase = Phase.PASSED if is_duplex else Phase.ROUTED
     return (Proceed(event.kind),)
 
 

@@ -120,10 +120,17 @@ class Stream:
             return finish(self.decided(outcome, kind, phase))
         self.phase = Phase.QUEUED
         self.queued = Queued(outcome, kind, phase, finish)
+        return self.hold(outcome)
+
+    def hold(self, waiter: Waiter) -> Replies:
+        """Return the reply that makes Envoy wait longer; none if the gateway has no timeout.
+
+        Envoy starts its own, short timeout with each event that it sends.
+        """
         # In FULL_DUPLEX_STREAMED mode, Envoy waits without a timeout.
         if self.modes.request is BodyMode.DUPLEX or not self.names_modes:
             return ()
-        return (Hold(outcome.deadline - outcome.at + _SPARE_SECONDS),)
+        return (Hold(waiter.deadline - waiter.at + _SPARE_SECONDS),)
 
     def decided(self, decision: Decision, kind: Kind, phase: Phase) -> Proceed:
         """Take the decision, and return the reply with it."""

@@ -105,6 +105,18 @@ def test_envoy_waits_longer_where_it_has_a_timeout(mode: BodyMode, holds: int) -
     assert [one.seconds for one in found] == [35.0] * holds
 
 
+def test_each_part_that_comes_later_extends_envoys_timeout() -> None:
+    """Envoy starts its short timeout again with each part that it sends."""
+    head = b'{"model": "llama", "prompt": "' + b"x" * HEAD_LIMIT
+    flow = Flow(endpoints=1, strategy="PrefixHash", maxWaitSeconds=30)
+    flow.fill()
+    waiting = Stream(flow)
+    waiting.receive(headers(BodyMode.AHEAD), body(head, end=False))
+    assert waiting.replies == [Hold(35.0)]
+    waiting.receive(body(b"y" * 100, end=False), body(b'"}'), Event(Kind.REQUEST_TRAILERS))
+    assert waiting.replies == [Hold(35.0)] * 4
+
+
 def test_a_gateway_without_modes_gets_no_hold() -> None:
     flow = Flow(endpoints=1)
     flow.fill()
@@ -195,6 +207,13 @@ def test_a_response_of_envoy_itself_leaves_the_queue() -> None:
     waiting.receive(*requests(BodyMode.AHEAD), Event(Kind.RESPONSE_HEADERS))
     assert flow.control.waiting == 0
     assert waiting.conversation.refused_earlier
+    waiting.receive(body(b"late"), Event(Kind.REQUEST_TRAILERS), Event(Kind.RESPONSE_TRAILERS))
+    assert [reply.kind for reply in waiting.replies if isinstance(reply, Proceed)] == [
+        Kind.RESPONSE_HEADERS,
+        Kind.REQUEST_BODY,
+        Kind.REQUEST_TRAILERS,
+        Kind.RESPONSE_TRAILERS,
+    ]
 
 
 @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD])

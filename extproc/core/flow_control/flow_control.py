@@ -35,7 +35,8 @@ TICK_SECONDS = 0.05
 sidecars end."""
 
 _MOST_AT_ONCE = 64
-"""Requests that one run dispatches, so that others can be decided in between."""
+"""Requests of a model that one run dispatches or refuses, so that others can be decided in
+between."""
 
 _HOLDBACK = 1 / 16
 """Share of each limit that stays free for classes with a higher priority."""
@@ -211,9 +212,12 @@ class FlowControl:
             if not waiter.is_dropped:
                 self._release(self._flows[waiter.resolved.model.spec.name], waiter, None)
         for flow in list(self._flows.values()):
-            for waiter in flow.queue.expired(now):
+            late = list(islice(flow.queue.expired(now), _MOST_AT_ONCE))
+            for waiter in late:
                 self._refuse(flow, waiter, self._timeout(flow, waiter, now), "queue_timeout")
-            if flow.queue.waiting:
+            if len(late) == _MOST_AT_ONCE:
+                is_more = True
+            elif flow.queue.waiting:
                 is_more |= self._run(flow, now)
         return is_more
 
@@ -341,9 +345,9 @@ class FlowControl:
         """Dispatch requests of a model while there is room. Return True if there is more to do."""
         model = self.router.catalog.models.get(flow.model)
         if model is None or model.spec.flow_control is None:
-            for waiter in flow.queue.everyone():
+            for waiter in flow.queue.everyone()[:_MOST_AT_ONCE]:
                 self._release(flow, waiter, None)
-            return False
+            return flow.queue.waiting > 0
         available = self.router.available(model)
         shares = {one.address: self._share(flow, model, one.address) for one in available.endpoints}
         for _ in range(_MOST_AT_ONCE):
@@ -422,8 +426,8 @@ class FlowControl:
         if rate:
             seconds = flow.queue.waiting / rate
         else:
-            oldest = min((one.at for one in flow.queue.everyone()), default=now)
-            seconds = now - oldest
+            oldest = flow.queue.oldest()
+            seconds = 0.0 if oldest is None else now - oldest.at
         return max(1, min(_LONGEST_RETRY_SECONDS, ceil(seconds)))
 
     def _published(self, catalog: Catalog) -> None:

@@ -61,13 +61,14 @@ class Line:
         self._left = 0
         self._homes: dict[str, dict[Waiter, None]] = {}
         """Requests by the endpoints where they are warm, the oldest first."""
-        self._newest: dict[Waiter, None] = {}
+        self._in_order: dict[Waiter, None] = {}
+        """All requests, the oldest first."""
 
     def add(self, waiter: Waiter) -> None:
         """Add a request."""
         waiter.ahead, waiter.mark = self.waiting, self._left
         self.waiting += 1
-        self._newest[waiter] = None
+        self._in_order[waiter] = None
         self.tenants.add(waiter.arrival.tenant, waiter)
         for address in waiter.homes:
             self._homes.setdefault(address, {})[waiter] = None
@@ -76,7 +77,7 @@ class Line:
         """Remove a request, for any reason."""
         self.waiting -= 1
         self._left += 1
-        del self._newest[waiter]
+        del self._in_order[waiter]
         self.tenants.remove(waiter.arrival.tenant, waiter)
         for address in waiter.homes:
             warm = self._homes[address]
@@ -84,9 +85,13 @@ class Line:
             if not warm:
                 del self._homes[address]
 
+    def oldest(self) -> Waiter | None:
+        """Return the request that waits for the longest time."""
+        return next(iter(self._in_order), None)
+
     def newest(self) -> Waiter | None:
         """Return the request that came last."""
-        return next(reversed(self._newest), None)
+        return next(reversed(self._in_order), None)
 
     def overtaken(self, waiter: Waiter) -> int:
         """Return how often the oldest request of a tenant was overtaken, at most."""

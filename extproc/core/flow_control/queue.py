@@ -89,6 +89,12 @@ class Queue:
             return None
         return lowest.line.newest()
 
+    def oldest(self) -> Waiter | None:
+        """Return the request that waits for the longest time; None if none waits."""
+        lines = (one.line.oldest() for one in self.classes.values())
+        found = (waiter for waiter in lines if waiter is not None)
+        return min(found, key=lambda waiter: waiter.number, default=None)
+
     def everyone(self) -> list[Waiter]:
         """Return all waiting requests, the oldest first."""
         return [

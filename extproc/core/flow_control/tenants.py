@@ -58,6 +58,9 @@ class Tenants:
         """Counters of tenants that wait, in the order of their arrival if they are equal. An entry
         with another counter than the tenant's is out of date."""
         self._pushed = 0
+        self._most = 2 * _KEPT
+        """Number of tenants at which idle ones are forgotten. It is at least twice the number after
+        the last time, so that this does not take much time for each tenant."""
         self._floor = 0.0
         """The lowest counter of those that waited last."""
 
@@ -134,7 +137,8 @@ class Tenants:
 
     def _forget_idle(self) -> None:
         """Forget idle tenants, when there are many; they come back with the lowest counter."""
-        if len(self._tenants) >= 2 * _KEPT:
+        if len(self._tenants) >= self._most:
             idle = [(t.counter, name) for name, t in self._tenants.items() if not t.waiting]
-            for _, name in sorted(idle)[: len(idle) - _KEPT]:
+            for _, name in sorted(idle)[: max(0, len(idle) - _KEPT)]:
                 del self._tenants[name]
+            self._most = 2 * max(_KEPT, len(self._tenants))

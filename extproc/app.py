@@ -24,7 +24,7 @@ from extproc.adapters.dispatcher import Dispatcher
 from extproc.adapters.dns.resolver import Resolver
 from extproc.adapters.kubernetes.cluster import Cluster
 from extproc.adapters.kubernetes.errors import KubernetesError
-from extproc.adapters.kubernetes.objectives import Objectives, Priorities
+from extproc.adapters.kubernetes.objectives import Objectives
 from extproc.adapters.observability.config_metrics import DocumentSource
 from extproc.adapters.observability.ejections import EjectionReport
 from extproc.adapters.observability.logs import fields
@@ -130,7 +130,7 @@ class Sidecar:
         )
         self._telemetry.set_ages(self._discovery.age)
         self._objectives = Objectives(
-            self._cluster, self._set_objectives, self._telemetry.discovery, rng
+            self._cluster, self._flow.set_objectives, self._telemetry.discovery, rng
         )
         self._router.subscribe(self._objectives.set_models)
         configuration = Configuration(
@@ -256,9 +256,6 @@ class Sidecar:
         link = SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
         self._flow.peers = link.peers
         return link
-
-    def _set_objectives(self, priorities: Priorities) -> None:
-        self._flow.objectives = priorities
 
     def _catalog(self) -> Catalog:
         return self._router.catalog

@@ -23,7 +23,7 @@ from extproc.core.flow_control.line import OpenEndpoints
 from extproc.core.flow_control.queue import DEFAULT_CLASS, PriorityClass, Queue
 from extproc.core.flow_control.rate import Rate
 from extproc.core.flow_control.waiter import Arrival, Released, Waiter
-from extproc.core.request.refusals import QueueFull, QueueTimeout, Refusal
+from extproc.core.request.refusals import ModelNotFound, QueueFull, QueueTimeout, Refusal
 from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision, Wait
 from extproc.core.routing.resolved_request import ResolvedRequest
@@ -146,8 +146,7 @@ class FlowControl:
         """Function that calls `run` soon."""
         self.peers: Callable[[], int] = lambda: 0
         """Returns the number of other sidecars that share their state."""
-        self.objectives: Mapping[str, Mapping[str, int]] = {}
-        """Priorities by model and by the name of an InferenceObjective."""
+        self._objectives: Mapping[str, Mapping[str, int]] = {}
         self.listener: FlowListener = _NO_LISTENER
         self._flows: dict[str, _ModelFlow] = {}
         self._loads = router.fleet.ledger.loads
@@ -184,9 +183,9 @@ class FlowControl:
         seconds = spec.max_wait_seconds
         if limits is not None and limits.max_wait_seconds is not None:
             seconds = limits.max_wait_seconds
-        if arrival.timeout is not None and arrival.timeout < seconds:
-            seconds = arrival.timeout
-            self._check_deadline(flow, group, seconds, now)
+        if arrival.timeout is not None:
+            self._check_deadline(flow, group, arrival.timeout, now)
+            seconds = min(seconds, arrival.timeout)
         self._make_space(flow, spec, group, limits)
         waiter = Waiter(resolved, arrival, released, now, now + seconds)
         waiter.homes = self.router.homes(resolved)
@@ -202,6 +201,11 @@ class FlowControl:
         """Dispatch a request soon, with or without room, because its body is too large to hold."""
         self._forced.append(waiter)
         self.wake()
+
+    def set_objectives(self, priorities: Mapping[str, Mapping[str, int]]) -> None:
+        """Take priorities by model and by the name of an InferenceObjective."""
+        self._objectives = priorities
+        self._published(self.router.catalog)
 
     def run(self) -> bool:
         """Dispatch and refuse what is due. Return True if there is more to dispatch at once."""
@@ -269,14 +273,18 @@ class FlowControl:
 
         Names that are not configured count as the default class, because clients choose them.
         """
-        limits = spec.by_name.get(objective)
-        if limits is not None:
-            return flow.queue.group(objective, limits.priority), limits
-        priority = self.objectives.get(flow.model, _NO_OBJECTIVES).get(objective)
+        priority = self._priority(flow, spec, objective)
         if priority is not None:
-            return flow.queue.group(objective, priority), None
+            return flow.queue.group(objective, priority), spec.by_name.get(objective)
         limits = spec.by_name.get(DEFAULT_CLASS)
         return flow.queue.group(DEFAULT_CLASS, limits.priority if limits else 0), limits
+
+    def _priority(self, flow: _ModelFlow, spec: FlowControlSpec, name: str) -> int | None:
+        """Return the priority of a class; None if there is no such class."""
+        limits = spec.by_name.get(name)
+        if limits is not None:
+            return limits.priority
+        return self._objectives.get(flow.model, _NO_OBJECTIVES).get(name)
 
     def _has_room(
         self, flow: _ModelFlow, resolved: ResolvedRequest, group: PriorityClass
@@ -368,7 +376,7 @@ class FlowControl:
             has_room = {address: share for address, share in shares.items() if share < held}
             if has_room:
                 opened = OpenEndpoints(has_room, available)
-                picked = group.line.pick(opened, len(shares), now)
+                picked = group.line.pick(opened, shares, now)
                 if picked is not None:
                     return picked[0], frozenset(picked[1])
         return None
@@ -435,4 +443,26 @@ class FlowControl:
         models = [one for one in catalog.models.values() if one.spec.flow_control is not None]
         self.limits.keep_only(e.address for one in models for e in one.snapshot.endpoints)
         if self.waiting:
+            for model in models:
+                self._revise(self._flow(model.spec.name), model)
             self.wake()
+
+    def _revise(self, flow: _ModelFlow, model: Model) -> None:
+        """Change priorities, and refuse requests for adapters that were removed.
+
+        Without endpoints, an adapter that was found on them may come back.
+        """
+        spec = model.spec.flow_control
+        assert spec is not None
+        for name, group in flow.queue.classes.items():
+            group.priority = self._priority(flow, spec, name) or 0
+            if name in flow.seen:
+                flow.seen[name] = group.priority, flow.seen[name][1]
+        if not model.snapshot.endpoints:
+            return
+        for waiter in flow.queue.everyone():
+            adapter = waiter.resolved.adapter
+            if adapter and not model.has(adapter):
+                flow.queue.remove(waiter)
+                known = self.router.catalog.known()
+                waiter.released(ModelNotFound(waiter.resolved.requested, known))

@@ -8,7 +8,7 @@ regard to caches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from extproc.core.fleet.endpoint import Snapshot
@@ -97,16 +97,18 @@ class Line:
         """Return how often the oldest request of a tenant was overtaken, at most."""
         return max(0, self._left - waiter.mark - waiter.ahead)
 
-    def pick(self, endpoints: OpenEndpoints, number: int, now: float) -> tuple[Waiter, Open] | None:
+    def pick(
+        self, endpoints: OpenEndpoints, every: Collection[str], now: float
+    ) -> tuple[Waiter, Open] | None:
         """Return the next request, and the endpoints that it may go to; None if there is none.
 
-        `number` is that of all endpoints.
+        `every` has the addresses of all endpoints, with or without room.
         """
         for tenant in self.tenants.in_order():
             head, opened = self._head(tenant, endpoints)
             if head is None:
                 continue
-            most = max(_OVERTAKES_EACH * number, _OVERTAKES_AHEAD * head.ahead)
+            most = max(_OVERTAKES_EACH * len(every), _OVERTAKES_AHEAD * head.ahead)
             if self.overtaken(head) >= most:
                 return head, opened
             at_home = {address: opened[address] for address in head.homes if address in opened}
@@ -115,7 +117,8 @@ class Line:
             warm = self._warm(endpoints, tenant.counter + QUANTUM)
             if warm is not None:
                 return warm
-            free = _free(head, opened, now) if head.homes else opened
+            is_warm = any(address in every for address in head.homes)
+            free = _free(head, opened, now) if is_warm else opened
             if free:
                 return head, free
         return None

@@ -130,7 +130,7 @@ class TestOrder:
 
     def test_an_objective_of_kubernetes_is_a_class(self) -> None:
         flow = Flow(endpoints=1)
-        flow.control.objectives = {"llama": {"urgent": 7}}
+        flow.control.set_objectives({"llama": {"urgent": 7}})
         (busy,) = flow.fill()
         flow.send("usual")
         urgent = flow.send("urgent", objective="urgent")
@@ -226,6 +226,20 @@ class TestBounds:
         late = flow.send("late", timeout=timeout)
         assert (late.code == "queue_timeout") is refused
 
+    def test_a_timeout_longer_than_the_longest_wait_is_compared_with_the_estimate(self) -> None:
+        flow = Flow(endpoints=1, maxWaitSeconds=5)
+        (busy,) = flow.fill()
+        for _ in range(40):  # one a second
+            flow.now += 1.0
+            following = flow.send("following")
+            busy.end()
+            flow.run()
+            busy = following
+        for one in range(20):
+            flow.send(f"ahead {one}")
+        assert flow.send("late", timeout=10.0).code == "queue_timeout"
+        assert flow.send("patient", timeout=60.0).waits
+
     def test_the_clients_timeout_limits_the_wait(self) -> None:
         flow = Flow()
         flow.fill()
@@ -289,6 +303,47 @@ class TestChanges:
         flow.set_endpoints(1)
         flow.run()
         assert [one.address for one in waiting if not one.waits] == ["10.0.0.1:8000"]
+
+    def test_other_priorities_take_effect_for_what_waits(self) -> None:
+        flow = Flow(endpoints=1, classes=[{"name": "batch", "priority": -1}])
+        (busy,) = flow.fill()
+        usual = flow.send("usual")
+        batch = flow.send("batch", objective="batch")
+        assert flow.flow is not None
+        flow.flow["classes"] = [{"name": "batch", "priority": 1}]
+        flow.publish()
+        busy.end()
+        flow.run()
+        assert not batch.waits
+        flow.control.set_objectives({"llama": {"batch": 1}})
+        flow.flow["classes"] = []
+        flow.publish()
+        another = flow.send("another", objective="batch")
+        flow.control.set_objectives({"llama": {"batch": -1}})
+        batch.end()
+        flow.run()
+        assert not usual.waits
+        assert another.waits
+
+    def test_a_removed_adapter_refuses_what_waits(self) -> None:
+        flow = Flow(endpoints=1, adapters=["sql", "other"])
+        flow.fill()
+        waiting = [flow.send(name, model=name) for name in ("sql", "other", "llama")]
+        flow.adapters = ["other"]
+        flow.publish()
+        assert [one.code for one in waiting] == ["model_not_found", "", ""]
+
+    def test_without_endpoints_a_found_adapter_may_come_back(self) -> None:
+        flow = Flow(endpoints=1, adapters=["sql"])
+        flow.fill()
+        waiting = flow.send("waiting", model="sql")
+        flow.adapters = []
+        flow.set_endpoints(0)
+        assert waiting.waits
+        flow.adapters = ["sql"]
+        flow.set_endpoints(2)
+        flow.run()
+        assert not waiting.waits
 
     def test_a_drain_refuses_what_waits_and_what_would_wait(self) -> None:
         flow = Flow()

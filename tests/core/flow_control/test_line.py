@@ -61,6 +61,18 @@ def test_a_loaded_endpoint_keeps_its_last_room_for_warm_requests() -> None:
     assert not cold.waits, "near its deadline, caches no longer matter"
 
 
+def test_requests_whose_warm_endpoints_left_use_all_room() -> None:
+    """As after a rollout, which replaces every endpoint."""
+    flow = Flow(strategy="PrefixHash", maxInflight=8, maxWaitSeconds=200)
+    for number in range(16):
+        flow.send(f"filling {number}")
+    waiting = [flow.send(f"prompt {number}") for number in range(20)]
+    flow.endpoints = ["10.0.9.1:8000", "10.0.9.2:8000"]
+    flow.publish()
+    flow.run()
+    assert sum(not one.waits for one in waiting) == 16
+
+
 def test_a_request_is_overtaken_only_so_often() -> None:
     flow, _, running = busy_flow()
     cold = flow.send(at_home(flow, flow.endpoints[0], 1)[0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import islice
+from math import inf
 
 from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.flow_control.tenants import QUANTUM, Tenant, Tenants
@@ -21,10 +22,15 @@ _OVERTAKES_AHEAD = 1.0
 """Or this number of times for each request that waited when it came."""
 _TRIED = 16
 """Warm requests of an endpoint that are considered."""
+_MOST_COLD = 64
+"""Tenants whose next request waits for another endpoint, after which warm requests of any tenant go
+first. So the work does not grow with the number of tenants."""
 
 _COLD_SHARE = 0.5
 """Load of an endpoint, as a share of its limit, up to which requests that are warm elsewhere go
 there at once."""
+_LEAST_CROWD = 16
+"""Requests that may wait for an endpoint where they are warm, although few wait for others."""
 _PATIENCE = 0.75
 """Share of its longest wait after which a request goes to any endpoint with room."""
 
@@ -104,10 +110,13 @@ class Line:
 
         `every` has the addresses of all endpoints, with or without room.
         """
+        cold = 0
         for tenant in self.tenants.in_order():
             head, opened = self._head(tenant, endpoints)
             if head is None:
                 continue
+            if cold == _MOST_COLD:
+                return self._warm(endpoints, inf)
             most = max(_OVERTAKES_EACH * len(every), _OVERTAKES_AHEAD * head.ahead)
             if self.overtaken(head) >= most:
                 return head, opened
@@ -117,11 +126,19 @@ class Line:
             warm = self._warm(endpoints, tenant.counter + QUANTUM)
             if warm is not None:
                 return warm
-            is_warm = any(address in every for address in head.homes)
-            free = _free(head, opened, now) if is_warm else opened
+            free = opened if self._is_crowded(head, every) else _free(head, opened, now)
             if free:
                 return head, free
+            cold += 1
         return None
+
+    def _is_crowded(self, waiter: Waiter, every: Collection[str]) -> bool:
+        """Return True if too many requests wait for the endpoints where this one is warm.
+
+        Also if it is warm nowhere, or only on endpoints that left.
+        """
+        most = max(_LEAST_CROWD, waiter.crowd * self.waiting / len(every))
+        return all(len(self._homes[address]) > most for address in waiter.homes if address in every)
 
     def _head(self, tenant: Tenant, endpoints: OpenEndpoints) -> tuple[Waiter | None, Open]:
         """Return the tenant's oldest request that an endpoint with room can serve."""

@@ -114,13 +114,19 @@ class Tenants:
         return None
 
     def in_order(self) -> Iterator[Tenant]:
-        """Yield the tenants that wait, the lowest counter first."""
-        first = self.next()
-        if first is None:
-            return
-        yield first
-        others = [t for t in self._tenants.values() if t.waiting and t is not first]
-        yield from sorted(others, key=lambda tenant: tenant.counter)
+        """Yield the tenants that wait, the lowest counter first.
+
+        The caller usually stops at one of the first, so this reads only the top of the heap.
+        """
+        self.next()  # drops entries that are out of date from the top
+        heap = self._heap
+        following = [(heap[0], 0)] if heap else []
+        while following:
+            entry, position = heappop(following)
+            if self._is_current(entry):
+                yield self._tenants[entry[2]]
+            for child in range(2 * position + 1, min(2 * position + 3, len(heap))):
+                heappush(following, (heap[child], child))
 
     def counter(self, name: str) -> float:
         """Return a tenant's counter."""

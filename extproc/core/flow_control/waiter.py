@@ -38,7 +38,7 @@ class Waiter:
     """One waiting request."""
 
     __slots__ = (
-        *("ahead", "arrival", "at", "deadline", "group", "homes", "is_dropped", "lane"),
+        *("ahead", "arrival", "at", "crowd", "deadline", "group", "homes", "is_dropped", "lane"),
         *("mark", "number", "released", "resolved"),
     )
 
@@ -62,6 +62,7 @@ class Waiter:
         self.lane = Lane(resolved.adapter, resolved.subset)
         self.homes: tuple[str, ...] = ()
         """The endpoints where it is warm; empty if it does not matter which endpoint serves it."""
+        self.crowd = resolved.model.strategy.crowd
         self.number = 0
         """Its position in the order of arrival."""
         self.ahead = 0

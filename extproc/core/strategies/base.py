@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from math import inf
 from typing import ClassVar, NamedTuple, Protocol
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
@@ -156,3 +157,12 @@ class Strategy(Protocol):
         It is empty if it does not matter which endpoint serves the request.
         """
         return ()
+
+    @property
+    def crowd(self) -> float:
+        """A multiple of the mean number of requests that wait for an endpoint, for flow control.
+
+        If more are warm on one endpoint, some go to others. It is infinite for a strategy that
+        itself copies popular prefixes to several endpoints.
+        """
+        return inf

@@ -72,6 +72,10 @@ class PrefixHash(Strategy):
                 over.append(Candidate(endpoint, hops, Reason.OVER_BOUND))
         yield from over
 
+    @property
+    def crowd(self) -> float:
+        return self._factor / 100
+
     def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
         if query.key is None:
             return ()

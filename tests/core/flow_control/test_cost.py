@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.core.flow_control.scene import Flow
+from tests.core.flow_control.test_line import at_home
 
 SMALL, LARGE = 100, 3_000
 TRIES = 20
@@ -90,6 +91,21 @@ def test_a_new_tenant_does_not_read_all_tenants() -> None:
         flow.flow["maxQueued"] = 2 * number
         flow.publish()
         return lines(lambda: [flow.send(tenant=f"new {one}") for one in range(TRIES)])
+
+    assert work(LARGE) < 1.5 * work(SMALL) + 10
+
+
+def test_a_run_does_not_read_all_tenants_that_wait_for_another_endpoint() -> None:
+    def work(number: int) -> int:
+        flow = Flow(endpoints=11, strategy="PrefixHash", maxInflight=4, maxQueued=number)
+        names = [at_home(flow, address, 1)[0] for address in flow.endpoints]
+        running = [flow.send(names[one % 11]) for one in range(44)]
+        for one in range(number):
+            flow.send(names[one % 10], tenant=str(one))
+        next(one for one in running if one.address == flow.endpoints[10]).end()
+        count = lines(flow.run)
+        assert flow.control.waiting == number
+        return count
 
     assert work(LARGE) < 1.5 * work(SMALL) + 10
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from extproc.core.flow_control.line import _OVERTAKES_EACH
 from tests.core.flow_control.scene import Flow, Sent
 
@@ -85,3 +87,41 @@ def test_a_request_is_overtaken_only_so_often() -> None:
         running = following if cold.outcome is None else cold
         overtaken += cold.waits
     assert overtaken == 2 * _OVERTAKES_EACH
+
+
+@pytest.mark.parametrize("endpoints", [2, 4])
+def test_requests_with_one_popular_prefix_use_the_room_of_all_endpoints(endpoints: int) -> None:
+    flow = Flow(endpoints=endpoints, strategy="PrefixHash", maxInflight=8, maxWaitSeconds=200)
+    running = [flow.send("popular") for _ in range(8 * endpoints)]
+    for _ in range(100):
+        flow.send("popular")
+    for one in running[::2]:
+        one.end()
+    flow.run()
+    assert sum(flow.fleet.ledger.loads.values()) == 8 * endpoints
+
+
+def test_warm_requests_of_any_tenant_go_before_cold_ones_of_many_tenants() -> None:
+    flow = Flow(endpoints=2, strategy="PrefixHash", maxInflight=4, maxQueued=300)
+    first, second = (at_home(flow, address, 1)[0] for address in flow.endpoints)
+    running = [flow.send(name) for name in (first, second) * 4]
+    cold = [flow.send(first, tenant=str(number)) for number in range(100)]
+    warm = [flow.send(second, tenant=f"warm {number}") for number in range(100)]
+    flow.control.queue_of("llama").classes["default"].line.tenants.charge("warm 0", 1e9)
+    next(one for one in running if one.address == flow.endpoints[1]).end()
+    flow.run()
+    assert all(one.waits for one in cold)
+    assert sum(not one.waits for one in warm) == 1
+
+
+def test_few_requests_with_the_same_prefix_wait_for_their_endpoint() -> None:
+    flow = Flow(endpoints=4, strategy="PrefixHash", maxInflight=8, maxWaitSeconds=200)
+    running = [flow.send("popular") for _ in range(32)]
+    waiting = [flow.send("popular") for _ in range(16)]
+    home = flow.router.homes(waiting[0].waiter.resolved)  # type: ignore[union-attr]
+    next(one for one in running if one.address not in home).end()
+    flow.run()
+    assert all(one.waits for one in waiting)
+    next(one for one in running if one.address in home).end()
+    flow.run()
+    assert not waiting[0].waits

@@ -94,7 +94,7 @@ class Http2Connection(asyncio.Protocol):
             raise NotProcessed("HTTP/2: no further stream on this connection")
         number = self._h2.get_next_available_stream_id()
         stream = Http2Stream(number, request.timeouts, self._consumed, self._finished)
-        stream.is_read = request.method == "GET"
+        stream.is_safe = request.method == "GET"
         self._streams[number] = stream
         try:
             self._h2.send_headers(number, request.fields(), end_stream=not request.body)
@@ -166,7 +166,7 @@ class Http2Connection(asyncio.Protocol):
         if isinstance(event, RemoteSettingsChanged) and not self.greeted.done():
             self.greeted.set_result(True)
         if isinstance(event, PingAckReceived):
-            self._ping.answered()
+            self._ping.acknowledged()
             for one in self._streams.values():
                 one.on_alive()
         if isinstance(event, (RemoteSettingsChanged, WindowUpdated)):

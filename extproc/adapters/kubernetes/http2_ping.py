@@ -24,7 +24,7 @@ class Ping:
         self._send = send
         self._silent = silent
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = False
+        self._received = False
 
     def start(self) -> None:
         """Send a PING after some time, and then again and again."""
@@ -38,21 +38,21 @@ class Ping:
 
     def received(self) -> None:
         """Record that the peer sent something."""
-        self._heard = True
+        self._received = True
 
-    def answered(self) -> None:
+    def acknowledged(self) -> None:
         """Record that the peer responded to the last PING."""
         if self._timer is not None:
             self.start()
 
     def _ping(self) -> None:
-        self._heard = False
+        self._received = False
         self._after(SILENCE_SECONDS, self._check)
         self._send()
 
     def _check(self) -> None:
         loop, timer = asyncio.get_running_loop(), self._timer
-        if self._heard:
+        if self._received:
             self._ping()
         elif timer is not None and loop.time() - timer.when() > _LATE_SECONDS:
             self._after(_LATE_SECONDS, self._check)

@@ -38,7 +38,7 @@ class Http2Stream:
         """True if the stream has no more frames: its end or an error arrived."""
         self.sent = True
         """False while a part of the request is still to be sent."""
-        self.is_read = False
+        self.is_safe = False
         """True if the request changes nothing, so that it may be sent twice."""
         self._headers: dict[str, str] = {}
         self._pieces: deque[tuple[bytes, int]] = deque()
@@ -56,7 +56,7 @@ class Http2Stream:
         A server that closes a connection while a request is on its way to it may not have
         processed the request, and its GOAWAY may be lost with the connection.
         """
-        again = self.is_read and not self.status
+        again = self.is_safe and not self.status
         self.on_end(NotProcessed(why) if again else ConnectionError(why))
 
     @property
@@ -152,7 +152,7 @@ class Http2Stream:
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader: what it waits for may have come."""
         self._changed.set()
 
     def _progress(self) -> None:

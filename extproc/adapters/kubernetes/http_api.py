@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -44,14 +45,32 @@ UNAUTHORIZED = 401
 # A connection may end while the request is sent, and so may the next.
 _ATTEMPTS = 5
 
-Asked = tuple[Mapping[str, object], Timeouts]
-"""The query of a request, and the time that its response may take."""
-
 _HEADERS = {
     "Accept": "application/json",
     "Content-Type": "application/json",
     "User-Agent": f"extproc/{__version__}",
 }
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A request that any connection may send."""
+
+    method: str
+    path: str
+    query: Mapping[str, object]
+    time: Timeouts | WatchSeconds
+    """The time that the response may take; for a watch, its duration."""
+    body: bytes | None = None
+
+    def bound(self, *, notices_silence: bool) -> tuple[str, Timeouts]:
+        """Return path, query and timeouts for a kind of connection."""
+        if isinstance(self.time, Timeouts):
+            return _target(self.path, self.query), self.time
+        seconds = self.time.pinged if notices_silence else self.time.other
+        total = seconds + self.time.grace
+        query = {**self.query, "watch": "true", "timeoutSeconds": seconds}
+        return _target(self.path, query), Timeouts(total, min(total, READ_SECONDS), total)
 
 
 class KubernetesApi:
@@ -95,13 +114,14 @@ class KubernetesApi:
     async def get(self, path: str, query: Mapping[str, object]) -> Json:
         """Return an object or a list. Raises KubernetesError."""
         limits = Timeouts(LIST_SECONDS, READ_SECONDS, READ_SECONDS)
-        async with self._request("GET", path, lambda _: (query, limits)) as response:
+        async with self._response(_Call("GET", path, query, limits)) as response:
             return _object(await response.read())
 
     async def create(self, path: str, body: Json) -> None:
         """Create an object. Raises KubernetesError."""
         limits = Timeouts(WRITE_SECONDS, WRITE_SECONDS, WRITE_SECONDS)
-        async with self._request("POST", path, lambda _: ({}, limits), body):
+        call = _Call("POST", path, {}, limits, json.dumps(body).encode())
+        async with self._response(call):
             pass
 
     async def watch(
@@ -112,14 +132,7 @@ class KubernetesApi:
         ALIVE comes in between when the server has responded to a PING. Raises KubernetesError;
         Unreachable if the response has not ended in time.
         """
-
-        def asked(pinged: bool) -> Asked:
-            length = seconds.pinged if pinged else seconds.other
-            total = length + seconds.grace
-            watch = {**query, "watch": "true", "timeoutSeconds": length}
-            return watch, Timeouts(total, min(total, READ_SECONDS), total)
-
-        async with self._request("GET", path, asked) as response:
+        async with self._response(_Call("GET", path, query, seconds)) as response:
             yield OPENED
             async for line in response.lines():
                 yield ALIVE if line is None else _object(line)
@@ -129,14 +142,11 @@ class KubernetesApi:
         await self._connections.close()
 
     @asynccontextmanager
-    async def _request(
-        self, method: str, path: str, asked: Callable[[bool], Asked], body: Json | None = None
-    ) -> AsyncIterator[Response]:
-        """Send a request; `asked` returns its query and timeouts if the connection has PINGs."""
-        data = None if body is None else json.dumps(body).encode()
+    async def _response(self, call: _Call) -> AsyncIterator[Response]:
+        """Send a request, and yield its response. Raises KubernetesError."""
         try:
             async with self._turns.turn():
-                response = await self._send(method, path, asked, data)
+                response = await self._send(call)
             try:
                 if response.status >= 400:
                     raise await _status_error(response)
@@ -148,39 +158,36 @@ class KubernetesApi:
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:
             raise Unreachable(one_line(error)) from None
 
-    async def _send(
-        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
-    ) -> Response:
+    async def _send(self, call: _Call) -> Response:
         """Send a request; send it again if its token has been renewed in the meantime."""
         await self._credentials.refresh()
         used = self._credentials.authorization
-        response = await self._send_once(method, path, asked, data)
+        response = await self._send_once(call)
         if response.status == UNAUTHORIZED and await self._credentials.renew(used):
             response.release()
-            response = await self._send_once(method, path, asked, data)
+            response = await self._send_once(call)
         return response
 
-    async def _send_once(
-        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
-    ) -> Response:
+    async def _send_once(self, call: _Call) -> Response:
         """Send a request, on another connection if the first one does not accept it any more."""
         for _ in range(_ATTEMPTS - 1):
             with suppress(NotProcessed):
-                return await self._send_on_one(method, path, asked, data)
-        return await self._send_on_one(method, path, asked, data)
+                return await self._send_on_one(call)
+        return await self._send_on_one(call)
 
-    async def _send_on_one(
-        self, method: str, path: str, asked: Callable[[bool], Asked], data: bytes | None
-    ) -> Response:
+    async def _send_on_one(self, call: _Call) -> Response:
         connection = await self._connections.choose()
-        query, timeouts = asked(connection.notices_silence)
-        target = f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+        target, timeouts = call.bound(notices_silence=connection.notices_silence)
         headers = {**_HEADERS}
         if self._credentials.authorization:
             headers["Authorization"] = self._credentials.authorization
-        url = f"{self._host}{target}"
-        request = Request(method, url, f"{self._url.path}{target}", headers, data, timeouts)
+        url, path = f"{self._host}{target}", f"{self._url.path}{target}"
+        request = Request(call.method, url, path, headers, call.body, timeouts)
         return await connection.request(request)
+
+
+def _target(path: str, query: Mapping[str, object]) -> str:
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
 
 
 def _object(text: bytes) -> Json:

@@ -80,13 +80,13 @@ async def test_timer_that_is_late_waits_once_more(monkeypatch: pytest.MonkeyPatc
     ping._timer.cancel()
     loop = asyncio.get_running_loop()
     ping._timer = loop.call_at(loop.time() - 30, lambda: None)
-    ping._heard = False
+    ping._received = False
     ping._check()
     assert silences == []
     ping.received()
     ping._check()
     assert silences == []
     monkeypatch.setattr(http2_ping, "PING_SECONDS", 60)
-    ping.answered()
+    ping.acknowledged()
     await eventually(lambda: ping._timer is not None)
     ping.stop()

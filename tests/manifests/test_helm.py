@@ -23,6 +23,7 @@ from tests.manifests.builds import (
     namespace_of,
 )
 from tests.manifests.helm import CHART, chart, findings, notes
+from tests.manifests.validation import validate
 
 SHARING = {"sharedState": {"enabled": True}}
 SCALING = {"autoscaling": {"enabled": True}, "priority": {"enabled": True}}
@@ -151,3 +152,15 @@ class TestChart:
         assert {thing["metadata"]["namespace"] for thing in build.objects} == {"elsewhere"}
         assert not re.search(r"(?<![\w.-])inference(?![\w.-])|inference\.svc", str(build.objects))
         assert not re.search(r"RELEASE-|MODELS?-[A-Z]", str(build.objects))
+
+    @pytest.mark.parametrize("namespace", ["123", "1e3", "on"])
+    def test_namespaces_may_look_like_other_values_of_yaml(self, namespace: str) -> None:
+        models = [{"name": "m", "service": {"namespace": "456", "name": "s", "port": "http"}}]
+        builds = [chart({"models": models, **SHARING}, namespace), chart({}, namespace)]
+        for thing in (thing for build in builds for thing in build.objects):
+            validate(thing)
+            assert thing["metadata"]["namespace"] in (namespace, "456")
+        document = builds[1].one("ConfigMap", "extproc-models")["data"]["models.yaml"]
+        (model,) = parse(document.encode()).models
+        assert model.service is not None
+        assert model.service.namespace == namespace

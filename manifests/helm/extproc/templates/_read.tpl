@@ -3,7 +3,14 @@ The files were built from the kustomizations by `make chart`. They have placehol
 */}}
 {{- define "extproc.read" -}}
 {{- $text := .root.Files.Get (printf "files/%s.yaml" .name) | required (printf "the chart has no files/%s.yaml" .name) -}}
-{{- $text | replace "RELEASE-NAMESPACE" .root.Release.Namespace | replace "MODEL-SERVER" .root.Values.modelServer.name | replace "MODELS-NAMESPACE" (.modelsNamespace | default "") -}}
+{{- range $placeholder, $namespace := dict "RELEASE-NAMESPACE" .root.Release.Namespace "MODELS-NAMESPACE" (.modelsNamespace | default "") -}}
+{{- /* toYaml quotes a name such as 123, which YAML would read as a number. */ -}}
+{{- range $end := list "\n" "," -}}
+{{- $text = $text | replace (printf ": %s%s" $placeholder $end) (printf ": %s%s" (toYaml $namespace) $end) -}}
+{{- end -}}
+{{- $text = $text | replace $placeholder $namespace -}}
+{{- end -}}
+{{- $text | replace "MODEL-SERVER" .root.Values.modelServer.name -}}
 {{- end -}}
 
 {{/*

@@ -38,6 +38,7 @@ WAITING = (
 
 # Modules of these directories share something that takes long to make, or to import.
 MADE_ONCE = (
+    "tests/browser/",
     "tests/clients/",
     "tests/e2e/test_shared_state.py",
     "tests/faults/test_shared_state.py",
@@ -53,6 +54,7 @@ LONGEST_FIRST = (
     "tests/faults/test_api_server.py::test_watch_silent",
     "tests/lab/test_programs.py",
     "tests/packaging/",
+    "tests/browser/",
     "tests/clients/",
     "tests/test_app.py",
 )

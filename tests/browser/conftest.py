@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,7 +19,13 @@ from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.browser.status_page import StatusPage
-from tests.edge.envoy import Reply, chat_request, request_body, request_headers
+from tests.edge.envoy import (
+    Reply,
+    chat_request,
+    request_body,
+    request_headers,
+    response_headers,
+)
 from tests.extent import PATIENCE
 
 
@@ -30,14 +37,28 @@ class Streams:
         self._process = self._channel.stream_stream(f"/{SERVICE}/Process")
         self.calls: list[Any] = []
 
-    async def open(self, model: str, prompt: str) -> Reply:
-        """Send one request whose response does not end; return the decision."""
+    async def send(self, model: str, prompt: str, **headers: bytes) -> Any:
+        """Send one request whose response does not end; return its stream without the decision."""
         call = self._process()
         self.calls.append(call)
-        await call.write(request_headers())
+        await call.write(request_headers(**headers))  # type: ignore[arg-type]
         await call.read()
         await call.write(request_body(chat_request(model, prompt)))
+        return call
+
+    async def open(self, model: str, prompt: str, **headers: bytes) -> Reply:
+        """Send one request whose response does not end; return the decision."""
+        call = await self.send(model, prompt, **headers)
         return Reply(await call.read())
+
+    async def fail(self, model: str, prompt: str) -> str:
+        """Send one request to which the endpoint responds with 503; return its address."""
+        call = await self.send(model, prompt)
+        endpoint = str(Reply(await call.read()).metadata["extproc"]["endpoint"])
+        await call.write(response_headers({"upstream.address": endpoint}, status=b"503"))
+        await call.read()
+        call.cancel()
+        return endpoint
 
     async def close(self) -> None:
         """End all streams."""
@@ -47,39 +68,54 @@ class Streams:
 
 
 class Scene:
-    """A running sidecar with replicas, and the streams to it."""
+    """A running sidecar, the addresses of its replicas, and the streams to it."""
 
-    def __init__(self, sidecar: FileSidecar, replicas: StandInFleet) -> None:
+    def __init__(self, sidecar: FileSidecar, addresses: Sequence[str]) -> None:
         self.sidecar = sidecar
-        self.replicas = replicas
+        self.addresses = addresses
         self.streams = Streams(sidecar.listen)
 
 
+MakeDocument = Callable[[Sequence[str]], dict[str, Any]]
 Launch = Callable[..., Awaitable[Scene]]
 OpenPage = Callable[..., Awaitable[StatusPage]]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def launch(tmp_path: Path) -> AsyncIterator[Launch]:
-    """Return a function that starts a sidecar with a PrefixHash and a PrefixCache model."""
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def addresses(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sequence[str]]:
+    """The addresses of six replicas. Sidecars read their metrics, but no request reaches them."""
+    replicas = StandInFleet(6, tmp_path_factory.mktemp("replicas"))
+    try:
+        await replicas.start()
+        yield replicas.addresses
+    finally:
+        await replicas.kill()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def launch(addresses: Sequence[str], tmp_path: Path) -> AsyncIterator[Launch]:
+    """Return a function that starts a sidecar, by default with two models.
+
+    `document` returns another models document for the replicas' addresses.
+    """
     async with AsyncExitStack() as cleanup:
 
-        async def start(arguments: Sequence[str] = ()) -> Scene:
-            replicas = StandInFleet(6, tmp_path)
-            cleanup.push_async_callback(replicas.kill)
-            await replicas.start()
-            sidecar = FileSidecar(models(replicas.addresses), tmp_path, arguments=arguments)
+        async def start(
+            arguments: Sequence[str] = (), document: MakeDocument = two_models
+        ) -> Scene:
+            directory = Path(tempfile.mkdtemp(dir=tmp_path))
+            sidecar = FileSidecar(document(addresses), directory, arguments=arguments)
             cleanup.push_async_callback(sidecar.kill)
             await sidecar.start()
-            scene = Scene(sidecar, replicas)
+            scene = Scene(sidecar, addresses)
             cleanup.push_async_callback(scene.streams.close)
             return scene
 
         yield start
 
 
-def models(addresses: Sequence[str]) -> dict[str, Any]:
-    """Return a models document in which the models share no endpoint."""
+def two_models(addresses: Sequence[str]) -> dict[str, Any]:
+    """Return a document with a PrefixHash and a PrefixCache model, which share no endpoint."""
     return {
         "models": [
             {"name": "llama", "endpoints": list(addresses[:4]), "adapters": ["sql"]},
@@ -92,16 +128,16 @@ def models(addresses: Sequence[str]) -> dict[str, Any]:
     }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
-    """A browser that all tests of a module use; they are skipped if none is installed."""
+    """A browser for all tests; they are skipped if none is installed."""
     if browser_binary() is None:
         pytest.skip(NO_BROWSER)
     async with browser() as running:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
     """Return a function that opens the page. At the end, the page must have reported no error."""
     opened: list[StatusPage] = []

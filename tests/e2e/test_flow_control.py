@@ -182,7 +182,9 @@ async def test_classes_with_a_higher_priority_are_dispatched_first(launch: Launc
         ]
         waiting = await queue_in_order(scene, requests)
         queue = (await scene.sidecar.state())[MODEL]["queue"]
-        assert queue["classes"]["batch"] == {"priority": -1, "requests": 2}
+        batch = queue["classes"]["batch"]
+        assert batch.pop("oldest_seconds") > 0
+        assert batch == {"priority": -1, "requests": 2, "tenants": 1}
     assert await served_order(scene, waiting) == [2, 4, 1, 0, 3]
 
 

@@ -9,6 +9,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
 from extproc.core.flow_control.flow_control import FlowControl
+from extproc.core.flow_control.queue import PriorityClass
 from extproc.core.routing.catalog import Catalog, Model
 
 Readiness = Literal["ready", "ejected", "draining"]
@@ -69,6 +70,10 @@ class ClassState(TypedDict):
 
     priority: int
     requests: int
+    tenants: int
+    """Tenants whose requests wait. Those without a tenant count as one."""
+    oldest_seconds: float
+    """Time for which its oldest request waits; 0 if none waits."""
 
 
 class QueueState(TypedDict):
@@ -140,17 +145,24 @@ def model_states(
 
 def _add_queue(state: ModelState, flow: FlowControl, model: Model) -> None:
     """Add the queue of a model with flow control, and the limits of its endpoints."""
-    queue = flow.queue_of(model.spec.name)
+    queue, now = flow.queue_of(model.spec.name), flow.clock()
     state["queue"] = {
         "requests": queue.waiting,
         "saturation": round(flow.saturation(model), 3),
-        "classes": {
-            name: {"priority": group.priority, "requests": group.line.waiting}
-            for name, group in queue.classes.items()
-        },
+        "classes": {name: _class(group, now) for name, group in queue.classes.items()},
     }
     for endpoint in state["endpoints"]:
         endpoint["limit"] = round(flow.limit(model, endpoint["address"]), 1)
+
+
+def _class(group: PriorityClass, now: float) -> ClassState:
+    line, oldest = group.line, group.line.oldest()
+    return {
+        "priority": group.priority,
+        "requests": line.waiting,
+        "tenants": line.tenants.waiting(),
+        "oldest_seconds": 0.0 if oldest is None else round(now - oldest.at, 3),
+    }
 
 
 def _endpoint(status: EndpointStatus, signals: Signals | None) -> EndpointState:

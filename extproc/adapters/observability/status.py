@@ -227,6 +227,7 @@ def _decided(decision: Decision, catalog: Catalog) -> Json:
         "fallback": decision.fallback,
         "key": None if key is None else f"{key:016x}",
         "predicted": None if prediction is None else round(prediction.hit, 4),
+        "waited": None if decision.wait is None else round(decision.wait.seconds, 3),
     }
     model = catalog.models.get(decision.model)
     if key is not None and model is not None:

@@ -67,6 +67,10 @@ class Tenants:
     def __len__(self) -> int:
         return len(self._tenants)
 
+    def waiting(self) -> int:
+        """Return the number of tenants whose requests wait."""
+        return sum(1 for tenant in self._tenants.values() if tenant.waiting)
+
     def of(self, name: str) -> Tenant:
         """Return the tenant, which may be new."""
         tenant = self._tenants.get(name)

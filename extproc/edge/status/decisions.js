@@ -1,7 +1,7 @@
 // The table of the last decisions.
 
 import { Table, byId, element, setAttribute, setText } from "./dom.js";
-import { NONE, clock, count, percent } from "./format.js";
+import { NONE, clock, count, percent, seconds } from "./format.js";
 
 const KEPT = 200;
 
@@ -71,6 +71,7 @@ export class Decisions {
   columns() {
     const predicts = this.all.some((one) => typeof one.predicted === "number");
     const adapts = this.all.some((one) => one.adapter);
+    const waits = this.all.some((one) => typeof one.waited === "number");
     return [
       { title: "Number", number: true, of: (one) => count(one.number) },
       { title: "Time", of: (one) => clock(one.at) },
@@ -83,6 +84,7 @@ export class Decisions {
       { title: "In flight before", number: true, of: (one) => count(one.inflight) },
       { title: "Candidates", number: true, of: (one) => count(one.candidates) },
       predicts && { title: "Predicted hit", number: true, of: (one) => percent(one.predicted) },
+      waits && { title: "Waited", number: true, of: (one) => seconds(one.waited) },
       { title: "Decision, us", number: true, of: (one) => one.microseconds.toFixed(0) },
     ].filter(Boolean);
   }

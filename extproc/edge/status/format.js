@@ -4,6 +4,8 @@ export const NONE = "-";
 
 export const count = (value) => (value === null || value === undefined ? NONE : value.toLocaleString("en-US"));
 
+export const number = (value) => (value === null || value === undefined ? NONE : value.toFixed(2));
+
 export function percent(share) {
   return share === null || share === undefined || Number.isNaN(share) ? NONE : `${(100 * share).toFixed(1)} %`;
 }

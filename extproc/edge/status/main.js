@@ -6,11 +6,13 @@ import { Endpoints } from "./endpoints.js";
 import { Explainer } from "./explain.js";
 import { clock } from "./format.js";
 import { Models } from "./models.js";
+import { showQueues } from "./queues.js";
 import { Ring } from "./ring.js";
 import { showSidecar } from "./sidecar.js";
 import { Traffic } from "./traffic.js";
 
 const EVERY = 1000; // milliseconds
+const PATIENCE = 5000; // milliseconds until a request counts as lost
 
 const traffic = new Traffic();
 const endpoints = new Endpoints();
@@ -22,7 +24,7 @@ new Explainer((decision) => ring.pin(decision));
 let wanted = new URLSearchParams(location.search).get("model") ?? "";
 let timer = 0;
 let asking = false;
-let lostAt = 0;
+let seenAt = 0; // when the sidecar last responded
 
 /** Show this model's endpoints and ring. */
 function choose(model) {
@@ -38,29 +40,36 @@ async function poll() {
   asking = true;
   const asked = wanted;
   try {
-    const query = new URLSearchParams({ model: asked, after: decisions.last });
-    const response = await fetch(`status/state?${query}`, { cache: "no-store" });
-    if (!response.ok) throw new Error(`status ${response.status}`);
-    show(await response.json());
-    lostAt = 0;
-  } catch (error) {
-    if (!(error instanceof TypeError) && !String(error.message).startsWith("status")) console.error(error);
-    lostAt ||= Date.now();
-    report(`No connection to the sidecar since ${clock(lostAt)}`, "bad");
+    const state = await ask(asked);
+    if (state) show(state);
   } finally {
     asking = false;
     timer = setTimeout(poll, asked === wanted ? EVERY : 0);
   }
 }
 
+/** Return the state, or nothing if the sidecar does not respond. */
+async function ask(model) {
+  const query = new URLSearchParams({ model, after: decisions.last });
+  try {
+    const response = await fetch(`status/state?${query}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    if (response.ok) return await response.json();
+  } catch (error) {
+    // The network or the timeout. An error of this page is not caught here.
+  }
+  report(seenAt ? `No connection to the sidecar since ${clock(seenAt)}` : "No connection to the sidecar", "bad");
+  return null;
+}
+
 function show(state) {
-  const now = Date.now();
+  const now = (seenAt = Date.now());
   const chosen = state.chosen;
   const model = state.models.find(({ name }) => name === chosen?.name);
   health(state);
   for (const title of document.querySelectorAll(".chosen")) setText(title, chosen?.name ?? "no model");
   traffic.show(now, state, chosen);
-  models.show(state.models, chosen?.name, traffic);
+  models.show(state, chosen?.name, traffic);
+  showQueues(state.models);
   endpoints.show(chosen, traffic);
   decisions.show(now, state.decisions);
   ring.show(chosen, model, decisions.latest);

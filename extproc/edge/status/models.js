@@ -1,7 +1,7 @@
 // The table of models.
 
 import { Table, element, setAttribute, setText } from "./dom.js";
-import { NONE, count, percent, rate, seconds } from "./format.js";
+import { NONE, count, number, percent, rate, seconds } from "./format.js";
 
 const hits = (part, whole) => (whole ? percent(part / whole) : NONE);
 
@@ -11,8 +11,9 @@ export class Models {
     this.choose = choose;
   }
 
-  show(models, chosen, traffic) {
+  show({ models, requests }, chosen, traffic) {
     const has = (wanted) => models.some(wanted);
+    const refused = ({ name }) => refusals(requests[name]);
     const columns = [
       { title: "Model", of: ({ name }, cell) => this.button(cell, name, name === chosen) },
       { title: "Strategy", of: ({ strategy }) => strategy ?? "removed" },
@@ -26,7 +27,13 @@ export class Models {
         of: ({ inflight_fleet: fleet }) => count(fleet),
       },
       has((one) => one.queue) && { title: "Waiting", number: true, of: ({ queue }) => count(queue?.requests) },
-      has((one) => one.queue?.classes) && { title: "Waiting by class", of: ({ queue }) => classes(queue?.classes) },
+      has((one) => one.queue) && {
+        title: "Saturation",
+        number: true,
+        about: "Requests in flight and waiting, over the limits of all endpoints",
+        of: ({ queue }) => number(queue?.saturation),
+      },
+      has((one) => refused(one) !== NONE) && { title: "Refused", about: "Since the start", of: refused },
       { title: "Ready", number: true, of: ({ states }) => count(states.ready ?? 0) },
       { title: "Ejected", number: true, of: ({ states }) => count(states.ejected ?? 0) },
       { title: "Draining", number: true, of: ({ states }) => count(states.draining ?? 0) },
@@ -65,8 +72,8 @@ export class Models {
   }
 }
 
-function classes(found) {
-  if (!found) return NONE;
-  const shown = (value) => (typeof value === "object" && value ? (value.requests ?? JSON.stringify(value)) : value);
-  return Object.entries(found).map(([name, value]) => `${name} ${shown(value)}`).join(", ") || NONE;
+/** The refusals of a model by code. */
+function refusals(outcomes = {}) {
+  const refused = Object.entries(outcomes).filter(([outcome]) => outcome !== "routed");
+  return refused.map(([code, times]) => `${count(times)} ${code}`).join(", ") || NONE;
 }

@@ -23,6 +23,16 @@ function arc(begin, end, radius) {
 /** The share of the circle of a hash in hex. */
 const shareOf = (key) => Number.parseInt(key.slice(0, 13), 16) / 2 ** 52;
 
+/** Return a model's ring, or nothing if the sidecar does not respond. */
+async function arcsOf(model) {
+  try {
+    const response = await fetch(`status/ring?model=${encodeURIComponent(model)}`, { cache: "no-store" });
+    return response.ok ? await response.json() : null;
+  } catch {
+    return null;
+  }
+}
+
 export class Ring {
   constructor(choose) {
     this.choose = choose;
@@ -32,7 +42,8 @@ export class Ring {
     this.picture.append(this.arcs, this.way);
     this.pinned = null;
     this.drawn = "";
-    this.asked = "";
+    this.name = ""; // the model whose ring was asked for
+    this.asked = ""; // with the version of its ring
     this.data = null;
     byId("ring-follow").addEventListener("click", () => this.pin(null));
   }
@@ -49,22 +60,26 @@ export class Ring {
     this.model = model;
     this.latest = latest.get(chosen?.name) ?? null;
     const wanted = chosen?.ring_version ? `${chosen.name} ${chosen.ring_version}` : "";
-    if (!wanted) this.data = null;
-    if (wanted && wanted !== this.asked) this.load(chosen.name, wanted);
+    if (!wanted) {
+      this.data = null;
+      this.asked = "";
+    } else if (wanted !== this.asked) this.load(chosen.name, wanted);
     this.draw();
   }
 
   async load(name, wanted) {
     this.asked = wanted;
-    try {
-      const response = await fetch(`status/ring?model=${encodeURIComponent(name)}`, { cache: "no-store" });
-      if (this.asked !== wanted || !response.ok) return;
-      this.data = await response.json();
-      this.paint();
-      this.draw();
-    } catch {
+    if (this.name !== name) this.data = null;
+    this.name = name;
+    const data = await arcsOf(name);
+    if (this.asked !== wanted) return; // another ring was asked for since
+    if (!data) {
       this.asked = ""; // the next poll asks again
+      return;
     }
+    this.data = data;
+    this.paint();
+    this.draw();
   }
 
   /** Draw the arcs: one path for each endpoint. */
@@ -90,7 +105,8 @@ export class Ring {
       this.arcs.replaceChildren();
       this.way.replaceChildren();
       byId("ring-strip").setAttribute("hidden", "");
-      setText(byId("ring-about"), model ? "The model was removed." : "No model is configured.");
+      const why = this.asked ? "Loading" : "The model was removed.";
+      setText(byId("ring-about"), model ? why : "No model is configured.");
       showFacts(byId("ring-facts"), []);
       return;
     }

@@ -53,12 +53,14 @@ export class Traffic {
     const { counters } = this;
     const model = state.models.find(({ name }) => name === this.model);
     const prompts = model?.prompts;
+    const queues = state.models.map(({ queue }) => queue).filter(Boolean);
     const tiles = [
       ["Requests per second", rate(counters.rate("routed"))],
       ["Routed", count(values.routed)],
       ["Not routed", count(values.others)],
       ["In flight", count(state.inflight)],
       "inflight_fleet" in state && ["In flight, all sidecars", count(state.inflight_fleet)],
+      queues.length > 0 && ["Waiting", count(sum(queues.map(({ requests }) => requests)))],
       ["Decision time, mean", seconds(counters.mean("time", "decisions"))],
       ["Decision time, 99 %", this.percentile(state.durations.bounds, 0.99)],
       values.first > 0 && ["Time to first token", seconds(counters.mean("waited", "first"))],

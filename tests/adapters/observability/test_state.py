@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from extproc.adapters.observability.state import SignalsState, endpoint_statuses, model_states
+from extproc.adapters.observability.state import (
+    ModelState,
+    SignalsState,
+    endpoint_statuses,
+    model_states,
+)
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
@@ -8,6 +13,7 @@ from extproc.core.fleet.signals import Load, Report
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.router import Router
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router
+from tests.core.flow_control.scene import Flow
 
 
 def decide(serving: Router, model: str) -> Decision:
@@ -131,6 +137,32 @@ class TestSignals:
 def signals_of(serving: Router) -> SignalsState | None:
     (endpoint,) = model_states(serving.fleet, serving.catalog)["llama"]["endpoints"]
     return endpoint["signals"]
+
+
+def test_shows_the_queue_and_the_limits_of_a_model_with_flow_control() -> None:
+    flow = Flow(endpoints=1, classes=[{"name": "batch", "priority": -1}])
+    flow.fill()
+    for tenant in ("a", "a", "b"):
+        flow.send(tenant, objective="batch", tenant=tenant)
+    flow.now += 1.5
+    flow.send("late", objective="batch", tenant="a")
+
+    def shown() -> ModelState:
+        return model_states(flow.fleet, flow.router.catalog, flow.control)["llama"]
+
+    default = {"priority": 0, "requests": 0, "tenants": 0, "oldest_seconds": 0.0}
+    batch = {"priority": -1, "requests": 4, "tenants": 2, "oldest_seconds": 1.5}
+    assert shown()["queue"] == {
+        "requests": 4,
+        "saturation": 5.0,
+        "classes": {"default": default, "batch": batch},
+    }
+    assert [one["limit"] for one in shown()["endpoints"]] == [1.0]
+    for sent in flow.sent[1:3]:
+        assert sent.waiter
+        flow.control.cancel(sent.waiter)
+    after = shown()["queue"]["classes"]["batch"]
+    assert (after["requests"], after["tenants"], after["oldest_seconds"]) == (2, 2, 1.5)
 
 
 def test_shows_discovered_adapters() -> None:

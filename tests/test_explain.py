@@ -15,14 +15,8 @@ from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import ModelSpec, ModelsSpec
-from extproc.explain import (
-    WHOLE_BYTES,
-    ExplainedFlow,
-    Explanation,
-    explain,
-    explain_now,
-    shown,
-)
+from extproc.explain import WHOLE_BYTES, explain, explain_now, shown
+from extproc.explanation import ExplainedFlow, Explanation
 from tests.core.builders import TWO_ADDRESSES, brief, model_spec, router, split_spec
 from tests.core.flow_control.scene import Flow
 

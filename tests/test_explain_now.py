@@ -12,7 +12,8 @@ from extproc.core.fleet.outcome import Outcome
 from extproc.core.routing.router import Router
 from extproc.core.schema import StrategyName
 from extproc.core.strategies import Reason
-from extproc.explain import Explanation, explain_now
+from extproc.explain import explain_now
+from extproc.explanation import Explanation
 from tests.core.builders import model_spec, router, split_spec
 from tests.edge.envoy import chat_request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
@@ -41,8 +42,11 @@ class Queued(NamedTuple):
     finish: Finish
 
 
-class Stream:
-    """One ext_proc stream: the HTTP request, the verdict on it and its response."""
+class Stream(ABC):
+    """One ext_proc stream: the HTTP request, the verdict on it and its response.
+
+    `Conversation` adds the transitions; the functions of each step take the stream.
+    """
 
     __slots__ = (
         *("_keep_prefix", "anthropic", "asked_for_report", "flow", "head", "later"),
@@ -141,9 +145,9 @@ class Stream:
         lists = self.modes.request is BodyMode.DUPLEX
         return decided(kind, decision, self._report_request(decision), lists=lists)
 
+    @abstractmethod
     def released(self, outcome: Decision | Refusal) -> None:
-        """Take the outcome of a request that waited. A conversation sends the replies."""
-        raise NotImplementedError
+        """Take the outcome of a request that waited, and send the replies."""
 
     def body_head(self) -> Head:
         """Return the beginning of the body that the reply waits for."""

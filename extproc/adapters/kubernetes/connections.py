@@ -15,7 +15,7 @@ from extproc.adapters.kubernetes.credentials import Credentials
 from extproc.adapters.kubernetes.http1 import Http1
 from extproc.adapters.kubernetes.http2_connection import Http2Connection
 from extproc.adapters.kubernetes.http2_stream import NotProcessed
-from extproc.adapters.kubernetes.transport import CONNECT_SECONDS
+from extproc.adapters.kubernetes.transport import CONNECT_SECONDS, HANDSHAKE_SECONDS
 
 _FALLBACK_SECONDS = 600.0
 """Time after which a server that did not offer HTTP/2 is asked again."""
@@ -83,13 +83,12 @@ class Connections:
 
     async def _open(self, tls: ssl.SSLContext) -> Http2Connection | None:
         """Return a new connection; None if the server does not offer HTTP/2."""
-        async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await open_http2(
-                str(self._url.hostname),
-                self._port,
-                tls,
-                self._credentials.configuration.tls_server_name,
-            )
+        connection = await open_http2(
+            str(self._url.hostname),
+            self._port,
+            tls,
+            self._credentials.configuration.tls_server_name,
+        )
         if connection is None:
             self._http1_until = monotonic() + _FALLBACK_SECONDS
         elif connection.has_room or connection.closed:
@@ -116,19 +115,27 @@ async def open_http2(
 ) -> Http2Connection | None:
     """Return a connection that is ready; None if the server does not offer HTTP/2.
 
-    Without TLS the server must expect HTTP/2. Raises OSError.
+    Without TLS the server must expect HTTP/2. Raises TimeoutError and OSError.
+    """
+    async with asyncio.timeout(CONNECT_SECONDS):
+        connected = await _connected(host, port)
+    name = (server_name or host) if tls else None
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Http2Connection(tls), sock=connected, ssl=tls, server_hostname=name
+        )
+        try:
+            return connection if await connection.greeted else None
+        except BaseException:
+            connection.abort()
+            raise
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """Connect to the first address that responds, so that the others cost no time.
+
+    asyncio's create_connection can do the same, but uvloop's cannot.
     """
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # An address that does not respond must not use up the time of the others. asyncio can do the
-    # same, but uvloop cannot.
-    connected = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
-    name = (server_name or host) if tls else None
-    _, connection = await loop.create_connection(
-        lambda: Http2Connection(tls), sock=connected, ssl=tls, server_hostname=name
-    )
-    try:
-        return connection if await connection.greeted else None
-    except BaseException:
-        connection.abort()
-        raise
+    return await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)

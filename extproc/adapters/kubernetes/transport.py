@@ -8,6 +8,9 @@ from typing import Any
 import aiohttp
 
 CONNECT_SECONDS = 4.0
+HANDSHAKE_SECONDS = 10.0
+"""Time for the TLS handshake and the first frames, as in client-go. After an outage, an API server
+needs seconds for those of all its clients, and repeated ones would add to them."""
 
 # The kernel closes a connection whose network path is dead within half a minute.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}

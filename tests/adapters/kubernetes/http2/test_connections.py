@@ -17,7 +17,7 @@ import yaml
 from h2.events import Event, RequestReceived
 from h2.settings import SettingCodes
 
-from extproc.adapters.kubernetes import http2_ping
+from extproc.adapters.kubernetes import connections, http2_ping
 from extproc.adapters.kubernetes.connections import Connections
 from extproc.adapters.kubernetes.http2_connection import PROTOCOL, Http2Connection
 from extproc.adapters.kubernetes.http2_stream import Http2Stream
@@ -47,9 +47,11 @@ class Limited(Peer):
 class Server:
     """A server with TLS, and the connections that it accepted."""
 
-    def __init__(self, connections: Connections, port: int, peers: list[Peer]) -> None:
+    def __init__(
+        self, connections: Connections, listener: asyncio.Server, peers: list[Peer]
+    ) -> None:
         self.connections = connections
-        self.port = port
+        self.listener = listener
         self.peers = peers
 
     async def begin(self) -> Http2Stream:
@@ -72,7 +74,9 @@ def serve(tmp_path: Path) -> Serve:
     """Return a context manager that starts a server; `streams` limits those of a connection."""
 
     @asynccontextmanager
-    async def served(streams: int = 100, host: str = "127.0.0.1") -> AsyncIterator[Server]:
+    async def served(
+        streams: int = 100, host: str = "127.0.0.1", accepts: bool = True
+    ) -> AsyncIterator[Server]:
         peers: list[Peer] = []
 
         def accept() -> Peer:
@@ -82,13 +86,15 @@ def serve(tmp_path: Path) -> Serve:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         AUTHORITY.issue_cert("127.0.0.1", HOST).configure_cert(tls)
         tls.set_alpn_protocols([PROTOCOL])
+        # The kernel connects clients even if the server does not accept yet.
+        listening = socket.create_server(("127.0.0.1", 0))
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(accept, "127.0.0.1", 0, ssl=tls)
-        port = server.sockets[0].getsockname()[1]
-        api = await KubernetesApi.connect(_kubeconfig(tmp_path, f"https://{host}:{port}"))
-        yield Server(api._connections, port, peers)
+        listener = await loop.create_server(accept, sock=listening, ssl=tls, start_serving=accepts)
+        url = f"https://{host}:{listening.getsockname()[1]}"
+        api = await KubernetesApi.connect(_kubeconfig(tmp_path, url))
+        yield Server(api._connections, listener, peers)
         await api.close()
-        server.close()
+        listener.close()
 
     return served
 
@@ -153,17 +159,29 @@ async def test_connection_that_is_being_closed_sends_no_ping(
         assert errors == []
 
 
+async def test_handshake_may_take_longer_than_the_connection(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
+    async with serve(accepts=False) as server:
+        opening = asyncio.create_task(server.connections.choose())
+        await asyncio.sleep(0.3)
+        await server.listener.start_serving()
+        assert isinstance(await opening, Http2Connection)
+
+
 async def test_address_that_does_not_respond_delays_no_other(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve(host=HOST) as server:
+        port = server.listener.sockets[0].getsockname()[1]
         addresses = [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, server.port))
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port))
             for ip in ("127.0.0.2", "127.0.0.1")
         ]
         # The kernel drops further connections to a listener whose queue is full.
         with (
-            socket.create_server(("127.0.0.2", server.port), backlog=0) as hole,
+            socket.create_server(("127.0.0.2", port), backlog=0) as hole,
             socket.create_connection(hole.getsockname()),
         ):
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)

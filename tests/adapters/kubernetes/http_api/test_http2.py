@@ -156,7 +156,7 @@ class TestSilence:
         monkeypatch.setattr(http2_ping, "PING_SECONDS", 0.05)
         monkeypatch.setattr(http2_ping, "SILENCE_SECONDS", 0.5)
         monkeypatch.setattr(http2_ping, "_LATE_SECONDS", 0.5)
-        monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.5)
+        monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.5)
 
     async def test_of_a_stopped_server_is_noticed(
         self, secure: SecureServer, secure_api: KubernetesApi

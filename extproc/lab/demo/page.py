@@ -29,7 +29,8 @@ def write_page(
         f"to {REPLICAS} stand-in vLLM replicas, each {TIME_SCALE:g} x as fast as an L4"
     )
     runs = [measured_run(result) for result in results]
-    Report("extproc demo", source, runs, log_lines(access_log)).write(path)
+    about = f"The last {_LINES_OF_EACH_KIND} decisions of each kind in Envoy's access log"
+    Report("extproc demo", source, runs, log_lines(access_log), about).write(path)
 
 
 def measured_run(result: Result) -> measured.Run:

@@ -39,6 +39,8 @@ class Report:
     runs: Sequence[Run]
     decisions: Sequence[Mapping[str, object]] = ()
     """Lines of the decision log, with the same keys; none if the runs have no log."""
+    about_decisions: str = ""
+    """The lines that the log has, and their origin."""
 
     def write(self, path: Path) -> None:
         """Write the file. Raises OSError."""
@@ -54,16 +56,16 @@ class Report:
         yield '<html lang="en"><head><meta charset="utf-8">'
         yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
         yield f"<title>{escape(self.title)}</title>"
-        yield f"<style>\n{_style()}</style></head><body>"
+        yield f"<style>\n{_style()}</style></head><body><main>"
         yield f"<h1>{escape(self.title)}</h1>"
         yield f"<p>Source: {escape(self.source)}</p>"
         yield from _charts(runs)
         yield "<h2>Figures</h2>"
         yield from _figures([summarize(run) for run in runs])
         if self.decisions:
-            yield "<h2>Decision log</h2>"
+            yield f"<h2>Decision log</h2><p>{escape(self.about_decisions)}</p>"
             yield from _log(self.decisions)
-        yield f"<footer>extproc {escape(__version__)}</footer></body></html>"
+        yield f"</main><footer>extproc {escape(__version__)}</footer></body></html>"
 
 
 def _charts(runs: Sequence[Run]) -> Iterator[str]:
@@ -85,7 +87,8 @@ def _charts(runs: Sequence[Run]) -> Iterator[str]:
     for heading, (element, caption) in drawn.items():
         if element:
             yield f"<h2>{escape(heading)}</h2>"
-            yield f'<figure role="img" aria-label="{escape(heading)}">{element}'
+            about = f'role="img" aria-label="{escape(heading)}" tabindex="0"'
+            yield f'<figure><div class="scrolls" {about}>{element}</div>'
             yield f"<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -95,7 +98,7 @@ def _figures(summaries: Sequence[Summary]) -> Iterator[str]:
         (one.strategy, *(_figure(name, getattr(one, name)) for name in _FIGURES))
         for one in summaries
     )
-    yield from _table(names, rows)
+    yield from _table("Figures", names, rows)
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -111,11 +114,14 @@ def _figure(name: str, value: float | None) -> str:
 def _log(lines: Sequence[Mapping[str, object]]) -> Iterator[str]:
     names = list(dict.fromkeys(name for line in lines for name in line))
     shown = ([str(line.get(name, "")) for name in names] for line in lines)
-    yield from _table(names, shown, kind=' class="texts"')
+    yield from _table("Decision log", names, shown, kind=' class="texts"')
 
 
-def _table(names: Sequence[str], rows: Iterator[Sequence[str]], kind: str = "") -> Iterator[str]:
-    yield f'<div class="scrolls"><table{kind}>'
+def _table(
+    title: str, names: Sequence[str], rows: Iterator[Sequence[str]], kind: str = ""
+) -> Iterator[str]:
+    # The keyboard scrolls only what can have the focus.
+    yield f'<div class="scrolls" role="region" aria-label="{title}" tabindex="0"><table{kind}>'
     yield f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>"
     for row in rows:
         yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"

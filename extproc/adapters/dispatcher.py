@@ -31,10 +31,13 @@ class Dispatcher:
 
     def _run(self) -> None:
         self._is_due = False
-        if self._flow.run():
-            self._wake()
-        if self._tick is None and self._flow.waiting:
-            self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
+        try:
+            if self._flow.run():
+                self._wake()
+        finally:
+            # An error with one request must not stop the others.
+            if self._tick is None and self._flow.waiting:
+                self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
 
     def _on_tick(self) -> None:
         self._tick = None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
 
 import pytest
 
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
-from tests.e2e.scene import Launch, Options, Scene
+from tests.e2e.scene import MODEL, Json, Launch, Options, Scene, chat
 from tests.e2e.test_endpoint_picker import sized
 from tests.e2e.test_flow_control import busy, one_each, questions, several
 from tests.extent import PATIENCE, extent
@@ -20,6 +23,7 @@ from tests.faults.streams import PACE
 HELD = extent(200, full=500)
 CLIENTS = extent(60, full=200)
 TURNS = extent(3, full=10)
+CHANGES = 100
 OBJECTIVES = ("chat", "batch", "")
 CLASSES = [{"name": "chat", "priority": 1}, {"name": "batch", "priority": -1}]
 
@@ -105,6 +109,69 @@ async def test_replica_dies_with_requests_held(launch: Launch, report: Report) -
     report.lost("of 20 requests", failed=failed)
     assert not failed
     assert {reply.replica for reply in replies} == set(left)
+
+
+def _any_document(rng: Random, addresses: Sequence[str]) -> Json:
+    """Return a models document with some of the endpoints, and sometimes with less than before."""
+    flow = {"maxInflight": rng.randint(1, 4), "classes": CLASSES}
+    some = rng.sample(addresses, rng.randint(0, len(addresses)))
+    document = Options(adapters=["sql"], flow_control=flow).models(some)
+    (model,) = document["models"]
+    change = rng.choice(["name", "adapters", "flowControl", "", "", ""])
+    if change == "name":
+        model["name"] = "other"
+    elif change:
+        del model[change]
+    return document
+
+
+@pytest.mark.full
+async def test_models_and_endpoints_change_while_clients_leave(
+    launch: Launch, report: Report
+) -> None:
+    """Models, adapters and endpoints come and go: no request is lost, and all counts are exact."""
+    options = Options(
+        replicas=4,
+        adapters=["sql"],
+        flow_control={"maxInflight": 2, "classes": CLASSES},
+        replica_arguments=PACE,
+    )
+    scene = await launch(options)
+    assert isinstance(scene.sidecar, FileSidecar)
+    report.tried(f"{CLIENTS} clients, a fifth leaves; {CHANGES} other models documents meanwhile")
+    rng, statuses, is_over = Random(5), Counter[int](), False
+
+    async def client(name: int) -> None:
+        while not is_over:
+            headers = {
+                "x-gateway-inference-objective": rng.choice(OBJECTIVES),
+                "x-gateway-inference-fairness-id": str(name % 5),
+            }
+            body = chat(f"{rng.randrange(50)}", model=rng.choice([MODEL, "sql"]), tokens=10)
+            sent = asyncio.create_task(scene.send(body, headers=headers))
+            if rng.random() < 0.2:
+                await asyncio.sleep(0.05)
+                sent.cancel()
+            with suppress(asyncio.CancelledError):
+                reply = await sent
+                statuses[reply.status] += 1
+                if reply.status != 200:
+                    await asyncio.sleep(0.1)
+
+    clients = [asyncio.create_task(client(name)) for name in range(CLIENTS)]
+    for _ in range(CHANGES):
+        await asyncio.sleep(0.1)
+        scene.sidecar.write_models(_any_document(rng, scene.replicas.addresses))
+    scene.sidecar.write_models(options.models(scene.replicas.addresses))
+    served = statuses[200]
+    await until(lambda: statuses[200] >= served + CLIENTS, PATIENCE, "responses to all")
+    is_over = True
+    await asyncio.gather(*clients)
+    failed = sum(count for status, count in statuses.items() if status not in (200, 404))
+    report.lost(f"of {statuses.total()} requests", failed=failed)
+    assert not failed, statuses
+    await scene.agree_on_inflight(0)
+    await scene.agree_on_queue(0)
 
 
 async def _has_one_endpoint(scene: Scene) -> bool:

@@ -216,10 +216,11 @@ class FlowControl:
             if not waiter.is_dropped:
                 self._release(self._flows[waiter.resolved.model.spec.name], waiter, None)
         for flow in list(self._flows.values()):
-            late = list(islice(flow.queue.expired(now), _MOST_AT_ONCE))
-            for waiter in late:
+            late = 0
+            for waiter in islice(flow.queue.expired(now), _MOST_AT_ONCE):
                 self._refuse(flow, waiter, self._timeout(flow, waiter, now), "queue_timeout")
-            if len(late) == _MOST_AT_ONCE:
+                late += 1
+            if late == _MOST_AT_ONCE:
                 is_more = True
             elif flow.queue.waiting:
                 is_more |= self._run(flow, now)

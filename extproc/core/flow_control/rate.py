@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import exp
 
 _WINDOW_SECONDS = 10.0
+_FEWEST = 0.5
+"""Events, of which older ones count less."""
 
 
 class Rate:
@@ -25,10 +27,12 @@ class Rate:
         self._count += 1
 
     def of(self, now: float) -> float:
-        """Return the events per second; 0 if there was none for a long time."""
+        """Return the events per second; 0 if there were too few lately to know."""
         if self._since is None:
             return 0.0
         self._decay(now)
+        if self._count < _FEWEST:
+            return 0.0
         # At first, the window is not full.
         seconds = _WINDOW_SECONDS * (1 - exp(-max(now - self._since, 1.0) / _WINDOW_SECONDS))
         return self._count / seconds

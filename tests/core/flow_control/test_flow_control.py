@@ -240,6 +240,20 @@ class TestBounds:
         assert flow.send("late", timeout=10.0).code == "queue_timeout"
         assert flow.send("patient", timeout=60.0).waits
 
+    def test_an_old_rate_refuses_no_request(self) -> None:
+        """After a pause or an outage, it says nothing about the wait."""
+        flow = Flow(endpoints=1)
+        for one in flow.fill():
+            one.end()
+        flow.now = 100.0
+        flow.set_endpoints(0)
+        waiting = [flow.send("waiting", timeout=20.0) for _ in range(3)]
+        flow.now = 101.0
+        flow.set_endpoints(3)
+        flow.run()
+        assert not any(one.waits for one in waiting)
+        assert all(isinstance(one.outcome, Decision) for one in waiting)
+
     def test_the_clients_timeout_limits_the_wait(self) -> None:
         flow = Flow()
         flow.fill()

@@ -23,7 +23,9 @@ class Subset(NamedTuple):
 
     def allows(self, address: str) -> bool:
         """Return True if requests may go to this IP:PORT."""
-        return address in self.addresses or address.rpartition(":")[0] in self.hosts
+        if address in self.addresses:
+            return True
+        return bool(self.hosts) and address.rpartition(":")[0] in self.hosts
 
 
 # A gateway repeats a few lists, and each may be long.

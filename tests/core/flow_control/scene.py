@@ -40,6 +40,13 @@ class Sent:
         return self.outcome is None and not self.ended
 
     @property
+    def home(self) -> str:
+        """The endpoint where the waiting request is warm."""
+        assert self.waiter is not None
+        (home,) = self.waiter.homes
+        return home
+
+    @property
     def address(self) -> str:
         """The endpoint that the request went to."""
         assert isinstance(self.outcome, Decision), self.outcome

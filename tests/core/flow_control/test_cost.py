@@ -110,6 +110,17 @@ def test_a_run_does_not_read_all_tenants_that_wait_for_another_endpoint() -> Non
     assert work(LARGE) < 1.5 * work(SMALL) + 10
 
 
+def test_a_dispatch_to_one_endpoint_does_not_walk_the_ring() -> None:
+    """The ring has 256 nodes for each endpoint."""
+    number = 100
+    flow = Flow(endpoints=number, strategy="PrefixHash")
+    running = flow.fill()
+    waiting = flow.send("waiting")
+    next(one for one in running if one.address == waiting.home).end()
+    assert lines(flow.run) < 30 * number
+    assert not waiting.waits
+
+
 def test_a_run_without_room_does_not_read_the_queue() -> None:
     def work(number: int) -> int:
         return lines(waiting(number, endpoints=1, tenants=number).run)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from extproc.adapters.observability.tallies import Tally
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog, Model
 
@@ -30,30 +31,34 @@ class FlowMetrics(Collector):
             buckets=_WAIT_BUCKETS,
             registry=registry,
         )
-        self._dispatched = Counter(
+        self._waits: dict[tuple[str, str], Histogram] = {}
+        """The histogram of each model and class, because `labels` takes microseconds."""
+        self._dispatched = Tally(
             "extproc_queue_dispatched",
             "Requests of models with flow control that were dispatched, by whether they waited.",
             ["model", "waited"],
-            registry=registry,
         )
-        self._refused = Counter(
+        self._refused = Tally(
             "extproc_queue_refused",
             "Requests that flow control refused, by reason: queue_full, queue_timeout, deadline "
             "(the request's own timeout is too short), evicted (for a higher priority) or "
             "draining.",
             ["model", "reason"],
-            registry=registry,
         )
-        registry.register(self)
+        for collector in (self._dispatched, self._refused, self):
+            registry.register(collector)
 
     def dispatched(self, model: str, group: str, waited: float) -> None:
         """Count a request that was dispatched after this number of seconds."""
-        self._wait.labels(model, group).observe(waited)
-        self._dispatched.labels(model, "true" if waited else "false").inc()
+        wait = self._waits.get((model, group))
+        if wait is None:
+            wait = self._waits[model, group] = self._wait.labels(model, group)
+        wait.observe(waited)
+        self._dispatched.count(model, "true" if waited else "false")
 
     def refused(self, model: str, reason: str) -> None:
         """Count a refusal."""
-        self._refused.labels(model, reason).inc()
+        self._refused.count(model, reason)
 
     def collect(self) -> Iterator[Metric]:
         requests = GaugeMetricFamily(

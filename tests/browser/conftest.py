@@ -19,6 +19,7 @@ from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.browser.status_page import StatusPage
+from tests.e2e.forked import ForkedFileSidecar
 from tests.edge.envoy import (
     Reply,
     chat_request,
@@ -104,7 +105,7 @@ async def launch(addresses: Sequence[str], tmp_path: Path) -> AsyncIterator[Laun
             arguments: Sequence[str] = (), document: MakeDocument = two_models
         ) -> Scene:
             directory = Path(tempfile.mkdtemp(dir=tmp_path))
-            sidecar = FileSidecar(document(addresses), directory, arguments=arguments)
+            sidecar = ForkedFileSidecar(document(addresses), directory, arguments=arguments)
             cleanup.push_async_callback(sidecar.kill)
             await sidecar.start()
             scene = Scene(sidecar, addresses)

@@ -64,9 +64,9 @@ async def test_other_frames_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) 
     async with connected() as (connection, peer):
         response, number = await opened(connection, peer)
         peer.silent = True
-        await eventually(lambda: not connection._ping._heard)
+        await eventually(lambda: not connection._ping._received)
         peer.send(number, b"event\n")
-        await eventually(lambda: connection._ping._heard)
+        await eventually(lambda: connection._ping._received)
         assert await anext(line async for line in response.lines() if line) == b"event"
 
 

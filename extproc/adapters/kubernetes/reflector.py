@@ -10,9 +10,9 @@ age grows. These are the guarantees of client-go's reflector; `backoff` has the 
 attempts, which are longer if the server asks for it (`Retry-After`).
 
 Over HTTP/2, watches last 5 to 10 minutes, as in client-go, because the connection itself notices a
-server that no longer responds. HTTP/1.1 has no PING, and a proxy or a hung server can hold a silent
-connection open. So watches last 20 to 30 s there: that the server ends each watch in time proves
-that it still responds.
+server that no longer responds, and bookmarks show that the watch still works. HTTP/1.1 has no PING,
+and a proxy or a hung server can hold a silent connection open. So watches last 20 to 30 s there:
+that the server ends each watch in time proves that it still responds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from extproc.adapters.kubernetes.errors import ApiStatusError, KubernetesError, 
 from extproc.adapters.kubernetes.listing import EXPIRED, list_objects
 from extproc.adapters.kubernetes.objects import Json
 from extproc.adapters.kubernetes.resource import Kept, Resource
-from extproc.adapters.kubernetes.watch_events import check_order, read_event
+from extproc.adapters.kubernetes.watch_events import BookmarkWatchdog, check_order, read_event
 from extproc.adapters.observability.logs import fields
 
 log = logging.getLogger("extproc.kubernetes")
@@ -167,7 +167,7 @@ class Reflector(Generic[Kept]):
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
         }
-        opened = inf
+        opened, watchdog = inf, BookmarkWatchdog()
         events = self._api.watch(self._resource.path, query, seconds)
         try:
             async with aclosing(events):
@@ -176,9 +176,10 @@ class Reflector(Generic[Kept]):
                         opened = monotonic()
                         self._confirm()
                     elif event is ALIVE:
+                        watchdog.check(monotonic())
                         self._confirm()
                     else:
-                        self._take(event)
+                        watchdog.received(self._take(event), monotonic())
             self._confirm()
         finally:
             # Neither a list nor a short watch resets the backoff, so that a server that fails
@@ -186,7 +187,8 @@ class Reflector(Generic[Kept]):
             if monotonic() - opened >= _SHORT_WATCH_SECONDS:
                 self._backoff.reset()
 
-    def _take(self, event: Json) -> None:
+    def _take(self, event: Json) -> str:
+        """Change the copy as an event says, and return the event's kind."""
         try:
             kind, version, item = read_event(event)
         except ApiStatusError:
@@ -198,13 +200,14 @@ class Reflector(Generic[Kept]):
         self._version = version
         self._confirm()
         if kind == "BOOKMARK":
-            return
+            return kind
         kept = self._resource.read(item)
         if kind == "DELETED":
             self._objects.pop(kept.metadata.name, None)
         else:
             self._objects[kept.metadata.name] = kept
         self._changed(self._objects)
+        return kind
 
     def _confirm(self) -> None:
         self.confirmed_at = monotonic()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple
 
-from extproc.adapters.kubernetes.errors import ApiStatusError, MalformedResponse, retry_after
+from extproc.adapters.kubernetes.errors import (
+    ApiStatusError,
+    MalformedResponse,
+    Unreachable,
+    retry_after,
+)
 from extproc.adapters.kubernetes.objects import Json
+
+BOOKMARK_SECONDS = 150.0
+"""Longest time without an event after a bookmark: two and a half times that of Kubernetes."""
 
 
 class WatchEvent(NamedTuple):
@@ -15,6 +24,27 @@ class WatchEvent(NamedTuple):
     """ADDED, MODIFIED, DELETED or BOOKMARK."""
     version: str
     item: Any
+
+
+class BookmarkWatchdog:
+    """Notices a watch that became silent although the connection still responds to PINGs.
+
+    A reverse proxy responds to PINGs for an API server that hangs. Kubernetes sends each watch a
+    bookmark every minute, but the API does not promise that. So the first one is not expected.
+    """
+
+    def __init__(self) -> None:
+        self._deadline = inf
+
+    def received(self, kind: str, now: float) -> None:
+        """Record an event."""
+        if kind == "BOOKMARK" or self._deadline < inf:
+            self._deadline = now + BOOKMARK_SECONDS
+
+    def check(self, now: float) -> None:
+        """Raise Unreachable if a bookmark is overdue."""
+        if now > self._deadline:
+            raise Unreachable(f"no bookmark in {BOOKMARK_SECONDS:g} s")
 
 
 def read_event(event: Json) -> WatchEvent:

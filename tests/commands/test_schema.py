@@ -48,6 +48,17 @@ def examples() -> Iterator[tuple[str, str]]:
                 yield name, re.sub(f"^{indent}", "", inner, flags=re.MULTILINE)
 
 
+def test_models_documents_name_the_schema() -> None:
+    """Editors find it by the first line. A document inside a ConfigMap cannot name it."""
+    documents = {ROOT / name for name, text in examples() if re.match(r"(#.*\n)*models:", text)}
+    files = [path for path in documents if path.suffix == ".yaml" and path.is_file()]
+    assert ROOT / "manifests" / "compose" / "models.yaml" in files
+    for path in files:
+        first = path.read_text().splitlines()[0]
+        schema = first.removeprefix("# yaml-language-server: $schema=")
+        assert (path.parent / schema).resolve() == COMMITTED, path
+
+
 def accepted_by_schema(document: str) -> bool:
     return bool(VALIDATOR.is_valid(yaml.safe_load(document)))
 

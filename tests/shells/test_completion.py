@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import pty
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from select import select
 from shlex import quote
+from time import monotonic
 
 import pytest
 
 from extproc.cli import main, parsers
 from extproc.commands.values import one_of
 from extproc.shells.commands import Value, commands
+from tests.extent import PATIENCE
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -27,6 +32,14 @@ COMP_WORDS=({words})
 COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
 _extproc
 printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+ZSH = """
+autoload -Uz compinit; compinit -u -D
+source {script}
+finish() {{ print -r -- $BUFFER > {result}; BUFFER=exit; zle accept-line }}
+zle -N finish; bindkey ^X finish
 """
 
 
@@ -118,6 +131,56 @@ class TestCompletes:
 
     def test_nothing_for_a_value_that_can_be_anything(self, complete: Complete) -> None:
         assert complete("extproc serve --listen ") == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("extproc exp", "extproc explain "),
+        ("extproc serve --log-f", "extproc serve --log-format "),
+        ("extproc serve --log-level w", "extproc serve --log-level warning "),
+        ("extproc demo --us", "extproc demo --users "),
+        ("extproc completion f", "extproc completion fish "),
+        ("extproc check my", "extproc check my\\ models.yaml "),
+    ],
+)
+def test_zsh_completes(
+    scripts: Mapping[str, Path], tmp_path: Path, typed: str, completed: str
+) -> None:
+    (tmp_path / "my models.yaml").touch()
+    result = tmp_path / "completed"
+    setup = tmp_path / ".zshrc"
+    setup.write_text(ZSH.format(script=scripts["zsh"], result=result))
+    in_terminal([shell("zsh"), "-i"], f"{typed}\t\x18", tmp_path)
+    assert result.read_text() == f"{completed}\n"
+
+
+def in_terminal(command: list[str], keys: str, directory: Path) -> None:
+    """Run a program in a terminal of its own, and press keys until it ends."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "ZDOTDIR": str(directory), "TERM": "vt100"}
+    process = subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        cwd=directory,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(slave)
+    os.write(master, keys.encode())
+    try:
+        deadline = monotonic() + PATIENCE
+        while process.poll() is None and monotonic() < deadline:
+            if select([master], [], [], 0.05)[0]:
+                with suppress(OSError):  # the program has ended
+                    os.read(master, 4096)
+        assert process.poll() is not None
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
 
 
 def test_zsh_loads_the_script(scripts: Mapping[str, Path]) -> None:

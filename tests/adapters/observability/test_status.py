@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.status import StatusReport
 from extproc.core.fleet.outcome import Outcome
@@ -86,6 +88,27 @@ def test_ejected_endpoint_has_its_remaining_time() -> None:
     )
     (other,) = rows.keys() - {address}
     assert "ejection" not in rows[other]
+
+
+def test_new_and_slow_endpoints_have_their_weight() -> None:
+    addresses = FOUR[:2]
+    sidecar = Sidecar(model_spec(endpoints=FOUR[:3], strategy="PrefixCache"))
+    signals = sidecar.router.fleet.signals
+    report = report_of(sidecar)
+    now = signals.clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signals, "clock", lambda: now)
+        signals.set_endpoints(addresses)
+        now += 100
+        signals.set_endpoints(FOUR[:3])
+        now += 7.5
+        rows = report.document("", 0)["chosen"]["endpoints"]
+        assert [one.get("slow_start") for one in rows] == [None, None, 0.25]
+        now += 22.5
+        assert not any("slow_start" in one for one in report.document("", 0)["chosen"]["endpoints"])
+        patch.setattr(signals.speeds, "slowness", lambda asked: {asked[1]: 1.504})
+        rows = report.document("", 0)["chosen"]["endpoints"]
+        assert [one.get("slowness") for one in rows] == [None, 1.5, None]
 
 
 def test_endpoint_of_two_models_counts_once() -> None:

@@ -38,6 +38,11 @@ def of_decision(decision: Decision) -> Attributes:
         found["extproc.prefix_hash"] = f"{decision.key:016x}"
     if decision.prediction is not None:
         found["extproc.predicted_hit"] = round(decision.prediction.hit, 4)
+    if decision.wait is not None:
+        found["extproc.queued_ms"] = round(1000 * decision.wait.seconds)
+        found["extproc.priority"] = decision.wait.priority
+        if decision.wait.tenant:
+            found["extproc.tenant_hash"] = decision.wait.tenant
     if decision.fallback is not None:
         found["extproc.fallback"] = decision.fallback
     return found

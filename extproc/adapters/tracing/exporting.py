@@ -17,6 +17,7 @@ MOST_WAITING = 2048
 """Spans that may wait for the receiver. More are dropped, and no request waits for them."""
 
 _SDK = logging.getLogger("opentelemetry")
+_EXPORTERS = "opentelemetry.exporter."
 
 
 class Spans(BatchSpanProcessor):
@@ -82,7 +83,10 @@ class CountedExporter(SpanExporter):
 
 
 class _Causes(logging.Handler):
-    """Keeps the last message of the SDK, which would log each failed attempt."""
+    """Keeps the last message of the SDK's exporters, which would log each failed attempt.
+
+    Other messages of the SDK are dropped: some quote what a client sent, such as its `tracestate`.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -91,7 +95,8 @@ class _Causes(logging.Handler):
         _SDK.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage()
+        if record.name.startswith(_EXPORTERS):
+            self.last = record.getMessage()
 
     def close(self) -> None:
         _SDK.removeHandler(self)

@@ -14,8 +14,13 @@ from typing import ClassVar
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import TraceState
+from prometheus_client import CollectorRegistry
 
+from extproc.adapters.observability.tracing_metrics import TracingMetrics
 from extproc.adapters.tracing.endpoint import otlp_endpoint
+from extproc.adapters.tracing.exporting import CountedExporter
 from extproc.adapters.tracing.otlp import OtlpTracing
 from extproc.core.schema import ModelSpec
 from extproc.edge.ext_proc.service import ExternalProcessor
@@ -233,6 +238,20 @@ class TestReceiverThatIsDown:
         assert failed_line.message == "spans not exported"
         assert recovered_line.message == "spans exported again"
         assert "UNAVAILABLE" in failed_line.fields["why"]  # type: ignore[attr-defined]
+
+    def test_cause_never_quotes_a_client(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The SDK logs a `tracestate` that it cannot read."""
+
+        class Failing(SpanExporter):
+            def export(self, spans: object) -> SpanExportResult:
+                return SpanExportResult.FAILURE
+
+        exporter = CountedExporter(Failing(), "grpc://a:1", TracingMetrics(CollectorRegistry()))
+        TraceState.from_header(["from a client"])
+        exporter.export([])
+        exporter.shutdown()
+        (line,) = (one for one in caplog.records if one.name == "extproc.tracing")
+        assert line.fields["why"] == ""  # type: ignore[attr-defined]
 
     async def test_that_hangs_costs_spans_and_no_request_waits(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch

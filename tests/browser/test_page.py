@@ -5,26 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 
 from extproc.lab.stack.processes import until
-from tests.browser.conftest import Launch, OpenPage
+from tests.browser.conftest import Launch, OpenPage, two_models
 from tests.edge.envoy import chat_request
 from tests.extent import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+def with_all_parts(addresses: Sequence[str]) -> dict[str, Any]:
+    """Return a document with which the page has all its parts but the peers."""
+    document = two_models(addresses)
+    document["models"][1]["flowControl"] = {}
+    return document
+
+
 async def test_has_no_accessibility_violations(launch: Launch, open_page: OpenPage) -> None:
-    scene = await launch()
+    scene = await launch(document=with_all_parts)
     for place in range(20):
         await scene.streams.open("llama", f"the same prefix {place % 2}" * 20)
     await scene.streams.open("none", "x")
     page = await open_page(scene.sidecar.admin)
+    assert await page.page.locator("section:visible").count() == 8
     await page.explain(json.dumps(chat_request("llama", "x")))
     # The page's policy forbids inline scripts, but not those of the browser's driver.
     await page.page.evaluate(AXE_FILE_PATH.read_text())

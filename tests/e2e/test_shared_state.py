@@ -25,13 +25,14 @@ from tests.extent import extent
 
 LEAST_LOAD = "least-load"
 OTHER = "other"
+LIMITED = "limited"
 GATEWAYS = 3
 SAMPLES = extent(20, full=100)
 SAMPLE_SECONDS = 0.1
 
 
 class Models(FrequentScrapes):
-    """Models with the same replicas: two with PrefixCache, and one with LeastLoad."""
+    """Models with the same replicas: two with PrefixCache, and two with LeastLoad."""
 
     def models(self, addresses: Any) -> Json:
         (first,) = super().models(addresses)["models"]
@@ -40,7 +41,8 @@ class Models(FrequentScrapes):
             "endpoints": list(addresses),
             "loadBalancing": {"strategy": "LeastLoad"},
         }
-        return {"models": [first, {**first, "name": OTHER}, least_load]}
+        limited = {**least_load, "name": LIMITED, "flowControl": {"maxInflight": 1}}
+        return {"models": [first, {**first, "name": OTHER}, least_load, limited]}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +91,25 @@ class TestPrompts:
         assert max(await hits(second, prompts("of a model", 2, OTHER))) < 0.1
         await gateways.know_the_same_blocks()
         assert min(await hits(first, prompts("of a model", 2, OTHER))) >= 0.9
+
+
+class TestFlowControl:
+    async def test_room_is_that_of_all_gateways(self, gateways: Gateways) -> None:
+        first, *others = gateways.scenes
+        async with AsyncExitStack() as held:
+            for _ in gateways.replicas.addresses:
+                await hold(first, held, LIMITED)
+            assert set((await gateways.agree()).values()) == {1}
+            waiting = [
+                asyncio.create_task(scene.send(chat(f"{number}", model=LIMITED)))
+                for scene in others
+                for number in range(4)
+            ]
+            for scene in others:
+                await scene.agree_on_queue(4, LIMITED)
+        assert {reply.status for reply in await asyncio.gather(*waiting)} == {200}
+        for scene in others:
+            await scene.agree_on_queue(0, LIMITED)
 
 
 class TestInflight:

@@ -162,7 +162,7 @@ def _add_shared_state(parser: Parser) -> None:
         shared_state_url,
         "URL",
         "Redis or Valkey through which sidecars share their requests in flight and what caches "
-        "hold: redis://, rediss:// or unix:// (default: they share nothing)",
+        "hold: redis://, rediss:// or unix:// (default: no shared state)",
     )
     flag(
         parser,

@@ -118,14 +118,14 @@ class NoEndpoints(Refusal):
 
 
 class QueueFull(Refusal):
-    """Flow control has no room left in which the request could wait."""
+    """The queue is full, or a request with a higher priority replaced this one in it."""
 
     status = 429
     code = "queue_full"
     type = "rate_limit_error"
 
     def __init__(self, model: str, retry_after: int, *, evicted: bool = False) -> None:
-        why = "the request made room for one with a higher priority" if evicted else "try later"
+        why = "a request with a higher priority replaced this one" if evicted else "try later"
         super().__init__(
             f"Too many requests wait for an endpoint of model {model!r}: {why}.", model=model
         )

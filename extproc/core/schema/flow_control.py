@@ -57,8 +57,8 @@ class ClassSpec(Spec):
     """The value of the objective header."""
 
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
-    """Classes with a higher priority are dispatched first. While requests with a priority of 0 or
-    more need the space, those with a negative one are refused, also after they have waited."""
+    """Classes with a higher priority are dispatched first. If the queue is full, a request with a
+    higher priority replaces the newest one of the lowest class with a negative priority."""
 
     max_queued: MaxQueued | None = None
     """The most requests of this class that wait. Default: only the model's limit holds."""

@@ -28,7 +28,7 @@ def models_document() -> Iterator[str]:
             yield from paragraph(summary(model))
         meanings = documented(model, model.model_fields).values()
         rows = [
-            (f"`{key}`", values(one), _default(one), meaning)
+            (f"`{key}`", values(one), default(one), meaning)
             for meaning, (key, one) in zip(meanings, properties.items(), strict=True)
         ]
         yield from table(("key", "value", "default", "meaning"), rows)
@@ -71,11 +71,13 @@ def values(schema: Schema) -> str:
             raise TypeError(f"the reference cannot describe {kind!r}: add it to values()")
 
 
-def _default(schema: Schema) -> str:
+def default(schema: Schema) -> str:
+    """Describe the default of a key."""
     if "default" not in schema:
         return "required"
-    if isinstance(schema["default"], dict):
+    value = schema["default"]
+    if isinstance(value, dict):
         return "defaults below"
-    if isinstance(schema["default"], bool):
-        return f"`{str(schema['default']).lower()}`"
-    return f"`{schema['default']}`" if schema["default"] else "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return "none" if value in (None, (), [], "") else f"`{value}`"

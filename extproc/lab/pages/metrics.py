@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -10,7 +11,9 @@ from prometheus_client.metrics_core import Metric
 
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
+from extproc.core.routing.router import Router
 from extproc.lab.pages.lines import NOTHING, codes, heading, table
 
 
@@ -28,9 +31,12 @@ def metrics_section() -> Iterator[str]:
     yield from heading("Metrics")
     yield (
         "The admin port serves them under `/metrics`, on Linux with metrics of the process. "
-        "Those of the shared state need `--shared-state`, and those of spans `--otlp`."
+        "Those of the shared state need `--shared-state`, and those of spans `--otlp`. Those of "
+        "flow control have values for models with `flowControl`."
     )
-    telemetry = Telemetry(Fleet(), Catalog)
+    fleet = Fleet()
+    telemetry = Telemetry(fleet, Catalog)
+    telemetry.control_flow(FlowControl(Router(fleet), monotonic))
     telemetry.share_state()
     telemetry.trace()
     rows = [

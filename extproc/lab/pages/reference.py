@@ -12,7 +12,7 @@ from enum import Enum
 
 from extproc.adapters.configuration.docstrings import attribute_docstrings
 from extproc.adapters.endpoints.screening import RejectionReason
-from extproc.core.request.refusals import NoEndpoints, Refusal
+from extproc.core.request.refusals import NoEndpoints, QueueFull, QueueTimeout, Refusal
 from extproc.core.strategies import Reason
 from extproc.lab.pages.commands import commands
 from extproc.lab.pages.docstrings import summary
@@ -48,7 +48,8 @@ def _refusals() -> Iterator[str]:
     yield from paragraph(
         "The sidecar answers a refused request in OpenAI's error shape. On Anthropic's paths "
         "(`/v1/messages`, `/v1/messages/count_tokens`) it uses Anthropic's shape. "
-        f"`{NoEndpoints.code}` comes with `retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`. "
+        f"`{NoEndpoints.code}` comes with `retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`, and "
+        f"`{QueueFull.code}` and `{QueueTimeout.code}` with an estimate. "
         "Envoy's `x-request-id` is in the header of that name, in the field `request_id` of the "
         "body, and in the log."
     )
@@ -63,7 +64,7 @@ def refusals() -> list[type[Refusal]]:
 
 def _reasons() -> Iterator[str]:
     yield from heading("Reasons")
-    yield "The field `reason` in the access log and in `extproc explain`: why it was chosen."
+    yield "The field `reason` in the access log and in `extproc explain` explains the choice."
     yield ""
     yield from _members(Reason)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Catalog
 from extproc.lab.pages.commands import flags
 from extproc.lab.pages.docstrings import Undocumented, documented
-from extproc.lab.pages.document import values
+from extproc.lab.pages.document import default, values
 from extproc.lab.pages.metrics import metrics
 from extproc.lab.pages.reference import page
 from extproc.lab.pages.strategies import strategy_in_words
 
-COMMITTED = Path(__file__).parents[3] / "docs" / "reference.md"
+ROOT = Path(__file__).parents[3]
+COMMITTED = ROOT / "docs" / "reference.md"
 
 
 def test_the_committed_page_matches_the_code() -> None:
@@ -65,6 +67,16 @@ class TestValues:
             values({"type": "object"})
 
 
+class TestDefaults:
+    def test_are_shown_also_if_they_are_zero(self) -> None:
+        assert default({"default": 0}) == "`0`"
+        assert default({"default": False}) == "`false`"
+
+    def test_are_none_if_nothing_is_configured(self) -> None:
+        empty: tuple[object, ...] = (None, (), [], "")
+        assert {default({"default": value}) for value in empty} == {"none"}
+
+
 def test_a_strategy_is_described_by_its_module() -> None:
     assert strategy_in_words("RoundRobin") == "Each endpoint in turn."
 
@@ -96,3 +108,14 @@ def test_metrics_are_listed_before_their_first_sample() -> None:
     assert found["extproc_new_total"][1:] == ("counter", ("label",), "Help.")
     assert found["extproc_inflight_requests"].labels == ("model", "endpoint")
     assert "other_project" not in found
+
+
+def test_every_metric_of_the_code_is_on_the_page() -> None:
+    sources = (ROOT / "extproc/adapters/observability").glob("*.py")
+    declared = {
+        name for one in sources for name in re.findall('"(extproc_[a-z_]+)"', one.read_text())
+    }
+    listed = re.findall(
+        r"^\| `(extproc_[a-z_]+?)(?:_total)?` ", COMMITTED.read_text(), re.MULTILINE
+    )
+    assert declared == set(listed)

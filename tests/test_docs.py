@@ -47,6 +47,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_readme_gives_the_result_of_the_fault_tests() -> None:
+    result = r"^\*\*(\d+) faults: (\d+) held"
+    found = re.search(result, (ROOT / "docs" / "reliability.md").read_text(), re.MULTILINE)
+    assert found is not None
+    assert f"[{found[2]} of {found[1]} fault tests]" in (ROOT / "README.md").read_text()
+
+
 @pages
 def test_link_targets_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):

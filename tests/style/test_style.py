@@ -90,7 +90,7 @@ class TestWords:
         found = [
             line
             for module in PRODUCT
-            if "workloads" not in module.parts  # prompts, not messages
+            if "workloads" not in module.parts or module.stem == "arguments"  # others are prompts
             for line in matches(RIDDLES, messages(module))
         ]
         assert not found, report(found)

@@ -1,4 +1,4 @@
-"""Responses of the API server, over any version of HTTP."""
+"""Requests to the API server and their responses, over any version of HTTP."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Timeouts:
     """The seconds that a response may take."""
 
     total: float
-    """For all of it."""
+    """The time from the request to the end of the response."""
     head: float
-    """Before it begins."""
+    """The time from the request to the status."""
     read: float
-    """Between two parts of it."""
+    """The time between two parts of the body."""
 
 
 class Response(Protocol):

@@ -37,7 +37,7 @@ class Arcs(TypedDict):
 
 def arcs(snapshot: Snapshot) -> Arcs:
     """Return the arcs of a snapshot's ring. An endpoint gets the keys of its arcs."""
-    positions = {one.address: place for place, one in enumerate(snapshot.endpoints)}
+    positions = {one.address: position for position, one in enumerate(snapshot.endpoints)}
     ring = snapshot.ring
     is_exact = len(ring) <= MOST_NODES
     nodes = ring.nodes() if is_exact else _sampled(ring)

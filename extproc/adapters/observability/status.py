@@ -48,7 +48,7 @@ class StatusReport:
     def document(self, wanted: str, after: int) -> Json:
         """Return the state, with the endpoints of the wanted model, else of the first one.
 
-        Of the decisions it has those with a number above `after`.
+        It has the decisions with a number above `after`.
         """
         catalog, telemetry = self._catalog(), self._telemetry
         chosen = wanted or next(iter(catalog.models), "")

@@ -10,7 +10,7 @@ from extproc.adapters.vllm.readings import Failure, Result
 
 log = logging.getLogger("extproc.signals")
 
-# At most _LINES lines are written in each window, then one that there are more.
+# In each window, at most _LINES lines are written, and then one that says that there are more.
 _WINDOW_SECONDS = 10.0
 _LINES = 10
 

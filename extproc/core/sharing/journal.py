@@ -51,7 +51,7 @@ class Names:
 class Journal:
     """Records the requests of a fleet; `clock` returns seconds.
 
-    `wake` is called with the first event after all before it were reported.
+    `wake` is called when there is something to report again.
     """
 
     def __init__(

@@ -33,7 +33,12 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool) -> None:
         help="shape of the gamma distribution of pauses between sessions, for workloads with a "
         "rate; 1 is Poisson, less is burstier",
     )
-    add("--at-once", type=positive(int), metavar="N", help="start N sessions together, likewise")
+    add(
+        "--at-once",
+        type=positive(int),
+        metavar="N",
+        help="start N sessions together, for workloads with a rate",
+    )
     add("--concurrency", type=positive(int), metavar="N", help="concurrent sessions")
     add("--sessions", type=positive(int), metavar="N", help="only the first N")
     add("--seed", type=int, default=Options.seed, metavar="N", help="seed of all random choices")

@@ -131,13 +131,13 @@ class Immediate(NamedTuple):
     details: str
 
 
-class Hold(NamedTuple):
-    """Continue later: Envoy waits for the reply to the present event this number of seconds."""
+class LongerTimeout(NamedTuple):
+    """Keep the request, and wait for the reply to the present event this number of seconds."""
 
     seconds: float
 
 
-Reply = Proceed | Chunk | Immediate | Hold
+Reply = Proceed | Chunk | Immediate | LongerTimeout
 Replies = tuple[Reply, ...]
 
 

@@ -14,13 +14,13 @@ MOST_HELD_BYTES = 4 * 2**20
 dispatched although no endpoint has room. In other modes, Envoy holds the body."""
 
 
-def on_event(stream: Stream, event: Event) -> Replies:
+def on_event_while_queued(stream: Stream, event: Event) -> Replies:
     """Let an event wait."""
     queued = stream.queued
     assert queued is not None
     if stream.modes.request is not BodyMode.DUPLEX:
         stream.later.append(event._replace(body=b""))  # its reply does not depend on the body
-        return stream.hold(queued.waiter)
+        return stream.longer_timeout(queued.waiter)
     stream.later.append(event)
     held = sum(len(one.body) for one in stream.later)
     if held > MOST_HELD_BYTES and stream.flow is not None:
@@ -28,7 +28,7 @@ def on_event(stream: Stream, event: Event) -> Replies:
     return ()
 
 
-def on_response_headers(stream: Stream, event: Event) -> Replies:
+def on_response_while_queued(stream: Stream, event: Event) -> Replies:
     """Leave the queue, because Envoy itself responded to the request."""
     leave(stream)
     stream.refused_earlier = True

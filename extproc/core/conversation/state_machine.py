@@ -18,9 +18,9 @@ event without a row gets a reply that changes nothing.
 stream's end always releases it. With Envoy's `response_trailer_mode: SEND` the
 stream lives exactly as long as the request.
 
-Queue. With flow control, the outcome of a request may come later than the event that resolves it.
-The replies that are due then are sent by `send`. Events that arrive before wait, and are handled in
-their order after the decision.
+Queue. With flow control, a request may wait for room after the event that resolves it. That event
+and those that arrive meanwhile only get a longer timeout. They wait with the request, and are
+handled in their order after the decision. Then `send` gets all replies that are due.
 
 Replies. Every event gets exactly one reply of the same kind, or, once, an immediate response that
 ends the HTTP request. After that there are no more replies. Two body modes differ:
@@ -65,8 +65,12 @@ from extproc.core.conversation.body_steps import (
 from extproc.core.conversation.events import Event, Kind, Proceed, Replies
 from extproc.core.conversation.headers_step import on_request_headers
 from extproc.core.conversation.phase import Phase
-from extproc.core.conversation.queued import has_trailers, leave, on_event
-from extproc.core.conversation.queued import on_response_headers as on_response_while_queued
+from extproc.core.conversation.queued import (
+    has_trailers,
+    leave,
+    on_event_while_queued,
+    on_response_while_queued,
+)
 from extproc.core.conversation.replies import refused, without_fallback
 from extproc.core.conversation.response_steps import (
     on_response_alone,
@@ -159,8 +163,8 @@ _STEPS: dict[tuple[Phase, Kind], _Step] = {
     (Phase.HOLDING, Kind.REQUEST_BODY): on_held_body,
     (Phase.HOLDING, Kind.REQUEST_TRAILERS): on_held_trailers,
     (Phase.QUEUED, Kind.REQUEST_HEADERS): _ignore,
-    (Phase.QUEUED, Kind.REQUEST_BODY): on_event,
-    (Phase.QUEUED, Kind.REQUEST_TRAILERS): on_event,
+    (Phase.QUEUED, Kind.REQUEST_BODY): on_event_while_queued,
+    (Phase.QUEUED, Kind.REQUEST_TRAILERS): on_event_while_queued,
     (Phase.QUEUED, Kind.RESPONSE_HEADERS): on_response_while_queued,
     (Phase.PASSING, Kind.REQUEST_HEADERS): _ignore,
     (Phase.PASSING, Kind.REQUEST_BODY): on_body,

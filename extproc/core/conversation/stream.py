@@ -7,7 +7,15 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from extproc.core.conversation.events import BodyMode, Event, Hold, Kind, Modes, Proceed, Replies
+from extproc.core.conversation.events import (
+    BodyMode,
+    Event,
+    Kind,
+    LongerTimeout,
+    Modes,
+    Proceed,
+    Replies,
+)
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.replies import decided
@@ -124,9 +132,9 @@ class Stream(ABC):
             return finish(self.decided(outcome, kind, phase))
         self.phase = Phase.QUEUED
         self.queued = Queued(outcome, kind, phase, finish)
-        return self.hold(outcome)
+        return self.longer_timeout(outcome)
 
-    def hold(self, waiter: Waiter) -> Replies:
+    def longer_timeout(self, waiter: Waiter) -> Replies:
         """Return the reply that makes Envoy wait longer; none if the gateway has no timeout.
 
         Envoy starts its own, short timeout with each event that it sends.
@@ -134,7 +142,7 @@ class Stream(ABC):
         # In FULL_DUPLEX_STREAMED mode, Envoy waits without a timeout.
         if self.modes.request is BodyMode.DUPLEX or not self.names_modes:
             return ()
-        return (Hold(waiter.deadline - waiter.at + _SPARE_SECONDS),)
+        return (LongerTimeout(waiter.deadline - waiter.at + _SPARE_SECONDS),)
 
     def decided(self, decision: Decision, kind: Kind, phase: Phase) -> Proceed:
         """Take the decision, and return the reply with it."""

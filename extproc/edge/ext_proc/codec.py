@@ -13,9 +13,9 @@ from extproc.core.conversation.events import (
     BodyMode,
     Chunk,
     Event,
-    Hold,
     Immediate,
     Kind,
+    LongerTimeout,
     Modes,
     Proceed,
     Reply,
@@ -108,7 +108,7 @@ def encode(reply: Reply) -> bytes:
     response = ProcessingResponse()
     if isinstance(reply, Immediate):
         _fill_immediate(response, reply)
-    elif isinstance(reply, Hold):
+    elif isinstance(reply, LongerTimeout):
         response.override_message_timeout.FromMilliseconds(round(1000 * reply.seconds))
     else:
         _fill_chunk(response, reply)

@@ -17,9 +17,9 @@ from extproc.core.conversation.events import (
     BodyMode,
     Chunk,
     Event,
-    Hold,
     Immediate,
     Kind,
+    LongerTimeout,
     Modes,
     Proceed,
 )
@@ -348,7 +348,7 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
         for reply in conversation.receive(event):
             if isinstance(reply, Immediate):
                 return
-            assert not isinstance(reply, Hold), "without flow control"
+            assert not isinstance(reply, LongerTimeout), "without flow control"
             if open_:
                 kinds.append(reply.kind)
             if isinstance(reply, Chunk) and reply.kind is Kind.REQUEST_BODY:

@@ -13,9 +13,9 @@ from extproc.core.conversation.events import (
     BodyMode,
     Chunk,
     Event,
-    Hold,
     Immediate,
     Kind,
+    LongerTimeout,
     Modes,
     Proceed,
     Replies,
@@ -63,7 +63,7 @@ class Stream:
         return [
             (reply.kind, reply.target, reply.body) if isinstance(reply, Proceed) else reply
             for reply in self.replies
-            if not isinstance(reply, Hold)
+            if not isinstance(reply, LongerTimeout)
         ]
 
 
@@ -101,7 +101,7 @@ def test_envoy_waits_longer_where_it_has_a_timeout(mode: BodyMode, holds: int) -
     flow.fill()
     waiting = Stream(flow)
     waiting.receive(*requests(mode))
-    found = [reply for reply in waiting.replies if isinstance(reply, Hold)]
+    found = [reply for reply in waiting.replies if isinstance(reply, LongerTimeout)]
     assert [one.seconds for one in found] == [35.0] * holds
 
 
@@ -112,9 +112,9 @@ def test_each_part_that_comes_later_extends_envoys_timeout() -> None:
     flow.fill()
     waiting = Stream(flow)
     waiting.receive(headers(BodyMode.AHEAD), body(head, end=False))
-    assert waiting.replies == [Hold(35.0)]
+    assert waiting.replies == [LongerTimeout(35.0)]
     waiting.receive(body(b"y" * 100, end=False), body(b'"}'), Event(Kind.REQUEST_TRAILERS))
-    assert waiting.replies == [Hold(35.0)] * 4
+    assert waiting.replies == [LongerTimeout(35.0)] * 4
 
 
 def test_a_gateway_without_modes_gets_no_hold() -> None:
@@ -122,7 +122,7 @@ def test_a_gateway_without_modes_gets_no_hold() -> None:
     flow.fill()
     waiting = Stream(flow)
     waiting.receive(headers(BodyMode.BUFFERED)._replace(modes=None), body())
-    assert not any(isinstance(reply, Hold) for reply in waiting.replies)
+    assert not any(isinstance(reply, LongerTimeout) for reply in waiting.replies)
 
 
 def test_parts_that_come_later_are_answered_after_the_decision() -> None:

@@ -172,7 +172,7 @@ class TestSilence:
                 secure.process.signal(signal.SIGCONT)
             await arrives(running, secure, "b")
             assert running.lists == {"ok": 1}
-            assert not running.trouble
+            await eventually(lambda: not running.trouble)
 
     async def test_of_a_frozen_server_is_noticed(
         self, secure: SecureServer, secure_api: KubernetesApi

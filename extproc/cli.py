@@ -96,5 +96,6 @@ def _parser(*names: str, extensions: Mapping[str, str] = _NONE) -> Parser:
     for name in names:
         import_module(f"extproc.commands.{name.replace('-', '_')}").add(commands)
     for name, text in extensions.items():
-        commands.add_parser(name, help=text, description=f"This command comes {text}.")
+        more = f"See extproc {name} --help."
+        commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
     return extproc

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 
 from extproc.commands.console import complain
 
 DISTRIBUTION = "extproc-router"
 """Name of this package on a package index."""
+
+_PURPOSES: Mapping[str, str] = MappingProxyType(
+    {
+        "demo": "compare the strategies under chat traffic",
+        "load": "send a workload to a server, and measure the responses",
+        "run": "start Envoy, the sidecar and stand-in vLLM replicas",
+        "simulate": "simulate a fleet of vLLM engines",
+    }
+)
 
 
 def extensions() -> dict[str, EntryPoint]:
@@ -21,8 +31,10 @@ def extensions() -> dict[str, EntryPoint]:
 
 
 def summary(extension: EntryPoint) -> str:
-    """Return a line for lists of commands."""
-    return f"from {_requirement(extension)}: see extproc {extension.name} --help"
+    """Return a line for lists of commands, without importing the command."""
+    purpose = _PURPOSES.get(extension.name, f"see extproc {extension.name} --help")
+    origin = ", ".join(extension.extras) or _requirement(extension)
+    return f"{purpose} ({'extra: ' if extension.extras else 'from '}{origin})"
 
 
 def run_extension(extension: EntryPoint, given: Sequence[str]) -> int:

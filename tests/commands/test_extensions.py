@@ -38,6 +38,16 @@ class TestExtensionCommands:
         listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
         assert {"serve", "check", "explain", "demo", "run", "load", "simulate"} <= set(listed)
 
+    def test_are_listed_with_their_purpose_and_without_importing_them(self) -> None:
+        program = (
+            "import sys; from extproc.cli import full_parser; print(full_parser().format_help()); "
+            "sys.exit('extproc.lab' in sys.modules)"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert ran.returncode == 0
+        listed = " ".join(ran.stdout.split())
+        assert "simulate simulate a fleet of vLLM engines (extra: lab)" in listed
+
     @pytest.mark.parametrize("name", ["demo", "run", "load", "simulate"])
     def test_have_their_own_help(self, name: str, capsys: Capture) -> None:
         with pytest.raises(SystemExit) as exit_:

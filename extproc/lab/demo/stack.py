@@ -6,7 +6,7 @@ The replicas have prefix caches, and their timing follows the model of an L4 (se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +41,15 @@ class Stack:
     gateway: Gateway
     replicas: StandInFleet
 
-    async def use(self, strategy: str) -> None:
-        """Change the strategy in the models document, and empty the replicas' caches."""
+    async def use(self, strategy: str, flow_control: Mapping[str, object] | None = None) -> None:
+        """Change the model's strategy and flow control, and empty the replicas' caches."""
         sidecar = self.gateway.sidecar
-        sidecar.write_models(_models(strategy, self.replicas.addresses))
+        sidecar.write_models(_models(strategy, self.replicas.addresses, flow_control))
 
         async def in_force() -> bool:
-            return bool((await sidecar.state())[MODEL]["strategy"] == strategy)
+            model = (await sidecar.state())[MODEL]
+            is_queueing = flow_control is not None
+            return bool(model["strategy"] == strategy and ("queue" in model) == is_queueing)
 
         await until(in_force, 10, f"{strategy} to be in force")
         await self.replicas.reset()
@@ -98,10 +100,14 @@ async def _gateway(
     return Gateway(envoy, sidecar)
 
 
-def _models(strategy: str, addresses: Sequence[str]) -> dict[str, object]:
-    model = {
+def _models(
+    strategy: str, addresses: Sequence[str], flow_control: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    model: dict[str, object] = {
         "name": MODEL,
         "endpoints": list(addresses),
         "loadBalancing": {"strategy": strategy},
     }
+    if flow_control is not None:
+        model["flowControl"] = dict(flow_control)
     return {"models": [model]}

@@ -1,7 +1,7 @@
 """The pictures of the status page in the documentation: `make pictures`.
 
 They show the demo's stack under chat traffic. The page is the same in light and in dark; the model
-has another strategy.
+has another strategy, and flow control only in light.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import io
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -41,10 +42,11 @@ class Picture(NamedTuple):
     scheme: Literal["light", "dark"]
     width: int
     height: int
+    flow_control: Mapping[str, object] | None = None
 
 
 PICTURES = (
-    Picture("light", "PrefixCache", "light", 1280, 1330),
+    Picture("light", "PrefixCache", "light", 1280, 1500, {"maxInflight": 6}),
     Picture("dark", "PrefixHash", "dark", 1280, 1330),
     Picture("phone", "PrefixHash", "light", 390, 1500),
 )
@@ -62,7 +64,7 @@ async def draw(directory: Path) -> None:
 
 
 async def _taken(stack: Stack, running: Browser, picture: Picture) -> bytes:
-    await stack.use(picture.strategy)
+    await stack.use(picture.strategy, picture.flow_control)
     viewport = {"width": picture.width, "height": picture.height}
     page = await running.new_page(viewport=viewport, color_scheme=picture.scheme)  # type: ignore[arg-type]
     await page.goto(stack.gateway.sidecar.admin)

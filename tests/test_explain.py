@@ -334,7 +334,7 @@ def test_says_if_the_request_waits_for_room(
     assert any(line.startswith("flow ") for line in explanation.lines())
 
 
-def test_without_flow_control_it_says_nothing_of_it() -> None:
+def test_without_flow_control_no_line_mentions_it() -> None:
     assert explained().flow_control is None
     assert not any(line.startswith("flow ") for line in explained().lines())
 

@@ -27,7 +27,7 @@ async def hold(scene: Scene, held: AsyncExitStack) -> None:
     await scene.agree_on_inflight(1)
 
 
-async def test_a_request_that_waits_is_only_slow(scene: Scene) -> None:
+async def test_a_request_that_waits_succeeds_later(scene: Scene) -> None:
     async with AsyncExitStack() as held, async_client(scene) as gpt:
         await hold(scene, held)
         waiting = asyncio.create_task(gpt.chat.completions.create(**asked("hello")))

@@ -117,7 +117,7 @@ def test_each_part_that_comes_later_extends_envoys_timeout() -> None:
     assert waiting.replies == [LongerTimeout(35.0)] * 4
 
 
-def test_a_gateway_without_modes_gets_no_hold() -> None:
+def test_a_gateway_without_modes_gets_no_longer_timeout() -> None:
     flow = Flow(endpoints=1)
     flow.fill()
     waiting = Stream(flow)

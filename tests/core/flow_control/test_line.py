@@ -75,7 +75,7 @@ def test_requests_whose_warm_endpoints_left_use_all_room() -> None:
     assert sum(not one.waits for one in waiting) == 16
 
 
-def test_a_request_is_overtaken_only_so_often() -> None:
+def test_a_request_is_overtaken_a_limited_number_of_times() -> None:
     flow, _, running = busy_flow()
     cold = flow.send(at_home(flow, flow.endpoints[0], 1)[0])
     overtaken = 0

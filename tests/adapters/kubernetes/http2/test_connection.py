@@ -288,7 +288,7 @@ class TestGarbage:
             with pytest.raises(ConnectionError):
                 await sending
 
-    async def test_unknown_frames_are_none(self) -> None:
+    async def test_does_not_include_unknown_frames(self) -> None:
         async with connected() as (connection, peer):
             peer.transport.write(frame(200, b"?"))
             response, _ = await opened(connection, peer, b"{}", end=True)

@@ -18,9 +18,9 @@ class WatchSeconds(NamedTuple):
     """The duration of a watch, which the server ends."""
 
     pinged: int
-    """On a connection that notices by itself that the server no longer responds."""
+    """The duration on a connection with PINGs, which notice that the server no longer responds."""
     other: int
-    """On any other: that the server ends each watch in time proves that it responds."""
+    """The duration on other connections. Each end of a watch proves that the server responds."""
     grace: float = 5.0
     """A watch that exceeds its duration by this much counts as silent."""
 

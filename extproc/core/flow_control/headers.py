@@ -11,7 +11,7 @@ _LONGEST_NUMBER = 12  # digits
 
 
 def tenant_hash(value: str) -> str:
-    """Return 16 hexadecimal digits that identify a tenant; empty if the value is.
+    """Return 16 hexadecimal digits that identify a tenant; empty for an empty value.
 
     The value may be an API key, so it is never kept.
     """

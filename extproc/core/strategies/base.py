@@ -160,9 +160,10 @@ class Strategy(Protocol):
 
     @property
     def crowd(self) -> float:
-        """A multiple of the mean number of requests that wait for an endpoint, for flow control.
+        """The most requests that flow control lets wait for one warm endpoint.
 
-        If more are warm on one endpoint, some go to others. It is infinite for a strategy that
-        itself copies popular prefixes to several endpoints.
+        It is a multiple of the mean number of requests that wait for an endpoint; further ones go
+        to other endpoints. It is infinite for a strategy that itself copies popular prefixes to
+        several endpoints.
         """
         return inf

@@ -81,7 +81,7 @@ def _charts(runs: Sequence[Run]) -> Iterator[str]:
         ),
         "Spread over endpoints": (
             spread(runs),
-            "A flat line at 1 is an even spread. In a steep one, few endpoints get most requests.",
+            "A flat line at 1 is an even spread. In a steep line, few endpoints get most requests.",
         ),
     }
     for heading, (element, caption) in drawn.items():

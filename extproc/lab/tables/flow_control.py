@@ -62,7 +62,7 @@ def _spec(**more: object) -> FlowControlSpec:
 
 
 def _overloads() -> tuple[list[Case], list[str]]:
-    """Return the cases of (a), and their names."""
+    """Return the cases of the section on overload, and their names."""
     wanted = [
         ("kubeai-chat, 3,200 at once", "kubeai-chat-3200", 1.0),
         ("kubeai-chat, 8,000 at once", "kubeai-chat-8000", 1.0),

@@ -163,9 +163,11 @@ class Ring(Generic[Member]):
         nodes = sorted((hashed, name) for name in new for hashed in _hashes_of(name, suffixes))
         if nodes:
             names = {number: name for name, number in numbers.items()}
-            places = [_place(hashes, owners, names, hashed, name) for hashed, name in nodes]
-            hashes = _with(hashes, places, [hashed for hashed, _ in nodes])
-            owners = _with(owners, places, [numbers[name] for _, name in nodes])
+            points = [
+                _insertion_point(hashes, owners, names, hashed, name) for hashed, name in nodes
+            ]
+            hashes = _with(hashes, points, [hashed for hashed, _ in nodes])
+            owners = _with(owners, points, [numbers[name] for _, name in nodes])
         known = {name: members[name] for name in numbers if name in members}
         return Ring(hashes, owners, numbers, known, self._replication)
 
@@ -218,10 +220,10 @@ def _append_sorted(part: Part, hashes: array[int], owners: array[int]) -> None:
         owners.append(number)
 
 
-def _place(
+def _insertion_point(
     hashes: Sequence[int], owners: Sequence[int], names: Mapping[int, str], hashed: int, name: str
 ) -> int:
-    """Return the position before which a new node belongs."""
+    """Return the position before which a new node is inserted."""
     position = bisect_left(hashes, hashed)
     while position < len(hashes) and hashes[position] == hashed and names[owners[position]] < name:
         position += 1
@@ -238,12 +240,12 @@ def _without(values: array[int], positions: Iterable[int]) -> array[int]:
     return kept
 
 
-def _with(values: array[int], places: Iterable[int], new: Iterable[int]) -> array[int]:
-    """Return the values with a new one before each of the places, which are in rising order."""
+def _with(values: array[int], points: Iterable[int], new: Iterable[int]) -> array[int]:
+    """Return the values with a new one before each of these positions, in rising order."""
     found, start = array(values.typecode), 0
-    for place, value in zip(places, new, strict=True):
-        found.extend(values[start:place])
+    for point, value in zip(points, new, strict=True):
+        found.extend(values[start:point])
         found.append(value)
-        start = place
+        start = point
     found.extend(values[start:])
     return found

@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = (
     filters.response_trailers_not_sent,
     filters.metadata_dropped,
     filters.message_timeout_short,
-    filters.requests_not_held,
+    filters.waits_cut_short,
     filters.stream_limited,
     filters.fails_closed,
     filters.route_not_selected_again,

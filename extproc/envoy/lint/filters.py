@@ -128,7 +128,7 @@ def message_timeout_short(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def requests_not_held(subject: Subject) -> Iterator[Finding]:
+def waits_cut_short(subject: Subject) -> Iterator[Finding]:
     text = subject.config.text("max_message_timeout")
     value = seconds(text) if text else 0.0
     if _mode(subject, "request_body_mode") == _FULL_DUPLEX:

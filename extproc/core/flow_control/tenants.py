@@ -1,10 +1,11 @@
 """Fairness between tenants: virtual token counters.
 
 Each tenant has a counter of the tokens that it was served. The tenant with the lowest counter is
-next. A tenant that comes back is lifted to the lowest counter of those that wait, so it cannot save
-up credit while it is idle. This is VTC (Sheng et al.: "Fairness in Serving Large Language Models",
-OSDI 2024). A warm request of another tenant may go first while its counter exceeds the lowest one
-by at most a quantum, as in DLPM ("Locality-aware Fair Scheduling in LLM Serving", 2025).
+next. A tenant that comes back is lifted to the lowest counter of those that wait, or to that of the
+one that was served last if none waits. So it cannot save up credit while it is idle. This is VTC
+(Sheng et al.: "Fairness in Serving Large Language Models", OSDI 2024). A warm request of another
+tenant may go first while its counter exceeds the lowest one by at most a quantum, as in DLPM
+("Locality-aware Fair Scheduling in LLM Serving", 2025).
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ class Tenants:
         """Counters of tenants that wait, in the order of their arrival if they are equal. An entry
         with another counter than the tenant's is out of date."""
         self._pushed = 0
+        self._waiting = 0
         self._most = 2 * _KEPT
         """Number of tenants at which idle ones are forgotten. It is at least twice the number after
         the last time, so that this does not take much time for each tenant."""
         self._floor = 0.0
-        """The lowest counter of those that waited last."""
+        """The lowest counter of those that waited last, or the counter of the one that was served
+        last while none waited."""
 
     def __len__(self) -> int:
         return len(self._tenants)
@@ -86,14 +89,21 @@ class Tenants:
             tenant.counter = max(tenant.counter, self.lowest())
             self._push(name, tenant)
         tenant.add(waiter)
+        self._waiting += 1
 
     def remove(self, name: str, waiter: Waiter) -> None:
         """Remove a waiting request."""
         self._tenants[name].remove(waiter)
+        self._waiting -= 1
 
     def charge(self, name: str, tokens: float) -> None:
         """Add tokens to a tenant's counter."""
         tenant = self.of(name)
+        if not self._waiting:
+            # While nothing waits, there is enough for all. So all begin with the same counter when
+            # requests wait again.
+            tenant.counter = self._floor = max(tenant.counter, self._floor) + tokens
+            return
         tenant.counter += tokens
         if tenant.waiting:
             self._push(name, tenant)

@@ -128,8 +128,8 @@ def test_a_gateway_without_modes_gets_no_longer_timeout() -> None:
 def test_parts_that_come_later_are_answered_after_the_decision() -> None:
     """The prefix decides by the first part of a body, and the other parts come meanwhile."""
     head = b'{"model": "llama", "prompt": "' + b"x" * HEAD_LIMIT
-    flow = Flow(endpoints=1, strategy="PrefixHash")
-    (busy,) = flow.fill()
+    flow = Flow(endpoints=2, strategy="PrefixHash")
+    busy, _ = flow.fill()
     waiting = Stream(flow)
     waiting.receive(headers(BodyMode.AHEAD), body(head, end=False))
     assert waiting.conversation.phase is Phase.QUEUED

@@ -65,6 +65,17 @@ def test_requests_that_wait_too_long_are_refused_one_by_one(endpoints: int) -> N
     assert work(LARGE) < 1.5 * work(SMALL) + 10
 
 
+def test_requests_that_leave_leave_nothing_behind() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    flow.send("stays")
+    for one in range(LARGE):
+        sent = flow.send(tenant=str(one % 7))
+        assert sent.waiter is not None
+        flow.control.cancel(sent.waiter)
+    assert len(flow.control.queue_of("llama")._deadlines) <= 100
+
+
 @pytest.mark.parametrize("change", ["late", "without flow control", "without the model"])
 def test_many_requests_are_released_in_several_runs(change: str) -> None:
     """Other requests are decided between two runs."""

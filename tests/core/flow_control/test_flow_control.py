@@ -21,6 +21,7 @@ class TestRoom:
         flow.run()
         assert waiting.waits
         flow.now = 3.0
+        flow.woken = 0
         first.end()
         assert flow.woken
         flow.run()
@@ -185,6 +186,7 @@ class TestBounds:
         flow.fill()
         batch = flow.send("batch", objective="batch")
         assert flow.send("batch", objective="batch").code == "queue_full"
+        assert batch.waits
         chat = flow.send("chat")
         flow.now = 5.0
         flow.run()
@@ -193,6 +195,15 @@ class TestBounds:
         flow.now = 60.0
         flow.run()
         assert chat.code == "queue_timeout"
+
+    def test_a_full_class_makes_no_space_in_others(self) -> None:
+        classes = [{"name": "low", "priority": -1}, {"name": "chat", "maxQueued": 1}]
+        flow = Flow(classes=classes)
+        flow.fill()
+        low = flow.send("low", objective="low")
+        assert flow.send("chat", objective="chat").waits
+        assert flow.send("chat", objective="chat").code == "queue_full"
+        assert low.waits
 
     def test_the_newest_of_the_lowest_negative_class_makes_space(self) -> None:
         classes = [{"name": "low", "priority": -2}, {"name": "batch", "priority": -1}]

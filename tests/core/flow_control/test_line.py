@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.flow_control.line import _OVERTAKES_EACH
+from extproc.core.flow_control.tenants import QUANTUM
+from extproc.core.routing.catalog import Catalog, Model
 from tests.core.flow_control.scene import Flow, Sent
 
 
@@ -73,6 +76,42 @@ def test_requests_whose_warm_endpoints_left_use_all_room() -> None:
     flow.publish()
     flow.run()
     assert sum(not one.waits for one in waiting) == 16
+
+
+@pytest.mark.parametrize(("ahead", "first"), [(0.9, "warm"), (1.1, "cold")])
+def test_a_warm_request_of_a_tenant_that_is_far_ahead_waits(ahead: float, first: str) -> None:
+    flow, _, on_second = busy_flow()
+    sent = {
+        "cold": flow.send(at_home(flow, flow.endpoints[0], 1)[0], tenant="cold"),
+        "warm": flow.send(at_home(flow, flow.endpoints[1], 1)[0], tenant="warm"),
+    }
+    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    tenants.charge("warm", ahead * QUANTUM)
+    on_second.end()
+    flow.run()
+    assert [name for name, one in sent.items() if not one.waits] == [first]
+
+
+def test_a_request_is_not_warm_on_an_endpoint_without_its_adapter() -> None:
+    flow = Flow(strategy="PrefixHash", adapters=["sql"])
+    first, second = flow.fill()
+    base = flow.send(at_home(flow, first.address, 1)[0])
+    assert base.home == first.address
+    adapter = next(
+        one
+        for one in (flow.send(f"{n}", model="sql") for n in range(50))
+        if one.home == second.address
+    )
+    model = flow.router.catalog.models["llama"]
+    changed = [
+        Endpoint(one.address, one.name) if one.address == second.address else one
+        for one in model.snapshot.endpoints
+    ]
+    flow.router.publish(Catalog.of([Model.of(model.spec, model.strategy, changed)]))
+    second.end()
+    flow.run()
+    assert adapter.waits
+    assert not base.waits
 
 
 def test_a_request_is_overtaken_a_limited_number_of_times() -> None:

@@ -52,6 +52,33 @@ def test_an_idle_tenant_saves_up_no_credit() -> None:
     assert counts["late"] <= 11
 
 
+def test_a_new_tenant_that_comes_after_a_pause_saves_up_no_credit() -> None:
+    flow = Flow(endpoints=1)
+    (running,) = flow.fill()
+    crowd(flow, "busy", 100)
+    running.end()
+    served(flow, 100)
+    (last,) = [flow.send("busy 100", tenant="busy")]
+    crowd(flow, "new", 20)
+    crowd(flow, "busy", 20)
+    last.end()
+    counts = served(flow, 20)
+    assert abs(counts["new"] - counts["busy"]) <= 2, counts
+
+
+def test_what_was_served_while_nothing_waited_does_not_count() -> None:
+    """Otherwise a tenant that used an idle fleet all day would starve when another one comes."""
+    flow = Flow(endpoints=1)
+    for _ in range(100):
+        flow.send("busy", tenant="busy", tokens=100_000).end()
+    (running,) = flow.fill()
+    crowd(flow, "new", 50)
+    crowd(flow, "busy", 50)
+    running.end()
+    counts = served(flow, 40)
+    assert abs(counts["new"] - counts["busy"]) <= 2, counts
+
+
 def test_responses_count_by_their_time() -> None:
     flow = Flow(endpoints=1, maxWaitSeconds=290)
     (busy,) = flow.fill()

@@ -130,8 +130,8 @@ class TestModelServers:
             built("base").one("ConfigMap", "extproc-models")["data"]["models.yaml"].encode()
         )
         queries = " ".join(trigger["metadata"]["query"] for trigger in self.spec()["triggers"])
-        named = re.findall(r'model="([^"]+)"', queries)
-        assert named == [served.partition("=")[2]] == [model.name for model in document.models]
+        (named,) = set(re.findall(r'model="([^"]+)"', queries))
+        assert [named] == [served.partition("=")[2]] == [model.name for model in document.models]
 
     def test_queue_and_saturation_are_averages_of_the_replicas(self) -> None:
         triggers = {trigger["name"]: trigger for trigger in self.spec()["triggers"]}
@@ -140,6 +140,12 @@ class TestModelServers:
         for trigger in triggers.values():
             assert trigger["metricType"] == "AverageValue"
             assert float(trigger["metadata"]["threshold"]) > 0
+
+    def test_metrics_of_a_model_without_replicas_are_not_lost(self) -> None:
+        """With an error, KEDA would start as many replicas as its fallback says."""
+        for trigger in self.spec()["triggers"]:
+            query = " ".join(trigger["metadata"]["query"].split())
+            assert re.search(r" or (sum\(extproc_endpoints\{[^}]+\}\) == 0|vector\(0\))$", query)
 
     def test_lost_metrics_remove_no_replica(self) -> None:
         assert self.spec()["fallback"]["behavior"] == "currentReplicasIfHigher"

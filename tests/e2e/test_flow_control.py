@@ -14,7 +14,17 @@ import pytest
 
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import FileSidecar
-from tests.e2e.scene import CONFIGS, MODEL, HttpResponse, Json, Launch, Options, Scene, chat
+from tests.e2e.scene import (
+    CONFIGS,
+    MODEL,
+    HttpResponse,
+    Json,
+    Launch,
+    Options,
+    Scene,
+    chat,
+    show_bodies,
+)
 from tests.e2e.test_endpoint_picker import assert_whole, sized
 from tests.extent import PATIENCE
 
@@ -311,15 +321,31 @@ async def test_a_drain_dispatches_or_refuses_what_waits(launch: Launch) -> None:
     assert await scene.sidecar.wait() == 0
 
 
-async def test_a_killed_sidecar_loses_no_request_that_waits(launch: Launch) -> None:
-    scene = await launch(one_each())
+@pytest.mark.parametrize(
+    ("config", "mode", "status"),
+    [
+        ("envoy.yaml", "", 200),
+        ("metadata.yaml", "", 200),
+        ("fallback-override-host.yaml", "", 200),
+        ("envoy.yaml", "BUFFERED_PARTIAL", 200),
+        (CLOSED, "", 503),
+        ("endpoint-picker.yaml", "", 503),
+    ],
+)
+async def test_a_killed_sidecar_loses_no_request_that_waits_if_envoy_has_a_fallback(
+    launch: Launch, config: str, mode: str, status: int
+) -> None:
+    def change(one: Json) -> None:
+        if mode:
+            show_bodies(one, mode)
+
+    scene = await launch(one_each(config=config, change_config=change))
     async with busy(scene):
         waiting = several(scene, questions(100))
         await scene.agree_on_queue(100)
         await scene.sidecar.kill()
         replies = await asyncio.gather(*waiting)
-    assert Counter(reply.status for reply in replies) == {200: 100}
-    assert "fallback" in scene.routes()
+    assert Counter(reply.status for reply in replies) == {status: 100}
 
 
 async def test_limits_are_learned_from_the_engines(launch: Launch) -> None:

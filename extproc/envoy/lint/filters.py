@@ -139,7 +139,7 @@ def waits_cut_short(subject: Subject) -> Iterator[Finding]:
             _filter(subject),
             f"max_message_timeout is {text or 'missing'}",
             "with flow control (flowControl), requests that wait longer than this go to the "
-            "fallback, without a decision",
+            "fallback without a decision, or fail if failure_mode_allow is false",
             "set max_message_timeout: 300s",
         )
 

@@ -36,7 +36,12 @@ def over_published(summary: Summary, metric: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("load", "strategy"), [(800, "Random"), (1_600, "LeastLoad"), (8_000, "PrefixHash")]
+    ("load", "strategy"),
+    [
+        (800, "Random"),
+        pytest.param(1_600, "LeastLoad", marks=pytest.mark.full),
+        pytest.param(8_000, "PrefixHash", marks=pytest.mark.full),
+    ],
 )
 def test_the_fitted_rows_match_the_publication(load: int, strategy: str) -> None:
     summary = simulated(f"kubeai-chat-{load}", strategy)

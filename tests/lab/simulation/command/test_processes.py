@@ -54,7 +54,9 @@ def interrupt_as_a_terminal_does(pid: int) -> None:
     [
         (("--workload", "saas"), interrupt_only_the_parent),
         (("--workload", "saas"), interrupt_as_a_terminal_does),
-        (("--calibrate", PUBLISHED), interrupt_as_a_terminal_does),
+        pytest.param(
+            ("--calibrate", PUBLISHED), interrupt_as_a_terminal_does, marks=pytest.mark.full
+        ),
     ],
 )
 def test_an_interrupt_ends_all_its_processes_quietly(

@@ -254,7 +254,7 @@ class Sidecar:
         except ValueError as error:
             raise StartError(f"--shared-state {error}") from None
         link = SharedStateLink(server, self._fleet, self._telemetry.share_state(), monotonic)
-        self._flow.peers = link.peers
+        self._flow.room.peers = link.peers
         return link
 
     def _catalog(self) -> Catalog:

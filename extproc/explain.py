@@ -115,10 +115,10 @@ def explain_now(
     if found.flow_control is None or flow is None:
         return found
     model = live.catalog.models[router.resolved.model.spec.name]
-    requests = flow.queue_of(model.spec.name).waiting
+    model_flow = flow.of(model.spec.name)
+    requests = model_flow.queue.waiting
     waits = requests > 0 or not any(
-        flow.load(one.endpoint.address) < flow.limit(model, one.endpoint.address)
-        for one in router.ranking
+        flow.room.share(model_flow, model, one.endpoint.address) < 1 for one in router.ranking
     )
     return replace(found, flow_control=ExplainedFlow(waits, requests))
 

@@ -78,10 +78,11 @@ class FlowMetrics(Collector):
             labels=["model", "endpoint"],
         )
         for name, model in self._models():
-            requests.add_metric([name], self._flow.queue_of(name).waiting)
-            saturation.add_metric([name], self._flow.saturation(model))
+            flow, room = self._flow.of(name), self._flow.room
+            requests.add_metric([name], flow.queue.waiting)
+            saturation.add_metric([name], room.saturation(flow, model))
             for endpoint in model.snapshot.endpoints:
-                limit = self._flow.limit(model, endpoint.address)
+                limit = room.limit(flow, model, endpoint.address)
                 limits.add_metric([name, endpoint.address], limit)
         yield from (requests, saturation, limits)
 

@@ -145,14 +145,15 @@ def model_states(
 
 def _add_queue(state: ModelState, flow: FlowControl, model: Model) -> None:
     """Add the queue of a model with flow control, and the limits of its endpoints."""
-    queue, now = flow.queue_of(model.spec.name), flow.clock()
+    model_flow, room, now = flow.of(model.spec.name), flow.room, flow.clock()
+    queue = model_flow.queue
     state["queue"] = {
         "requests": queue.waiting,
-        "saturation": round(flow.saturation(model), 3),
+        "saturation": round(room.saturation(model_flow, model), 3),
         "classes": {name: _class(group, now) for name, group in queue.classes.items()},
     }
     for endpoint in state["endpoints"]:
-        endpoint["limit"] = round(flow.limit(model, endpoint["address"]), 1)
+        endpoint["limit"] = round(room.limit(model_flow, model, endpoint["address"]), 1)
 
 
 def _class(group: PriorityClass, now: float) -> ClassState:

@@ -1,18 +1,20 @@
 """The limits of requests in flight that each endpoint runs well, learned without tuning.
 
 An engine batches requests until its KV cache or its number of sequences is exhausted, and queues
-the others. So while requests wait in its queue, and its batch does not grow, the batch is full:
+the others. So while more requests wait in its queue than come for some steps, and its batch does
+not grow, the batch is full:
 
-    limit = running + max(2, running / 64)        the part beyond `running` keeps the batch full
-                                                  between the end of a request and the next step
+    limit = running + spare          spare = max(2, running / 64, those that come for some steps)
 
-While the limit is reached and almost nothing waits in the engine, the limit grows with each
-reading: by 1/32, then by 1/16, up to 1/8. Until the batch was full once, it doubles. Preempted
-requests go back to the engine's queue, so they lower the limit, too.
+The spare requests keep the batch full between the end of a response and the step for which the
+next request arrives. While the limit is reached and no more than these wait in the engine, the
+limit grows with each reading: by 1/32, then by 1/16, up to 1/8. Until the batch was full once, it
+grows by 1/4. Preempted requests go back to the engine's queue, so they lower the limit, too.
 
 A reading is old when it arrives. It only changes the limit. Whether there is room for a request
 depends on the requests in flight, which are known exactly at every moment, so a reading never
-admits a burst. Engines without metrics get a limit from their latencies
+admits a burst. The limit does not bound the prompts that come at once; see
+`extproc.core.flow_control.prompts`. Engines without metrics get a limit from their latencies
 (`extproc.core.flow_control.latency_limit`).
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Iterable
 
 from extproc.core.fleet.signals import Reading, Report, Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
+from extproc.core.flow_control.prompts import Prompts
 
 _QUEUE_SHARE = 1 / 64
 _LEAST_QUEUE = 2.0
@@ -32,7 +35,7 @@ _FIRST_TOKENS = 512.0
 """Tokens of a prompt and its response while none are known."""
 _LEAST_GROWTH = 1 / 32
 _MOST_GROWTH = 1 / 8
-_FIRST_GROWTH = 1.0
+_FIRST_GROWTH = 1 / 4
 _FILLING = 0.5
 """KV cache usage from which the number of requests that fit into the cache is estimated."""
 _FULLEST = 0.95
@@ -41,6 +44,8 @@ _REACHED = 0.95
 """Share of the limit that must be in flight for the limit to grow."""
 _GROWING = 1.05
 """Ratio by which a batch grows between two readings if it is not full."""
+_STALE_SECONDS = 2.0
+"""Age from which a reading says nothing about prompts."""
 
 
 class _Learned:
@@ -63,9 +68,14 @@ class Limits:
         self._signals = signals
         self._learned: dict[str, _Learned] = {}
         self._by_latency: dict[str, LatencyLimit] = {}
+        self.prompts = Prompts()
+        """The prompts that the batches have not taken yet."""
 
-    def of(self, address: str, tokens: float = 0.0) -> float:
-        """Return the limit of an endpoint. A typical request has this number of tokens."""
+    def of(self, address: str, tokens: float = 0.0, to_compute: float = 0.0) -> float:
+        """Return the limit of an endpoint.
+
+        A typical prompt has this number of tokens, and `to_compute` of them are in no cache.
+        """
         reading = self._signals.latest(address)
         if reading is None or reading.report is None:
             return self._latency_limit(address).limit
@@ -73,8 +83,20 @@ class Limits:
         if learned is None:
             learned = self._learned[address] = _Learned(_first(reading.report, tokens))
         if reading.reported_at > learned.at:
-            _learn(learned, reading, reading.report)
+            at = reading.reported_at
+            self.prompts.read(address, reading.report, at, learned.limit, to_compute)
+            _learn(learned, reading, reading.report, self.prompts.usual(address))
         return learned.limit
+
+    def takes_prompt(
+        self, address: str, tokens: float, now: float, *, is_shared: bool = True
+    ) -> bool:
+        """Return True if an endpoint may get another prompt with this number of tokens."""
+        reading = self._signals.latest(address)
+        if reading is None or reading.report is None:
+            return True
+        is_known = now < reading.reported_at + _STALE_SECONDS
+        return not is_known or self.prompts.has_room(address, tokens, is_shared=is_shared)
 
     def responded(self, address: str, seconds: float, inflight: int) -> None:
         """Record the time from the decision to the beginning of the response."""
@@ -89,6 +111,7 @@ class Limits:
             del self._learned[address]
         for address in self._by_latency.keys() - kept:
             del self._by_latency[address]
+        self.prompts.keep_only(kept)
 
     def _latency_limit(self, address: str) -> LatencyLimit:
         limit = self._by_latency.get(address)
@@ -105,12 +128,11 @@ def _first(report: Report, tokens: float) -> float:
     return max(_LEAST, min(_FIRST, capacity / (tokens or _FIRST_TOKENS)))
 
 
-def _learn(learned: _Learned, reading: Reading, report: Report) -> None:
-    """Take a new scrape."""
+def _learn(learned: _Learned, reading: Reading, report: Report, usual: float) -> None:
+    """Take a new scrape. `usual` requests may wait although the batch has room."""
     waiting, running = report.load.waiting, report.running
-    # Requests that came within the last step wait, too, although the batch is not full.
-    stuck = waiting > 0 and learned.waiting > 0 and running <= learned.running * _GROWING + 1
-    spare = max(_LEAST_QUEUE, running * _QUEUE_SHARE)
+    stuck = min(waiting, learned.waiting) > usual and running <= learned.running * _GROWING + 1
+    spare = max(_LEAST_QUEUE, running * _QUEUE_SHARE, usual)
     if stuck and running > 0:
         learned.limit = max(_LEAST, running + spare)
         learned.growth = _LEAST_GROWTH

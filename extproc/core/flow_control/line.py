@@ -18,7 +18,7 @@ from extproc.core.flow_control.waiter import Lane, Waiter
 
 _OVERTAKES_EACH = 64
 """A request may be overtaken this number of times for each endpoint."""
-_OVERTAKES_AHEAD = 1.0
+_OVERTAKES_AHEAD = 2.0
 """Or this number of times for each request that waited when it came."""
 _TRIED = 16
 """Warm requests of an endpoint that are considered."""
@@ -26,7 +26,7 @@ _MOST_COLD = 64
 """Tenants whose next request waits for another endpoint, after which warm requests of any tenant go
 first. So the work does not grow with the number of tenants."""
 
-_COLD_SHARE = 0.5
+_COLD_SHARE = 1 / 16
 """Load of an endpoint, as a share of its limit, up to which requests that are warm elsewhere go
 there at once."""
 _LEAST_CROWD = 16

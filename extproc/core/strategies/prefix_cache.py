@@ -66,7 +66,7 @@ _HOMES = 3
 _ALONE = 0.05
 """Share of requests from other sidecars up to which their prompts are ignored."""
 
-_WARM = 0.5
+_WARM = 0.75
 """Share of the deepest cached prefix from which an endpoint counts as warm for a prompt."""
 
 _MOST_WARM = 16
@@ -153,7 +153,7 @@ class PrefixCache(Strategy):
         )
 
     def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
-        """Return the endpoints that have at least half as much of the prompt as the best one."""
+        """Return the endpoints with at least three quarters of what the best one has of it."""
         eligible = snapshot.eligible(query.adapter)
         if query.prompt is None or not eligible:
             return ()

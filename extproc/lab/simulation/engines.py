@@ -34,6 +34,8 @@ class Engines:
             Replica(slowed(own.get(one, profile), times.get(one, 1.0))) for one in range(number)
         ]
         self.on_tokens: OnTokens = lambda number, tokens: None
+        self.before_step: Callable[[int], None] = lambda number: None
+        """Called with the engine's number before it plans a step."""
         self.step_ends = [0.0] * number
         """Time at which the latest step of each engine ends."""
         self._timeline = timeline
@@ -55,6 +57,10 @@ class Engines:
             self._idle[number] = False
             # Not now: other requests of this moment belong to the same step.
             self._timeline.at(self._timeline.now, partial(self._begin, number, replica))
+
+    def is_idle(self, number: int) -> bool:
+        """Return True if an engine has nothing to do."""
+        return self._idle[number]
 
     def replace(self, number: int) -> None:
         """Replace a dead engine by a new one; its requests and cache are lost."""
@@ -80,6 +86,7 @@ class Engines:
     def _begin(self, number: int, replica: Replica) -> None:
         if replica is not self.replicas[number]:
             return  # the engine is dead
+        self.before_step(number)
         seconds = replica.begin_step()
         if seconds is None:
             self._idle[number] = True

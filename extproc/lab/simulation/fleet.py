@@ -61,6 +61,7 @@ class SimulatedFleet:
                 yet_to_come,
                 prompts,
                 self._truth,
+                self.engines,
             )
             for number in range(scenario.sidecars)
         ]
@@ -69,7 +70,7 @@ class SimulatedFleet:
             for sidecar in self._sidecars:
                 shared.join(sidecar.fleet)
                 if isinstance(sidecar.flow, FlowControl):
-                    sidecar.flow.peers = lambda: scenario.sidecars - 1
+                    sidecar.flow.room.peers = lambda: scenario.sidecars - 1
         self._api = scenario.workload.api
         endpoints = scenario.routing.endpoints(scenario.replicas)
         self._numbers = {address: number for number, address in enumerate(endpoints)}

@@ -28,9 +28,11 @@ from extproc.core.strategies import Strategy, build
 from extproc.core.strategies.prefix_cache import PrefixCache
 from extproc.lab import oracle, published_rules
 from extproc.lab.engine.replica import Replica
+from extproc.lab.oracle.admission import StepAdmission
 from extproc.lab.oracle.strategy import Oracle
 from extproc.lab.oracle.truth import Truth
 from extproc.lab.published_rules.saturation_gate import SaturationGate
+from extproc.lab.simulation.engines import Engines
 from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
@@ -74,6 +76,9 @@ class Routing:
     saturation_gate: bool = False
     """True if llm-d's rule decides when requests are dispatched, instead of flow control."""
 
+    step_admission: bool = False
+    """True if an admission that knows the engines does so, instead of flow control."""
+
     @property
     def strategy(self) -> str:
         """Name of the strategy or rule."""
@@ -97,11 +102,12 @@ class Sidecar:
         absent: Collection[int] = (),
         prompts: Prompts | None = None,
         truth: Truth | None = None,
+        engines: Engines | None = None,
     ) -> None:
         """`replicas` may change during the run. Engines in `absent` join later.
 
         Sidecars in front of the same engines need the same `prompts`: one text, one hash. The
-        oracle needs `truth`.
+        oracle needs `truth`, and the admission that knows the engines needs them.
         """
         self._timeline = timeline
         self._rng = Random(f"readings {seed}")
@@ -122,12 +128,8 @@ class Sidecar:
             loadBalancing=routing.load_balancing,
             flowControl=routing.flow_control,
         )
-        self.flow: FlowControl | SaturationGate = FlowControl(self._router, timeline.clock)
+        self.flow = self._flow(routing, engines)
         """The sidecar's flow control."""
-        if routing.saturation_gate and routing.flow_control is not None:
-            priorities = {one.name: one.priority for one in routing.flow_control.classes}
-            wait = routing.flow_control.max_wait_seconds
-            self.flow = SaturationGate(self._router, timeline.clock, priorities, wait)
         self.flow.wake = self._wake
         self._is_woken = self._ticks = False
         peak = max(one.profile.prefill_tokens_per_second for one in replicas)
@@ -140,6 +142,19 @@ class Sidecar:
         self._prompts = prompts or Prompts(routing.shown)
         self._followed: dict[str, Replica] = {}
         self.follow([number for number in range(len(replicas)) if number not in absent])
+
+    def _flow(
+        self, routing: Routing, engines: Engines | None
+    ) -> FlowControl | SaturationGate | StepAdmission:
+        """Return the product's flow control, or what replaces it."""
+        spec, clock = routing.flow_control, self._timeline.clock
+        if spec is not None:
+            priorities = {one.name: one.priority for one in spec.classes}
+            if routing.saturation_gate:
+                return SaturationGate(self._router, clock, priorities, spec.max_wait_seconds)
+            if routing.step_admission and engines is not None:
+                return StepAdmission(self._router, engines, list(self._numbers), priorities)
+        return FlowControl(self._router, clock)
 
     def follow(self, present: Collection[int]) -> None:
         """Set the engines that discovery reports, by number."""

@@ -29,6 +29,7 @@ _SHARE = 16.0
 """Requests per second of each of two tenants that the fleet of eight engines can serve."""
 
 NONE, FLOW, GATE = "none", "flowControl", "llm-d's rule"
+FLOOR = "floor"
 _RULES = (NONE, FLOW, GATE)
 
 
@@ -50,6 +51,7 @@ class Case(NamedTuple):
             usual.routing,
             flow_control=None if self.rule == NONE else self.spec,
             saturation_gate=self.rule == GATE,
+            step_admission=self.rule == FLOOR,
         )
         return replace(
             usual, routing=routing, sidecars=self.sidecars, share=self.share, events=self.events
@@ -81,14 +83,15 @@ _QUIET = Crowd("quiet", 10.0)
 _LOUD = Crowd("loud", 5 * _SHARE)
 _CHAT = Crowd("chat", 10.0, objective="chat")
 _BATCH = Crowd("batch", 54.0, objective="batch")
+_SHORT = [Crowd("chat", 10.0, 200, 30, "chat"), Crowd("batch", 160.0, 200, 30, "batch")]
 _CLASSES = [{"name": "chat", "priority": 1}, {"name": "batch", "priority": -1}]
 
 
 def _mixed(one: Crowd, other: Crowd, spec: FlowControlSpec) -> list[Case]:
-    """Return one crowd alone, then both with each rule."""
+    """Return one crowd alone, then both with each rule, and their floor."""
     alone = Case(crowds([one], _SECONDS, _ENGINE), NONE, spec)
     both = crowds([one, other], _SECONDS, _ENGINE)
-    return [alone, *(Case(both, rule, spec) for rule in _RULES)]
+    return [alone, *(Case(both, rule, spec) for rule in (*_RULES, FLOOR))]
 
 
 def _ttft(case: Case, run: Run, name: str) -> tuple[float, float]:
@@ -166,7 +169,9 @@ def write(docs: Path) -> None:
         Case(both, FLOW, _spec(), sidecars=4, share=None if delay is None else delay / 1000)
         for delay in (None, 25)
     ]
-    groups = [overloads, tenants, fair, classes, zero, shared]
+    brief = crowds(_SHORT, _SECONDS, _ENGINE)
+    short = [Case(brief, rule, _spec(classes=_CLASSES)) for rule in _RULES]
+    groups = [overloads, tenants, fair, classes, zero, shared, short]
     runs = iter(simulate_all([case.scenario() for group in groups for case in group]))
     taken = [[next(runs) for _ in group] for group in groups]
     text = (
@@ -180,9 +185,22 @@ def write(docs: Path) -> None:
             classes=_mixed_table(classes, taken[3], ("chat", "batch")),
             zero=_zero_table(zero, taken[4]),
             shared=_shared_table(shared, taken[5]),
+            short=_short_table(short, taken[6]),
         )
     )
     (docs / PAGE).write_text(text)
+
+
+def _short_table(cases: Sequence[Case], runs: Sequence[Run]) -> str:
+    rows = []
+    for case, run in zip(cases, runs, strict=True):
+        mean, p99 = _ttft(case, run, "chat")
+        batch = _ttft(case, run, "batch")[0]
+        rows.append(
+            [case.rule, f"{mean:,.0f}", f"{p99:,.0f}", f"{batch:,.0f}", f"{run.seconds:,.0f}"]
+        )
+    headings = ["flow control", "chat: mean TTFT (ms)", "p99 (ms)"]
+    return table([*headings, "batch: mean TTFT (ms)", "seconds in all"], rows)
 
 
 def _fair_table(cases: Sequence[Case], runs: Sequence[Run]) -> str:

@@ -73,7 +73,7 @@ def test_requests_that_leave_leave_nothing_behind() -> None:
         sent = flow.send(tenant=str(one % 7))
         assert sent.waiter is not None
         flow.control.cancel(sent.waiter)
-    assert len(flow.control.queue_of("llama")._deadlines) <= 100
+    assert len(flow.control.of("llama").queue._deadlines) <= 100
 
 
 @pytest.mark.parametrize("change", ["late", "without flow control", "without the model"])

@@ -9,6 +9,12 @@ from extproc.core.routing.decision import Decision
 from tests.core.flow_control.scene import Flow
 
 
+def saturation(flow: Flow) -> float:
+    """Return the saturation of the model."""
+    model = flow.router.catalog.models["llama"]
+    return flow.control.room.saturation(flow.control.of("llama"), model)
+
+
 class TestRoom:
     def test_requests_are_decided_at_once_while_there_is_room(self) -> None:
         flow = Flow(endpoints=3)
@@ -79,7 +85,7 @@ class TestRoom:
 
     def test_a_sidecar_leaves_room_to_peers_if_it_has_more_than_its_share(self) -> None:
         flow = Flow(endpoints=1, maxInflight=16)
-        flow.control.peers = lambda: 1
+        flow.control.room.peers = lambda: 1
         sent = [flow.send(str(one)) for one in range(16)]
         assert sum(one.waits for one in sent) == 1
 
@@ -126,7 +132,7 @@ class TestOrder:
         flow = Flow(classes=classes)
         flow.fill()
         assert flow.send("unknown", objective="unknown").waits
-        assert flow.control.queue_of("llama").classes["default"].priority == 3
+        assert flow.control.of("llama").queue.classes["default"].priority == 3
         assert flow.send("none").code == "queue_full"
 
     def test_an_objective_of_kubernetes_is_a_class(self) -> None:
@@ -382,14 +388,13 @@ class TestChanges:
 class TestSaturation:
     def test_saturation_is_the_load_and_the_queue_over_the_limits(self) -> None:
         flow = Flow(endpoints=2, maxInflight=2)
-        model = flow.router.catalog.models["llama"]
-        assert flow.control.saturation(model) == 0.0
+        assert saturation(flow) == 0.0
         for one in range(6):
             flow.send(str(one))
-        assert flow.control.saturation(model) == 1.5
+        assert saturation(flow) == 1.5
 
     def test_without_endpoints_it_is_the_queue(self) -> None:
         flow = Flow(endpoints=0)
         for one in range(3):
             flow.send(str(one))
-        assert flow.control.saturation(flow.router.catalog.models["llama"]) == 3.0
+        assert saturation(flow) == 3.0

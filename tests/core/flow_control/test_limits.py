@@ -71,10 +71,31 @@ def test_a_limit_that_is_not_reached_does_not_grow() -> None:
     assert engine.reads(20) == 80
 
 
-def test_a_limit_that_is_reached_without_a_queue_doubles_until_the_batch_is_full() -> None:
+def test_a_limit_that_is_reached_without_a_queue_grows_fast_until_the_batch_is_full() -> None:
     engine = Engine(blocks=5_000)
-    assert engine.reads(80) == 160
-    assert engine.reads(160) == 320
+    assert engine.reads(80) == 100
+    assert engine.reads(100) == 125
+
+
+def test_requests_that_replace_the_ended_ones_of_some_steps_do_not_fill_a_batch() -> None:
+    """With short responses, several end with each step, and as many wait for the next step."""
+    engine = Engine()
+    for step in range(30):
+        for _ in range(5):
+            engine.limits.prompts.step_ended(ADDRESS, 0.1 * step)
+    engine.now = 3.0
+    for _ in range(4):
+        assert engine.reads(60, waiting=20) == 256
+    engine.reads(60, waiting=90)
+    assert engine.reads(60, waiting=90) == pytest.approx(60 + 8 * 5)
+
+
+def test_prompts_for_the_next_step_do_not_fill_a_batch() -> None:
+    engine = Engine()
+    for running in (10, 11, 11):
+        for _ in range(4):
+            engine.limits.prompts.sent(ADDRESS, 100.0, engine.now + 0.2)
+        assert engine.reads(running, waiting=4) == 256
 
 
 def test_later_it_grows_in_rising_steps_until_something_waits() -> None:
@@ -92,6 +113,15 @@ def test_later_it_grows_in_rising_steps_until_something_waits() -> None:
     assert engine.reads(running, waiting=9) == pytest.approx(running + 2)
 
 
+def test_prompts_that_wait_for_longer_than_a_step_fill_a_batch() -> None:
+    engine = Engine()
+    for _ in range(4):
+        engine.limits.prompts.sent(ADDRESS, 100.0, 0.0)
+    engine.now = 3.0
+    engine.reads(11, waiting=4)
+    assert engine.reads(11, waiting=4) == 13
+
+
 def test_a_batch_that_shrinks_because_requests_got_longer_lowers_the_limit() -> None:
     engine = Engine()
     engine.reads(64, waiting=10)
@@ -107,8 +137,8 @@ def test_a_filling_kv_cache_limits_the_requests_before_it_is_full() -> None:
 
 def test_one_reading_changes_the_limit_once() -> None:
     engine = Engine(blocks=5_000)
-    assert engine.reads(80) == 160
-    assert engine.limit == engine.limit == 160
+    assert engine.reads(80) == 100
+    assert engine.limit == engine.limit == 100
 
 
 def test_an_endpoint_that_left_is_forgotten() -> None:

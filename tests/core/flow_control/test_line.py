@@ -85,7 +85,7 @@ def test_a_warm_request_of_a_tenant_that_is_far_ahead_waits(ahead: float, first:
         "cold": flow.send(at_home(flow, flow.endpoints[0], 1)[0], tenant="cold"),
         "warm": flow.send(at_home(flow, flow.endpoints[1], 1)[0], tenant="warm"),
     }
-    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    tenants = flow.control.of("llama").queue.classes["default"].line.tenants
     tenants.charge("warm", ahead * QUANTUM)
     on_second.end()
     flow.run()
@@ -146,7 +146,7 @@ def test_warm_requests_of_any_tenant_go_before_cold_ones_of_many_tenants() -> No
     running = [flow.send(name) for name in (first, second) * 4]
     cold = [flow.send(first, tenant=str(number)) for number in range(100)]
     warm = [flow.send(second, tenant=f"warm {number}") for number in range(100)]
-    flow.control.queue_of("llama").classes["default"].line.tenants.charge("warm 0", 1e9)
+    flow.control.of("llama").queue.classes["default"].line.tenants.charge("warm 0", 1e9)
     next(one for one in running if one.address == flow.endpoints[1]).end()
     flow.run()
     assert all(one.waits for one in cold)

@@ -99,7 +99,7 @@ class Requests(RuleBasedStateMachine):
     def no_request_is_lost_or_released_twice(self) -> None:
         control = self.flow.control
         assert control.waiting == len(self.waiting)
-        queue = control.queue_of("llama")
+        queue = control.of("llama").queue
         assert sum(one.line.waiting for one in queue.classes.values()) == len(self.waiting)
         assert all(
             one.releases == (one.waiter is not None)
@@ -114,7 +114,7 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def bounds_hold(self) -> None:
-        queue = self.flow.control.queue_of("llama")
+        queue = self.flow.control.of("llama").queue
         assert queue.waiting <= 12
         if "batch" in queue.classes:
             assert queue.classes["batch"].line.waiting <= 6
@@ -133,7 +133,7 @@ class Requests(RuleBasedStateMachine):
         for one in self.running:
             one.end()
         assert dict(self.flow.fleet.ledger.loads) == {}
-        assert not self.flow.control.queue_of("llama").everyone()
+        assert not self.flow.control.of("llama").queue.everyone()
 
 
 Requests.TestCase.settings = settings(

@@ -101,7 +101,7 @@ def test_many_tenants_are_forgotten_when_idle() -> None:
     busy.end()
     for one in range(5000):
         flow.send(tenant=str(one)).end()
-    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    tenants = flow.control.of("llama").queue.classes["default"].line.tenants
     assert len(tenants) <= 2048
 
 
@@ -111,7 +111,56 @@ def test_one_step_does_not_read_every_tenant() -> None:
     flow.fill()
     for one in range(2000):
         flow.send(tenant=str(one))
-    tenants = flow.control.queue_of("llama").classes["default"].line.tenants
+    tenants = flow.control.of("llama").queue.classes["default"].line.tenants
     for _ in range(20_000):
         tenants.charge("7", 1.0)
-    assert len(tenants._heap) <= 4 * len(tenants) + 65
+    assert len(tenants._in_queue.entries) <= 4 * len(tenants) + 65
+
+
+def test_a_tenant_with_requests_in_flight_goes_first_if_it_was_served_less() -> None:
+    flow = Flow(endpoints=3, maxWaitSeconds=290)
+    (long,) = [flow.send("quiet", tenant="quiet", tokens=10)]
+    crowd(flow, "loud", 20)
+    running = [one for one in flow.sent if not one.waits and one is not long]
+    for _ in range(4):
+        running.pop().end()
+        flow.run()
+        running = [one for one in flow.sent if not one.waits and not one.ended and one is not long]
+    quiet = [flow.send(f"quiet {one}", tenant="quiet", tokens=1000) for one in range(3)]
+    for _ in range(3):
+        running.pop(0).end()
+        flow.run()
+        running = [one for one in flow.sent if not one.waits and not one.ended and one is not long]
+    assert not any(one.waits for one in quiet)
+
+
+def test_the_credit_of_a_tenant_is_bounded() -> None:
+    flow = Flow(endpoints=2, maxWaitSeconds=290)
+    flow.send("quiet", tenant="quiet", tokens=10)
+    crowd(flow, "loud", 200)
+    for _ in range(100):
+        next(
+            one for one in flow.sent if one.name[0] == "l" and not one.waits and not one.ended
+        ).end()
+        flow.run()
+    quiet = [flow.send(f"quiet {one}", tenant="quiet", tokens=1000) for one in range(60)]
+    for _ in range(50):
+        next(one for one in flow.sent[1:] if not one.waits and not one.ended).end()
+        flow.run()
+    served = sum(not one.waits for one in quiet)
+    assert 20 <= served <= 40, "20,000 tokens are 20 requests, and the others take turns"
+
+
+def test_some_room_stays_free_for_a_tenant_that_was_served_less() -> None:
+    flow = Flow(endpoints=1, maxInflight=16, maxWaitSeconds=100)
+    quiet = flow.send("quiet", tenant="quiet", tokens=10)
+    loud = [flow.send("loud", tenant="loud") for _ in range(15)]
+    flow.run()
+    assert sum(one.waits for one in loud) == 1
+    again = flow.send("quiet again", tenant="quiet", tokens=10)
+    flow.run()
+    assert not again.waits
+    quiet.end()
+    again.end()
+    flow.run()
+    assert not any(one.waits for one in loud)

@@ -39,3 +39,24 @@ def test_without_an_overload_nothing_changes() -> None:
 def test_requests_that_wait_too_long_fail() -> None:
     found = run(Crowd("all", 40.0), maxWaitSeconds=1.0, maxInflight=2)
     assert 0 < found.succeeded.sum() < len(found.succeeded)
+
+
+def test_short_responses_do_not_lower_the_throughput() -> None:
+    """Many of them end with each step, so as many requests wait in an engine with room."""
+    crowd = Crowd("all", 60.0, prompt_tokens=200, output_tokens=20)
+    without, within = run(crowd, flow=False), run(crowd)
+    assert within.seconds < 1.03 * without.seconds
+
+
+@pytest.mark.parametrize("classes", [(), ({"name": "chat", "priority": 1},)])
+def test_an_overload_of_others_hardly_delays_a_quiet_tenant_or_a_higher_class(
+    classes: tuple[object, ...],
+) -> None:
+    quiet, loud = Crowd("quiet", 1.0, objective="chat"), Crowd("loud", 40.0)
+    alone, both = run(quiet), run(quiet, loud, classes=classes)
+    # The quiet requests are those whose prompts the other run has, too.
+    mine = np.isin(both.prompt_tokens, alone.prompt_tokens) & np.isin(both.wanted, alone.wanted)
+    assert mine.sum() == len(alone.first)
+    # Before the first one, the others had the engines for themselves.
+    assert (both.first - both.wanted)[mine][1:].max() < 1.0
+    assert (both.first - both.wanted)[~mine].max() > 10.0

@@ -5,6 +5,11 @@ So the prefix of a popular system prompt deserves a copy on every endpoint, and 
 conversation does not. The expected number of uses decides: the rate of requests with the prefix,
 divided by the copies, times the seconds that a cache keeps what it computes. A cache that replaces
 its contents twice a minute has no room for more copies.
+
+A prefix may lose its popularity at any time. If an endpoint with the prefix can serve the next
+request soon, further copies need proof: a prefix that has been in use for some time is expected to
+be in use for as long again. So copies that are never used cost at most about as much as those that
+come too late.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from math import exp
+from typing import NamedTuple
 
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
@@ -33,8 +39,21 @@ _LONGEST_SECONDS = 600.0
 
 _BLOCK_TOKENS = BLOCK_BYTES / BYTES_PER_TOKEN
 
-_Counts = dict[int, tuple[int, float]]
-"""Requests by prefix, and the time of the first one."""
+
+class _Count(NamedTuple):
+    """Requests with one prefix in one window."""
+
+    number: int
+
+    since: float
+    """Time of the first one."""
+
+    used_since: float
+    """Time since which no window was without such a request."""
+
+
+_Counts = dict[int, _Count]
+"""Requests by prefix."""
 
 
 class Copies:
@@ -56,8 +75,11 @@ class Copies:
         """Record a request with this prefix."""
         now = self._clock()
         self._turn(now)
-        number, since = self._counts.get(prefix) or (0, now)
-        self._counts[prefix] = (number + 1, since)
+        present = self._counts.get(prefix)
+        if present is None:
+            before = self._before.get(prefix)
+            present = _Count(0, now, before.used_since if before else now)
+        self._counts[prefix] = present._replace(number=present.number + 1)
 
     def computed(self, address: str, tokens: float) -> None:
         """Record prompt tokens that an endpoint must compute and will have in its cache."""
@@ -72,12 +94,18 @@ class Copies:
         present, before = self._counts.get(prefix), self._before.get(prefix)
         if present is None and before is None:
             return 0.0
-        number, since = present or (0, now)
-        requests = float(number)
+        requests, since = (float(present.number), present.since) if present else (0.0, now)
         if before is not None:
-            since = before[1]
-            requests += before[0] * (1 - (now - self._began) / WINDOW_SECONDS)
+            since = before.since
+            requests += before.number * (1 - (now - self._began) / WINDOW_SECONDS)
         return requests / min(max(now - since, _LEAST_SECONDS), WINDOW_SECONDS)
+
+    def used_seconds(self, prefix: int) -> float:
+        """Return how long this prefix has been in use, without a window in which it was not."""
+        now = self._clock()
+        self._turn(now)
+        latest = self._counts.get(prefix) or self._before.get(prefix)
+        return now - latest.used_since if latest else 0.0
 
     def kept_seconds(self, addresses: Iterable[str]) -> float:
         """Return how long these caches keep what they compute now, at most ten minutes.

@@ -56,7 +56,7 @@ from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
-from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
 
 _NO_PROMPT = Prompt((), 0)
 
@@ -126,7 +126,7 @@ class PrefixCache(Strategy):
         deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        copied = 0.0
+        copied = NOTHING
         if self._prefix is not None:
             shared = per_block * deepest
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)

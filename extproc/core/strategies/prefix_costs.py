@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import Weights
@@ -13,11 +14,40 @@ _MORE_WORK = 1.3
 """Least work on an endpoint without the prefix, as a multiple of the work on one that has it. So if
 all are idle, a request goes where its prefix is."""
 
+_UNPROVEN = 2.5
+"""Most uses of a further copy that are expected without proof, as a multiple of those that make
+half of its tokens count as saved. A dozen sessions behind one system prompt need copies early."""
+
+_DEAR_TOKENS = 30_000.0
+"""Tokens of a prefix of which one such multiple is expected without proof; fewer uses of a longer
+prefix are, because a copy that is not used costs more."""
+
+_RELIEVED = 4.0
+"""Requests in flight per copy of a prefix with which each later use of a further copy counts fully.
+A further copy takes over a part of them, so it gains little where each copy serves few."""
+
+_BEHIND = 0.5
+"""Share of a prefix's own computation that each endpoint with the prefix has to compute first, from
+which a further copy needs no proof: the request would wait about as long for an old copy."""
+
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
 _REFRESH_SECONDS = 0.25
 """Seconds after which paused sessions, and what caches evict, are read again."""
+
+
+class Copied(NamedTuple):
+    """The value of a further copy of a prefix for later requests."""
+
+    tokens: float = 0.0
+    """Tokens of the request's prompt that the copy would save later."""
+
+    late: Collection[int] = ()
+    """Positions of endpoints that would have the copy later than an old copy could be used."""
+
+
+NOTHING = Copied()
 
 
 class PrefixCosts:
@@ -50,12 +80,13 @@ class PrefixCosts:
             self._evicting = list(self._missed())
             self._factors = self._speed_factors()
 
-    def of(self, tokens: float, saved: Mapping[int, float], copied: float) -> list[float]:
+    def of(self, tokens: float, saved: Mapping[int, float], copied: Copied) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
         `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
-        on all others, see `later_savings`. Tokens that are evicted for the request and missed later
-        count as its work. The costs are divided by the work of the request without any cache.
+        on all others that are not late, see `later_savings`. Tokens that are evicted for the
+        request and missed later count as its work. The costs are divided by the work of the request
+        without any cache.
         """
         weights, contexts = self._weights, self._signals.contexts
         requests = self._requests()
@@ -74,15 +105,18 @@ class PrefixCosts:
         ]
         self._loads = loads
         work = tokens + weights.answer
-        left, own = 1 - copied / work, weights.own * copied
-        costs = [left * (load - own) for load in loads] if copied else loads.copy()
+        more, late = copied
+        left, own = 1 - more / work, weights.own * more
+        costs = [left * (load - own) for load in loads] if more else loads.copy()
+        for position in late:
+            costs[position] = loads[position]
         for position, known in saved.items():
-            if known > copied:
+            if known > more or position in late:
                 costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
         for position, missed in self._evicting:
             known = saved.get(position, 0.0)
             if known < tokens:
-                costs[position] *= 1 + missed * (tokens - known) / (work - max(known, copied))
+                costs[position] *= 1 + missed * (tokens - known) / (work - max(known, more))
         if self._factors:
             return [cost * factor for cost, factor in zip(costs, self._factors, strict=True)]
         return costs
@@ -100,24 +134,39 @@ class PrefixCosts:
 
     def later_savings(
         self, tokens: float, saved: Mapping[int, float], prefix: int, shared: float
-    ) -> float:
-        """Return the tokens of a prompt that a further copy of its prefix would save later.
+    ) -> Copied:
+        """Return what a further copy of a prompt's prefix would save later.
 
         `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
         use a copy, the less of it the first one pays. As many copies as requests in flight with the
         prefix are enough: a session sends one request after the other, and needs one copy.
+
+        Many uses need proof if an endpoint with the prefix has little to do before the request. If
+        all have much to do, a copy is useful only where it is ready about as soon.
         """
         sharing = self._signals.contexts.sharing(prefix)
         if not sharing:
-            return 0.0
-        copies = sum(known >= shared for known in saved.values())
+            return NOTHING
+        holders = [position for position, known in saved.items() if known >= shared]
+        copies = len(holders)
         if copies > sharing or copies == len(self._addresses):
-            return 0.0
-        demand = self._signals.copies.demand(prefix)
-        uses = self._weights.copies * demand / (copies + 1) * self._kept_seconds
+            return NOTHING
+        rate = self._weights.copies * self._signals.copies.demand(prefix) / (copies + 1)
+        uses = rate * self._kept_seconds
+        waits = self._values_of(self._signals.tokens)
+        wait = min(map(waits.__getitem__, holders), default=inf)
+        late: Collection[int] = ()
+        if wait < _BEHIND * shared:
+            unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
+            relief = sharing / copies / _RELIEVED
+            proven = rate * self._signals.copies.used_seconds(prefix) * relief
+            uses = min(uses, max(proven, unproven))
+        else:
+            soon = wait - _BEHIND * shared
+            late = {position for position, there in enumerate(waits) if there > soon}
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)
-        return uses**2 / (uses**2 + 1) * max(0.0, most)
+        return Copied(uses**2 / (uses**2 + 1) * max(0.0, most), late)
 
     def _speed_factors(self) -> Sequence[float]:
         """Return a factor for each endpoint; none if all are about equally fast.

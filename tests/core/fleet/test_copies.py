@@ -60,6 +60,21 @@ def test_demand_falls_to_zero_without_requests(copies: Copies, clock: Clock) -> 
     assert copies.demand(7) == 0
 
 
+def test_prefix_is_in_use_since_its_first_request(copies: Copies, clock: Clock) -> None:
+    assert copies.used_seconds(7) == 0
+    ask(copies, clock, 200)
+    assert copies.used_seconds(7) == pytest.approx(200, abs=0.2)
+    assert copies.used_seconds(8) == 0
+
+
+def test_prefix_that_was_not_used_for_a_window_counts_as_new(copies: Copies, clock: Clock) -> None:
+    ask(copies, clock, 100)
+    clock.now += 2 * WINDOW_SECONDS
+    assert copies.used_seconds(7) == 0
+    ask(copies, clock, 5)
+    assert copies.used_seconds(7) == pytest.approx(5, abs=0.2)
+
+
 def work(copies: Copies, clock: Clock) -> None:
     """Let an endpoint compute 3,200 tokens a second, and read the rate once a second."""
     for _ in range(600):

@@ -98,6 +98,32 @@ class TestPopularPrefix:
             replicas.signals.copies.computed(endpoint.address, 1e7)
         assert len(self.burst(replicas, 64)) < 12
 
+    def served(self, replicas: Replicas, seconds: int) -> Counter[str]:
+        """Send ten questions a second that engines begin to answer soon and end after a second."""
+        found: Counter[str] = Counter()
+        for number in range(10 * seconds):
+            replicas.clock.now += 0.1
+            found[replicas.send(self.question(number)).endpoint.address] += 1
+            if len(replicas.leases) > 1:
+                replicas.leases[-2].finish_prefill()
+            if len(replicas.leases) > 10:
+                replicas.leases.pop(0).release()
+        return found
+
+    def test_that_is_new_waits_for_proof_before_all_endpoints_get_it(self) -> None:
+        assert len(self.served(Replicas(16), 10)) < 8
+
+    def test_gets_more_copies_the_longer_it_is_in_use(self) -> None:
+        soon, later = (len(self.served(Replicas(16), seconds)) for seconds in (10, 200))
+        assert later > soon
+
+    def test_gets_no_copy_that_takes_longer_than_to_wait_for_an_old_one(self) -> None:
+        replicas = Replicas(4)
+        home = replicas.send(self.question(0)).endpoint
+        for other in replicas.others(home):
+            replicas.load(other, 1, backlog=8_000)
+        assert set(self.burst(replicas, 8)) == {home.address}
+
     def test_of_a_request_with_several_prompts_gets_no_copies(self) -> None:
         replicas = Replicas(4)
         together = self.SYSTEM._replace(other_chains=[prompt("other").blocks])

@@ -21,14 +21,14 @@ from tests.e2e.cluster_scene import (
     statuses,
 )
 from tests.e2e.scene import Json, chat
-from tests.extent import PATIENCE
+from tests.extent import PATIENCE, extent
 
 
 async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -> None:
     scene = await deploy(ClusterOptions(replicas=5))
     addresses = scene.replicas.addresses
     async with scene.load() as responses:
-        for turn in range(10):
+        for turn in range(extent(5, 10)):
             removed = turn % 5
             await scene.remove(removed)
             await scene.routes_to(*(i for i in range(5) if i != removed))

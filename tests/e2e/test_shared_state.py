@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from extproc.lab.stack.processes import until
 from tests.e2e.gateways import (
     Gateways,
     Processes,
@@ -21,7 +22,7 @@ from tests.e2e.gateways import (
 )
 from tests.e2e.scene import Json, chat
 from tests.e2e.test_prefix_cache import FrequentScrapes, cached, readings_are_idle
-from tests.extent import extent
+from tests.extent import PATIENCE, extent
 
 LEAST_LOAD = "least-load"
 OTHER = "other"
@@ -144,21 +145,24 @@ class TestInflight:
         assert await gateways.agree() == {}
 
     async def test_is_that_of_the_fleet_in_the_metadata(self, gateways: Gateways) -> None:
-        logged = [len(scene.envoy.access_log()) for scene in gateways.scenes]
         held: list[dict[str, int]] = [{}]
-        served: list[str] = []
+        served: dict[str, str] = {}
         async with AsyncExitStack() as cleanup:
             for number in range(9):
                 scene = gateways.scenes[number % GATEWAYS]
                 response = await hold(scene, cleanup, LEAST_LOAD)
-                served.append(f"127.0.0.1:{response.headers['x-stand-in-port']}")
+                address = f"127.0.0.1:{response.headers['x-stand-in-port']}"
+                served[response.headers["x-request-id"]] = address
                 held.append(await gateways.agree())
-        await gateways.agree()
-        expected = [before.get(address, 0) for address, before in zip(served, held, strict=False)]
-        for place, scene in enumerate(gateways.scenes):
-            log = (await scene.access_log(logged[place] + 3))[logged[place] :]
-            found = sorted(line["decision"]["inflight"] for line in log)
-            assert found == sorted(expected[place::GATEWAYS])
+
+        def logged() -> dict[str, int]:
+            lines = (line for scene in gateways.scenes for line in scene.envoy.access_log())
+            inflight = {line["request_id"]: line["decision"].get("inflight") for line in lines}
+            return {one: inflight[one] for one in served if one in inflight}
+
+        await until(lambda: len(logged()) == len(served), PATIENCE, "all log lines")
+        before = zip(served.values(), held, strict=False)
+        assert list(logged().values()) == [found.get(address, 0) for address, found in before]
 
     async def test_spreads_evenly_with_least_load(self, gateways: Gateways) -> None:
         """Requests come one after another through all gateways, each when all agree."""

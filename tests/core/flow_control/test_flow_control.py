@@ -6,13 +6,23 @@ import pytest
 
 from extproc.core.request.refusals import QueueFull, QueueTimeout
 from extproc.core.routing.decision import Decision
-from tests.core.flow_control.scene import Flow
+from tests.core.flow_control.scene import Flow, Sent
 
 
 def saturation(flow: Flow) -> float:
     """Return the saturation of the model."""
     model = flow.router.catalog.models["llama"]
     return flow.control.room.saturation(flow.control.of("llama"), model)
+
+
+def serve(flow: Flow, busy: Sent, requests: int, *, seconds: float) -> None:
+    """Serve requests one after another on the only endpoint, each for this long."""
+    for _ in range(requests):
+        flow.now += seconds
+        following = flow.send("following")
+        busy.end()
+        flow.run()
+        busy = following
 
 
 class TestRoom:
@@ -232,12 +242,7 @@ class TestBounds:
     ) -> None:
         flow = Flow(endpoints=1)
         (busy,) = flow.fill()
-        for _ in range(40):  # one a second
-            flow.now += 1.0
-            following = flow.send("following")
-            busy.end()
-            flow.run()
-            busy = following
+        serve(flow, busy, 40, seconds=1.0)
         for one in range(5):
             flow.send(f"ahead {one}")
         late = flow.send("late", timeout=timeout)
@@ -246,12 +251,7 @@ class TestBounds:
     def test_a_timeout_longer_than_the_longest_wait_is_compared_with_the_estimate(self) -> None:
         flow = Flow(endpoints=1, maxWaitSeconds=5)
         (busy,) = flow.fill()
-        for _ in range(40):  # one a second
-            flow.now += 1.0
-            following = flow.send("following")
-            busy.end()
-            flow.run()
-            busy = following
+        serve(flow, busy, 40, seconds=1.0)
         for one in range(20):
             flow.send(f"ahead {one}")
         assert flow.send("late", timeout=10.0).code == "queue_timeout"
@@ -285,12 +285,7 @@ class TestBounds:
     def test_retry_after_estimates_the_time_of_the_queue(self) -> None:
         flow = Flow(endpoints=1, maxQueued=40)
         (busy,) = flow.fill()
-        for _ in range(60):  # two a second
-            flow.now += 0.5
-            following = flow.send("following")
-            busy.end()
-            flow.run()
-            busy = following
+        serve(flow, busy, 60, seconds=0.5)
         for one in range(40):
             flow.send(str(one))
         refused = flow.send("refused").outcome

@@ -7,9 +7,12 @@ processes and timers, so there are three processes for each core, but at most si
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,10 +86,27 @@ def pytest_collection() -> Generator[None, object, object]:
     """Exclude the collected tests from garbage collection: they are millions of lasting objects."""
     gc.disable()
     try:
+        _compile_a_share()
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _compile_a_share() -> None:
+    """Import this process's share of the test modules, which compiles those without bytecode.
+
+    All processes collect all modules in the same order. On a fresh clone, each of them would
+    compile each module.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    root = Path(__file__).parents[1]
+    modules = sorted(root.glob("tests/**/test_*.py"))
+    for module in modules[number::processes] if processes else ():
+        # pytest reports what an import raises when it collects the module.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(module.relative_to(root).with_suffix("").parts))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -19,6 +19,7 @@ from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, HttpResponse, Json, Options, Scene, chat
+from tests.extent import FULL
 
 NAMESPACE = "inference"
 SERVICE = "vllm"
@@ -28,6 +29,9 @@ FROM_SERVICE = {"service": {"namespace": NAMESPACE, "name": SERVICE, "port": "ht
 READY = {"ready": True, "serving": True, "terminating": False}
 STARTING = {"ready": False, "serving": False, "terminating": False}
 TERMINATING = {"ready": False, "serving": True, "terminating": True}
+
+_PAUSE = 0.0 if FULL else 0.1
+"""Seconds between the requests of a client under load: `make test` leaves time for other tests."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class ClusterScene(Scene):
 
     @asynccontextmanager
     async def load(self, clients: int = 20) -> AsyncIterator[Counter[tuple[int, str]]]:
-        """Run clients that send requests without a pause; count responses by status and replica."""
+        """Run clients that send requests one by one; count responses by status and replica."""
         responses = Counter[tuple[int, str]]()
         stop = asyncio.Event()
 
@@ -108,6 +112,7 @@ class ClusterScene(Scene):
                 turn += 1
                 reply = await self.send(chat(f"client {name}, turn {turn}", tokens=3))
                 responses[reply.status, _replica(reply)] += 1
+                await asyncio.sleep(_PAUSE)
 
         tasks = [asyncio.create_task(client(name)) for name in range(clients)]
         try:

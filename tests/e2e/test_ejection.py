@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -87,6 +88,7 @@ async def returns_to_service(scene: Scene, failing: FailingEndpoint) -> None:
     """Send requests until the endpoint is in service again; every request must succeed."""
 
     async def serves() -> bool:
+        await asyncio.sleep(0.2)
         assert {reply.status for reply in await send_requests(scene, 3)} == {200}
         return failing.address not in await ejected(scene)
 

@@ -68,12 +68,12 @@ class Cost(NamedTuple):
     """Frames that came after two intervals or more."""
 
 
-async def measure(seconds: float, models: tuple[int, ...] = MODELS) -> dict[str, Grid]:
+async def measure(seconds: float) -> dict[str, Grid]:
     """Return the table; none if there is no browser."""
     if browser_binary() is None:
         return {}
     rows = []
-    for number in models:
+    for number in MODELS:
         cost = await cost_of(number, seconds)
         rows.append(
             [

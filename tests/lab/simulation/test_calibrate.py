@@ -23,6 +23,7 @@ from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED
 from extproc.lab.simulation.simulation import Scenario
 from extproc.lab.simulation.simulation import simulate as simulated
 from extproc.lab.workloads import Options, named
+from tests.extent import extent
 
 Capture = pytest.CaptureFixture[str]
 
@@ -30,7 +31,7 @@ START = L4_LLAMA_3_1_8B_FP8
 TRUTH = replace(
     START, step_base_seconds=0.06, admission_seconds=0.02, prefill_tokens_per_second=2_500.0
 )
-SESSIONS = 75
+SESSIONS = extent(50, 75)
 
 
 def measured(strategy: str, engine: Profile, workload: str = "kubeai-chat-800") -> Summary:

@@ -16,6 +16,7 @@ from extproc.lab.measures.serving import Summary, summarize
 from extproc.lab.tables import chat, lora, page, threads
 from extproc.lab.tables.cells import Cell, simulate_cells, simulated
 from extproc.lab.tables.claims import LORA
+from tests.extent import extent
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "benchmarks.md").read_text()
@@ -43,8 +44,9 @@ def rows(text: str) -> list[str]:
 
 class TestCommittedPage:
     def test_matches_new_simulations(self) -> None:
-        """Check two of its rows; `make tables` writes them all."""
-        cells = [Cell("kubeai-chat-8000", name) for name in ("LeastLoad", "PrefixHash")]
+        """Check one or two of its rows; `make tables` writes them all."""
+        names = ("PrefixHash", "LeastLoad")[: extent(1, 2)]
+        cells = [Cell("kubeai-chat-8000", name) for name in names]
         figures = simulate_cells(cells)
         for row in rows(chat.table_of(cells, figures))[2:]:
             assert row in PAGE, "run `make tables`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -52,9 +53,13 @@ async def test_filters_decisions(launch: Launch, open_page: OpenPage) -> None:
         assert 0 < len(expected) < STREAMS
         assert await page.table("decisions") == expected
     await page.page.fill("#decisions-filter", "")
-    await page.page.select_option("#decisions-reason", "bound")
+    # Whether the bound moves a request depends on the ports of the endpoints.
+    reasons = Counter(row["Reason"] for row in rows)
+    rarest = min(reasons, key=reasons.__getitem__)
+    assert 0 < reasons[rarest] < STREAMS
+    await page.page.select_option("#decisions-reason", rarest)
     await page.next_poll()
-    assert await page.table("decisions") == [row for row in rows if row["Reason"] == "bound"]
+    assert await page.table("decisions") == [row for row in rows if row["Reason"] == rarest]
 
 
 async def test_pause_keeps_the_decisions(launch: Launch, open_page: OpenPage) -> None:

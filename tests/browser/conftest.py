@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import BrowserContext, Page
 
 from extproc.edge.grpc.health import SERVICE
 from extproc.lab.pages.browser import NO_BROWSER, browser, browser_binary
@@ -130,21 +130,27 @@ def two_models(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def chromium() -> AsyncIterator[Browser]:
-    """A browser for all tests; they are skipped if none is installed."""
+async def chromium() -> AsyncIterator[BrowserContext]:
+    """A browser's context for all tests; they are skipped if none is installed.
+
+    A context for each test would take three times the CPU time. Each sidecar has a port of its own,
+    so its page finds no storage of other tests.
+    """
     if browser_binary() is None:
         pytest.skip(NO_BROWSER)
     async with browser() as running:
-        yield running
+        context = await running.new_context(viewport={"width": 1280, "height": 900})
+        await context.new_page()  # keeps a process for the next page
+        yield context
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
+async def open_page(chromium: BrowserContext) -> AsyncIterator[OpenPage]:
     """Return a function that opens the page. At the end, the page must have reported no error."""
     opened: list[StatusPage] = []
 
     async def start(url: str, *, before: Callable[[Page], Awaitable[None]] | None = None) -> Any:
-        page = await chromium.new_page(viewport={"width": 1280, "height": 900})
+        page = await chromium.new_page()
         shown = StatusPage(page)
         opened.append(shown)
         if before is not None:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.async_api import Browser
+from playwright.async_api import BrowserContext
 
 from extproc.lab.measures.report import Report
 from extproc.lab.measures.run import Run
@@ -37,7 +37,7 @@ def run(strategy: str) -> Run:
     )
 
 
-async def test_is_readable_for_everyone(chromium: Browser, tmp_path: Path) -> None:
+async def test_is_readable_for_everyone(chromium: BrowserContext, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     Report("A run", "tests", [run("LeastLoad"), run("PrefixHash")], LOG, "All lines").write(path)
     page = await chromium.new_page()

@@ -23,7 +23,7 @@ OUTAGE_SECONDS = float(os.environ.get("EXTPROC_OUTAGE_SECONDS", "2"))
 CONVERGENCE_SECONDS = limit(35)
 
 DOWN = [{"listening": False}, {"frozen": True}, {"failing": 503}, {"forbidden": ["endpointslices"]}]
-SILENT_CLIENTS = extent(10, full=CLIENTS)
+SILENT_CLIENTS = extent(4, full=CLIENTS)
 """Few clients, because the test lasts half a minute."""
 UP = {"listening": True, "frozen": False, "failing": 0, "forbidden": []}
 

@@ -26,8 +26,7 @@ from tests.faults.inside_sidecar import prepare
 from tests.faults.report import Report
 from tests.faults.streams import CLIENTS, PACE, Streams, streaming
 
-ROOMY = ("--time-scale", "1", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
-SLOW_AND_ROOMY = ("--time-scale", "0.4", *ROOMY[2:])
+SLOW_AND_ROOMY = ("--time-scale", "0.4", "--max-num-seqs", "4000", "--kv-tokens", "4000000")
 STREAMS = extent(1_100, full=2_000)
 """More than the 1,024 requests that Envoy allows by default."""
 
@@ -77,11 +76,11 @@ async def expect_in_flight(
 async def test_breakers(launch: Launch, report: Report) -> None:
     """More concurrent streams than Envoy's default limit overflow nothing, and all are counted."""
     scene = await launch(
-        Options(change_config=patient, replica_arguments=ROOMY, patience=2 * PATIENCE)
+        Options(change_config=patient, replica_arguments=SLOW_AND_ROOMY, patience=2 * PATIENCE)
     )
     report.tried(f"{STREAMS:,} streams at once")
     streams = Streams()
-    bodies = [chat(f"user {i}", tokens=140) for i in range(STREAMS)]
+    bodies = [chat(f"user {i}", tokens=56) for i in range(STREAMS)]
     async with expect_in_flight(scene, report, streams, len(bodies)):
         await asyncio.gather(*(streams.one(scene, body) for body in bodies))
 

@@ -121,15 +121,19 @@ class Process:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float, what: str) -> None:
-    """Wait for a condition, checked every 20 ms. Raises TimeoutError, which names `what`."""
-    deadline = time.monotonic() + seconds
+    """Wait for a condition. Raises TimeoutError, which names `what`.
+
+    It is checked every 20 ms, and then less and less often, but at least every 100 ms.
+    """
+    began = time.monotonic()
     while True:
         found = condition()
         if found if isinstance(found, bool) else await found:
             return
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(min(max(0.02, waited / 10), 0.1))
 
 
 def free_port() -> int:

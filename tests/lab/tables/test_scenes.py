@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ from extproc.lab.tables.scenes import SCENES, SHARED_PREFIXES, Scene
 from extproc.lab.tables.trials import Trial, scenario
 
 
+@cache
 def of(scene: str) -> Scenario:
     return scenario(Trial(scene, OURS))
 

@@ -41,8 +41,21 @@ class Stored(NamedTuple):
     """The last block of it that some endpoint had before; None if none had any."""
 
 
+class _Pause(NamedTuple):
+    """The pause of a session."""
+
+    since: float
+
+    prefix: int | None
+    """The prefix that the session shares with others."""
+
+
 class Context:
-    """The prompt of one request in flight."""
+    """The prompt of one request in flight.
+
+    `prefix` is what its session shares with others: the prefix that the session began with. What
+    later turns have in common with the cache is the session's own history.
+    """
 
     __slots__ = ("_contexts", "address", "prefix", "run", "since", "tokens")
 
@@ -75,8 +88,8 @@ class Contexts:
         self._sharing: defaultdict[int, int] = defaultdict(int)
         # When each session paused, the earliest first: those that count, and those that no longer
         # count but may still continue.
-        self._counting: OrderedDict[Session, float] = OrderedDict()
-        self._late: OrderedDict[Session, float] = OrderedDict()
+        self._counting: OrderedDict[Session, _Pause] = OrderedDict()
+        self._late: OrderedDict[Session, _Pause] = OrderedDict()
         self._ended = 0
         self._over = 0
         self._mean_pause = MOST_SECONDS / _MEANS
@@ -106,19 +119,19 @@ class Contexts:
         now = self._clock()
         limit = min(max(_MEANS * self._mean_pause, LEAST_SECONDS), MOST_SECONDS)
         while self._counting:
-            session, since = next(iter(self._counting.items()))
-            if now - since < limit:
+            session, pause = next(iter(self._counting.items()))
+            if now - pause.since < limit:
                 break
             self._late[session] = self._uncount(session)
         while self._late:
-            session, since = next(iter(self._late.items()))
-            if now - since < MOST_SECONDS:
+            session, pause = next(iter(self._late.items()))
+            if now - pause.since < MOST_SECONDS:
                 break
             del self._late[session]
             self._learn(0.0)
 
     def sharing(self, prefix: int) -> int:
-        """Return the requests in flight with this prefix, see `Stored`."""
+        """Return the requests in flight whose sessions share this prefix."""
         return self._sharing.get(prefix, 0)
 
     def begin(
@@ -128,12 +141,13 @@ class Contexts:
         now = self._clock() if began is None else began
         context = Context(self, address, stored, tokens, now)
         self._add(context, +1)
+        pause = self._resume((address, context.run))
+        if pause is not None:
+            context.prefix = pause.prefix
+            step = self._learn(1.0)
+            self._mean_pause += step * (now - pause.since - self._mean_pause)
         if context.prefix is not None:
             self._sharing[context.prefix] += 1
-        since = self._resume((address, context.run))
-        if since is not None:
-            step = self._learn(1.0)
-            self._mean_pause += step * (now - since - self._mean_pause)
         return context
 
     def end(self, context: Context) -> None:
@@ -150,7 +164,7 @@ class Contexts:
         if context.run:
             session = (context.address, context.run)
             self._resume(session)
-            self._counting[session] = now
+            self._counting[session] = _Pause(now, context.prefix)
             self._paused[context.address] += 1
 
     def move(self, context: Context, address: str) -> None:
@@ -177,14 +191,14 @@ class Contexts:
         else:  # leaves no rounding error
             del self._requests[address], self._tokens[address]
 
-    def _resume(self, session: Session) -> float | None:
-        """End the pause of a session and return when it began; None if it does not pause."""
+    def _resume(self, session: Session) -> _Pause | None:
+        """End the pause of a session and return it; None if the session does not pause."""
         if session in self._counting:
             return self._uncount(session)
         return self._late.pop(session, None)
 
-    def _uncount(self, session: Session) -> float:
-        """Let a paused session no longer count, and return when its pause began."""
+    def _uncount(self, session: Session) -> _Pause:
+        """Let a paused session no longer count, and return its pause."""
         address = session[0]
         self._paused[address] -= 1
         if not self._paused[address]:

@@ -77,6 +77,26 @@ class TestSharing:
         other.end()
         assert (contexts.sharing(7), contexts.sharing(8)) == (0, 1)
 
+    def test_counts_later_turns_for_the_prefix_that_their_session_began_with(
+        self, contexts: Contexts, clock: Clock
+    ) -> None:
+        contexts.begin(A, Stored(1, prefix=7), 100).end()
+        for history in (21, 22):
+            clock.now += 5
+            turn = contexts.begin(A, Stored(1, prefix=history), 100)
+            assert (contexts.sharing(7), contexts.sharing(history)) == (1, 0)
+            turn.end()
+        assert contexts.sharing(7) == 0
+
+    def test_counts_turns_of_an_ended_session_for_their_own_prefix(
+        self, contexts: Contexts, clock: Clock
+    ) -> None:
+        contexts.begin(A, Stored(1, prefix=7), 100).end()
+        clock.now += MOST_SECONDS
+        contexts.expire()
+        contexts.begin(A, Stored(1, prefix=21), 100)
+        assert (contexts.sharing(7), contexts.sharing(21)) == (0, 1)
+
 
 class TestPausedSession:
     def test_counts_from_its_response_to_its_next_request(self, contexts: Contexts) -> None:
@@ -222,9 +242,15 @@ class ContextsMachine(RuleBasedStateMachine):
         self.inflight: list[Context] = []
         self.pauses: dict[tuple[str, int], float] = {}
 
-    @rule(target=begun, address=addresses, run=st.integers(1, 3), tokens=st.integers(0, 9))
-    def begin(self, address: str, run: int, tokens: int) -> Context:
-        context = self.contexts.begin(address, Stored(run), tokens)
+    @rule(
+        target=begun,
+        address=addresses,
+        run=st.integers(1, 3),
+        prefix=st.sampled_from([None, 7, 8]),
+        tokens=st.integers(0, 9),
+    )
+    def begin(self, address: str, run: int, prefix: int | None, tokens: int) -> Context:
+        context = self.contexts.begin(address, Stored(run, prefix), tokens)
         self.inflight.append(context)
         self.pauses.pop((address, run), None)
         return context
@@ -255,6 +281,12 @@ class ContextsMachine(RuleBasedStateMachine):
         for address in (A, B):
             tokens = sum(one.tokens for one in self.inflight if one.address == address)
             assert self.contexts.tokens.get(address, 0) == tokens
+
+    @invariant()
+    def each_request_in_flight_shares_at_most_one_prefix(self) -> None:
+        for prefix in (7, 8):
+            sharing = sum(one.prefix == prefix for one in self.inflight)
+            assert self.contexts.sharing(prefix) == sharing
 
     @invariant()
     def paused_sessions_are_recent(self) -> None:

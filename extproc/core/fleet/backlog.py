@@ -4,43 +4,86 @@ A prompt is work for an endpoint until its first token. If Envoy forwards respon
 first bytes mark the first token. Otherwise the engine's counter of first tokens shows how many
 requests have not started to respond. Engines admit requests in order, so these are the latest
 ones. If neither is known, a prompt counts until its response ends.
+
+Metrics come a few times a second, and an engine computes several prompts in between. So the
+estimate falls with time, by the speed that is known of the endpoint (`extproc.core.fleet.speeds`).
+Each scrape corrects it: the first prompt that has no first token is not complete.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from math import inf
 
-from extproc.core.fleet.speeds import Speeds
+from extproc.core.fleet.speeds import PROMPT_TOKENS, Speeds
 from extproc.core.fleet.totals import Totals
 
 _RECENT = 0.02
 """Weight of the latest prompt in the mean: about fifty count."""
 
+_PROBABLE = 0.8
+"""Share of its known speed at which an endpoint is assumed to compute. A request that comes too
+early has to wait, and one that goes elsewhere only misses a choice."""
+
+_INCOMPLETE = 0.9
+"""Most of a prompt that counts as computed when metrics show that it has no first token."""
+
+_STEP_SECONDS = 0.02
+"""Least seconds between two estimates, because each reads the queues of all endpoints."""
+
 
 class _Queue:
     """The prompts of one endpoint without a first token, oldest first."""
 
-    __slots__ = ("_address", "_tokens", "_totals", "prefills")
+    __slots__ = ("_address", "_at", "_backlog", "_computed", "_sum", "prefills")
 
-    def __init__(self, address: str, tokens: dict[str, float], totals: Totals) -> None:
+    def __init__(self, backlog: Backlog, address: str) -> None:
+        self._backlog = backlog
         self._address = address
-        self._tokens = tokens
-        self._totals = totals
         self.prefills: OrderedDict[Prefill, None] = OrderedDict()
+        self._sum = 0.0
+        self._computed = 0.0
+        self._at = 0.0
 
     def add(self, prefill: Prefill) -> None:
+        if not self.prefills:
+            self._at = self._backlog.clock()
         self.prefills[prefill] = None
-        self._tokens[self._address] = self._tokens.get(self._address, 0.0) + prefill.tokens
-        self._totals.changed(self._address)
+        self._sum += prefill.tokens
+        self._write()
 
     def remove(self, prefill: Prefill) -> None:
+        is_first = next(iter(self.prefills)) is prefill
         del self.prefills[prefill]
+        self._sum -= prefill.tokens
+        if is_first:
+            self._computed = max(0.0, self._computed - prefill.tokens)
+        if not self.prefills:
+            self._sum = self._computed = 0.0  # leaves no rounding error
+        self._write()
+
+    def advance(self, now: float, speed: float) -> None:
+        """Count what the endpoint has probably computed since the last call as computed."""
+        work = self._sum + PROMPT_TOKENS * len(self.prefills)
+        share = max(0.0, now - self._at) * _PROBABLE * speed / work
+        self._computed = min(self._computed + share * self._sum, self._sum)
+        self._at = now
+        self._write()
+
+    def correct(self) -> None:
+        """Take note that the first prompt is not complete."""
+        first = next(iter(self.prefills))
+        self._computed = min(self._computed, _INCOMPLETE * first.tokens)
+        self._write()
+
+    def _write(self) -> None:
+        """Write the sum of the prompts, and the estimate of what is left of it."""
         if self.prefills:
-            self._tokens[self._address] -= prefill.tokens
+            left = max(0.0, self._sum - self._computed)
+            self._backlog.write(self._address, self._sum, left)
         else:
-            del self._tokens[self._address]  # leaves no rounding error
-        self._totals.changed(self._address)
+            self._backlog.write(self._address, None, None)
 
 
 class Prefill:
@@ -89,10 +132,14 @@ class Backlog:
         self._speeds = speeds
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
+        self._left: dict[str, float] = {}
+        self._advanced_at = -inf
+        self.clock = speeds.clock
         self.tokens: Mapping[str, float] = self._tokens
-        """Tokens to compute; a missing address has none."""
-        self.totals = Totals(self._tokens)
-        """Tokens to compute for these prompts and, as far as metrics show them, for others."""
+        """Tokens of the prompts without a first token; a missing address has none."""
+        self.totals = Totals(self._left)
+        """Estimate of the tokens to compute for these prompts and, as far as metrics show them, for
+        others. Call `advance` before you read it."""
         self.mean = 0.0
         """Mean tokens to compute per prompt, of the recent prompts."""
 
@@ -109,24 +156,35 @@ class Backlog:
         return len(queue.prefills) if queue else 0
 
     def at_most(self, address: str, number: int) -> None:
-        """Keep only this number of prompts, the latest ones."""
+        """Keep only this number of prompts, the latest ones. None of these is complete."""
         queue = self._queues.get(address)
-        while queue is not None and len(queue.prefills) > number:
+        if queue is None or not queue.prefills:
+            return
+        queue.advance(self.clock(), self._speeds.rate(address))
+        while len(queue.prefills) > number:
             self.computed(queue, next(iter(queue.prefills)))
+        if queue.prefills:
+            queue.correct()
+
+    def advance(self) -> None:
+        """Estimate what endpoints have computed by now."""
+        now = self.clock()
+        if now >= self._advanced_at + _STEP_SECONDS:
+            self._advanced_at = now
+            for address, queue in self._queues.items():
+                if queue.prefills:
+                    queue.advance(now, self._speeds.rate(address))
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         self._queues.pop(address, None)
-        self._tokens.pop(address, None)
-        self.totals.changed(address)
+        self.write(address, None, None)
 
     def put(self, prefill: Prefill) -> None:
         """Add a prompt to the queue of its address."""
         queue = self._queues.get(prefill.address)
         if queue is None:
-            queue = self._queues[prefill.address] = _Queue(
-                prefill.address, self._tokens, self.totals
-            )
+            queue = self._queues[prefill.address] = _Queue(self, prefill.address)
         if not queue.prefills:
             self._speeds.began(prefill.address)
         queue.add(prefill)
@@ -135,6 +193,15 @@ class Backlog:
         """Remove a prompt because it has been computed."""
         queue.remove(prefill)
         self._speeds.computed(prefill.address, prefill.tokens)
+
+    def write(self, address: str, tokens: float | None, left: float | None) -> None:
+        """Set the tokens of an endpoint's prompts, and those left to compute; None without any."""
+        if tokens is None or left is None:
+            self._tokens.pop(address, None)
+            self._left.pop(address, None)
+        else:
+            self._tokens[address], self._left[address] = tokens, left
+        self.totals.changed(address)
 
     def queue_of(self, prefill: Prefill) -> _Queue | None:
         """Return the queue that the prompt is in; None if it is computed."""

@@ -65,12 +65,12 @@ class Speeds:
     """Speeds by endpoint address; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._busy: dict[str, _Busy] = {}
 
     def began(self, address: str) -> None:
         """Record that an endpoint has a prompt to compute, after it had none."""
-        now = self._clock()
+        now = self.clock()
         busy = self._busy.get(address)
         if busy is None:
             busy = self._busy[address] = _Busy(now)
@@ -92,7 +92,7 @@ class Speeds:
         busy = self._busy.get(address)
         if busy is None:
             return
-        now = self._clock()
+        now = self.clock()
         before, busy.observed_at = busy.observed_at, now
         if busy.since is not None and is_busy and not busy.prompts:
             return  # a long prompt is not complete
@@ -119,6 +119,16 @@ class Speeds:
             for address, time in times.items()
             if not usual / LEAST_RATIO < time < usual * LEAST_RATIO
         }
+
+    def rate(self, address: str) -> float:
+        """Return the tokens that an endpoint computes per second; 0 while they are unknown.
+
+        Each prompt counts as `PROMPT_TOKENS` besides its own.
+        """
+        busy = self._busy.get(address)
+        if busy is None or busy.periods < LEAST_PERIODS:
+            return 0.0
+        return busy.tokens / busy.seconds
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

@@ -19,7 +19,8 @@ and the load from other sidecars.
     choose the first endpoint on the ring among those with nearly the lowest cost
 
 Backlog and requests are those that the sidecar knows, plus others according to the engines'
-metrics (`extproc.core.fleet.pressure`). A queue and a full KV cache weigh more than their numbers.
+metrics (`extproc.core.fleet.pressure`). Between two scrapes, the backlog falls by the speed of the
+endpoint. A queue and a full KV cache weigh more than their numbers.
 Requests include those that paused sessions will probably send (`extproc.core.fleet.contexts`).
 
 The product is weighted workload routing: a task goes to the server with the lowest workload,
@@ -179,6 +180,7 @@ class PrefixCache(Strategy):
         """
         now = self._signals.clock()
         self._costs.refresh(now)
+        self._signals.backlog.advance()
         max_age = self._spec.stale_after_seconds
         if now >= self._refreshed_at + max_age / 3:
             self._refreshed_at = now

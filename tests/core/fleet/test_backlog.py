@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +221,98 @@ class TestAtMost:
             assert left(backlog).get(A, 0) >= sum(prefill.tokens for prefill in waiting)
 
 
+def known_speed(tokens: int = 1_500, seconds: float = 1.0) -> tuple[Backlog, Clock]:
+    """Return a backlog of an endpoint that has computed such prompts in that time each."""
+    clock = Clock()
+    speeds = Speeds(clock)
+    backlog = Backlog(speeds)
+    for _ in range(100):
+        backlog.add(A, tokens)
+        clock.advance(seconds)
+        backlog.at_most(A, 0)
+        speeds.observed(A, is_busy=False)
+    return backlog, clock
+
+
+def estimated(backlog: Backlog, address: str = A) -> float:
+    backlog.advance()
+    return backlog.totals.sums[address]
+
+
+class TestEstimate:
+    """The backlog between two scrapes."""
+
+    def test_falls_with_time(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(A, 1_500)
+        estimates = [estimated(backlog)]
+        for _ in range(5):
+            clock.advance(0.1)
+            estimates.append(estimated(backlog))
+        assert estimates[0] == 1_500
+        assert all(later < before - 100 for before, later in pairwise(estimates))
+
+    def test_falls_faster_on_a_faster_endpoint(self) -> None:
+        left_after = []
+        for seconds in (0.5, 1.0, 2.0):
+            backlog, clock = known_speed(seconds=seconds)
+            backlog.add(A, 1_500)
+            clock.advance(0.3)
+            left_after.append(estimated(backlog))
+        assert left_after == sorted(left_after)
+        assert 0 < left_after[0] < left_after[1] < left_after[2] < 1_500
+
+    def test_ends_at_zero(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(A, 1_500)
+        clock.advance(60)
+        assert estimated(backlog) == 0
+
+    def test_does_not_fall_while_the_speed_is_unknown(self) -> None:
+        clock = Clock()
+        backlog = Backlog(Speeds(clock))
+        backlog.add(A, 1_500)
+        clock.advance(60)
+        assert estimated(backlog) == 1_500
+
+    def test_begins_with_the_first_prompt(self) -> None:
+        backlog, clock = known_speed()
+        clock.advance(60)
+        backlog.add(A, 1_500)
+        assert estimated(backlog) == 1_500
+
+    def test_rises_by_the_tokens_of_a_new_prompt(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(A, 1_500)
+        clock.advance(0.3)
+        before = estimated(backlog)
+        backlog.add(A, 1_000)
+        assert backlog.totals.sums[A] == pytest.approx(before + 1_000)
+
+    def test_returns_to_a_prompt_that_metrics_show_as_incomplete(self) -> None:
+        # An engine may be slower than usual. The second prompt cannot be complete either.
+        backlog, clock = known_speed()
+        backlog.add(A, 1_000)
+        backlog.add(A, 4_000)
+        clock.advance(60)
+        assert estimated(backlog) == 0
+        backlog.at_most(A, 2)
+        assert 3_500 < backlog.totals.sums[A] <= 5_000
+
+    def test_leaves_the_tokens_of_the_prompts_as_they_are(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(A, 1_500)
+        clock.advance(0.3)
+        estimated(backlog)
+        assert left(backlog) == {A: 1_500}
+
+    def test_of_another_endpoint_stays(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(B, 1_500)
+        clock.advance(60)
+        assert estimated(backlog, B) == 1_500
+
+
 class TestForget:
     def test_leaves_no_tokens(self) -> None:
         backlog = Backlog(Speeds(Clock()))
@@ -264,7 +357,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backlog = Backlog(Speeds(Clock()))
+        self.backlog, self.clock = known_speed()
         self.queues: defaultdict[str, list[Prefill]] = defaultdict(list)
 
     def where(self, prefill: Prefill) -> list[Prefill] | None:
@@ -309,6 +402,11 @@ class BacklogMachine(RuleBasedStateMachine):
         queue = self.queues[address]
         del queue[: max(0, len(queue) - number)]
 
+    @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.backlog.advance()
+
     @rule(address=addresses)
     def forget(self, address: str) -> None:
         self.backlog.forget(address)
@@ -318,6 +416,12 @@ class BacklogMachine(RuleBasedStateMachine):
     def only_waiting_prompts_are_counted(self) -> None:
         waiting = {a: sum(p.tokens for p in queue) for a, queue in self.queues.items() if queue}
         assert left(self.backlog) == pytest.approx(waiting, abs=1e-3)
+
+    @invariant()
+    def an_estimate_is_at_most_the_prompts(self) -> None:
+        for address in (A, B, C):
+            most = sum(prefill.tokens for prefill in self.queues[address])
+            assert -1e-3 <= self.backlog.totals.sums[address] <= most + 1e-3
 
     def teardown(self) -> None:
         for queue in self.queues.values():

@@ -29,6 +29,11 @@ early has to wait, and one that goes elsewhere only misses a choice."""
 _INCOMPLETE = 0.9
 """Most of a prompt that counts as computed when metrics show that it has no first token."""
 
+STEP_TOKENS = 250.0
+"""Tokens that count once for an endpoint with prompts to compute. An engine computes all of them in
+one step if they are short, but a new request waits until that step ends. In the laboratory's
+profiles, the base of a step takes the time of 70 to 230 tokens; context and admission add to it."""
+
 _STEP_SECONDS = 0.02
 """Least seconds between two estimates, because each reads the queues of all endpoints."""
 
@@ -80,7 +85,7 @@ class _Queue:
     def _write(self) -> None:
         """Write the sum of the prompts, and the estimate of what is left of it."""
         if self.prefills:
-            left = max(0.0, self._sum - self._computed)
+            left = max(0.0, self._sum - self._computed) + STEP_TOKENS
             self._backlog.write(self._address, self._sum, left)
         else:
             self._backlog.write(self._address, None, None)
@@ -139,7 +144,8 @@ class Backlog:
         """Tokens of the prompts without a first token; a missing address has none."""
         self.totals = Totals(self._left)
         """Estimate of the tokens to compute for these prompts and, as far as metrics show them, for
-        others. Call `advance` before you read it."""
+        others, with `STEP_TOKENS` for an endpoint with prompts. Call `advance` before you read it.
+        """
         self.mean = 0.0
         """Mean tokens to compute per prompt, of the recent prompts."""
 

@@ -34,8 +34,9 @@ class Weights(NamedTuple):
     its tokens to count as saved. With ten times more requests, nearly all of them count."""
 
     busy: float = 3000.0
-    """Tokens to compute that the idlest endpoint's number of in-flight requests counts as: requests
-    slow each other down, and fill the cache."""
+    """Tokens to compute that a usual number of in-flight requests counts as, which is the middle
+    between the idlest and the mean endpoint's: requests slow each other down, and fill the cache.
+    """
 
     waiting: float = 2.0
     """Additional requests that a request in the engine's queue counts as, because a queue means

@@ -13,15 +13,16 @@ and the load from other sidecars.
                  + tokens evicted for it that are missed later            (fleet.prefix_index)
         load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
                  + context * tokens of the prompts in flight on e         (fleet.contexts)
-                 + busy * (requests(e) + 1) / (least requests + 1)
+                 + busy * (requests(e) + 1) / (usual requests + 1)
         cost   = work * load * slowness(e) ** 2                          (fleet.speeds)
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 
 Backlog and requests are those that the sidecar knows, plus others according to the engines'
 metrics (`extproc.core.fleet.pressure`). Between two scrapes, the backlog falls by the speed of the
-endpoint. A queue and a full KV cache weigh more than their numbers.
-Requests include those that paused sessions will probably send (`extproc.core.fleet.contexts`).
+endpoint. Short prompts cost at least a step of the engine (`extproc.core.fleet.backlog`). A queue
+and a full KV cache weigh more than their numbers. Requests include those that paused sessions will
+probably send (`extproc.core.fleet.contexts`).
 
 The product is weighted workload routing: a task goes to the server with the lowest workload,
 multiplied by the time of the task on that server. It is stable under every load that any rule can

@@ -90,7 +90,9 @@ class PrefixCosts:
         """
         weights, contexts = self._weights, self._signals.contexts
         requests = self._requests()
-        busy = weights.busy / (min(requests) + 1)
+        # One idle endpoint alone, such as a new one, must not set the scale for all.
+        usual = (min(requests) + sum(requests) / len(requests)) / 2
+        busy = weights.busy / (usual + 1)
         wait = weights.own * tokens + busy
         self._busy = busy
         share = weights.context

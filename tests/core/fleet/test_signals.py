@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals, sound_load
@@ -304,13 +305,13 @@ class TestRequestsOfOthers:
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
-        assert signals.tokens[A] == 500 + 2 * 500
+        assert signals.tokens[A] == STEP_TOKENS + 500 + 2 * 500
 
     def test_are_waiting_requests_without_counters(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, report(waiting=3, running=2), inflight=1)
-        assert signals.tokens[A] == 500 + 2 * 500
+        assert signals.tokens[A] == STEP_TOKENS + 500 + 2 * 500
 
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
         signals.record_scrape(A, report(running=7), inflight=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.signals import Load, Report
 from extproc.core.fleet.weights import WEIGHTS
 from tests.core.sharing.sidecars import A, Sidecar, group, request
@@ -136,7 +137,7 @@ class TestRequestOfPeer:
         engine.is_read_by(here)
         assert tokens_on(here) == pytest.approx(WEIGHTS.others * 1000)
         peer.reports(here)
-        assert tokens_on(here) == 300
+        assert tokens_on(here) == STEP_TOKENS + 300
 
     def test_is_no_other_request_in_the_share_of_others(
         self, sidecars: Sidecars, engine: Engine

@@ -137,6 +137,16 @@ class TestBusyEndpoint:
         assert not stays(64, 30_000)
         assert stays(50_000, 30_000)
 
+    def test_keeps_its_prefixes_if_one_endpoint_alone_is_idle(self) -> None:
+        # Such as an endpoint that has just joined a busy fleet.
+        replicas = Replicas(8)
+        home = replicas.serve(query("session", 1_500)).endpoint
+        idle, *others = replicas.others(home)
+        for endpoint in (home, *others):
+            replicas.load(endpoint, 4)
+        assert replicas.first(query("session", 1_500)).endpoint == home
+        assert replicas.first(query("new", 1_500)).endpoint == idle
+
 
 class TestColdPrompt:
     def test_goes_to_the_first_on_the_ring_if_all_are_equal(self) -> None:

@@ -200,6 +200,17 @@ def test_a_stream_that_ends_leaves_the_queue() -> None:
     assert dict(flow.fleet.ledger.loads) == {}
 
 
+def test_a_stream_that_leaves_the_queue_holds_no_body() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    waiting = Stream(flow)
+    waiting.receive(*requests(BodyMode.DUPLEX))
+    waiting.receive(Event(Kind.REQUEST_TRAILERS))
+    assert waiting.conversation.later
+    waiting.conversation.close()
+    assert not waiting.conversation.later
+
+
 def test_a_response_of_envoy_itself_leaves_the_queue() -> None:
     flow = Flow(endpoints=1)
     flow.fill()

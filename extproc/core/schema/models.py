@@ -75,7 +75,7 @@ class ModelSpec(Spec):
 
     flow_control: FlowControlSpec | None = None
     """Lets requests wait in the sidecar while no endpoint has room (docs/flow-control.md). `{}` has
-    good defaults. Default: no flow control; each request is sent at once."""
+    good defaults. Default, and with `null`: no flow control; each request is sent at once."""
 
     @field_validator("aliases", "adapters", "endpoints", mode="after")
     @classmethod

@@ -21,7 +21,7 @@ from extproc.lab.simulation.prompts import Prompts
 from extproc.lab.simulation.scenario import Scenario
 from extproc.lab.simulation.sharing import SharedState
 from extproc.lab.simulation.sidecars import Sidecar
-from extproc.lab.simulation.timeline import Timeline
+from extproc.lab.simulation.timeline import Action, Timeline
 from extproc.lab.workloads.workload import Turn
 
 
@@ -75,6 +75,8 @@ class SimulatedFleet:
         endpoints = scenario.routing.endpoints(scenario.replicas)
         self._numbers = {address: number for number, address in enumerate(endpoints)}
         self._chance = Random(f"sidecar {seed}")
+        self._delay = scenario.delay
+        self._delays = Random(f"delay {seed}")
 
     def happen(self, event: Event) -> None:
         """Let an engine join or leave, and report it to all sidecars."""
@@ -97,7 +99,17 @@ class SimulatedFleet:
         )
         if self._truth is not None:
             self._truth.ask(turn, request)
-        sidecar.admit(self._api, turn, session, partial(self._submit, request, placed))
+        sidecar.admit(self._api, turn, session, partial(self._decided, request, placed))
+
+    def later(self, action: Action) -> None:
+        """Do something after the time that a message takes."""
+        if self._delay:
+            self.timeline.at(self.timeline.now + self._delays.uniform(0, self._delay), action)
+        else:
+            action()
+
+    def _decided(self, request: SimRequest, placed: Placed, outcome: Decision | Refusal) -> None:
+        self.later(partial(self._submit, request, placed, outcome))
 
     def _submit(self, request: SimRequest, placed: Placed, outcome: Decision | Refusal) -> None:
         if isinstance(outcome, Refusal):

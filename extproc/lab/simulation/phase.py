@@ -153,7 +153,7 @@ class Phase:
             if self._scenario.answers_shown:
                 self._flights[number].lease.finish_prefill()
         for number in tokens.finished:
-            self._flights.pop(number).lease.release()
+            self._fleet.later(self._flights.pop(number).lease.release)
         if tokens.finished:
             self._progress(len(tokens.finished))
         self._client.receive(tokens)

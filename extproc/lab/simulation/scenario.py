@@ -47,6 +47,10 @@ class Scenario:
     """Seconds after which the sidecars know of each other's requests; None if they share no state.
     """
 
+    delay: float = 0.0
+    """Longest time that a request takes from the sidecar to its engine, in seconds, and the news of
+    its end to the sidecar. Each takes a random time of up to this."""
+
     def __post_init__(self) -> None:
         sizes = {one.block_size for one in (self.profile, *self.others.values())}
         if len(sizes) > 1:

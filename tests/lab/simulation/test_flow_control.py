@@ -16,14 +16,16 @@ from extproc.lab.workloads.tenants import Crowd, crowds
 ENGINE = "l4-llama-3.1-8b-fp8"
 
 
-def run(*those: Crowd, gate: bool = False, flow: bool = True, **more: object) -> Run:
+def run(
+    *those: Crowd, gate: bool = False, flow: bool = True, delay: float = 0.0, **more: object
+) -> Run:
     """Simulate ten seconds on two engines."""
     workload = crowds(those, 10.0, ENGINE)
     spec = FlowControlSpec.model_validate({"maxWaitSeconds": 290.0, **more}) if flow else None
     balancing = LoadBalancingSpec(strategy="PrefixCache")
     usual = Scenario.of(workload, profile.named(ENGINE), balancing)
     routing = replace(usual.routing, flow_control=spec, saturation_gate=gate)
-    return simulate(replace(usual, routing=routing, replicas=2))
+    return simulate(replace(usual, routing=routing, replicas=2, delay=delay))
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -34,6 +36,12 @@ def test_every_request_is_served_in_an_overload(gate: bool) -> None:
 def test_without_an_overload_nothing_changes() -> None:
     without, within = run(Crowd("few", 2.0), flow=False), run(Crowd("few", 2.0))
     assert np.array_equal(without.first, within.first)
+
+
+def test_requests_and_the_news_of_their_ends_may_take_some_time() -> None:
+    at_once, late = run(Crowd("few", 2.0)), run(Crowd("few", 2.0), delay=0.2)
+    later = late.first - at_once.first
+    assert 0.05 < later.mean() < 0.15
 
 
 def test_requests_that_wait_too_long_fail() -> None:

@@ -36,8 +36,15 @@ class Dispatcher:
                 self._wake()
         finally:
             # An error with one request must not stop the others.
-            if self._tick is None and self._flow.waiting:
-                self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
+            if self._flow.waiting:
+                self._run_later()
+
+    def _run_later(self) -> None:
+        """Run the flow control at the next tick, or earlier if a request is due."""
+        if self._tick is not None:
+            self._tick.cancel()
+        seconds = min(TICK_SECONDS, self._flow.due_at - self._flow.clock())
+        self._tick = self._loop.call_later(seconds, self._on_tick)
 
     def _on_tick(self) -> None:
         self._tick = None

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
+import pytest
+
 from extproc.adapters.dispatcher import Dispatcher
 from extproc.core.flow_control.flow_control import TICK_SECONDS, FlowControl
 from extproc.core.flow_control.waiter import Arrival
@@ -80,3 +82,24 @@ async def test_nothing_runs_after_the_close() -> None:
     requests.flow.wake()
     await asyncio.sleep(2 * TICK_SECONDS + 0.1)
     assert not requests.outcomes
+
+
+async def test_it_runs_earlier_than_usual_if_a_request_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def record(delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return call_later(delay, callback)
+
+    monkeypatch.setattr(loop, "call_later", record)
+    monkeypatch.setattr(FlowControl, "due_at", property(lambda flow: flow.clock() + 0.01))
+    requests = Requests()
+    requests.send()
+    requests.send()
+    await asyncio.sleep(0)
+    requests.dispatcher.close()
+    assert max(delays) <= 0.01

@@ -51,4 +51,5 @@ class Claim:
         self._room.limits.prompts.step_ended(self.address, now)
         self._flow.ended(self.address)
         if self._flow.queue.waiting:
+            self._room.steps.of(self.address).ended(now)
             self._wake()

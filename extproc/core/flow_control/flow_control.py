@@ -11,8 +11,10 @@ endpoint has room and nothing waits, the strategy chooses freely among all endpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from functools import cache, partial
 from itertools import islice
+from math import inf
 
 from extproc.core.fleet.endpoint import Snapshot
 from extproc.core.flow_control import bounds
@@ -56,6 +58,11 @@ class FlowControl:
         self._forced: list[Waiter] = []
         self._is_draining = False
         router.subscribe(self._published)
+
+    @property
+    def due_at(self) -> float:
+        """When `run` should be called next, if that is before the next tick; may be infinite."""
+        return self.room.due_at
 
     @property
     def waiting(self) -> int:
@@ -117,6 +124,7 @@ class FlowControl:
     def run(self) -> bool:
         """Dispatch and refuse what is due. Return True if there is more to dispatch at once."""
         now = self.clock()
+        self.room.due_at = inf
         is_more = False
         forced, self._forced = self._forced, []
         for waiter in forced:
@@ -193,8 +201,9 @@ class FlowControl:
             one.address: room.open_share(flow, model, one.address, is_shared=is_shared)
             for one in available.endpoints
         }
+        due = cache(partial(room.due, model, dict(shares)))
         for _ in range(_MOST_AT_ONCE):
-            picked = self._pick(flow, available, shares, now)
+            picked = self._pick(flow, available, shares, due, now)
             if picked is None:
                 return False
             address = self._release(flow, *picked)
@@ -203,18 +212,34 @@ class FlowControl:
         return flow.queue.waiting > 0
 
     def _pick(
-        self, flow: ModelFlow, available: Snapshot, shares: Mapping[str, float], now: float
+        self,
+        flow: ModelFlow,
+        available: Snapshot,
+        shares: Mapping[str, float],
+        due: Callable[[], Set[str]],
+        now: float,
     ) -> tuple[Waiter, frozenset[str]] | None:
-        """Return the next request and the endpoints that it may go to."""
+        """Return the next request and the endpoints that it may go to.
+
+        `due` returns the endpoints that should get a request now although better ones may come.
+        """
         for group in flow.queue.in_order():
             most = self.room.most(flow, group, group.line.tenants.next_name())
             has_room = {address: share for address, share in shares.items() if share < most}
+            if most < 1 and has_room:
+                has_room = {one: has_room[one] for one in has_room if one in due()}
             if has_room:
                 opened = OpenEndpoints(has_room, available)
                 picked = group.line.pick(opened, shares, now)
                 if picked is not None:
-                    return picked[0], frozenset(picked[1])
+                    return picked[0], self._among(flow, picked[1].keys(), most, now)
         return None
+
+    def _among(self, flow: ModelFlow, opened: Set[str], most: float, now: float) -> frozenset[str]:
+        """Return those of the open endpoints that the next request may go to."""
+        if most < 1 or len(opened) == 1 or not flow.is_shared(now):
+            return frozenset(opened)
+        return self.room.steps.soonest(opened, flow.to_compute)
 
     def _release(self, flow: ModelFlow, waiter: Waiter, among: frozenset[str] | None) -> str:
         """Dispatch a waiting request to one of these endpoints, or to any. Return the address."""
@@ -249,6 +274,8 @@ class FlowControl:
         else:
             to_compute = arrival.tokens * prompts.missed(address)
         prompts.sent(address, to_compute, now)
+        if among is not None:  # the steps matter only while requests wait
+            self.room.steps.of(address).sent(to_compute, now)
         flow.dispatched(address, to_compute)
         flow.rate.add(now)
         group.line.tenants.dispatched(arrival.tenant, arrival.tokens)
@@ -268,7 +295,7 @@ class FlowControl:
     def _published(self, catalog: Catalog) -> None:
         """Take a new catalog: forget the endpoints that left, and dispatch to those that came."""
         models = [one for one in catalog.models.values() if one.spec.flow_control is not None]
-        self.room.limits.keep_only(e.address for one in models for e in one.snapshot.endpoints)
+        self.room.keep_only(e.address for one in models for e in one.snapshot.endpoints)
         if self.waiting:
             for model in models:
                 self._revise(self.of(model.spec.name), model)

@@ -121,6 +121,12 @@ class Prompts:
         while one.sent and one.sent[0][0] <= now - _SAME_STEP_SECONDS:
             one.take()
 
+    def taken(self, address: str, until: float) -> None:
+        """Record that the engine has taken the prompts that were sent until then."""
+        one = self._of(address)
+        while one.sent and one.sent[0][0] <= until:
+            one.take()
+
     def read(self, address: str, report: Report, at: float, limit: float, mean: float) -> None:
         """Take a reading. The endpoint's limit is known, and the mean tokens of a prompt."""
         one = self._of(address)

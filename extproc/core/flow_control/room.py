@@ -7,12 +7,14 @@ classes, for tenants that were served less, and for other sidecars.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from math import inf
 
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.flow_control.limits import Limits
 from extproc.core.flow_control.model_flow import ModelFlow
 from extproc.core.flow_control.queue import PriorityClass
+from extproc.core.flow_control.steps import Steps
 from extproc.core.routing.catalog import Model
 
 _HOLDBACK = 1 / 16
@@ -29,6 +31,10 @@ class Room:
         self.clock = clock
         self.limits = Limits(fleet.signals)
         """The learned limits of all endpoints."""
+        self.steps = Steps(clock)
+        """The present steps of all endpoints."""
+        self.due_at = inf
+        """When the next endpoint should get a request that waits for the end of its step."""
         self.loads: Mapping[str, int] = fleet.ledger.loads
         """Requests in flight by address, of this sidecar and those that share its state."""
         self.peers: Callable[[], int] = lambda: 0
@@ -80,7 +86,32 @@ class Room:
         spec = model.spec.flow_control
         if spec is not None and spec.max_inflight is not None:
             return True
-        return self.limits.takes_prompt(address, flow.to_compute, self.clock(), is_shared=is_shared)
+        now = self.clock()
+        if is_shared and flow.queue.waiting:
+            until = self.steps.of(address).took(now)
+            if until is not None:
+                self.limits.prompts.taken(address, until)
+        return self.limits.takes_prompt(address, flow.to_compute, now, is_shared=is_shared)
+
+    def due(self, model: Model, shares: Mapping[str, float]) -> Set[str]:
+        """Return the endpoints that should get a request although better ones may come.
+
+        The others have no room for it, or should get it shortly before their present steps end.
+        """
+        spec = model.spec.flow_control
+        if spec is not None and spec.max_inflight is not None:
+            return shares.keys()
+        now = self.clock()
+        dues = self.steps.due({one for one, share in shares.items() if share < 1 - _HOLDBACK})
+        later = {one: at for one, at in dues.items() if at > now and self.load(one)}
+        self.due_at = min(self.due_at, min(later.values(), default=inf))
+        return dues.keys() - later.keys()
+
+    def keep_only(self, addresses: Iterable[str]) -> None:
+        """Forget all other endpoints."""
+        kept = frozenset(addresses)
+        self.limits.keep_only(kept)
+        self.steps.keep_only(kept)
 
     def open_share(self, flow: ModelFlow, model: Model, address: str, *, is_shared: bool) -> float:
         """Return the same as `share`, but 1 or more if the endpoint may get no prompt now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from random import Random
 
 from extproc.adapters.vllm.schedule import Plan, plans
@@ -132,6 +133,7 @@ class Sidecar:
         """The sidecar's flow control."""
         self.flow.wake = self._wake
         self._is_woken = self._ticks = False
+        self._due_at = inf
         peak = max(one.profile.prefill_tokens_per_second for one in replicas)
         rule = oracle.rule_of(routing.published_rule)
         self._make = (
@@ -209,6 +211,9 @@ class Sidecar:
         self._is_woken = False
         if self.flow.run():
             self._wake()
+        if isinstance(self.flow, FlowControl) and self.flow.due_at not in (inf, self._due_at):
+            self._due_at = self.flow.due_at
+            self._timeline.at(self._due_at, self._run_flow)
 
     def _tick(self) -> None:
         """Run the flow control regularly while requests wait."""

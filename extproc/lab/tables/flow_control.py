@@ -25,11 +25,14 @@ PAGE = "flow-control-figures.md"
 
 _ENGINE = "l4-llama-3.1-8b-fp8"
 _SECONDS = 120.0
+_FILLING = 20.0
+"""Seconds in which the batches fill."""
 _SHARE = 16.0
 """Requests per second of each of two tenants that the fleet of eight engines can serve."""
 
 NONE, FLOW, GATE = "none", "flowControl", "llm-d's rule"
 FLOOR = "floor"
+LATE = "flowControl, 5 ms"
 _RULES = (NONE, FLOW, GATE)
 
 
@@ -42,6 +45,7 @@ class Case(NamedTuple):
     sidecars: int = 1
     share: float | None = None
     events: Sequence[Event] = ()
+    delay: float = 0.0
 
     def scenario(self) -> Scenario:
         """Return the simulation of this case."""
@@ -54,7 +58,12 @@ class Case(NamedTuple):
             step_admission=self.rule == FLOOR,
         )
         return replace(
-            usual, routing=routing, sidecars=self.sidecars, share=self.share, events=self.events
+            usual,
+            routing=routing,
+            sidecars=self.sidecars,
+            share=self.share,
+            events=self.events,
+            delay=self.delay,
         )
 
 
@@ -88,30 +97,34 @@ _CLASSES = [{"name": "chat", "priority": 1}, {"name": "batch", "priority": -1}]
 
 
 def _mixed(one: Crowd, other: Crowd, spec: FlowControlSpec) -> list[Case]:
-    """Return one crowd alone, then both with each rule, and their floor."""
+    """Return one crowd alone, then both with each rule, with late messages, and their floor."""
     alone = Case(crowds([one], _SECONDS, _ENGINE), NONE, spec)
     both = crowds([one, other], _SECONDS, _ENGINE)
-    return [alone, *(Case(both, rule, spec) for rule in (*_RULES, FLOOR))]
+    late = Case(both, LATE, spec, delay=0.005)
+    return [alone, *(Case(both, rule, spec) for rule in (*_RULES, FLOOR)), late]
 
 
-def _ttft(case: Case, run: Run, name: str) -> tuple[float, float]:
-    """Return the mean and the 99th percentile of a crowd's TTFT in milliseconds."""
+def _ttft(case: Case, run: Run, name: str, since: float = 0.0) -> tuple[float, float]:
+    """Return the mean and the 99th percentile of a crowd's TTFT in milliseconds.
+
+    Requests that came before `since` do not count.
+    """
     mine = np.array([turn.tenant == name for turn in case.workload.turns])
-    times = 1000 * (run.first - run.wanted)[mine]
+    times = 1000 * (run.first - run.wanted)[mine & (run.wanted >= since)]
     return float(np.nanmean(times)), float(np.nanpercentile(times, 99))
 
 
 def _throughput(run: Run) -> float:
     """Return the tokens per second while the overload lasts, without its first 20 s."""
-    late = (run.last > 20) & (run.last < _SECONDS)
-    return float((run.prompt_tokens + run.output_tokens)[late].sum()) / (_SECONDS - 20)
+    late = (run.last > _FILLING) & (run.last < _SECONDS)
+    return float((run.prompt_tokens + run.output_tokens)[late].sum()) / (_SECONDS - _FILLING)
 
 
 def _jain(case: Case, run: Run) -> float:
     """Return Jain's index of the tokens that each crowd got while the overload lasted."""
     turns = case.workload.turns
     tokens = run.prompt_tokens + run.output_tokens
-    done = (run.last > 20) & (run.last < _SECONDS)
+    done = (run.last > _FILLING) & (run.last < _SECONDS)
     names = np.array([turn.tenant for turn in turns])
     shares = [float(tokens[done & (names == name)].sum()) for name in sorted(set(names))]
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
@@ -149,10 +162,12 @@ def _mixed_table(cases: Sequence[Case], runs: Sequence[Run], names: tuple[str, s
     for case, run in zip(cases, runs, strict=True):
         is_alone = case is cases[0]
         mean, p99 = _ttft(case, run, names[0])
+        later = _ttft(case, run, names[0], _FILLING)[1]
         other = "" if is_alone else f"{_ttft(case, run, names[1])[0]:,.0f}"
         rule = f"{names[0]} alone" if is_alone else case.rule
-        rows.append([rule, f"{mean:,.0f}", f"{p99:,.0f}", other, f"{_throughput(run):,.0f}"])
-    headings = ["flow control", f"{names[0]}: mean TTFT (ms)", "p99 (ms)"]
+        tokens = f"{_throughput(run):,.0f}"
+        rows.append([rule, f"{mean:,.0f}", f"{p99:,.0f}", f"{later:,.0f}", other, tokens])
+    headings = ["flow control", f"{names[0]}: mean TTFT (ms)", "p99 (ms)", "p99 after 20 s"]
     return table([*headings, f"{names[1]}: mean TTFT (ms)", "tokens/s"], rows)
 
 

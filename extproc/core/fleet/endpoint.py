@@ -82,6 +82,10 @@ class Snapshot:
             met = filter(lambda endpoint: adapter in endpoint.adapters, met)
         return met
 
+    def among(self, key: int, names: Iterable[str]) -> Iterator[Endpoint]:
+        """Yield the endpoints of these names, clockwise from the key on the ring."""
+        return self.ring.among(key, names)
+
 
 def _by_adapter(endpoints: Iterable[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
     found: dict[str, list[Endpoint]] = {}

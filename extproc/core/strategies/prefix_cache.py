@@ -133,7 +133,7 @@ class PrefixCache(Strategy):
             shared = per_block * deepest
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
         costs = self._costs.of(tokens, cached, copied)
-        for hops, position in enumerate(self._order(costs, snapshot.walk(home, query.adapter))):
+        for hops, position in enumerate(self._order(costs, snapshot, home)):
             depth = depths.get(position, 0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
@@ -229,7 +229,7 @@ class PrefixCache(Strategy):
                 cached[position] = expected
             expected /= 2
 
-    def _order(self, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
+    def _order(self, costs: list[float], snapshot: Snapshot, home: int) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest = min(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
@@ -243,26 +243,18 @@ class PrefixCache(Strategy):
             yield position
         else:
             costs[position] = lowest
-            yield from self._within(limit, costs, ring)
+            eligible, positions = self._eligible, self._positions  # a request may replace them
+            near = [eligible[p].name for p, cost in enumerate(costs) if cost <= limit]
+            for endpoint in snapshot.among(home, near):
+                position = positions[endpoint.address]
+                costs[position] = inf
+                yield position
             next_lowest = min(costs)
         while next_lowest < inf:
             position = costs.index(next_lowest)
             costs[position] = inf
             yield position
             next_lowest = min(costs)
-
-    def _within(self, limit: float, costs: list[float], ring: Iterator[Endpoint]) -> Iterator[int]:
-        """Yield the positions with costs up to `limit`, in the order of the ring."""
-        positions = self._positions  # another request may replace them between two iterations
-        left = sum(cost <= limit for cost in costs)
-        for endpoint in ring:
-            position = positions[endpoint.address]
-            if costs[position] <= limit:
-                costs[position] = inf
-                yield position
-                left -= 1
-                if not left:
-                    return
 
 
 def _reason(depth: int, deepest: int) -> Reason:

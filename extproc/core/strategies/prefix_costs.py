@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
@@ -43,8 +43,8 @@ class Copied(NamedTuple):
     tokens: float = 0.0
     """Tokens of the request's prompt that the copy would save later."""
 
-    late: Collection[int] = ()
-    """Positions of endpoints that would have the copy later than an old copy could be used."""
+    soon: float = inf
+    """Backlog above which an endpoint would have the copy later than an old copy could be used."""
 
 
 NOTHING = Copied()
@@ -84,11 +84,11 @@ class PrefixCosts:
         """Return the cost of a request on each endpoint, by position.
 
         `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
-        on all others that are not late, see `later_savings`. Tokens that are evicted for the
+        on all others that would have the copy soon, see `later_savings`. Tokens that are evicted for the
         request and missed later count as its work. The costs are divided by the work of the request
         without any cache.
         """
-        weights, contexts = self._weights, self._signals.contexts
+        weights = self._weights
         requests = self._requests()
         # One idle endpoint alone, such as a new one, must not set the scale for all.
         usual = (min(requests) + sum(requests) / len(requests)) / 2
@@ -96,24 +96,27 @@ class PrefixCosts:
         wait = weights.own * tokens + busy
         self._busy = busy
         share = weights.context
+        backlogs = self._values_of(self._signals.tokens)
+        contexts = self._values_of(self._signals.contexts.tokens)
         loads = [
             before + busy * number + share * held + wait
-            for before, number, held in zip(
-                self._values_of(self._signals.tokens),
-                requests,
-                self._values_of(contexts.tokens),
-                strict=True,
-            )
+            for before, number, held in zip(backlogs, requests, contexts)  # noqa: B905
         ]
         self._loads = loads
         work = tokens + weights.answer
-        more, late = copied
+        more, soon = copied
         left, own = 1 - more / work, weights.own * more
-        costs = [left * (load - own) for load in loads] if more else loads.copy()
-        for position in late:
-            costs[position] = loads[position]
+        if not more:
+            costs = loads.copy()
+        elif soon == inf:
+            costs = [left * (load - own) for load in loads]
+        else:
+            costs = [
+                load if before > soon else left * (load - own)
+                for before, load in zip(backlogs, loads)  # noqa: B905
+            ]
         for position, known in saved.items():
-            if known > more or position in late:
+            if known > more or backlogs[position] > soon:
                 costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
         for position, missed in self._evicting:
             known = saved.get(position, 0.0)
@@ -157,7 +160,7 @@ class PrefixCosts:
         uses = rate * self._kept_seconds
         waits = self._values_of(self._signals.tokens)
         wait = min(map(waits.__getitem__, holders), default=inf)
-        late: Collection[int] = ()
+        soon = inf
         if wait < _BEHIND * shared:
             unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
             relief = sharing / copies / _RELIEVED
@@ -165,10 +168,9 @@ class PrefixCosts:
             uses = min(uses, max(proven, unproven))
         else:
             soon = wait - _BEHIND * shared
-            late = {position for position, there in enumerate(waits) if there > soon}
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)
-        return Copied(uses**2 / (uses**2 + 1) * max(0.0, most), late)
+        return Copied(uses**2 / (uses**2 + 1) * max(0.0, most), soon)
 
     def _speed_factors(self) -> Sequence[float]:
         """Return a factor for each endpoint; none if all are about equally fast.

@@ -84,9 +84,9 @@ class PrefixCosts:
         """Return the cost of a request on each endpoint, by position.
 
         `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
-        on all others that would have the copy soon, see `later_savings`. Tokens that are evicted for the
-        request and missed later count as its work. The costs are divided by the work of the request
-        without any cache.
+        on all others that would have the copy soon, see `later_savings`. Tokens that are evicted
+        for the request and missed later count as its work. The costs are divided by the work of the
+        request without any cache.
         """
         weights = self._weights
         requests = self._requests()
@@ -100,7 +100,7 @@ class PrefixCosts:
         contexts = self._values_of(self._signals.contexts.tokens)
         loads = [
             before + busy * number + share * held + wait
-            for before, number, held in zip(backlogs, requests, contexts)  # noqa: B905
+            for before, number, held in zip(backlogs, requests, contexts, strict=True)
         ]
         self._loads = loads
         work = tokens + weights.answer
@@ -113,7 +113,7 @@ class PrefixCosts:
         else:
             costs = [
                 load if before > soon else left * (load - own)
-                for before, load in zip(backlogs, loads)  # noqa: B905
+                for before, load in zip(backlogs, loads, strict=True)
             ]
         for position, known in saved.items():
             if known > more or backlogs[position] > soon:

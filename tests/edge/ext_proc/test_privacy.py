@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -31,11 +31,18 @@ from tests.edge.streams import Sidecar
 CANARY = "canary-of-a-very-private-matter"
 LONG = f"{CANARY} " * (ALWAYS_PARSED_BYTES // 16)
 Written = Callable[[], str]
+LogFormat = Literal["text", "json"]
 
 
 @pytest.fixture(params=["text", "json"])
+def log_format(request: pytest.FixtureRequest) -> LogFormat:
+    found: LogFormat = request.param
+    return found
+
+
+@pytest.fixture
 def written(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log_format: LogFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Written]:
     """Return everything that was logged so far."""
     root, ours = logging.getLogger(), logging.getLogger("extproc")
@@ -49,7 +56,7 @@ def written(
 
     with file.open("w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
-        logs.configure("debug", request.param)
+        logs.configure("debug", log_format)
         root.setLevel(logging.DEBUG)
         yield read
         logs.flush()
@@ -97,7 +104,9 @@ def bodies() -> Iterator[bytes]:
     )
 
 
-def test_no_prompt_is_in_logs_metrics_or_state(written: Written) -> None:
+def test_no_prompt_is_in_logs_metrics_or_state(written: Written, log_format: LogFormat) -> None:
+    # Each format sees the bodies in another mode.
+    modes = {} if log_format == "text" else {"mode": DUPLEX, "response_mode": DUPLEX}
     sidecar = Sidecar(
         model_spec("llama", prefixSource="Header:x-session"),
         model_spec("cache", strategy="PrefixCache"),
@@ -105,9 +114,8 @@ def test_no_prompt_is_in_logs_metrics_or_state(written: Written) -> None:
     secret = CANARY.encode()
     headers = {"x_session": secret, "x_prompt": secret, "authorization": secret, "cookie": secret}
     openings = [
-        request_headers(path, **mode, **headers)  # type: ignore[arg-type]
+        request_headers(path, **modes, **headers)  # type: ignore[arg-type]
         for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/audio/transcriptions")
-        for mode in ({}, {"mode": DUPLEX, "response_mode": DUPLEX})
     ]
     response = response_headers(), response_body(secret, end=True)
     tried = 0

@@ -263,6 +263,17 @@ class TestEstimate:
         assert left_after == sorted(left_after)
         assert 0 < left_after[0] < left_after[1] < left_after[2] < 1_500
 
+    def test_is_made_less_often_for_more_endpoints(self) -> None:
+        backlog, clock = known_speed()
+        for number in range(999):
+            backlog.add(f"other-{number}:8000", 100)
+        backlog.add(A, 1_500)
+        made = [estimated(backlog)]
+        for _ in range(12):
+            clock.advance(0.04)
+            made.append(estimated(backlog))
+        assert len(set(made)) == 3
+
     def test_ends_at_zero(self) -> None:
         backlog, clock = known_speed()
         backlog.add(A, 1_500)

@@ -84,7 +84,7 @@ def test_missing_value_is_none() -> None:
         ("a: 1\n---\nb: 2\n", "the file holds more than one YAML document"),
         ("a: *b\n", "line 1: undefined alias *b"),
         ("a: \x07\n", "not allowed"),
-        ("[" * 5000, "the document is nested too deeply"),
+        ("[" * 5000, "nest"),  # the limit of libyaml, or of Python with an older libyaml
     ],
 )
 def test_invalid_document_is_refused_with_its_line(text: str, message: str) -> None:

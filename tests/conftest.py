@@ -1,7 +1,7 @@
 """The division of the whole suite over its processes.
 
 No test asserts a duration, so any two tests may run at the same time. Tests often wait for
-processes and timers, so there are three processes for each core, but at most six.
+processes and timers, so there are four processes for each core, but at most eight.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ MADE_ONCE = (
 
 # The longest groups and tests start first, so that no process is left with one at the end.
 LONGEST_FIRST = (
-    "tests/packaging/test_compiled.py",
     "tests/faults/test_api_server.py::test_watch_silent",
     "tests/lab/test_programs.py",
     "tests/packaging/",
@@ -63,7 +62,7 @@ LONGEST_FIRST = (
 )
 LONG_COMPUTING = (*("tests/lab/", "tests/manifests/"), "tests/core/conversation/", "tests/envoy/")
 """Computing groups that start before the other computing groups."""
-MOST_PROCESSES = 6
+MOST_PROCESSES = 8
 
 # Hypothesis measures time with these on, and a busy machine would fail a test.
 settings.register_profile(
@@ -114,7 +113,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if not whole or config.option.capture == "no":
         return 0
-    return min(3 * (os.cpu_count() or 1), MOST_PROCESSES)
+    return min(4 * (os.cpu_count() or 1), MOST_PROCESSES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:

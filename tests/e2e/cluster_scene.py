@@ -19,7 +19,7 @@ from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from tests.e2e.scene import MODEL, HttpResponse, Json, Options, Scene, chat
-from tests.extent import FULL
+from tests.extent import FULL, PATIENCE
 
 NAMESPACE = "inference"
 SERVICE = "vllm"
@@ -99,6 +99,16 @@ class ClusterScene(Scene):
             return await self.ready() == wanted
 
         await until(as_wanted, seconds, f"the endpoints to be {numbers}")
+
+    async def requests_to(self, number: int) -> int:
+        """Return the requests that a replica got, after all that the sidecar sent there ended."""
+        address = self.replicas.addresses[number]
+
+        async def is_idle() -> bool:
+            return address not in await self.sidecar.inflight()
+
+        await until(is_idle, PATIENCE, f"the requests to {address} to end")
+        return (await self.replicas.requests())[address]["total"]
 
     @asynccontextmanager
     async def load(self, clients: int = 20) -> AsyncIterator[Counter[tuple[int, str]]]:

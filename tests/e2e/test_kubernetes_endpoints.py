@@ -32,11 +32,9 @@ async def test_endpoints_that_churn_under_load_fail_no_request(deploy: Deploy) -
             removed = turn % 5
             await scene.remove(removed)
             await scene.routes_to(*(i for i in range(5) if i != removed))
-            # Requests that were routed before the event may still arrive.
+            before = await scene.requests_to(removed)
             await asyncio.sleep(0.3)
-            before = (await scene.replicas.requests())[addresses[removed]]
-            await asyncio.sleep(0.3)
-            assert (await scene.replicas.requests())[addresses[removed]] == before
+            assert await scene.requests_to(removed) == before
             await scene.api.apply(scene.pod(removed))
             await scene.routes_to(*range(5))
     assert statuses(responses) == {200}
@@ -59,11 +57,10 @@ async def test_a_rolling_restart_of_all_pods_fails_no_request(deploy: Deploy) ->
             await scene.api.apply(scene.pod(old, TERMINATING))
             await scene.routes_to(*range(old + 1, new + 1))
             # Requests to the old pod end long before its grace period.
-            await asyncio.sleep(0.3)
-            before = (await scene.replicas.requests())[scene.replicas.addresses[old]]
+            before = await scene.requests_to(old)
             await scene.remove(old)
             await asyncio.sleep(0.2)
-            assert (await scene.replicas.requests())[scene.replicas.addresses[old]] == before
+            assert await scene.requests_to(old) == before
     assert statuses(responses) == {200}
     assert {line["route"] for line in await scene.access_log(responses.total())} == {"chosen"}
 

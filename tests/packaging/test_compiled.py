@@ -1,4 +1,4 @@
-"""The compiled package of the image (`make compiled`)."""
+"""The compiled package of the image (`make compiled`). `make check` runs these tests."""
 
 from __future__ import annotations
 
@@ -46,10 +46,13 @@ WITH_IT = [
 ]
 
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
-pytestmark = pytest.mark.skipif(
-    not (any(map(shutil.which, ("cc", "gcc", "clang"))) and HEADER.exists()),
-    reason="there is no C compiler here, or nothing that it could know Python by",
-)
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.skipif(
+        not (any(map(shutil.which, ("cc", "gcc", "clang"))) and HEADER.exists()),
+        reason="there is no C compiler here, or nothing that it could know Python by",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,9 @@ from extproc.lab.tables.book import Book
 from extproc.lab.tables.markdown import table
 from extproc.lab.tables.prefix_verdict import TARGETS, judged
 
-_LATE = "first tokens are known late, from metrics; if known at once, {ratio} (seed 0)"
-
 CAUSES: Mapping[str, str] = {
-    "all-distinct": _LATE.format(ratio="1.02"),
-    "deep-rag": _LATE.format(ratio="0.99, p99 0.94"),
     "mooncake at 4": "overload: LMetric serves short prompts first (the shortest quarter after "
     "15 s and the longest after 32 s; PrefixCache after 26 s and 28 s; seed 0)",
-    "from 2 to 16": "while engines join, some endpoint has few requests, so the relative number "
-    "of requests outweighs caches; with a third of the weight `busy`: 1.05, p99 0.98 (seed 0)",
-    "hot-fleet-64-chat": "24 of the 64 engines never compute the prefix (seed 0), so responses "
-    "decode in larger batches; with copies on all, mean 1.17 (seed 0)",
     "hot-fleet-64, from 24 engines": "each copy costs a request 1.7 s, and 1 % of the requests "
     "make one; LMetric never uses the engines that join",
 }

@@ -3,7 +3,7 @@
 The next request is the oldest of the tenant with the lowest counter. If it is not warm on an
 endpoint that has room, another one that is goes first. If there is none, an endpoint with little
 load gets it. A request that was overtaken too often, or whose deadline is near, is next without
-regard to caches.
+regard to caches. A prompt shorter than a block is in no cache, so it counts as warm everywhere.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _LEAST_CROWD = 16
 """Requests that may wait for an endpoint where they are warm, although few wait for others."""
 _PATIENCE = 0.75
 """Share of its longest wait after which a request goes to any endpoint with room."""
+
+_EVERYWHERE = ""
+"""The home of requests with short prompts."""
 
 Open = Mapping[str, float]
 """The endpoints that have room, by address, with their load as a share of their limit."""
@@ -76,7 +79,7 @@ class Line:
         self.waiting += 1
         self._in_order[waiter] = None
         self.tenants.add(waiter.arrival.tenant, waiter)
-        for address in waiter.homes:
+        for address in _homes(waiter):
             self._homes.setdefault(address, {})[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
@@ -85,7 +88,7 @@ class Line:
         self._left += 1
         del self._in_order[waiter]
         self.tenants.remove(waiter.arrival.tenant, waiter)
-        for address in waiter.homes:
+        for address in _homes(waiter):
             warm = self._homes[address]
             del warm[waiter]
             if not warm:
@@ -120,11 +123,11 @@ class Line:
             most = max(_OVERTAKES_EACH * len(every), _OVERTAKES_AHEAD * head.ahead)
             if self.overtaken(head) >= most:
                 return head, opened
-            at_home = {address: opened[address] for address in head.homes if address in opened}
+            at_home = _at_home(head, opened)
             if at_home:
                 return head, at_home
             warm = self._warm(endpoints, tenant.counter + QUANTUM)
-            if warm is not None:
+            if warm is not None and (head.homes or not warm[0].is_warm_everywhere):
                 return warm
             free = opened if self._is_crowded(head, every) else _free(head, opened, now)
             if free:
@@ -152,18 +155,38 @@ class Line:
 
     def _warm(self, endpoints: OpenEndpoints, counter: float) -> tuple[Waiter, Open] | None:
         """Return the oldest request that is warm on an endpoint with room."""
-        best: Waiter | None = None
-        where = ""
-        for address in endpoints.addresses:
-            for waiter in islice(self._homes.get(address, ()), _TRIED):
-                if self.tenants.counter(waiter.arrival.tenant) > counter:
-                    continue
+        best: tuple[Waiter, Open] | None = None
+        for address in (*endpoints.addresses, _EVERYWHERE):
+            found = self._oldest(address, endpoints, counter)
+            if found is not None and (best is None or found[0].number < best[0].number):
+                best = found
+        return best
+
+    def _oldest(
+        self, address: str, endpoints: OpenEndpoints, counter: float
+    ) -> tuple[Waiter, Open] | None:
+        """Return the oldest request that is warm on an endpoint, or everywhere."""
+        for waiter in islice(self._homes.get(address, ()), _TRIED):
+            if self.tenants.counter(waiter.arrival.tenant) <= counter:
                 # An endpoint may have lost an adapter since the request came.
-                if address in endpoints.of(waiter.lane):
-                    if best is None or waiter.number < best.number:
-                        best, where = waiter, address
-                    break
-        return None if best is None else (best, {where: endpoints.addresses[where]})
+                opened = endpoints.of(waiter.lane)
+                if address == _EVERYWHERE and opened:
+                    return waiter, opened
+                if address in opened:
+                    return waiter, {address: opened[address]}
+        return None
+
+
+def _homes(waiter: Waiter) -> Collection[str]:
+    """Return the endpoints where a request is warm, or `_EVERYWHERE` alone."""
+    return (_EVERYWHERE,) if waiter.is_warm_everywhere else waiter.homes
+
+
+def _at_home(waiter: Waiter, opened: Open) -> Open:
+    """Return the open endpoints where a request is warm."""
+    if waiter.is_warm_everywhere:
+        return opened
+    return {address: opened[address] for address in waiter.homes if address in opened}
 
 
 def _free(head: Waiter, opened: Open, now: float) -> Open:

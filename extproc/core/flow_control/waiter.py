@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from extproc.core.fleet.subset import Subset
+from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.resolved_request import ResolvedRequest
@@ -71,3 +72,9 @@ class Waiter:
         """The number of requests that had left its class's queue when it came."""
         self.is_dropped = False
         """True if it no longer waits."""
+
+    @property
+    def is_warm_everywhere(self) -> bool:
+        """True if its prompt is shorter than a block, so that no cache can have any of it."""
+        prompt = self.resolved.prompt
+        return not self.homes and prompt is not None and prompt.bytes < BLOCK_BYTES

@@ -164,3 +164,28 @@ def test_few_requests_with_the_same_prefix_wait_for_their_endpoint() -> None:
     next(one for one in running if one.address == home).end()
     flow.run()
     assert not waiting[0].waits
+
+
+LONG, OTHER, NEW = (letter * 2_000 for letter in "abc")
+SHORT = "hello"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "first"),
+    [
+        ([SHORT, OTHER], SHORT),
+        ([LONG, SHORT, OTHER], SHORT),
+        ([LONG, OTHER, SHORT], OTHER),
+        ([NEW, OTHER], OTHER),
+        ([NEW, SHORT], NEW),
+    ],
+)
+def test_a_prompt_that_no_cache_can_have_is_not_overtaken_because_of_caches(
+    waiting: list[str], first: str
+) -> None:
+    flow = Flow(strategy="PrefixCache", maxWaitSeconds=200)
+    running = {one.address: one for one in (flow.send(LONG), flow.send(OTHER))}
+    sent = [flow.send(prompt) for prompt in waiting]
+    running[flow.sent[1].address].end()
+    flow.run()
+    assert [one.name for one in sent if not one.waits] == [first]

@@ -11,7 +11,7 @@ import pytest
 
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.valkey import Valkey
-from tests.browser.conftest import Launch, OpenPage, Scene, two_models
+from tests.browser.conftest import Launch, OpenPage, Scene, settled, two_models
 from tests.browser.readings import NONE, check, number, read
 from tests.extent import PATIENCE
 
@@ -142,7 +142,10 @@ async def test_shows_ejected_draining_and_new_endpoints(
 ) -> None:
     scene = await launch()
     page = await open_page(f"{scene.sidecar.admin}/?model=cache")
-    failed = {await scene.streams.fail("cache", "x") for _ in range(5)}
+    failed = set()
+    for _ in range(5):
+        failed.add(await scene.streams.fail("cache", "x"))
+        await settled(scene, 0)  # while one is in flight, the other endpoint is idler
     (address,) = failed
     await page.next_poll()
     rows = {row["Endpoint"]: row for row in await page.table("endpoints")}

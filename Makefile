@@ -222,8 +222,8 @@ $(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
 	$(call install,-e '.[$(EXTRAS)]')
 	$(INSTALL_PROTOS)
 	@# uv compiles no bytecode, and processes that start at once would all compile the same modules.
-	@# Of these two packages, which are half of all modules, few modules are imported.
-	-@$(BIN)/python -m compileall -q -j 0 -x '/(kubernetes|litellm)/' $(VENV)/lib >/dev/null
+	@# Of these packages, which have most of the code, few modules are imported.
+	-@$(BIN)/python -m compileall -q -j 0 -x '/(kubernetes|litellm|pip|scipy|setuptools)/' $(VENV)/lib >/dev/null
 	@touch $@ $(DEMO_INSTALLED)
 
 $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)

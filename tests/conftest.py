@@ -36,7 +36,6 @@ WAITING = (
     "tests/lab/bench/",
     "tests/lab/demo/",
     "tests/lab/load/",
-    "tests/lab/test_programs.py",
 )
 
 # Modules of these directories share something that takes long to make, or to import.
@@ -54,7 +53,6 @@ MADE_ONCE = (
 # The longest groups and tests start first, so that no process is left with one at the end.
 LONGEST_FIRST = (
     "tests/faults/test_api_server.py::test_watch_silent",
-    "tests/lab/test_programs.py",
     "tests/packaging/",
     "tests/browser/",
     "tests/clients/",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from extproc.lab.stack.processes import Process
 from tests.extent import PATIENCE
 
@@ -20,6 +22,7 @@ async def output_of(directory: Path, *command: str) -> str:
     return process.stdout.read_text()
 
 
+@pytest.mark.full
 async def test_benchmark_prints_its_tables(tmp_path: Path) -> None:
     printed = await output_of(tmp_path, "extproc.lab.bench", "--quick", "--no-peers")
     for text in (

@@ -91,7 +91,7 @@ class _Queue:
             left = max(0.0, self._sum - self._computed) + STEP_TOKENS
             self._backlog.write(self._address, self._sum, left)
         else:
-            self._backlog.write(self._address, None, None)
+            self._backlog.write(self._address, None, 0.0)
 
 
 class Prefill:
@@ -136,18 +136,17 @@ class Prefill:
 class Backlog:
     """Prompt tokens by endpoint address."""
 
-    def __init__(self, speeds: Speeds) -> None:
+    def __init__(self, speeds: Speeds, totals: Totals | None = None) -> None:
         self._speeds = speeds
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
-        self._left: dict[str, float] = {}
         self._advanced_at = -inf
         self.clock = speeds.clock
         self.tokens: Mapping[str, float] = self._tokens
         """Tokens of the prompts without a first token; a missing address has none."""
-        self.totals = Totals(self._left)
-        """Estimate of the tokens to compute for these prompts and, as far as metrics show them, for
-        others, with `STEP_TOKENS` for an endpoint with prompts. Call `advance` before you read it.
+        self.totals = totals or Totals()
+        """Gets the estimate of the tokens to compute for these prompts, with `STEP_TOKENS` for an
+        endpoint with prompts. Call `advance` before you read it.
         """
         self.mean = 0.0
         """Mean tokens to compute per prompt, of the recent prompts."""
@@ -188,7 +187,7 @@ class Backlog:
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         self._queues.pop(address, None)
-        self.write(address, None, None)
+        self.write(address, None, 0.0)
 
     def put(self, prefill: Prefill) -> None:
         """Add a prompt to the queue of its address."""
@@ -204,14 +203,15 @@ class Backlog:
         queue.remove(prefill)
         self._speeds.computed(prefill.address, prefill.tokens)
 
-    def write(self, address: str, tokens: float | None, left: float | None) -> None:
-        """Set the tokens of an endpoint's prompts, and those left to compute; None without any."""
-        if tokens is None or left is None:
+    def write(self, address: str, tokens: float | None, left: float) -> None:
+        """Set the tokens of an endpoint's prompts, None without any, and those left to compute."""
+        if tokens is None:
             self._tokens.pop(address, None)
-            self._left.pop(address, None)
         else:
-            self._tokens[address], self._left[address] = tokens, left
-        self.totals.changed(address)
+            self._tokens[address] = tokens
+        total = self.totals.of(address)
+        total.known_backlog = left
+        total.add_up()
 
     def queue_of(self, prefill: Prefill) -> _Queue | None:
         """Return the queue that the prompt is in; None if it is computed."""

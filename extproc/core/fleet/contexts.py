@@ -13,9 +13,11 @@ a session has a request in flight.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import exp
 from typing import NamedTuple
+
+from extproc.core.fleet.totals import Totals
 
 LEAST_SECONDS = 0.5
 MOST_SECONDS = 60.0
@@ -80,11 +82,9 @@ class Context:
 class Contexts:
     """Prompt tokens in flight and paused sessions, by endpoint address."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], totals: Totals | None = None) -> None:
         self._clock = clock
-        self._tokens: defaultdict[str, float] = defaultdict(float)
         self._requests: dict[str, int] = {}
-        self._paused: defaultdict[str, int] = defaultdict(int)
         self._sharing: defaultdict[int, int] = defaultdict(int)
         # When each session paused, the earliest first: those that count, and those that no longer
         # count but may still continue.
@@ -94,10 +94,8 @@ class Contexts:
         self._over = 0
         self._mean_pause = MOST_SECONDS / _MEANS
         self._mean_service = 0.0
-        self.tokens: Mapping[str, float] = self._tokens
-        """Tokens of the prompts in flight, cached or not."""
-        self.paused: Mapping[str, int] = self._paused
-        """Sessions that count as paused. Call `expire` before you read it."""
+        self.totals = totals or Totals()
+        """Gets tokens and paused sessions. Call `expire` before you read the sessions."""
         self.continued = 0.0
         """Share of the recent pauses that a request ended."""
 
@@ -165,7 +163,7 @@ class Contexts:
             session = (context.address, context.run)
             self._resume(session)
             self._counting[session] = _Pause(now, context.prefix)
-            self._paused[context.address] += 1
+            self.totals.of(context.address).paused += 1
 
     def move(self, context: Context, address: str) -> None:
         """Move a prompt to another endpoint. Its session is not found there."""
@@ -178,18 +176,18 @@ class Contexts:
         for pauses in (self._counting, self._late):
             for session in [one for one in pauses if one[0] == address]:
                 del pauses[session]
-        self._paused.pop(address, None)
-        if address not in self._requests:
-            self._tokens.pop(address, None)
+        self.totals.of(address).paused = 0.0
 
     def _add(self, context: Context, step: int) -> None:
         address = context.address
+        total = self.totals.of(address)
         number = self._requests.get(address, 0) + step
         if number:
             self._requests[address] = number
-            self._tokens[address] += step * context.tokens
-        else:  # leaves no rounding error
-            del self._requests[address], self._tokens[address]
+            total.context += step * context.tokens
+        else:
+            del self._requests[address]
+            total.context = 0.0  # leaves no rounding error
 
     def _resume(self, session: Session) -> _Pause | None:
         """End the pause of a session and return it; None if the session does not pause."""
@@ -199,10 +197,7 @@ class Contexts:
 
     def _uncount(self, session: Session) -> _Pause:
         """Let a paused session no longer count, and return its pause."""
-        address = session[0]
-        self._paused[address] -= 1
-        if not self._paused[address]:
-            del self._paused[address]
+        self.totals.of(session[0]).paused -= 1
         return self._counting.pop(session)
 
     def _learn(self, outcome: float) -> float:

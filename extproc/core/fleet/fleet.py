@@ -61,6 +61,7 @@ class Fleet:
         self.models = snapshots
         self.endpoints = {one.address: one for s in snapshots.values() for one in s.endpoints}
         self.ejection.set_models(snapshots)
+        self.ledger.totals.keep_only(self.endpoints)
 
     def send(self, model: str, endpoint: Endpoint, request: SentRequest) -> Lease:
         """Record a request that this sidecar sends to an endpoint, and return its lease."""

@@ -125,8 +125,8 @@ class Ledger:
 
         A read-only proxy would cost microseconds per decision.
         """
-        self.totals = Totals(self._loads)
-        """Requests by these leases and, as far as metrics show them, other requests."""
+        self.totals = Totals()
+        """The load of each endpoint, of which the ledger writes the requests by these leases."""
         self.journal: Journal | None = None
         """Records this sidecar's leases, if sidecars share their state."""
 
@@ -170,4 +170,6 @@ class Ledger:
             self._loads[address] = load
         else:
             del self._loads[address]
-        self.totals.changed(address)
+        total = self.totals.of(address)
+        total.known_requests = float(load)
+        total.add_up()

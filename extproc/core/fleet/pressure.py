@@ -46,12 +46,11 @@ class _Others:
 
 
 class Pressure:
-    """Writes the load of others to the totals of `requests` and of `tokens` to compute."""
+    """Writes the load of others to the totals."""
 
-    def __init__(self, weights: Weights, requests: Totals, tokens: Totals) -> None:
+    def __init__(self, weights: Weights, totals: Totals) -> None:
         self._weights = weights
-        self._requests = requests
-        self._tokens = tokens
+        self._totals = totals
         self._others: dict[str, _Others] = {}
         self._all = 0.0
         self._ours = 0.0
@@ -70,10 +69,9 @@ class Pressure:
         # A queue longer than the batch is an overload that routing cannot resolve.
         queue = weights.waiting * min(load.waiting, load.running)
         others = max(0.0, there - load.ours)
-        self._requests.set_others(address, others + queue)
         full = weights.full * max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
         tokens_each = weights.others * mean_prompt
-        self._tokens.set_others(address, load.others_in_prefill * tokens_each + full)
+        self._write(address, others + queue, load.others_in_prefill * tokens_each + full)
         self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each)
 
     def recognize(self, address: str, sent_at: float) -> None:
@@ -81,15 +79,15 @@ class Pressure:
         others = self._others.get(address)
         if others is None or sent_at >= others.at:
             return
+        total = self._totals.of(address)
         known = min(others.requests, 1.0)
-        if known:
-            others.requests -= known
-            self._ours += known
-            self._requests.reduce_others(address, known)
+        others.requests -= known
+        self._ours += known
+        total.other_requests = max(0.0, total.other_requests - known)
         computed = min(others.in_prefill, 1.0)
-        if computed:
-            others.in_prefill -= computed
-            self._tokens.reduce_others(address, computed * others.tokens_each)
+        others.in_prefill -= computed
+        total.other_backlog = max(0.0, total.other_backlog - computed * others.tokens_each)
+        total.add_up()
 
     def others(self, address: str) -> float:
         """Return the other requests on an endpoint, as far as its latest sample shows them."""
@@ -98,11 +96,15 @@ class Pressure:
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
-        self._others.pop(address, None)
-        self._requests.forget_others(address)
-        self._tokens.forget_others(address)
+        if self._others.pop(address, None) is not None:
+            self._write(address, 0.0, 0.0)
 
     def expire(self, oldest: float) -> None:
         """Forget the samples from before that time."""
         for address in [a for a, one in self._others.items() if one.at < oldest]:
             self.forget(address)
+
+    def _write(self, address: str, requests: float, backlog: float) -> None:
+        total = self._totals.of(address)
+        total.other_requests, total.other_backlog = requests, backlog
+        total.add_up()

@@ -8,7 +8,7 @@ kept with its time and with the known in-flight requests at that time, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
@@ -134,20 +134,18 @@ class Signals:
         """The prompts that each endpoint's prefix cache probably holds."""
         self.speeds = Speeds(clock)
         """The speeds at which endpoints compute prompts."""
-        self.backlog = Backlog(self.speeds)
+        self.backlog = Backlog(self.speeds, ledger.totals)
         """The prompt tokens that each endpoint has yet to compute."""
         self.copies = Copies(clock, self.prefixes)
         """The value of a further copy of a prefix."""
-        self.contexts = Contexts(clock)
+        self.contexts = Contexts(clock, ledger.totals)
         """The prompts of requests in flight and of paused sessions."""
         self.unseen = Unseen()
         """The requests of other sidecars that a decision does not know yet."""
-        self.pressure = Pressure(weights, ledger.totals, self.backlog.totals)
+        self.pressure = Pressure(weights, ledger.totals)
         """The load of endpoints that other sidecars cause."""
-        self.requests: Mapping[str, float] = ledger.totals.sums
-        """Requests of this sidecar and others, by address; 0 if nothing is known."""
-        self.tokens: Mapping[str, float] = self.backlog.totals.sums
-        """Prompt tokens to compute for this sidecar and others, by address; 0 if unknown."""
+        self.totals = ledger.totals
+        """The load of each endpoint, of known requests and of others."""
 
     def set_endpoints(self, addresses: Collection[str]) -> None:
         """Take the present endpoints: forget those that left, and start new ones slowly."""

@@ -1,39 +1,70 @@
-"""The sum of the known load and of others' load on each endpoint, kept up to date.
+"""The load of each endpoint, kept up to date for decisions.
 
-A decision reads the sums of all endpoints, often hundreds, and only a few change between two
-decisions.
+A decision reads the loads of all endpoints, often hundreds, and only a few change between two
+decisions. So each endpoint has one object, to which each source writes its part of the load, and
+strategies keep the objects of their endpoints.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container
+
+
+class Total:
+    """The load of one endpoint: of the known requests, and of others according to its metrics.
+
+    Call `add_up` after a change of an attribute that begins with `known` or `other`.
+    """
+
+    __slots__ = (
+        *("backlog", "context", "known_backlog", "known_requests"),
+        *("other_backlog", "other_requests", "paused", "requests"),
+    )
+
+    def __init__(self) -> None:
+        self.known_requests = 0.0
+        self.other_requests = 0.0
+        self.requests = 0.0
+        """Sum of the requests of this sidecar and of others."""
+        self.known_backlog = 0.0
+        self.other_backlog = 0.0
+        self.backlog = 0.0
+        """Sum of the prompt tokens to compute for them."""
+        self.context = 0.0
+        """Tokens of the known prompts in flight, cached or not."""
+        self.paused = 0.0
+        """Sessions that count as paused."""
+
+    def add_up(self) -> None:
+        """Update the sums."""
+        # From their parts each time, so that no rounding error remains.
+        self.requests = self.known_requests + self.other_requests
+        self.backlog = self.known_backlog + self.other_backlog
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is no load."""
+        return not (self.requests or self.backlog or self.context or self.paused)
 
 
 class Totals:
-    """Sums by address. The owner of `ours` calls `changed` after each change of it."""
+    """Totals by endpoint address."""
 
-    def __init__(self, ours: Mapping[str, float]) -> None:
-        self._ours = ours
-        self._others: dict[str, float] = {}
-        self.sums: dict[str, float] = defaultdict(float)
-        """Sums by address; 0 if nothing is known."""
+    def __init__(self) -> None:
+        self._totals: dict[str, Total] = {}
+        self.version = 0
+        """Changes when addresses get new objects, so that readers look theirs up again."""
 
-    def changed(self, address: str) -> None:
-        """Update the sum of an address."""
-        # Added from its two parts each time, so that no rounding error remains.
-        self.sums[address] = self._ours.get(address, 0) + self._others.get(address, 0.0)
+    def of(self, address: str) -> Total:
+        """Return the total of an endpoint."""
+        total = self._totals.get(address)
+        if total is None:
+            total = self._totals[address] = Total()
+        return total
 
-    def set_others(self, address: str, amount: float) -> None:
-        """Set the load of others on an address."""
-        self._others[address] = amount
-        self.changed(address)
-
-    def reduce_others(self, address: str, amount: float) -> None:
-        """Subtract an amount from the load of others on an address that has some."""
-        self.set_others(address, max(0.0, self._others[address] - amount))
-
-    def forget_others(self, address: str) -> None:
-        """Forget the load of others on an address."""
-        if self._others.pop(address, None) is not None:
-            self.changed(address)
+    def keep_only(self, addresses: Container[str]) -> None:
+        """Drop the totals of all other endpoints that are idle."""
+        idle = [a for a, total in self._totals.items() if total.is_idle and a not in addresses]
+        for address in idle:
+            del self._totals[address]
+        self.version += len(idle)

@@ -231,18 +231,16 @@ class PrefixCache(Strategy):
 
     def _order(self, costs: list[float], snapshot: Snapshot, home: int) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
-        lowest = min(costs)
+        lowest, next_lowest = _two_lowest(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
         position = costs.index(lowest)
         limit = (1 + (self._weights.nearly - 1) * others) * lowest
         # Any endpoint may be the best when the requests that are not known yet are there.
         limit = max(limit, self._costs.with_unseen(position, lowest))
-        costs[position] = inf
-        next_lowest = min(costs)
         if next_lowest > limit:
+            costs[position] = inf
             yield position
         else:
-            costs[position] = lowest
             eligible, positions = self._eligible, self._positions  # a request may replace them
             near = [eligible[p].name for p, cost in enumerate(costs) if cost <= limit]
             for endpoint in snapshot.among(home, near):
@@ -255,6 +253,18 @@ class PrefixCache(Strategy):
             costs[position] = inf
             yield position
             next_lowest = min(costs)
+
+
+def _two_lowest(costs: list[float]) -> tuple[float, float]:
+    """Return the lowest cost and the one after it, which is infinite if there is none."""
+    lowest = following = inf
+    for cost in costs:
+        if cost < following:
+            if cost < lowest:
+                lowest, following = cost, lowest
+            else:
+                following = cost
+    return lowest, following
 
 
 def _reason(depth: int, deepest: int) -> Reason:

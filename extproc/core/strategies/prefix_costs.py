@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
-from operator import itemgetter
 from typing import NamedTuple
 
 from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
 
 _MORE_WORK = 1.3
@@ -61,18 +61,26 @@ class PrefixCosts:
         self._evicting: Sequence[tuple[int, float]] = ()
         self._factors: Sequence[float] = ()
         self._refreshed_at = -inf
-        self._loads: Sequence[float] = ()
+        self._totals: list[Total] = []
+        self._version = -1
+        self._loads: list[float] = []
         self._busy = 0.0
-        self._values_of: Callable[[Mapping[str, float]], Sequence[float]] = lambda values: ()
 
     def use(self, addresses: Sequence[str]) -> None:
         """Set the endpoints. Their positions stand for them from now on."""
         self._addresses = addresses
-        self._values_of = _lookup(addresses)
+        self._version = -1
         self._refreshed_at = -inf
 
     def refresh(self, now: float) -> None:
-        """Update what changes slowly, at intervals."""
+        """Look up the objects of the endpoints again if they changed.
+
+        Update what changes slowly, at intervals.
+        """
+        totals = self._signals.totals
+        if self._version != totals.version:
+            self._version = totals.version
+            self._totals = [totals.of(address) for address in self._addresses]
         if now >= self._refreshed_at + _REFRESH_SECONDS:
             self._refreshed_at = now
             self._signals.contexts.expire()
@@ -80,7 +88,7 @@ class PrefixCosts:
             self._evicting = list(self._missed())
             self._factors = self._speed_factors()
 
-    def of(self, tokens: float, saved: Mapping[int, float], copied: Copied) -> list[float]:
+    def of(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
         `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
@@ -88,42 +96,24 @@ class PrefixCosts:
         for the request and missed later count as its work. The costs are divided by the work of the
         request without any cache.
         """
-        weights = self._weights
-        requests = self._requests()
-        # One idle endpoint alone, such as a new one, must not set the scale for all.
-        usual = (min(requests) + sum(requests) / len(requests)) / 2
-        busy = weights.busy / (usual + 1)
-        wait = weights.own * tokens + busy
-        self._busy = busy
-        share = weights.context
-        backlogs = self._values_of(self._signals.tokens)
-        contexts = self._values_of(self._signals.contexts.tokens)
-        loads = [
-            before + busy * number + share * held + wait
-            for before, number, held in zip(backlogs, requests, contexts, strict=True)
-        ]
-        self._loads = loads
-        work = tokens + weights.answer
+        totals, work, own = self._totals, tokens + self._weights.answer, self._weights.own
+        self._loads = loads = self._loads_for(tokens)
         more, soon = copied
-        left, own = 1 - more / work, weights.own * more
-        if not more:
-            costs = loads.copy()
-        elif soon == inf:
-            costs = [left * (load - own) for load in loads]
-        else:
-            costs = [
-                load if before > soon else left * (load - own)
-                for before, load in zip(backlogs, loads, strict=True)
-            ]
+        costs = loads.copy()
+        if more:
+            left, least = 1 - more / work, own * more
+            for position, load in enumerate(loads):
+                if totals[position].backlog <= soon:
+                    costs[position] = left * (load - least)
         for position, known in saved.items():
-            if known > more or backlogs[position] > soon:
-                costs[position] = (1 - known / work) * (loads[position] - weights.own * known)
+            if known > more or totals[position].backlog > soon:
+                costs[position] = (1 - known / work) * (loads[position] - own * known)
         for position, missed in self._evicting:
             known = saved.get(position, 0.0)
             if known < tokens:
                 costs[position] *= 1 + missed * (tokens - known) / (work - max(known, more))
-        if self._factors:
-            return [cost * factor for cost, factor in zip(costs, self._factors, strict=True)]
+        for position, factor in enumerate(self._factors):
+            costs[position] *= factor
         return costs
 
     def with_unseen(self, position: int, cost: float) -> float:
@@ -138,7 +128,7 @@ class PrefixCosts:
         return cost * (1 + more / self._loads[position])
 
     def later_savings(
-        self, tokens: float, saved: Mapping[int, float], prefix: int, shared: float
+        self, tokens: float, saved: dict[int, float], prefix: int, shared: float
     ) -> Copied:
         """Return what a further copy of a prompt's prefix would save later.
 
@@ -158,8 +148,7 @@ class PrefixCosts:
             return NOTHING
         rate = self._weights.copies * self._signals.copies.demand(prefix) / (copies + 1)
         uses = rate * self._kept_seconds
-        waits = self._values_of(self._signals.tokens)
-        wait = min(map(waits.__getitem__, holders), default=inf)
+        wait = min([self._totals[position].backlog for position in holders], default=inf)
         soon = inf
         if wait < _BEHIND * shared:
             unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
@@ -194,19 +183,28 @@ class PrefixCosts:
                 if missed >= _LEAST_MISSED:
                     yield position, missed
 
-    def _requests(self) -> Sequence[float]:
-        """Return the requests in flight, and those that paused sessions will probably send."""
-        contexts = self._signals.contexts
-        requests = self._values_of(self._signals.requests)
-        expected = contexts.continued * min(self._weights.returning * contexts.share_in_flight, 1)
-        if not expected:
-            return requests
-        paused = self._values_of(contexts.paused)
-        return [now + expected * soon for now, soon in zip(requests, paused, strict=True)]
+    def _loads_for(self, tokens: float) -> list[float]:
+        """Return the load of each endpoint for a request of so many tokens."""
+        weights, contexts = self._weights, self._signals.contexts
+        # Requests that a paused session will probably send.
+        expected = contexts.continued * min(weights.returning * contexts.share_in_flight, 1)
+        self._busy = busy = weights.busy / (self._usual_requests(expected) + 1)
+        share, wait = weights.context, weights.own * tokens + busy
+        return [
+            one.backlog + busy * (one.requests + expected * one.paused) + share * one.context + wait
+            for one in self._totals
+        ]
 
+    def _usual_requests(self, expected: float) -> float:
+        """Return the middle between the requests on the idlest and on the mean endpoint.
 
-def _lookup(keys: Sequence[str]) -> Callable[[Mapping[str, float]], Sequence[float]]:
-    """Return a function that looks up all keys at once."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda values: [values[key] for key in keys]  # itemgetter needs two keys for a sequence
+        `expected` counts for each paused session. One idle endpoint alone, such as a new one, must
+        not set the scale for all.
+        """
+        least, together = inf, 0.0
+        for one in self._totals:
+            requests = one.requests + expected * one.paused
+            together += requests
+            if requests < least:
+                least = requests
+        return (least + together / len(self._totals)) / 2

@@ -237,7 +237,7 @@ def known_speed(tokens: int = 1_500, seconds: float = 1.0) -> tuple[Backlog, Clo
 def estimated(backlog: Backlog, address: str = A) -> float:
     """Return the estimate for an endpoint that has prompts, without the step."""
     backlog.advance()
-    return backlog.totals.sums[address] - STEP_TOKENS
+    return backlog.totals.of(address).backlog - STEP_TOKENS
 
 
 class TestEstimate:
@@ -283,12 +283,12 @@ class TestEstimate:
     def test_includes_a_step_while_there_are_prompts(self) -> None:
         # Short prompts are computed together, so a second one adds little.
         backlog = Backlog(Speeds(Clock()))
-        assert backlog.totals.sums[A] == 0
+        assert backlog.totals.of(A).backlog == 0
         prefills = [backlog.add(A, 10) for _ in range(2)]
-        assert backlog.totals.sums[A] == STEP_TOKENS + 20
+        assert backlog.totals.of(A).backlog == STEP_TOKENS + 20
         for prefill in prefills:
             prefill.finish()
-        assert backlog.totals.sums[A] == 0
+        assert backlog.totals.of(A).backlog == 0
 
     def test_does_not_fall_while_the_speed_is_unknown(self) -> None:
         clock = Clock()
@@ -444,7 +444,7 @@ class BacklogMachine(RuleBasedStateMachine):
         for address in (A, B, C):
             queue = self.queues[address]
             most = sum(prefill.tokens for prefill in queue) + (STEP_TOKENS if queue else 0)
-            assert -1e-3 <= self.backlog.totals.sums[address] <= most + 1e-3
+            assert -1e-3 <= self.backlog.totals.of(address).backlog <= most + 1e-3
 
     def teardown(self) -> None:
         for queue in self.queues.values():

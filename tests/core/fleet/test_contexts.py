@@ -26,13 +26,15 @@ def contexts(clock: Clock) -> Contexts:
 
 def held(contexts: Contexts) -> dict[str, float]:
     """Return the tokens of the prompts in flight."""
-    return {address: tokens for address, tokens in contexts.tokens.items() if tokens}
+    tokens = {address: contexts.totals.of(address).context for address in (A, B)}
+    return {address: number for address, number in tokens.items() if number}
 
 
-def paused(contexts: Contexts) -> dict[str, int]:
+def paused(contexts: Contexts) -> dict[str, float]:
     """Return the number of paused sessions now."""
     contexts.expire()
-    return {address: number for address, number in contexts.paused.items() if number}
+    sessions = {address: contexts.totals.of(address).paused for address in (A, B)}
+    return {address: number for address, number in sessions.items() if number}
 
 
 def talk(contexts: Contexts, clock: Clock, pause: float, turns: int = 2) -> None:
@@ -165,14 +167,14 @@ class TestPausedSession:
     def test_of_an_endpoint_that_left_takes_no_memory(
         self, contexts: Contexts, clock: Clock
     ) -> None:
-        # A decision reads all endpoints.
-        assert (contexts.tokens[A], contexts.paused[A]) == (0, 0)
+        before = contexts.totals.of(A)
         context = contexts.begin(A, Stored(1), 100)
         contexts.forget(A)
         context.end()
         clock.now += MOST_SECONDS
         contexts.expire()
-        assert (len(contexts.tokens), len(contexts.paused)) == (0, 0)
+        contexts.totals.keep_only([])
+        assert contexts.totals.of(A) is not before
 
     def test_is_forgotten_with_its_endpoint(self, contexts: Contexts) -> None:
         contexts.begin(A, Stored(1), 100).end()
@@ -280,7 +282,7 @@ class ContextsMachine(RuleBasedStateMachine):
     def tokens_are_those_of_the_prompts_in_flight(self) -> None:
         for address in (A, B):
             tokens = sum(one.tokens for one in self.inflight if one.address == address)
-            assert self.contexts.tokens.get(address, 0) == tokens
+            assert self.contexts.totals.of(address).context == tokens
 
     @invariant()
     def each_request_in_flight_shares_at_most_one_prefix(self) -> None:

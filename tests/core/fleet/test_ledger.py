@@ -196,10 +196,10 @@ def test_prompt_counts_where_its_request_runs_until_the_release() -> None:
     lease = ledger.acquire("llama", A)
     lease.context = contexts.begin(A.address, Stored(1), 100)
     lease.move(B)
-    assert contexts.tokens == {B.address: 100}
+    assert [contexts.totals.of(one.address).context for one in (A, B)] == [0, 100]
     lease.release()
     lease.release()
-    assert contexts.tokens == {}
+    assert contexts.totals.of(B.address).is_idle
 
 
 def test_session_pauses_once_after_the_release() -> None:
@@ -208,4 +208,4 @@ def test_session_pauses_once_after_the_release() -> None:
     lease.context = contexts.begin(A.address, Stored(1), 100)
     lease.release()
     lease.release()
-    assert contexts.paused == {A.address: 1}
+    assert contexts.totals.of(A.address).paused == 1

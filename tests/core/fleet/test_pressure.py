@@ -22,12 +22,12 @@ class Scene:
     """Samples of endpoints, without own requests."""
 
     def __init__(self) -> None:
-        self.requests, self.tokens = Totals({}), Totals({})
-        self.pressure = Pressure(WEIGHTS, self.requests, self.tokens)
+        self.totals = Totals()
+        self.pressure = Pressure(WEIGHTS, self.totals)
 
     def on(self, address: str) -> tuple[float, float]:
         """Return the requests and tokens on an endpoint."""
-        return self.requests.sums[address], self.tokens.sums[address]
+        return self.totals.of(address).requests, self.totals.of(address).backlog
 
 
 @pytest.fixture
@@ -43,33 +43,33 @@ def pressure(scene: Scene) -> Pressure:
 class TestRequests:
     def test_are_those_of_others(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, ours=3))
-        assert scene.requests.sums[A] == 2
+        assert scene.totals.of(A).requests == 2
 
     def test_that_wait_count_more_for_any_sender(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, waiting=2, ours=7))
-        assert scene.requests.sums[A] == 2 * WEIGHTS.waiting
+        assert scene.totals.of(A).requests == 2 * WEIGHTS.waiting
 
     def test_that_wait_count_up_to_the_batch_size(self, scene: Scene, pressure: Pressure) -> None:
         # Routing cannot resolve an overload, and cache hits matter more then.
         record(pressure, QUIET._replace(running=5, waiting=500, ours=505))
-        assert scene.requests.sums[A] == 5 * WEIGHTS.waiting
+        assert scene.totals.of(A).requests == 5 * WEIGHTS.waiting
 
     def test_are_never_negative(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, ours=9))
-        assert scene.requests.sums[A] == 0
+        assert scene.totals.of(A).requests == 0
 
 
 class TestTokens:
     def test_are_others_prompts_of_mean_length(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, others_in_prefill=3))
-        assert scene.tokens.sums[A] == 3000 * WEIGHTS.others
+        assert scene.totals.of(A).backlog == 3000 * WEIGHTS.others
 
     @pytest.mark.parametrize(("kv_usage", "share"), [(0.0, 0), (0.7, 0), (0.85, 0.5), (1.0, 1)])
     def test_grow_with_cache_usage(
         self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
     ) -> None:
         record(pressure, QUIET._replace(kv_usage=kv_usage))
-        assert scene.tokens.sums[A] == pytest.approx(share * WEIGHTS.full)
+        assert scene.totals.of(A).backlog == pytest.approx(share * WEIGHTS.full)
 
 
 class TestShareOfOthers:

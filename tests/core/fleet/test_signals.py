@@ -291,32 +291,32 @@ class TestRequestsOfOthers:
 
     def test_are_the_reported_ones_without_own_requests(self, signals: Signals) -> None:
         signals.record_scrape(A, report(waiting=0, running=7), inflight=3)
-        assert signals.requests[A] == 4
+        assert signals.totals.of(A).requests == 4
 
     def test_exclude_requests_sent_during_the_scrape(
         self, signals: Signals, ledger: Ledger
     ) -> None:
         hold(ledger, 4)
         signals.record_scrape(A, report(running=4), inflight=3)
-        assert signals.requests[A] == 4
+        assert signals.totals.of(A).requests == 4
 
     def test_count_with_the_mean_prompt_length(self, signals: Signals, ledger: Ledger) -> None:
         signals.record_scrape(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
-        assert signals.tokens[A] == STEP_TOKENS + 500 + 2 * 500
+        assert signals.totals.of(A).backlog == STEP_TOKENS + 500 + 2 * 500
 
     def test_are_waiting_requests_without_counters(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 1)
         signals.backlog.add(A, 500)
         signals.record_scrape(A, report(waiting=3, running=2), inflight=1)
-        assert signals.tokens[A] == STEP_TOKENS + 500 + 2 * 500
+        assert signals.totals.of(A).backlog == STEP_TOKENS + 500 + 2 * 500
 
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
         signals.record_scrape(A, report(running=7), inflight=3)
         signals.set_endpoints([])
-        assert signals.requests[A] == 0
+        assert signals.totals.of(A).requests == 0
 
 
 def test_first_reading_forgets_prompts_sent_before_it(signals: Signals) -> None:

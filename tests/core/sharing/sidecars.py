@@ -79,7 +79,17 @@ class Sidecar:
 
     def contexts(self) -> dict[str, float]:
         """Return the prompt tokens in flight, by address."""
-        return dict(self.fleet.signals.contexts.tokens)
+        totals = self.fleet.signals.totals
+        tokens = {address: totals.of(address).context for address in (*ADDRESSES, UNKNOWN)}
+        return {address: number for address, number in tokens.items() if number}
+
+    def requests(self, address: str) -> float:
+        """Return the requests on an endpoint."""
+        return self.fleet.signals.totals.of(address).requests
+
+    def paused(self, address: str) -> float:
+        """Return the paused sessions of an endpoint."""
+        return self.fleet.signals.totals.of(address).paused
 
     def matches(self, *words: str) -> dict[str, int]:
         """Return the cached leading blocks of a prompt, by address."""

@@ -42,12 +42,12 @@ Sidecars = tuple[Sidecar, Sidecar]
 
 def requests_on(sidecar: Sidecar) -> float:
     """Return all requests on the endpoint, as a strategy sees them."""
-    return sidecar.fleet.signals.requests[A]
+    return sidecar.requests(A)
 
 
 def tokens_on(sidecar: Sidecar) -> float:
     """Return all tokens to compute on the endpoint, as a strategy sees them."""
-    return sidecar.fleet.signals.tokens[A]
+    return sidecar.fleet.signals.totals.of(A).backlog
 
 
 class TestRequestOfPeer:

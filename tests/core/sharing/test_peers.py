@@ -102,10 +102,10 @@ class TestRequestOfPeer:
         peer.reports(here)
         lease.release()
         peer.reports(here)
-        assert here.fleet.signals.contexts.paused == {A: 1}
+        assert here.paused(A) == 1
         peer.sends(A)
         peer.reports(here)
-        assert here.fleet.signals.contexts.paused == {}
+        assert here.paused(A) == 0
 
     def test_continues_a_session_that_paused_within_the_same_batch(self, pair: Pair) -> None:
         here, peer = pair
@@ -114,7 +114,7 @@ class TestRequestOfPeer:
         lease.release()
         peer.sends(A)
         peer.reports(here)
-        assert here.fleet.signals.contexts.paused == peer.fleet.signals.contexts.paused == {}
+        assert here.paused(A) == peer.paused(A) == 0
 
     def test_began_when_its_sidecar_decided_it(self, pair: Pair) -> None:
         here, peer = pair

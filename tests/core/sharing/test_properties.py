@@ -97,14 +97,13 @@ class Reported(Courses):
         assert there.backlog() == pytest.approx(here.backlog())
         assert there.contexts() == pytest.approx(here.contexts())
         signals = there.fleet.signals
-        for key, total in here.fleet.signals.requests.items():
-            assert signals.requests[key] == total
         for words in PROMPTS:
             assert there.matches(*words) == here.matches(*words)
             for block in prompt(*words):
                 copies, others = here.fleet.signals.copies, signals.copies
                 assert others.demand(block) == pytest.approx(copies.demand(block))
         for address in ADDRESSES:
+            assert there.requests(address) == here.requests(address)
             assert there.adapters(address) == here.adapters(address)
 
 

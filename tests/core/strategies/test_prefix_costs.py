@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
+from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import TOKENS, Replicas, prompt, query, rules
 
 
@@ -192,3 +196,44 @@ class TestSlowEndpoint:
                 replicas.signals.speeds.observed(endpoint.address, is_busy=True)
         found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
         assert found[slow] < min(found[other] for other in others) / 2
+
+
+_EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]
+_Events = st.lists(st.tuples(st.sampled_from(_EVENTS), st.integers(0, 100)), max_size=40)
+
+
+class TestLoads:
+    """Costs read one object per endpoint, which outlives most changes of the fleet."""
+
+    @given(_Events)
+    def test_are_those_that_new_costs_find(self, events: Sequence[tuple[str, int]]) -> None:
+        replicas = Replicas(3, replication=4)
+        kept = PrefixCosts(replicas.signals, WEIGHTS)
+        kept.use(replicas.addresses)
+        for event, pick in events:
+            self.happen(replicas, event, pick)
+            new = PrefixCosts(replicas.signals, WEIGHTS)
+            new.use(replicas.addresses)
+            for costs in (kept, new):
+                costs.refresh(replicas.clock.now)
+            assert kept.of(1_000, {}, NOTHING) == new.of(1_000, {}, NOTHING)
+
+    def happen(self, replicas: Replicas, event: str, pick: int) -> None:
+        """Change the fleet in one way."""
+        endpoints, leases = replicas.snapshot.endpoints, replicas.leases
+        endpoint = endpoints[pick % 3]
+        replicas.clock.now += pick / 100
+        if event == "send":
+            replicas.send(query(f"prompt {pick % 5}"))
+        elif event == "scrape":
+            replicas.scrape(endpoint, running=pick % 7, waiting=pick % 2, kv_usage=0.9)
+        elif event == "churn":
+            present = [one for one in endpoints if one != endpoint or pick % 2]
+            replicas.fleet.set_models({"llama": Snapshot.of(present, 4)})
+            replicas.signals.set_endpoints([one.address for one in present])
+        elif leases and event == "first token":
+            leases[pick % len(leases)].finish_prefill()
+        elif leases and event == "move":
+            leases[pick % len(leases)].move(endpoint)
+        elif leases:
+            leases.pop(pick % len(leases)).release()

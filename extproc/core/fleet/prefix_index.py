@@ -35,6 +35,9 @@ DEFAULT_BLOCKS = 1024
 """The cache size of an endpoint that does not report one: 65,000 tokens, as an L4 with an 8B model
 has."""
 
+_MOST_SETS = 512
+"""Sets of holders that are kept as addresses, because many prompts share a popular prefix."""
+
 _FULL = 0.95
 """Share of its cache above which an endpoint evicts something for the next prompt."""
 
@@ -145,6 +148,7 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}
         self._held: dict[str, _Held] = {}
         self._addresses: dict[int, str] = {}
+        self._sets: dict[int, list[str]] = {}
 
     def __len__(self) -> int:
         """Return the blocks of all endpoints together."""
@@ -200,10 +204,8 @@ class PrefixIndex:
                     high = middle
             depth = high
             dropped = mask ^ holders.get(blocks[depth], 0) if depth < end else mask
-            while dropped:
-                bit = dropped & -dropped
-                found[self._addresses[bit]] = depth
-                dropped ^= bit
+            for address in self._in(dropped):
+                found[address] = depth
         return found
 
     def resize(self, address: str, tokens: int) -> None:
@@ -241,10 +243,20 @@ class PrefixIndex:
         while bit in self._addresses:
             bit <<= 1
         self._addresses[bit] = address
+        self._sets.clear()
         held = self._held[address] = _Held(bit)
         for other in self._held.values():
             self._evict(other)  # its share is smaller now
         return held
+
+    def _in(self, mask: int) -> list[str]:
+        """Return the endpoints whose bits are set."""
+        found = self._sets.get(mask)
+        if found is None:
+            if len(self._sets) >= _MOST_SETS:
+                self._sets.clear()
+            found = self._sets[mask] = [self._addresses[bit] for bit in _bits(mask)]
+        return found
 
     def _evict(self, held: _Held) -> None:
         for blocks in held.excess(self._most // len(self._held)):
@@ -276,6 +288,14 @@ class PrefixIndex:
         """Return the shared integer object for blocks that only one endpoint holds."""
         address = self._addresses.get(mask)
         return mask if address is None else self._held[address].bit
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the bits that are set."""
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
 
 
 def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:

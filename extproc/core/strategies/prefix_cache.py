@@ -74,6 +74,9 @@ _WARM = 0.75
 _MOST_WARM = 16
 """Warm endpoints from which it does not matter which of them serves the prompt."""
 
+_FEW = 0.1
+"""Share of the endpoints up to which it is faster to look for them alone on the ring."""
+
 _EQUAL_ALONE = 0.2
 """Share of requests from other sidecars that `nearly` assumes at least, so that sidecars with
 little traffic agree."""
@@ -108,6 +111,7 @@ class PrefixCache(Strategy):
         self._prefix: int | None = None
         self._positions: dict[str, int] = {}
         self._stale: Collection[str] = ()
+        self._trusted: dict[str, int] = {}
         self._refreshed_at = -inf
 
     def rank(
@@ -133,7 +137,7 @@ class PrefixCache(Strategy):
             shared = per_block * deepest
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
         costs = self._costs.of(tokens, cached, copied)
-        for hops, position in enumerate(self._order(costs, snapshot, home)):
+        for hops, position in enumerate(self._order(costs, query, snapshot, home)):
             depth = depths.get(position, 0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
@@ -172,6 +176,7 @@ class PrefixCache(Strategy):
             self._addresses = addresses = [endpoint.address for endpoint in eligible]
             self._costs.use(addresses)
             self._positions = {address: position for position, address in enumerate(addresses)}
+            self._trust()
 
     def _refresh_signals(self) -> None:
         """Drop stale information, at intervals.
@@ -187,22 +192,28 @@ class PrefixCache(Strategy):
             self._refreshed_at = now
             self._signals.pressure.expire(now - max_age)
             self._stale = self._signals.stale(max_age)
+            self._trust()
+
+    def _trust(self) -> None:
+        """Let only the caches of endpoints count that are not stale."""
+        stale = self._stale
+        self._trusted = {a: position for a, position in self._positions.items() if a not in stale}
 
     def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
         """Return the number of the prompt's blocks in each endpoint's cache, by position.
 
         If a request has several prompts, their blocks are added up.
         """
-        positions = self._positions
-        depths = {
-            positions[address]: depth
-            for address, depth in self._signals.prefixes.matches(prompt.blocks).items()
-            if address in positions and address not in self._stale
-        }
+        trusted, prefixes = self._trusted, self._signals.prefixes
+        depths = dict[int, int]()
+        for address, depth in prefixes.matches(prompt.blocks).items():
+            position = trusted.get(address)
+            if position is not None:
+                depths[position] = depth
         for blocks in prompt.other_chains:
-            for address, depth in self._signals.prefixes.matches(blocks).items():
-                if address in positions and address not in self._stale:
-                    position = positions[address]
+            for address, depth in prefixes.matches(blocks).items():
+                position = trusted.get(address)
+                if position is not None:
                     depths[position] = depths.get(position, 0) + depth
         return depths
 
@@ -224,12 +235,14 @@ class PrefixCache(Strategy):
             return
         expected = self._weights.home * others * tokens
         for endpoint in islice(ring, _HOMES):
-            position = self._positions[endpoint.address]
-            if expected > cached.get(position, 0.0) and endpoint.address not in self._stale:
+            position = self._trusted.get(endpoint.address)
+            if position is not None and expected > cached.get(position, 0.0):
                 cached[position] = expected
             expected /= 2
 
-    def _order(self, costs: list[float], snapshot: Snapshot, home: int) -> Iterator[int]:
+    def _order(
+        self, costs: list[float], query: Query, snapshot: Snapshot, home: int
+    ) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest, next_lowest = _two_lowest(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
@@ -241,18 +254,27 @@ class PrefixCache(Strategy):
             costs[position] = inf
             yield position
         else:
-            eligible, positions = self._eligible, self._positions  # a request may replace them
-            near = [eligible[p].name for p, cost in enumerate(costs) if cost <= limit]
-            for endpoint in snapshot.among(home, near):
+            positions = self._positions  # a request may replace them
+            near = [p for p, cost in enumerate(costs) if cost <= limit]
+            for endpoint in self._on_ring(near, query, snapshot, home):
                 position = positions[endpoint.address]
-                costs[position] = inf
-                yield position
+                if costs[position] <= limit:
+                    costs[position] = inf
+                    yield position
             next_lowest = min(costs)
         while next_lowest < inf:
             position = costs.index(next_lowest)
             costs[position] = inf
             yield position
             next_lowest = min(costs)
+
+    def _on_ring(
+        self, positions: Sequence[int], query: Query, snapshot: Snapshot, home: int
+    ) -> Iterator[Endpoint]:
+        """Return these endpoints, perhaps among others, clockwise from the key on the ring."""
+        if len(positions) < _FEW * len(self._eligible):
+            return snapshot.among(home, [self._eligible[p].name for p in positions])
+        return snapshot.walk(home, query.adapter)
 
 
 def _two_lowest(costs: list[float]) -> tuple[float, float]:

@@ -102,9 +102,11 @@ class PrefixCosts:
         costs = loads.copy()
         if more:
             left, least = 1 - more / work, own * more
+            costs = [left * (load - least) for load in loads]
+        if soon < inf:
             for position, load in enumerate(loads):
-                if totals[position].backlog <= soon:
-                    costs[position] = left * (load - least)
+                if totals[position].backlog > soon:
+                    costs[position] = load
         for position, known in saved.items():
             if known > more or totals[position].backlog > soon:
                 costs[position] = (1 - known / work) * (loads[position] - own * known)

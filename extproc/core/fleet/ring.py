@@ -26,6 +26,9 @@ _CHANGED_STEP = STEP // 8
 _MOST_CHANGED = 0.125
 """Share of changed members above which a new ring costs less than a change of the previous one."""
 
+_PART = 128
+"""Nodes that are searched at a time for a few members."""
+
 _HASH_BITS = 64
 
 Pause = Callable[[], None]
@@ -134,17 +137,21 @@ class Ring(Generic[Member]):
 
     def among(self, key: int, names: Iterable[str]) -> Iterator[Member]:
         """Yield the members of these names in the order of `walk`, which takes longer for few."""
-        owners, members = self._owners, self._members
+        members = self._members
         left = set(map(self._numbers.__getitem__, names))
-        start = bisect_left(self._hashes, key)
-        for part in (range(start, len(owners)), range(start)):
-            for position in part:
-                owner = owners[position]
-                if owner in left:
-                    yield members[owner]
-                    left.remove(owner)
-                    if not left:
-                        return
+        for owners in self._owners_from(key):
+            for owner in filter(left.__contains__, owners):
+                yield members[owner]
+                left.remove(owner)
+                if not left:
+                    return
+
+    def _owners_from(self, key: int) -> Iterator[array[int]]:
+        """Yield the numbers of all nodes' members in parts, clockwise from the key."""
+        owners, start = self._owners, bisect_left(self._hashes, key)
+        for first, end in ((start, len(owners)), (0, start)):
+            for begin in range(first, end, _PART):
+                yield owners[begin : min(begin + _PART, end)]
 
     def _changed_to(
         self, members: Mapping[str, Member], left: list[str], new: list[str], pause: Pause

@@ -96,8 +96,17 @@ class Contexts:
         self._mean_service = 0.0
         self.totals = totals or Totals()
         """Gets tokens and paused sessions. Call `expire` before you read the sessions."""
-        self.continued = 0.0
-        """Share of the recent pauses that a request ended."""
+        self._continued = 0.0
+
+    @property
+    def continued(self) -> float:
+        """Share of the recent pauses that a request ended.
+
+        A pause that is longer than usual counts as one that no request will end. Otherwise all
+        pauses would seem to continue at first, because only these are over soon.
+        """
+        over = self._over + len(self._late)
+        return self._continued * self._over / over if over else 0.0
 
     @property
     def share_in_flight(self) -> float:
@@ -204,5 +213,5 @@ class Contexts:
         """Record if a request continued a session, and return the weight of this outcome."""
         self._over += 1
         step = max(_LEAST_STEP, 1 / self._over)
-        self.continued += step * (outcome - self.continued)
+        self._continued += step * (outcome - self._continued)
         return step

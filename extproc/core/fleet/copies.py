@@ -4,7 +4,9 @@ The first request that brings a prefix to an endpoint computes it, and later req
 So the prefix of a popular system prompt deserves a copy on every endpoint, and the history of one
 conversation does not. The expected number of uses decides: the rate of requests with the prefix,
 divided by the copies, times the seconds that a cache keeps what it computes. A cache that replaces
-its contents twice a minute has no room for more copies.
+its contents twice a minute has no room for more copies. Each use is worth what it saves: the
+endpoints with the prefix serve its requests together, and a further copy relieves them only if
+others hold fewer prompts.
 
 A prefix may lose its popularity at any time. If an endpoint with the prefix can serve the next
 request soon, further copies need proof: a prefix that has been in use for some time is expected to

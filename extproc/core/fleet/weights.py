@@ -29,9 +29,11 @@ class Weights(NamedTuple):
     the number of requests that a paused session counts as, at most one. So sessions that are in
     flight for a quarter of their time count fully, because their requests often meet."""
 
-    copies: float = 1 / 30
-    """Inverse of the requests that a further copy of a prefix must be expected to serve for half of
-    its tokens to count as saved. With ten times more requests, nearly all of them count."""
+    copies: float = 1.0
+    """Factor of what each later use of a further copy of a prefix saves: the difference in prompts
+    in flight between endpoints with the prefix and others, counted with `context`. When the uses
+    have saved as many tokens as the copy has, half of its tokens count as saved, and with three
+    times more uses, 90 % of them."""
 
     busy: float = 3000.0
     """Tokens to compute that a usual number of in-flight requests counts as, which is the middle

@@ -14,7 +14,7 @@ _MORE_WORK = 1.3
 """Least work on an endpoint without the prefix, as a multiple of the work on one that has it. So if
 all are idle, a request goes where its prefix is."""
 
-_UNPROVEN = 2.5
+_UNPROVEN = 5.0
 """Most uses of a further copy that are expected without proof, as a multiple of those that make
 half of its tokens count as saved. A dozen sessions behind one system prompt need copies early."""
 
@@ -135,8 +135,10 @@ class PrefixCosts:
         """Return what a further copy of a prompt's prefix would save later.
 
         `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
-        use a copy, the less of it the first one pays. As many copies as requests in flight with the
-        prefix are enough: a session sends one request after the other, and needs one copy.
+        use a copy, the less of it the first one pays. A use is worth the tokens that fewer prompts
+        in flight beside it save, compared with those of the copy. As many copies as requests in
+        flight with the prefix are enough: a session sends one request after the other, and needs
+        one copy.
 
         Many uses need proof if an endpoint with the prefix has little to do before the request. If
         all have much to do, a copy is useful only where it is ready about as soon.
@@ -146,11 +148,12 @@ class PrefixCosts:
             return NOTHING
         holders = [position for position, known in saved.items() if known >= shared]
         copies = len(holders)
-        if copies > sharing or copies == len(self._addresses):
+        if not copies or copies > sharing or copies == len(self._addresses):
             return NOTHING
-        rate = self._weights.copies * self._signals.copies.demand(prefix) / (copies + 1)
+        relieved = self._weights.copies * min(self._more_context(holders) / shared, 1.0)
+        rate = relieved * self._signals.copies.demand(prefix) / (copies + 1)
         uses = rate * self._kept_seconds
-        wait = min([self._totals[position].backlog for position in holders], default=inf)
+        wait = min([self._totals[position].backlog for position in holders])
         soon = inf
         if wait < _BEHIND * shared:
             unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
@@ -162,6 +165,17 @@ class PrefixCosts:
         work = tokens + self._weights.answer
         most = work - _MORE_WORK * (work - shared)
         return Copied(uses**2 / (uses**2 + 1) * max(0.0, most), soon)
+
+    def _more_context(self, holders: Sequence[int]) -> float:
+        """Return by how much the prompts in flight count more on these endpoints than on others.
+
+        This is the difference of the means, in tokens to compute; at least 0.
+        """
+        here = sum([self._totals[position].context for position in holders])
+        together = sum([one.context for one in self._totals])
+        number = len(holders)
+        more = here / number - (together - here) / (len(self._totals) - number)
+        return self._weights.context * max(0.0, more)
 
     def _speed_factors(self) -> Sequence[float]:
         """Return a factor for each endpoint; none if all are about equally fast.

@@ -207,6 +207,16 @@ class TestShareOfContinuedSessions:
         contexts.expire()
         assert contexts.continued == 0.5
 
+    def test_is_small_at_first_if_few_of_many_sessions_continue(
+        self, contexts: Contexts, clock: Clock
+    ) -> None:
+        talk(contexts, clock, pause=1, turns=5)
+        for number in range(36):
+            contexts.begin(A, Stored(1_000 + number), 100).end()
+        clock.now += 5
+        contexts.expire()
+        assert contexts.continued <= 0.1
+
     def test_follows_recent_sessions(self, contexts: Contexts, clock: Clock) -> None:
         talk(contexts, clock, pause=1, turns=300)
         for number in range(900):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
@@ -92,6 +93,15 @@ class TestPopularPrefix:
     def test_stays_on_few_endpoints_without_its_weight(self) -> None:
         found = self.burst(Replicas(16, weights=WEIGHTS._replace(copies=0.0)), 64)
         assert len(found) < 12
+
+    def test_gets_no_copy_where_it_would_relieve_nobody(self) -> None:
+        replicas = Replicas(4)
+        home = replicas.send(self.question(0)).endpoint
+        for number, other in enumerate(replicas.others(home)):
+            blocks = prompt(f"long {number}", 200_000).blocks
+            held = SentRequest("", (blocks,), None, 200_000, 0)
+            replicas.fleet.send("llama", other, held).finish_prefill()
+        assert set(self.burst(replicas, 16)) == {home.address}
 
     def test_stays_on_one_endpoint_of_an_idle_fleet(self) -> None:
         replicas = Replicas(16)

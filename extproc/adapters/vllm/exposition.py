@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from extproc.adapters.vllm.names import MOST_ADAPTERS, usable_adapter_names
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.fleet.signals import MOST_REQUESTS, Report, sound_load
+from extproc.core.fleet.signals import MOST_REQUESTS, Report, StepTotals, sound_load
 
 WAITING = b"vllm:num_requests_waiting"
 RUNNING = b"vllm:num_requests_running"
@@ -31,6 +31,11 @@ PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
 FIRST_TOKEN_SECONDS = b"vllm:time_to_first_token_seconds_sum"
+STEPS = b"vllm:iteration_tokens_total_count"
+STEP_TOKENS = b"vllm:iteration_tokens_total_sum"
+GENERATED_TOKENS = b"vllm:generation_tokens_total"
+BETWEEN_TOKENS_SECONDS = b"vllm:inter_token_latency_seconds_sum"
+BETWEEN_TOKENS = b"vllm:inter_token_latency_seconds_count"
 FINISHED = b"vllm:request_success_total"
 """Requests that ended for any reason, one series for each; despite its name, aborts too."""
 
@@ -92,6 +97,7 @@ def read_report(text: bytes) -> Report:
         _total(text, FIRST_TOKENS),
         _total(text, FINISHED),
         _total(text, FIRST_TOKEN_SECONDS),
+        _steps(text),
     )
 
 
@@ -133,6 +139,23 @@ def _total(text: bytes, name: bytes) -> float | None:
     values = [_value(series) for series in every if _is_own(series)]
     total = sum(values)
     return total if values and min(values) >= 0 and isfinite(total) else None
+
+
+def _steps(text: bytes) -> StepTotals | None:
+    """Return the counters of an engine's steps; None if one is missing, or with several engines.
+
+    The steps of several engines overlap, so their sums say nothing.
+    """
+    names = (STEPS, STEP_TOKENS, GENERATED_TOKENS, BETWEEN_TOKENS_SECONDS, BETWEEN_TOKENS)
+    found = []
+    for name in names:
+        series = [one for one in islice(_series(text, name), _MOST_ENGINES) if _is_own(one)]
+        value = _value(series[0]) if len(series) == 1 else -1.0
+        if not (value >= 0 and isfinite(value)):
+            return None
+        found.append(value)
+    steps, tokens, generated, seconds, times = found
+    return StepTotals(steps, max(0.0, tokens - generated), seconds, times)
 
 
 def _value(series: bytes) -> float:

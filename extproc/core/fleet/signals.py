@@ -49,6 +49,22 @@ def sound_load(waiting: float, kv_usage: float) -> Load | None:
     return Load(waiting, min(kv_usage, 1.0))
 
 
+class StepTotals(NamedTuple):
+    """Counters of an engine's steps since it started, all of the same moment."""
+
+    steps: float
+    """Steps that produced tokens."""
+
+    computed: float
+    """Prompt tokens that these steps computed."""
+
+    seconds: float
+    """Sum of the times between a request's tokens."""
+
+    times: float
+    """Number of these times: for each step, one for each request that got a further token."""
+
+
 class Report(NamedTuple):
     """The values of one scrape of an endpoint's metrics."""
 
@@ -85,6 +101,9 @@ class Report(NamedTuple):
 
     first_token_seconds: float | None = None
     """Sum of the times to first token of `first_tokens`."""
+
+    steps: StepTotals | None = None
+    """The engine's steps; None if it does not count them."""
 
     @property
     def computed_tokens(self) -> float | None:

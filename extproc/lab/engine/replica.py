@@ -105,6 +105,11 @@ class Replica:
         """Prompt tokens, cached or not, of requests that have their first token."""
         return self._scheduler.prompt_tokens
 
+    @property
+    def computed_tokens_total(self) -> int:
+        """Those of `prompt_tokens_total` that were not in the cache."""
+        return self._scheduler.computed_tokens
+
     def submit(self, request: SimRequest) -> None:
         """Queue a request.
 
@@ -150,8 +155,15 @@ class Replica:
         tokens = self._scheduler.complete(step)
         self.generation_tokens_total += len(tokens.request_ids)
         self.first_tokens_total += len(tokens.first)
+        self.steps_total += bool(tokens.request_ids)
         self.finished_total += len(tokens.finished)
         return tokens
+
+    def took(self, seconds: float, tokens: StepTokens) -> None:
+        """Count the time between tokens, after a step that took this time by the driver's clock."""
+        further = len(tokens.request_ids) - len(tokens.first)
+        self.inter_token_times_total += further
+        self.inter_token_seconds_total += seconds * further
 
     def reset(self) -> None:
         """Drop idle blocks and set all counters to 0; requests in the engine continue."""
@@ -166,6 +178,12 @@ class Replica:
         """Requests that have their first token."""
         self.first_token_seconds_total = 0.0
         """Sum of their times to first token, added by the program that runs the steps."""
+        self.steps_total = 0
+        """Steps that produced tokens."""
+        self.inter_token_seconds_total = 0.0
+        """Sum of the times between a request's tokens, added by the program that runs the steps."""
+        self.inter_token_times_total = 0
+        """Number of these times."""
         self.finished_total = 0
         """Requests that finished or were aborted."""
 

@@ -51,6 +51,8 @@ class Scheduler:
         """Preemptions of running requests."""
         self.prompt_tokens = 0
         """Prompt tokens, cached or not, of requests that have their first token."""
+        self.computed_tokens = 0
+        """Those of `prompt_tokens` that were not in the cache."""
 
     def submit(self, request: SimRequest) -> None:
         """Append a request to the queue."""
@@ -228,6 +230,7 @@ class Scheduler:
         if sequence.generated == 1:
             tokens.first[request.request_id] = sequence.cached_tokens or 0
             self.prompt_tokens += request.prompt_tokens
+            self.computed_tokens += request.prompt_tokens - (sequence.cached_tokens or 0)
         if sequence.generated == request.output_tokens:
             self._finish(sequence, tokens)
         else:

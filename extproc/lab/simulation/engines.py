@@ -93,12 +93,15 @@ class Engines:
         else:
             self._kv_seconds += replica.kv_usage * seconds
             self.step_ends[number] = self._timeline.now + seconds
-            self._timeline.at(self.step_ends[number], partial(self._finish, number, replica))
+            self._timeline.at(
+                self.step_ends[number], partial(self._finish, number, replica, seconds)
+            )
 
-    def _finish(self, number: int, replica: Replica) -> None:
+    def _finish(self, number: int, replica: Replica, seconds: float) -> None:
         if replica is not self.replicas[number]:
             return
         tokens = replica.finish_step()
+        replica.took(seconds, tokens)
         # First the next step: a request caused by these tokens arrives too late for it.
         self._begin(number, replica)
         self.on_tokens(number, tokens)

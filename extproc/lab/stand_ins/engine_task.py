@@ -101,18 +101,20 @@ class EngineTask:
         the event loop, and its small delays must not add up.
         """
         now = asyncio.get_running_loop().time
-        deadline = now()
+        deadline = ended = now()
         while (seconds := self.replica.begin_step()) is not None:
             loads, self._loads = self._loads, []
             deadline = max(deadline + seconds / self._time_scale, now() - _MAX_LAG_SECONDS)
             await asyncio.sleep(max(0.0, deadline - now()))
-            self._finish_step()
+            began, ended = ended, now()
+            self._finish_step(ended - began)
             for load in loads:
                 if not load.done():  # cancelled if its client has disconnected
                     load.set_result(None)
 
-    def _finish_step(self) -> None:
+    def _finish_step(self, seconds: float) -> None:
         tokens = self.replica.finish_step()
+        self.replica.took(seconds, tokens)
         finished = set(tokens.finished)
         for request_id, cached in tokens.first.items():
             generation = self._generations[request_id]

@@ -82,10 +82,21 @@ def exposition(
     )
     own = f'engine="0",model_name="{_escaped(model_name)}"'
     families = [_family(name, kind, [(own, value)]) for name, kind, value in series]
-    # The histogram has no buckets.
-    begun, ttft = [(own, replica.first_tokens_total)], "time_to_first_token_seconds"
-    families.append(_family(ttft, "histogram", begun, f"{ttft}_count"))
-    families.append(f"vllm:{ttft}_sum{{{own}}} {_number(replica.first_token_seconds_total)}\n")
+    tokens = replica.computed_tokens_total + replica.generation_tokens_total
+    histograms = (
+        (
+            "time_to_first_token_seconds",
+            replica.first_tokens_total,
+            replica.first_token_seconds_total,
+        ),
+        ("iteration_tokens_total", replica.steps_total, tokens),
+        (
+            "inter_token_latency_seconds",
+            replica.inter_token_times_total,
+            replica.inter_token_seconds_total,
+        ),
+    )
+    families += [_histogram(name, own, number, total) for name, number, total in histograms]
     if gauge is not None:
         families.append(_family("lora_requests_info", "gauge", _lora_series(replica, gauge)))
     families.append(_family("cache_config_info", "gauge", [(_cache_config(replica), 1)]))
@@ -124,6 +135,12 @@ def _family(
     help_and_type = f"# HELP vllm:{family} From a stand-in.\n# TYPE vllm:{family} {kind}\n"
     lines = (f"vllm:{sample or name}{{{labels}}} {_number(value)}\n" for labels, value in series)
     return help_and_type + "".join(lines)
+
+
+def _histogram(name: str, labels: str, number: int, total: float) -> str:
+    """Return a histogram without buckets."""
+    count = _family(name, "histogram", [(labels, number)], f"{name}_count")
+    return f"{count}vllm:{name}_sum{{{labels}}} {_number(total)}\n"
 
 
 def _number(value: float) -> str:

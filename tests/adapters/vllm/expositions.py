@@ -45,6 +45,21 @@ vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="base"}
 vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="base"} 3.0
 vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 3.0
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"} 0.0625
+# HELP vllm:generation_tokens_total Number of generation tokens processed.
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="base"} 42.0
+# HELP vllm:iteration_tokens_total Histogram of number of tokens per engine_step.
+# TYPE vllm:iteration_tokens_total histogram
+vllm:iteration_tokens_total_bucket{engine="0",le="1.0",model_name="base"} 4.0
+vllm:iteration_tokens_total_bucket{engine="0",le="+Inf",model_name="base"} 17.0
+vllm:iteration_tokens_total_count{engine="0",model_name="base"} 17.0
+vllm:iteration_tokens_total_sum{engine="0",model_name="base"} 480.0
+# HELP vllm:inter_token_latency_seconds Histogram of inter-token latency in seconds.
+# TYPE vllm:inter_token_latency_seconds histogram
+vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="base"} 0.0
+vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="base"} 39.0
+vllm:inter_token_latency_seconds_count{engine="0",model_name="base"} 39.0
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="base"} 1.5
 """
 )
 """Load metrics of vLLM 0.32 without LoRA."""

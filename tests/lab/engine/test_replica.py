@@ -53,6 +53,15 @@ class TestGenerating:
         drain(replica)
         assert (replica.prompt_tokens_total, replica.generation_tokens_total) == (150, 8)
 
+    def test_counts_steps_and_the_times_between_tokens(self) -> None:
+        replica = Replica(L4)
+        replica.submit(request(1, 100, 4))
+        replica.submit(request(2, 50, 3))
+        while replica.begin_step() is not None:
+            replica.took(0.5, replica.finish_step())
+        assert (replica.steps_total, replica.computed_tokens_total) == (4, 150)
+        assert (replica.inter_token_times_total, replica.inter_token_seconds_total) == (5, 2.5)
+
     def test_refuses_to_begin_a_second_step(self) -> None:
         replica = Replica(L4)
         replica.submit(request(1, 100, 5))

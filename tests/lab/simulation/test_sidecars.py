@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.signals import Load, Report, Signals, StepTotals
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import LoadBalancingSpec, PrefixHashSpec
@@ -413,6 +413,7 @@ class TestScrapes:
             cached_tokens=0,
             first_tokens=0,
             finished=0,
+            steps=StepTotals(0, 0, 0.0, 0),
         )
 
     def test_a_report_omits_lora_if_it_is_off(self, recorded: Recorded) -> None:

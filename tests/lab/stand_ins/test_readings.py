@@ -82,6 +82,14 @@ class TestReadings:
         assert fast.metric("time_to_first_token_seconds_count") == 1
         assert fast.metric("time_to_first_token_seconds_sum") > 0
 
+    def test_metrics_have_the_steps(self, fast: Server) -> None:
+        fast.reset()
+        fast.post(COMPLETIONS, {"prompt": "tell" * 100, "max_tokens": 5})
+        assert fast.metric("iteration_tokens_total_count") == 5
+        assert fast.metric("iteration_tokens_total_sum") == 105
+        assert fast.metric("inter_token_latency_seconds_count") == 4
+        assert fast.metric("inter_token_latency_seconds_sum") > 0
+
     def test_requests_of_any_status_count_as_completed(self, fast: Server) -> None:
         fast.reset()
         fast.post(CHAT, chat("hello"))

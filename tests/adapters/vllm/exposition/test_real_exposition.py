@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.signals import Load, Report, StepTotals
 from tests.adapters.vllm.exposition.texts import read
 from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD
 
@@ -17,6 +17,17 @@ class TestRealExposition:
 
     def test_has_number_and_time_of_first_tokens(self) -> None:
         assert (read(BASE).first_tokens, read(BASE).first_token_seconds) == (3.0, 0.0625)
+
+    def test_has_steps_with_their_computed_tokens_and_times(self) -> None:
+        assert read(BASE).steps == StepTotals(steps=17, computed=438, seconds=1.5, times=39)
+
+    def test_has_no_steps_if_a_counter_is_missing(self) -> None:
+        assert read(BASE.replace("iteration_tokens_total_sum", "other")).steps is None
+        assert read(BASE.replace("latency_seconds_count", "other")).steps is None
+
+    def test_has_no_steps_if_engines_share_the_port(self) -> None:
+        other = 'vllm:iteration_tokens_total_count{engine="1",model_name="base"} 5.0\n'
+        assert read(BASE + other).steps is None
 
     def test_has_adapters_in_use_and_slots(self) -> None:
         report = read(BASE + LORA)

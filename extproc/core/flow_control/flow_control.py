@@ -274,8 +274,8 @@ class FlowControl:
         else:
             to_compute = arrival.tokens * prompts.missed(address)
         prompts.sent(address, to_compute, now)
-        if among is not None:  # the steps matter only while requests wait
-            self.room.steps.of(address).sent(to_compute, now)
+        is_first = self.room.load(address) <= 1
+        self.room.steps.of(address).sent(to_compute, now, is_first=is_first)
         flow.dispatched(address, to_compute)
         flow.rate.add(now)
         group.line.tenants.dispatched(arrival.tenant, arrival.tokens)

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from extproc.core.fleet.signals import Reading, Report, Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
 from extproc.core.flow_control.prompts import Prompts
+from extproc.core.flow_control.steps import Steps
 
 _QUEUE_SHARE = 1 / 64
 _LEAST_QUEUE = 2.0
@@ -64,7 +65,8 @@ class _Learned:
 class Limits:
     """Limits by endpoint address."""
 
-    def __init__(self, signals: Signals) -> None:
+    def __init__(self, signals: Signals, steps: Steps) -> None:
+        self._steps = steps
         self._signals = signals
         self._learned: dict[str, _Learned] = {}
         self._by_latency: dict[str, LatencyLimit] = {}
@@ -84,6 +86,8 @@ class Limits:
             learned = self._learned[address] = _Learned(_first(reading.report, tokens))
         if reading.reported_at > learned.at:
             at = reading.reported_at
+            if reading.report.steps is not None:
+                self._steps.of(address).read(reading.report.steps, at)
             self.prompts.read(address, reading.report, at, learned.limit, to_compute)
             _learn(learned, reading, reading.report, self.prompts.usual(address))
         return learned.limit

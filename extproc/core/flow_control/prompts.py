@@ -160,6 +160,10 @@ class Prompts:
         one = self._of(address)
         return max(one.coming, _STEPS * one.turnover)
 
+    def is_one_enough(self, address: str) -> bool:
+        """Return True if the batch stays full with one usual prompt for each step."""
+        return self._of(address).allowed <= _FIRST_TOKENS
+
     def missed(self, address: str) -> float:
         """Return the share of prompt tokens that the endpoint does not find in its cache."""
         return self._of(address).missed

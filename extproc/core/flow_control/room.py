@@ -29,10 +29,10 @@ class Room:
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.limits = Limits(fleet.signals)
-        """The learned limits of all endpoints."""
         self.steps = Steps(clock)
         """The present steps of all endpoints."""
+        self.limits = Limits(fleet.signals, self.steps)
+        """The learned limits of all endpoints."""
         self.due_at = inf
         """When the next endpoint should get a request that waits for the end of its step."""
         self.loads: Mapping[str, int] = fleet.ledger.loads
@@ -105,7 +105,13 @@ class Room:
         dues = self.steps.due({one for one, share in shares.items() if share < 1 - _HOLDBACK})
         later = {one: at for one, at in dues.items() if at > now and self.load(one)}
         self.due_at = min(self.due_at, min(later.values(), default=inf))
-        return dues.keys() - later.keys()
+        due = dues.keys() - later.keys()
+        if len(shares) == 1:
+            return due
+        opened = {one for one, share in shares.items() if share < 1}
+        prompts = self.limits.prompts
+        may = {one for one in due if self.load(one) and prompts.is_one_enough(one)}
+        return due - self.steps.kept_free(may & opened, opened)
 
     def keep_only(self, addresses: Iterable[str]) -> None:
         """Forget all other endpoints."""

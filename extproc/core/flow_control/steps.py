@@ -6,8 +6,12 @@ was served more, wait here until shortly before the step ends. If a better reque
 it takes the step. It goes to the endpoint where its first token is probably first.
 
 The end of a response shows that a step has ended. From then on, the sidecar follows the steps by
-their durations (`extproc.core.flow_control.step_times`) and by the prompts that it has sent. After
-some steps without an end, the present step is not known, and no request waits for it.
+their durations (`extproc.core.flow_control.step_times`) and by the prompts that it has sent. Each
+reading of the engine's counters shows how many steps have ended and how long they took, which
+bounds when the present step began. After some steps without an end or a reading, the present step
+is not known, and no request waits for it.
+
+If no other endpoint begins a step soon, the next step stays free for a better request.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Set
 from math import inf
 
+from extproc.core.fleet.signals import StepTotals
+from extproc.core.flow_control.step_counts import StepBegin, StepCounts, StepsRead
 from extproc.core.flow_control.step_times import LONGEST_STEP_SECONDS, StepTimes
 
 SAME_STEP_SECONDS = 0.02
@@ -32,11 +38,15 @@ _SURE = 0.25
 """Mean error as a share of a step's duration up to which it is known well."""
 _MOST_MISSED = 4
 """Steps that may end earlier than predicted while a request waits for their ends."""
+_SOON = 0.5
+"""Share of a step's duration within which another endpoint should begin a step."""
 _MOST_PROMPTS = 64
 _LEAST_MARGIN = 0.01
 """Time between a request and the end of the step, besides the mean error of the prediction."""
 _RECENT = 0.05
 """Weight of the latest error in the mean: about twenty count."""
+_DRIFT_SECONDS = 0.001
+"""Error that the time of a step adds to the time at which the next one begins."""
 _BAND_SECONDS = 0.005
 """Endpoints whose first tokens differ by less are equal."""
 
@@ -50,30 +60,37 @@ class Step:
         """When a response ended last, of the first one of its step."""
         self._known = 0.0
         """Prompt tokens of the step after that end; 0 if they are not known."""
-        self._began = 0.0
-        self._tokens = 0.0
-        """Prompt tokens that the present step computes."""
+        self._before = -inf
+        """When the step before the present one began."""
+        self._began = -inf
         self._ends = 0.0
+        self._spread = 0.0
+        """The present step may have begun this much earlier or later."""
         self._steps = _MOST_STEPS
-        """Steps since a response ended."""
-        self._sent: deque[tuple[float, float]] = deque()
-        """When each prompt was sent, and its tokens, since a response ended."""
-        self._taken = 0
-        """Number of these prompts that steps have taken."""
+        """Steps since one was last seen."""
+        self._sent: deque[tuple[float, float]] = deque(maxlen=_MOST_PROMPTS)
+        """When each prompt was sent, and its tokens."""
         self._error = _LEAST_MARGIN
         self._waits = False
         """True if a request waits for the end of the present step."""
         self._missed = 0
         """Steps that ended earlier than predicted while one waited."""
+        self._free_until: float | None = None
+        """When the step ends before the one that stays free; None if none did since a prompt."""
+        self._counts = StepCounts()
 
-    def sent(self, tokens: float, now: float) -> None:
-        """Record a prompt with this number of tokens to compute."""
+    def sent(self, tokens: float, now: float, *, is_first: bool = False) -> None:
+        """Record a prompt with this number of tokens to compute.
+
+        `is_first` means that the engine was idle, so a step begins with this prompt.
+        """
         self._follow(now)
-        self._waits, self._missed = False, 0
-        if len(self._sent) == _MOST_PROMPTS:
-            self._sent.popleft()
-            self._taken = max(self._taken - 1, 0)
+        self._waits, self._missed, self._free_until = False, 0, None
         self._sent.append((now, tokens))
+        if is_first and self.times.base:
+            self._before = self._began = now
+            self._ends = now + self.times.of(tokens)
+            self._seen()
 
     def ended(self, now: float) -> None:
         """Record the end of a response."""
@@ -88,17 +105,76 @@ class Step:
             self._error += _RECENT * (min(error, self.times.base) - self._error)
         seconds = now - self._ended_at
         self.times.learn(seconds, self._known)
-        taken = self._take(now)
+        before = self._before if has_begun else self._began
         self._known = 0.0
+        if seconds < _ONE_STEP * self.times.base or self._steps == _MOST_STEPS:
+            before = self._ended_at
         if seconds < _ONE_STEP * self.times.base:
-            self._known = sum(tokens for at, tokens in self._sent if at <= _before(now))
-        self._tokens = self._known or (self._tokens + taken if has_begun else taken)
-        self._forget(now)
+            self._known = self._between(before, now)
+        self._ended_at = now
         self._missed += self._waits
+        self._counts.ended += not has_begun
+        self._begin(before, now)
+        self._seen()
+
+    def read(self, totals: StepTotals, at: float) -> None:
+        """Take the engine's counters, as they were at this time."""
+        self._follow(at)
+        counts = self._counts
+        read = counts.read(totals, at)
+        if read is None:
+            return
+        if read.seconds:
+            self.times.read(read.steps, read.seconds, read.tokens)
+        if self.times.base:
+            if not counts.has_seen:
+                self._measure(read, at)
+            elif counts.is_known:
+                self._agree(read.steps - counts.ended, at)
+            self._steps = 0
+            counts.next(StepBegin(self._before, self._began, self._spread))
+
+    def _agree(self, more: int, at: float) -> None:
+        """Change the present step if more or fewer steps have ended than predicted."""
+        if more < 0:
+            self._began = self._before
+            self._ends = at + _LEAST_MARGIN
+        elif more > 0:
+            self._missed += self._waits
+            self._spread = _LEAST_MARGIN
+            self._begin(self._began, at)
+
+    def _measure(self, read: StepsRead, at: float) -> None:
+        """Find when the present step began, by the measured seconds of the steps before it."""
+        before, began, spread = self._counts.anchor
+        if self._steps == _MOST_STEPS or (read.steps and not read.seconds):
+            spread = inf
+        spread += read.error
+        low, high = began + read.seconds - spread, began + read.seconds + spread
+        if read.steps:
+            first = read.since - _ON_THE_WAY_SECONDS + (read.steps - 1) * self.times.base
+            low, high = min(max(low, first), at), max(min(high, at), first)
+            before = (low + high) / 2 - read.seconds / read.steps
+        elif spread == inf:
+            return
+        seconds = self.times.of(self._between(before, (low + high) / 2))
+        if low < at - seconds <= high:
+            low = at - seconds
+        self._missed += self._waits and self._counts.ended < read.steps
+        self._spread = (high - low) / 2 + _DRIFT_SECONDS
+        self._begin(before, (low + high) / 2)
+        self._ends = max(self._ends, at + _ON_THE_WAY_SECONDS)
+
+    def _seen(self) -> None:
+        """Record that the beginning of the present step was seen."""
         self._waits = False
-        self._began = self._ended_at = now
-        self._ends = now + self.times.of(self._tokens)
-        self._steps = 0
+        self._steps, self._spread = 0, 0.0
+        self._counts.has_seen = True
+
+    def _begin(self, before: float, at: float) -> None:
+        """Begin a step at this time. The step before it began at the time `before`."""
+        self._before, self._began = before, at
+        self._ends = at + self.times.of(self._between(before, at))
 
     def due(self, now: float) -> float | None:
         """Return when a request that may wait should be sent; None if the step is not known.
@@ -118,37 +194,57 @@ class Step:
         is_known = self.times.base and self._steps < _MOST_STEPS
         return self._ends if is_known and self._ends < now + LONGEST_STEP_SECONDS else None
 
+    def next_begins(self, now: float) -> float | None:
+        """Return when the step that takes a prompt of now probably begins; None if not known.
+
+        The present step may end before the prompt arrives. Then the prompt waits for one more.
+        """
+        ends = self.ends(now)
+        if ends is None:
+            return None
+        error = self._error + self._spread + _ON_THE_WAY_SECONDS
+        misses = max(0.0, (now + error - ends) / (2 * error))
+        return ends + misses * self.times.of(self._between(self._began, ends))
+
+    def stays_free(self, others: float, now: float) -> bool:
+        """Return True if the next step should get no request that may wait.
+
+        The steps of other endpoints begin at the time `others` or later. One step after each such
+        request may stay free.
+        """
+        ends = self.ends(now)
+        if ends is None or others <= ends + _SOON * self.times.base:
+            return False
+        if self._free_until is None:
+            self._free_until = ends
+        return now <= self._free_until
+
     def took(self, now: float) -> float | None:
         """Return until when prompts were sent that are surely in the engine's batch, if known."""
         self._follow(now)
         times = self.times
-        is_sure = times.is_own and self._error < _SURE * times.base and self._steps <= _SURE_STEPS
-        return _before(self._began) if is_sure else None
+        error = self._error + self._spread
+        is_sure = times.is_own and error < _SURE * times.base and self._steps <= _SURE_STEPS
+        return _latest(self._began) if is_sure else None
 
     def _follow(self, now: float) -> None:
         """Follow the steps that have begun since the last time."""
         while self.times.base and self._steps < _MOST_STEPS and self._ends <= now:
-            self._began = self._ends
-            self._tokens = self._take(self._began)
-            self._ends = self._began + self.times.of(self._tokens)
+            self._begin(self._began, self._ends)
             self._steps += 1
+            self._counts.ended += 1
+        self._counts.is_known &= self._steps < _MOST_STEPS
 
-    def _take(self, at: float) -> float:
-        """Return the tokens of the prompts that a step takes which begins at this time."""
-        tokens = 0.0
-        while self._taken < len(self._sent) and self._sent[self._taken][0] <= _before(at):
-            tokens += self._sent[self._taken][1]
-            self._taken += 1
-        return tokens
+    def _between(self, since: float, until: float) -> float:
+        """Return the tokens of the prompts that a step takes which begins at the time `until`.
 
-    def _forget(self, now: float) -> None:
-        """Forget the prompts that steps have taken."""
-        while self._sent and self._sent[0][0] <= _before(now):
-            self._sent.popleft()
-        self._taken = 0
+        The step before it began at the time `since`.
+        """
+        after, before = _latest(since), _latest(until)
+        return sum(tokens for at, tokens in self._sent if after < at <= before)
 
 
-def _before(at: float) -> float:
+def _latest(at: float) -> float:
     """Return when a prompt is sent at the latest for a step that begins at this time."""
     return at - _ON_THE_WAY_SECONDS
 
@@ -177,6 +273,22 @@ class Steps:
         dues = ((address, self.of(address).due(now)) for address in addresses)
         return {address: now if due is None else due for address, due in dues}
 
+    def kept_free(self, due: Set[str], opened: Set[str]) -> Set[str]:
+        """Return the endpoints that should get no request now although they are due.
+
+        No other endpoint with room begins a step soon, so a better request would wait long.
+        """
+        now = self._clock()
+        ends = {one: self.of(one).ends(now) for one in opened}
+        free = set[str]()
+        for one in due:
+            at = ends.pop(one)
+            others = min((at for at in ends.values() if at is not None), default=inf)
+            if self.of(one).stays_free(others, now):
+                free.add(one)
+                ends[one] = at
+        return free
+
     def soonest(self, addresses: Set[str], tokens: float) -> frozenset[str]:
         """Return the endpoints that probably produce the first token soonest.
 
@@ -194,6 +306,5 @@ class Steps:
 
     def _first_token(self, address: str, tokens: float, now: float) -> float:
         step = self.of(address)
-        ends = step.ends(now)
-        begins = now + step.times.base if ends is None else ends
-        return begins + step.times.of(tokens)
+        begins = step.next_begins(now)
+        return (now + step.times.base if begins is None else begins) + step.times.of(tokens)

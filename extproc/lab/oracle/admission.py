@@ -1,4 +1,4 @@
-"""An admission that knows the engines: the floor of the times to first token in a full fleet.
+"""An admission that knows when the engines' steps end, to compare flow control with.
 
 It dispatches each request just before the step that computes its prompt, at most one for each step,
 to the engine whose next step comes first. So no prompt ever waits in an engine, and no step

@@ -31,7 +31,7 @@ _SHARE = 16.0
 """Requests per second of each of two tenants that the fleet of eight engines can serve."""
 
 NONE, FLOW, GATE = "none", "flowControl", "llm-d's rule"
-FLOOR = "floor"
+KNOWING = "knows the steps"
 LATE = "flowControl, 5 ms"
 _RULES = (NONE, FLOW, GATE)
 
@@ -55,7 +55,7 @@ class Case(NamedTuple):
             usual.routing,
             flow_control=None if self.rule == NONE else self.spec,
             saturation_gate=self.rule == GATE,
-            step_admission=self.rule == FLOOR,
+            step_admission=self.rule == KNOWING,
         )
         return replace(
             usual,
@@ -97,11 +97,11 @@ _CLASSES = [{"name": "chat", "priority": 1}, {"name": "batch", "priority": -1}]
 
 
 def _mixed(one: Crowd, other: Crowd, spec: FlowControlSpec) -> list[Case]:
-    """Return one crowd alone, then both with each rule, with late messages, and their floor."""
+    """Return one crowd alone, then both with each rule, late messages, or known steps."""
     alone = Case(crowds([one], _SECONDS, _ENGINE), NONE, spec)
     both = crowds([one, other], _SECONDS, _ENGINE)
     late = Case(both, LATE, spec, delay=0.005)
-    return [alone, *(Case(both, rule, spec) for rule in (*_RULES, FLOOR)), late]
+    return [alone, *(Case(both, rule, spec) for rule in (*_RULES, KNOWING)), late]
 
 
 def _ttft(case: Case, run: Run, name: str, since: float = 0.0) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.signals import Load, Report, Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
 from extproc.core.flow_control.limits import Limits
+from extproc.core.flow_control.steps import Steps
 
 ADDRESS = "10.0.0.1:8000"
 
@@ -22,7 +23,7 @@ class Engine:
         self.ledger = Ledger()
         self.signals = Signals(lambda: self.now, self.ledger)
         self.signals.set_endpoints([ADDRESS])
-        self.limits = Limits(self.signals)
+        self.limits = Limits(self.signals, Steps(lambda: self.now))
 
     @property
     def limit(self) -> float:

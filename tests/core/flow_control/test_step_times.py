@@ -67,6 +67,24 @@ def test_an_engine_that_is_known_differs_from_the_others() -> None:
     assert slow.is_own
 
 
+def test_the_engines_counters_show_both_durations() -> None:
+    rng = Random(1)
+    times = StepTimes()
+    for _ in range(8):
+        steps, tokens = rng.randint(1, 4), rng.choice([0.0, 300.0, 700.0])
+        times.read(steps, steps * BASE + tokens * PER_TOKEN, tokens)
+    assert times.base == pytest.approx(BASE)
+    assert times.per_token == pytest.approx(PER_TOKEN)
+    assert times.is_own
+
+
+def test_steps_with_equal_prompts_do_not_show_what_a_prompt_takes() -> None:
+    times = StepTimes()
+    for steps in (1, 2, 1, 3):
+        times.read(steps, steps * (BASE + 500 * PER_TOKEN), steps * 500.0)
+    assert not times.base
+
+
 def test_the_most_frequent_value_is_among_those_that_are_closest_together() -> None:
     assert most_frequent([9.0, 1.0, 5.0, 5.1, 5.2, 7.0]) == 5.1
     assert most_frequent([3.0]) == 3.0

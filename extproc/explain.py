@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -15,6 +15,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.flow_control.flow_control import FlowControl
+from extproc.core.flow_control.headers import tenant_hash
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.decision import Decision
@@ -117,10 +118,20 @@ def explain_now(
     model = live.catalog.models[router.resolved.model.spec.name]
     model_flow = flow.of(model.spec.name)
     requests = model_flow.queue.waiting
+    spec = model.spec.flow_control
+    assert spec is not None
+    sent = {name.lower(): value for name, value in headers.items()}
+    tenant = tenant_hash(_first(sent, spec.tenant_headers))
+    most = flow.most(model, _first(sent, spec.objective_headers), tenant)
     waits = requests > 0 or not any(
-        flow.room.share(model_flow, model, one.endpoint.address) < 1 for one in router.ranking
+        flow.room.share(model_flow, model, one.endpoint.address) < most for one in router.ranking
     )
     return replace(found, flow_control=ExplainedFlow(waits, requests))
+
+
+def _first(headers: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return the value of the first of these headers that has one."""
+    return next((headers[name] for name in names if headers.get(name)), "")
 
 
 def _explained(

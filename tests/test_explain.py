@@ -350,3 +350,20 @@ def test_on_a_running_sidecar_it_reads_the_limits(busy: bool) -> None:
     assert found.flow_control == ExplainedFlow(busy, 1 if busy else 0)
     assert found.endpoint is not None
     assert flow.control.waiting == (1 if busy else 0), "nothing changed"
+
+
+@pytest.mark.parametrize(("objective", "waits"), [("chat", False), ("batch", True), ("", True)])
+def test_on_a_running_sidecar_room_stays_free_for_a_higher_class(
+    objective: str, waits: bool
+) -> None:
+    flow = Flow(endpoints=1, classes=[{"name": "chat", "priority": 1}])
+    assert flow.flow is not None
+    flow.flow["maxInflight"] = 16
+    flow.publish()
+    for _ in range(15):
+        flow.send(objective="chat")
+    body = json.dumps({"model": "llama", "prompt": "hello"}).encode()
+    headers = {"x-gateway-inference-objective": objective}
+    found = explain_now(flow.router, body, "/v1/completions", headers, flow=flow.control)
+    assert found.flow_control == ExplainedFlow(waits, 0)
+    assert flow.control.of("llama").queue.classes.keys() == {"chat"}, "nothing changed"

@@ -31,6 +31,14 @@ class Classes:
         limits = spec.by_name.get(DEFAULT_CLASS)
         return flow.queue.group(DEFAULT_CLASS, limits.priority if limits else 0), limits
 
+    def find(self, flow: ModelFlow, spec: FlowControlSpec, objective: str) -> PriorityClass:
+        """Return the class of a request without adding it to the model's classes."""
+        priority = self._priority(flow, spec, objective)
+        if priority is None:
+            limits = spec.by_name.get(DEFAULT_CLASS)
+            objective, priority = DEFAULT_CLASS, limits.priority if limits else 0
+        return flow.queue.classes.get(objective) or PriorityClass(objective, priority)
+
     def revise(self, flow: ModelFlow, spec: FlowControlSpec) -> None:
         """Change the priorities of the classes that a model has so far."""
         for name, group in flow.queue.classes.items():

@@ -107,6 +107,13 @@ class FlowControl:
         self.wake()
         return waiter
 
+    def most(self, model: Model, objective: str, tenant: str) -> float:
+        """Return the share of the limits that a request may use, and change nothing."""
+        spec = model.spec.flow_control
+        assert spec is not None
+        flow = self._flows.get(model.spec.name) or ModelFlow(model.spec.name)
+        return self.room.most(flow, self._classes.find(flow, spec, objective), tenant)
+
     def cancel(self, waiter: Waiter) -> None:
         """Forget a waiting request, because its client has left. A second call does nothing."""
         self._flows[waiter.resolved.model.spec.name].queue.remove(waiter)

@@ -86,7 +86,8 @@ class TestConnection:
         async with following(secure_api, "ns") as running:
             await watched(secure, times=3)
             assert running.watches.keys() == {"ended"}
-        assert await durations(secure) == [1, 1, 1]
+        # A busy machine may start a fourth watch before the reflector stops.
+        assert set(await durations(secure)) == {1}
         assert len(await ports(secure)) == 1
 
     async def test_opens_once_for_requests_that_come_together(

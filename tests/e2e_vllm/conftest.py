@@ -6,9 +6,10 @@ engines' own, and assert no durations, because the engines share few cores.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import mkdtemp
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ import pytest_asyncio
 
 from extproc.envoy import envoy_configuration
 from extproc.lab.real_vllm.engines import VLLM_PYTHON, RealFleet, RealVllm, build_model
+from extproc.lab.real_vllm.rule_sidecar import RuleSidecar
 from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.sidecar import FileSidecar
 from tests.e2e.scene import MODEL, ext_proc_filter
@@ -87,7 +89,10 @@ async def engines(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 @pytest.fixture
 async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
-    """Return a function that starts a scene; its Envoy and sidecar stop with the test."""
+    """Return a function that starts a scene; its Envoy and sidecar stop with the test.
+
+    A test may start several scenes.
+    """
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> VllmScene:
@@ -97,9 +102,10 @@ async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
 
 
 async def _start(
-    options: Options, engines: RealFleet, directory: Path, cleanup: AsyncExitStack
+    options: Options, engines: RealFleet, parent: Path, cleanup: AsyncExitStack
 ) -> VllmScene:
-    sidecar = FileSidecar(options.models(engines.addresses), directory)
+    directory = Path(mkdtemp(dir=parent))
+    sidecar = _sidecar(options, engines.addresses, directory)
     cleanup.push_async_callback(sidecar.stop)
     await sidecar.start()
     addresses = EnvoyAddresses(sidecar.listen, engines.addresses)
@@ -115,3 +121,10 @@ async def _start(
         aiohttp.ClientSession(envoy.url, connector=connector, timeout=PATIENCE)
     )
     return VllmScene(envoy, sidecar, engines, session)
+
+
+def _sidecar(options: Options, addresses: Sequence[str], directory: Path) -> FileSidecar:
+    models = options.models(addresses)
+    if options.published_rule:
+        return RuleSidecar(options.published_rule, models, directory)
+    return FileSidecar(models, directory)

@@ -38,6 +38,8 @@ class Options:
     """Differences of a scene from the recommended configuration."""
 
     strategy: str = "PrefixHash"
+    published_rule: str = ""
+    """A published rule instead of the strategy."""
     prefix_hash: Mapping[str, object] = field(default_factory=dict)
     adapters: Sequence[str] = ()
     """Adapters of all engines in the models document."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from opentelemetry.trace import TraceState
 from prometheus_client import CollectorRegistry
 
 from extproc.adapters.observability.tracing_metrics import TracingMetrics
+from extproc.adapters.tracing import otlp
 from extproc.adapters.tracing.endpoint import otlp_endpoint
 from extproc.adapters.tracing.exporting import CountedExporter
 from extproc.adapters.tracing.otlp import OtlpTracing
@@ -29,6 +31,7 @@ from tests.adapters.tracing.receiver import Receiver, values
 from tests.core.builders import model_spec
 from tests.edge.envoy import chat_request, request_body, request_headers
 from tests.edge.streams import Sidecar, eventually
+from tests.extent import PATIENCE
 
 TRACE, PARENT, ENVOY = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "b7ad6b7169203331"
 SPANS = "extproc_spans_total"
@@ -177,6 +180,7 @@ async def test_last_spans_are_exported_at_the_end(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    monkeypatch.setattr(otlp, "_LAST_EXPORT_SECONDS", PATIENCE)
     sidecar = TracedSidecar(receiver.url)
     sidecar.route(traceparent=parent())
     await sidecar.tracing.close()
@@ -237,7 +241,8 @@ class TestReceiverThatIsDown:
         )
         assert failed_line.message == "spans not exported"
         assert recovered_line.message == "spans exported again"
-        assert "UNAVAILABLE" in failed_line.fields["why"]  # type: ignore[attr-defined]
+        # On a busy machine, the time limit of the export may end before the connection is refused.
+        assert re.search("UNAVAILABLE|DEADLINE_EXCEEDED", failed_line.fields["why"])  # type: ignore[attr-defined]
 
     def test_cause_never_quotes_a_client(self, caplog: pytest.LogCaptureFixture) -> None:
         """The SDK logs a `tracestate` that it cannot read."""

@@ -135,10 +135,9 @@ class PrefixCosts:
         """Return what a further copy of a prompt's prefix would save later.
 
         `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
-        use a copy, the less of it the first one pays. A use is worth the tokens that fewer prompts
-        in flight beside it save, compared with those of the copy. As many copies as requests in
-        flight with the prefix are enough: a session sends one request after the other, and needs
-        one copy.
+        use a copy, the less of it the first one pays. Each use saves what prompts in flight cost
+        more on endpoints with the prefix than on others. As many copies as requests in flight with
+        the prefix are enough: a session sends one request after the other, and needs one copy.
 
         Many uses need proof if an endpoint with the prefix has little to do before the request. If
         all have much to do, a copy is useful only where it is ready about as soon.

@@ -94,7 +94,7 @@ class TestPopularPrefix:
         found = self.burst(Replicas(16, weights=WEIGHTS._replace(copies=0.0)), 64)
         assert len(found) < 12
 
-    def test_gets_no_copy_where_it_would_relieve_nobody(self) -> None:
+    def test_gets_no_copy_if_other_endpoints_hold_as_much(self) -> None:
         replicas = Replicas(4)
         home = replicas.send(self.question(0)).endpoint
         for number, other in enumerate(replicas.others(home)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.report import Load, Report
+from extproc.core.fleet.signals import Signals
 
 
 class Clock:

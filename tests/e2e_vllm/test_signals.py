@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from extproc.adapters.vllm.exposition import read_report
+from extproc.core.fleet.engine_times import EngineTimes
 from extproc.lab.real_vllm.engines import BLOCK_SIZE, BLOCKS, MAX_LORAS
 from extproc.lab.real_vllm.metrics import Metrics
 from extproc.lab.stack.processes import until
@@ -92,6 +94,26 @@ async def test_scraper_reads_every_signal(launch: Launch, record_figure: RecordF
     for known in (await agree(scene, requests=0)).values():
         assert known["kv_usage"] == 0
     await scene.agree_on_inflight(0)
+
+
+async def test_engines_count_their_steps_and_the_times_of_prompts(
+    launch: Launch, record_figure: RecordFigure
+) -> None:
+    scene = await launch(READING)
+    await agree(scene, requests=0)
+    before = await scene.engines.metrics()
+    for number in range(8):
+        assert (await scene.send(chat(f"{number}: " + "tell me more " * 40))).status == 200
+    await agree(scene, requests=0)
+    times = EngineTimes()
+    for metrics in (before, await scene.engines.metrics()):
+        for address, one in metrics.items():
+            times.read(address, read_report(one.text.encode()), now=0.0)
+    known = times.of(list(before))
+    record_figure("seconds of a step, and of a prompt token", f"{list(known.values())}")
+    assert known
+    for step, token in known.values():
+        assert 0 < token < step < 1
 
 
 async def test_load_report_is_newer_than_the_last_reading(

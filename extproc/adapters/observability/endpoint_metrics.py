@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from extproc.adapters.observability.state import Readiness, endpoint_statuses
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.signals import Report
+from extproc.core.fleet.report import Report
 from extproc.core.routing.catalog import Catalog
 from extproc.core.schema import Source
 from extproc.core.strategies import Strategy

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from extproc.adapters.vllm.names import MOST_ADAPTERS, usable_adapter_names
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.fleet.signals import MOST_REQUESTS, Report, StepTotals, sound_load
+from extproc.core.fleet.report import MOST_REQUESTS, PrefillTotals, Report, StepTotals, sound_load
 
 WAITING = b"vllm:num_requests_waiting"
 RUNNING = b"vllm:num_requests_running"
@@ -36,6 +36,9 @@ STEP_TOKENS = b"vllm:iteration_tokens_total_sum"
 GENERATED_TOKENS = b"vllm:generation_tokens_total"
 BETWEEN_TOKENS_SECONDS = b"vllm:inter_token_latency_seconds_sum"
 BETWEEN_TOKENS = b"vllm:inter_token_latency_seconds_count"
+PREFILLS = b"vllm:request_prefill_time_seconds_count"
+PREFILL_SECONDS = b"vllm:request_prefill_time_seconds_sum"
+PREFILL_TOKENS = b"vllm:request_prefill_kv_computed_tokens_sum"
 FINISHED = b"vllm:request_success_total"
 """Requests that ended for any reason, one series for each; despite its name, aborts too."""
 
@@ -98,6 +101,7 @@ def read_report(text: bytes) -> Report:
         _total(text, FINISHED),
         _total(text, FIRST_TOKEN_SECONDS),
         _steps(text),
+        _prefills(text),
     )
 
 
@@ -156,6 +160,15 @@ def _steps(text: bytes) -> StepTotals | None:
         found.append(value)
     steps, tokens, generated, seconds, times = found
     return StepTotals(steps, max(0.0, tokens - generated), seconds, times)
+
+
+def _prefills(text: bytes) -> PrefillTotals | None:
+    """Return the counters of the prompts of finished requests; None if one is missing."""
+    prompts, seconds = _total(text, PREFILLS), _total(text, PREFILL_SECONDS)
+    tokens = _total(text, PREFILL_TOKENS)
+    if prompts is None or seconds is None or tokens is None:
+        return None
+    return PrefillTotals(prompts, seconds, tokens)
 
 
 def _value(series: bytes) -> float:

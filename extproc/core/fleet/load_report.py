@@ -14,7 +14,7 @@ from typing import Any
 
 import jiter
 
-from extproc.core.fleet.signals import Load, sound_load
+from extproc.core.fleet.report import Load, sound_load
 
 FORMAT_HEADER = "endpoint-load-metrics-format"
 """The request header that names the wanted format."""

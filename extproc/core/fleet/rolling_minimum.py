@@ -1,4 +1,4 @@
-"""The lowest value of the last thirty to sixty seconds, in constant space."""
+"""The lowest value of the last seconds, in constant space."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ _WINDOW_SECONDS = 30.0
 
 
 class RollingMinimum:
-    """The minimum of two windows: the current one and the one before it."""
+    """The minimum of two windows of `seconds`: the current one and the one before it."""
 
-    __slots__ = ("_before", "_now", "_started")
+    __slots__ = ("_before", "_now", "_seconds", "_started")
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = _WINDOW_SECONDS) -> None:
+        self._seconds = seconds
         self._before = inf
         self._now = inf
         self._started = -inf
 
     def add(self, value: float, now: float) -> float:
         """Add a value, and return the minimum including it."""
-        if now - self._started >= _WINDOW_SECONDS:
+        if now - self._started >= self._seconds:
             self._before, self._now, self._started = self._now, inf, now
         self._now = min(self._now, value)
         return min(self._before, self._now)

@@ -8,109 +8,22 @@ kept with its time and with the known in-flight requests at that time, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
+from extproc.core.fleet.engine_times import EngineTimes
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
+from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.residency import Residency
 from extproc.core.fleet.rolling_minimum import RollingMinimum
 from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
-
-MOST_REQUESTS = 1_000_000
-"""The most waiting or running requests of one endpoint that are plausible. A larger number would
-outweigh all other endpoints."""
-
-_FULLEST_CACHE = 1.05
-"""The highest plausible share, which may be rounded. A higher number may be in percent."""
-
-
-class Load(NamedTuple):
-    """The queue and the cache usage of an endpoint."""
-
-    waiting: float
-    """Requests in the endpoint's queue."""
-
-    kv_usage: float
-    """Share of the KV cache that running requests hold, 0 to 1."""
-
-
-def sound_load(waiting: float, kv_usage: float) -> Load | None:
-    """Return the load with these numbers; None if they are not plausible."""
-    # NaN fails each comparison.
-    if not (0 <= waiting <= MOST_REQUESTS and 0 <= kv_usage <= _FULLEST_CACHE):
-        return None
-    return Load(waiting, min(kv_usage, 1.0))
-
-
-class StepTotals(NamedTuple):
-    """Counters of an engine's steps since it started, all of the same moment."""
-
-    steps: float
-    """Steps that produced tokens."""
-
-    computed: float
-    """Prompt tokens that these steps computed."""
-
-    seconds: float
-    """Sum of the times between a request's tokens."""
-
-    times: float
-    """Number of these times: for each step, one for each request that got a further token."""
-
-
-class Report(NamedTuple):
-    """The values of one scrape of an endpoint's metrics."""
-
-    load: Load
-    running: float
-    """Requests in the batch."""
-
-    max_loras: int | None = None
-    """Adapters that one batch can have; None if LoRA is off."""
-
-    running_adapters: frozenset[str] = frozenset()
-    """Adapters that running requests use."""
-
-    waiting_adapters: frozenset[str] = frozenset()
-    """Adapters that waiting requests need."""
-
-    block_size: int | None = None
-    """Tokens of a block of the KV cache."""
-
-    blocks: int | None = None
-    """Blocks of the KV cache."""
-
-    prompt_tokens: float | None = None
-    """Prompt tokens of all requests since the engine started."""
-
-    cached_tokens: float | None = None
-    """Those of `prompt_tokens` that the engine found in its cache."""
-
-    first_tokens: float | None = None
-    """Requests since the engine started that have produced a first token."""
-
-    finished: float | None = None
-    """Requests since the engine started that have ended, for any reason."""
-
-    first_token_seconds: float | None = None
-    """Sum of the times to first token of `first_tokens`."""
-
-    steps: StepTotals | None = None
-    """The engine's steps; None if it does not count them."""
-
-    @property
-    def computed_tokens(self) -> float | None:
-        """Prompt tokens that the engine did not find in its cache; None if it does not say."""
-        if self.prompt_tokens is None or self.cached_tokens is None:
-            return None
-        return self.prompt_tokens - self.cached_tokens
 
 
 class Reading(NamedTuple):
@@ -153,6 +66,8 @@ class Signals:
         """The prompts that each endpoint's prefix cache probably holds."""
         self.speeds = Speeds(clock)
         """The speeds at which endpoints compute prompts."""
+        self.engine_times = EngineTimes()
+        """The times that engines take, by their own counters."""
         self.backlog = Backlog(self.speeds, ledger.totals)
         """The prompt tokens that each endpoint has yet to compute."""
         self.copies = Copies(clock, self.prefixes)
@@ -189,6 +104,7 @@ class Signals:
             self.prefixes.resize(address, report.blocks * report.block_size)
         # Requests that were sent during the scrape may be in it, and are not others'.
         ours = max(inflight, self._loads.get(address, 0))
+        self.engine_times.read(address, report, now)
         pending = self._in_prefill(address, report)
         if pending is not None:
             # The scrape does not include requests that were sent since.
@@ -240,6 +156,14 @@ class Signals:
         oldest = self._last_scrape - max_age
         return frozenset(a for a, reading in self._readings.items() if reading.at < oldest)
 
+    def slowness(self, addresses: Sequence[str]) -> Mapping[str, float]:
+        """Return the time of each endpoint over the median endpoint's, if it clearly differs.
+
+        It comes from the engines' own times, or else from how soon they compute prompts.
+        """
+        known = self.engine_times.slowness(addresses)
+        return self.speeds.slowness(addresses) if known is None else known
+
     def age(self, address: str) -> float | None:
         """Return the seconds since an endpoint's reading, or else since the endpoint appeared."""
         reading = self._readings.get(address)
@@ -261,6 +185,7 @@ class Signals:
         self.prefixes.forget(address)
         self.backlog.forget(address)
         self.speeds.forget(address)
+        self.engine_times.forget(address)
         self.contexts.forget(address)
         self.copies.forget(address)
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from extproc.core.fleet.signals import Reading, Report, Signals
+from extproc.core.fleet.report import Report
+from extproc.core.fleet.signals import Reading, Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
 from extproc.core.flow_control.prompts import Prompts
 from extproc.core.flow_control.steps import Steps

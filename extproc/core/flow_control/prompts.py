@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Set
 
-from extproc.core.fleet.signals import Report
+from extproc.core.fleet.report import Report
 
 _FIRST_TOKENS = 512.0
 """Tokens of the prompts for one step, at first. Steps with more are much longer than without."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from extproc.core.fleet.signals import StepTotals
+from extproc.core.fleet.report import StepTotals
 from extproc.core.flow_control.step_times import LONGEST_STEP_SECONDS
 
 _SLACK_SECONDS = 0.05

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Set
 from math import inf
 
-from extproc.core.fleet.signals import StepTotals
+from extproc.core.fleet.report import StepTotals
 from extproc.core.flow_control.step_counts import StepBegin, StepCounts, StepsRead
 from extproc.core.flow_control.step_times import LONGEST_STEP_SECONDS, StepTimes
 

@@ -14,7 +14,7 @@ and the load from other sidecars.
         load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
                  + context * tokens of the prompts in flight on e         (fleet.contexts)
                  + busy * (requests(e) + 1) / (usual requests + 1)
-        cost   = work * load * slowness(e) ** 2                          (fleet.speeds)
+        cost   = work * load * slowness(e) ** 1.3                        (fleet.engine_times)
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 

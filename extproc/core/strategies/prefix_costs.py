@@ -33,6 +33,10 @@ which a further copy needs no proof: the request would wait about as long for an
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
+_SLOWNESS_POWER = 1.3
+"""Power of the slowness by which a cost is multiplied. In the laboratory, agents overload the
+fastest endpoints if it is 2. If it is 1, more requests wait on slow ones."""
+
 _REFRESH_SECONDS = 0.25
 """Seconds after which paused sessions, and what caches evict, are read again."""
 
@@ -179,11 +183,13 @@ class PrefixCosts:
     def _speed_factors(self) -> Sequence[float]:
         """Return a factor for each endpoint; none if all are about equally fast.
 
-        A slow endpoint takes longer for the work of the request and for its load, which are
-        multiplied.
+        A slow endpoint takes longer for the work of the request and for its load. These are
+        multiplied, but a part of that load is due to its slowness.
         """
-        slowness = self._signals.speeds.slowness(self._addresses)
-        return [slowness.get(address, 1.0) ** 2 for address in self._addresses] if slowness else ()
+        slowness = self._signals.slowness(self._addresses)
+        if not slowness:
+            return ()
+        return [slowness.get(address, 1.0) ** _SLOWNESS_POWER for address in self._addresses]
 
     def _missed(self) -> Iterator[tuple[int, float]]:
         """Yield the positions of full caches, and the share of evicted tokens that are missed.

@@ -11,7 +11,7 @@ from time import process_time
 
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.core.request.json_document import Document, parse_document
 from extproc.core.routing.catalog import Catalog, revise

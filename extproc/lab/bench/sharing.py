@@ -22,7 +22,7 @@ from extproc.adapters.shared_state.link import INTERVAL_SECONDS
 from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.adapters.shared_state.stream import BatchStream
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 from extproc.core.sharing.checkpoint import checkpoint_of, restore
 from extproc.lab.bench.grid import Grid

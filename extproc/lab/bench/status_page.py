@@ -20,7 +20,7 @@ from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.status import StatusReport
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelsSpec

@@ -19,6 +19,7 @@ from itertools import chain
 
 from extproc.lab.engine.kv_cache import PrefixCache
 from extproc.lab.engine.lora_slots import LoraSlots
+from extproc.lab.engine.prefill_times import PrefillTimes
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8, Profile
 from extproc.lab.engine.request import Sequence, SimRequest
 from extproc.lab.engine.scheduler import Scheduler
@@ -120,6 +121,7 @@ class Replica:
 
     def abort(self, request_id: int) -> None:
         """Remove a request from the engine; ignore one that is unknown or finished."""
+        self.prefills.aborted(request_id)
         self.finished_total += self._scheduler.abort(request_id)
 
     def load_adapter(self, adapter: str) -> None:
@@ -142,6 +144,7 @@ class Replica:
         if not step.parts and not decoding and loading is None:
             return None
         self._step = step
+        self.prefills.began(step)
         seconds = step.seconds(self.profile, decoding)
         if step.adapters:
             seconds += self.loras.use(step.adapters)
@@ -160,7 +163,11 @@ class Replica:
         return tokens
 
     def took(self, seconds: float, tokens: StepTokens) -> None:
-        """Count the time between tokens, after a step that took this time by the driver's clock."""
+        """Count the times of prompts and between tokens, after a step.
+
+        It took `seconds` by the driver's clock.
+        """
+        self.prefills.took(seconds, tokens)
         further = len(tokens.request_ids) - len(tokens.first)
         self.inter_token_times_total += further
         self.inter_token_seconds_total += seconds * further
@@ -186,6 +193,8 @@ class Replica:
         """Number of these times."""
         self.finished_total = 0
         """Requests that finished or were aborted."""
+        self.prefills = PrefillTimes()
+        """The times of their prompts."""
 
     def _check(self, request: SimRequest) -> None:
         if request.prompt_tokens < 1 or request.output_tokens < 1:

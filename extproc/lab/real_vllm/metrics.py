@@ -31,6 +31,8 @@ class Metrics:
     """The parsed /metrics of an engine."""
 
     def __init__(self, text: str) -> None:
+        self.text = text
+        """The exposition."""
         self._samples: dict[str, list[Sample]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

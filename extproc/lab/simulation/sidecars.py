@@ -15,7 +15,8 @@ from random import Random
 from extproc.adapters.vllm.schedule import Plan, plans
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Load, Report, Signals, StepTotals
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
+from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.flow_control.flow_control import TICK_SECONDS, FlowControl
 from extproc.core.flow_control.waiter import Arrival, Released, Waiter
@@ -280,5 +281,8 @@ def _report(replica: Replica) -> Report:
             replica.computed_tokens_total,
             replica.inter_token_seconds_total,
             replica.inter_token_times_total,
+        ),
+        prefills=PrefillTotals(
+            replica.prefills.prompts, replica.prefills.seconds, replica.prefills.tokens
         ),
     )

@@ -95,6 +95,8 @@ def exposition(
             replica.inter_token_times_total,
             replica.inter_token_seconds_total,
         ),
+        ("request_prefill_time_seconds", replica.prefills.prompts, replica.prefills.seconds),
+        ("request_prefill_kv_computed_tokens", replica.prefills.prompts, replica.prefills.tokens),
     )
     families += [_histogram(name, own, number, total) for name, number, total in histograms]
     if gauge is not None:

@@ -9,7 +9,7 @@ from extproc.adapters.observability.state import (
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.routing.decision import Decision
 from extproc.core.routing.router import Router
 from tests.core.builders import TWO_ADDRESSES, by_service, catalog, model_spec, router

@@ -15,8 +15,8 @@ from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease
+from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.sent_request import SentRequest
-from extproc.core.fleet.signals import Load, Report
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.valkey import Valkey
 from tests.core.sharing.sidecars import ADDRESSES, MODEL, A, prompt, request

@@ -60,6 +60,18 @@ vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="base"} 
 vllm:inter_token_latency_seconds_bucket{engine="0",le="+Inf",model_name="base"} 39.0
 vllm:inter_token_latency_seconds_count{engine="0",model_name="base"} 39.0
 vllm:inter_token_latency_seconds_sum{engine="0",model_name="base"} 1.5
+# HELP vllm:request_prefill_time_seconds Histogram of time spent in PREFILL phase for request.
+# TYPE vllm:request_prefill_time_seconds histogram
+vllm:request_prefill_time_seconds_bucket{engine="0",le="0.3",model_name="base"} 2.0
+vllm:request_prefill_time_seconds_bucket{engine="0",le="+Inf",model_name="base"} 2.0
+vllm:request_prefill_time_seconds_count{engine="0",model_name="base"} 2.0
+vllm:request_prefill_time_seconds_sum{engine="0",model_name="base"} 0.375
+# HELP vllm:request_prefill_kv_computed_tokens Histogram of new KV tokens computed in prefill.
+# TYPE vllm:request_prefill_kv_computed_tokens histogram
+vllm:request_prefill_kv_computed_tokens_bucket{engine="0",le="1.0",model_name="base"} 0.0
+vllm:request_prefill_kv_computed_tokens_bucket{engine="0",le="+Inf",model_name="base"} 2.0
+vllm:request_prefill_kv_computed_tokens_count{engine="0",model_name="base"} 2.0
+vllm:request_prefill_kv_computed_tokens_sum{engine="0",model_name="base"} 374.0
 """
 )
 """Load metrics of vLLM 0.32 without LoRA."""

@@ -13,7 +13,7 @@ import pytest
 from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed, Replies
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.fleet.load_report import ResponseVisibility
-from extproc.core.fleet.signals import Load
+from extproc.core.fleet.report import Load
 from tests.core.builders import TWO_ADDRESSES, model_spec, router
 
 ASKED = (("endpoint-load-metrics-format", "TEXT"),)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.load_report import is_format, load_of
-from extproc.core.fleet.signals import Load
+from extproc.core.fleet.report import Load
 from tests.core.builders import brief, thorough
 
 VLLM_TEXT = b"TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.25"

@@ -24,6 +24,12 @@ class TestRollingMinimum:
         lowest.add(9, now=31.0)
         assert lowest.add(8, now=62.0) == 8
 
+    def test_keeps_a_value_for_other_seconds_if_asked(self) -> None:
+        lowest = RollingMinimum(seconds=300)
+        lowest.add(3, now=0.0)
+        assert lowest.add(9, now=310.0) == 3
+        assert lowest.add(9, now=620.0) == 9
+
     @given(STEPS)
     def test_is_between_the_minima_of_half_a_minute_and_of_all_time(
         self, steps: list[tuple[float, int]]

@@ -5,7 +5,8 @@ import pytest
 from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Load, Report, Signals, sound_load
+from extproc.core.fleet.report import Load, Report, sound_load
+from extproc.core.fleet.signals import Signals
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.flow_control.waiter import Arrival, Waiter
 from extproc.core.request.refusals import Refusal

@@ -6,7 +6,8 @@ import pytest
 
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.report import Load, Report
+from extproc.core.fleet.signals import Signals
 from extproc.core.flow_control.latency_limit import LatencyLimit
 from extproc.core.flow_control.limits import Limits
 from extproc.core.flow_control.steps import Steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.flow_control.prompts import Prompts
 
 ADDRESS = "10.0.0.1:8000"

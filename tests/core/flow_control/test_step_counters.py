@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from extproc.core.fleet.signals import StepTotals
+from extproc.core.fleet.report import StepTotals
 from extproc.core.flow_control.step_times import StepTimes
 from extproc.core.flow_control.steps import Step, Steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 from extproc.core.sharing.batch import packed
 from extproc.core.sharing.checkpoint import Checkpoint, checkpoint_of, restore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.fleet.backlog import STEP_TOKENS
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.weights import WEIGHTS
 from tests.core.sharing.sidecars import A, Sidecar, group, request
 

@@ -11,7 +11,8 @@ import xxhash
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
-from extproc.core.fleet.signals import Load, Report, Signals
+from extproc.core.fleet.report import Load, Report
+from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies import Candidate, Query

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.strategies import Reason
 from tests.core.strategies.prefix_cache_replicas import (
     Replicas,

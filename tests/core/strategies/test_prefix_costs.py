@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
@@ -204,6 +205,18 @@ class TestSlowEndpoint:
                 replicas.clock.now += 3 if endpoint == slow else 1
                 replicas.signals.speeds.computed(endpoint.address, 5_000)
                 replicas.signals.speeds.observed(endpoint.address, is_busy=True)
+        found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
+        assert found[slow] < min(found[other] for other in others) / 2
+
+    def test_is_known_by_its_steps_from_the_second_reading(self) -> None:
+        replicas = Replicas(3)
+        slow, *others = replicas.snapshot.endpoints
+        for steps in (0, 20):
+            for endpoint in replicas.snapshot.endpoints:
+                seconds = 0.03 if endpoint == slow else 0.01
+                totals = StepTotals(steps, 0, steps * seconds, steps)
+                report = Report(Load(0, 0.0), 0, steps=totals)
+                replicas.signals.record_scrape(endpoint.address, report, inflight=0)
         found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
         assert found[slow] < min(found[other] for other in others) / 2
 

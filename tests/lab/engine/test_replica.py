@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.lab.engine.replica import Replica, SimRequest
+from extproc.lab.engine.replica import Replica, SimRequest, StepTokens
 from tests.lab.engine.replicas import L4, TokenEvent, drain, request, small, step
 
 
@@ -61,6 +61,38 @@ class TestGenerating:
             replica.took(0.5, replica.finish_step())
         assert (replica.steps_total, replica.computed_tokens_total) == (4, 150)
         assert (replica.inter_token_times_total, replica.inter_token_seconds_total) == (5, 2.5)
+
+    def test_counts_the_prompts_of_finished_requests(self) -> None:
+        replica = Replica(L4)
+        replica.submit(request(1, 100, 3))
+        replica.took(0.5, self.next_step(replica))
+        replica.submit(request(2, 100, 9))
+        replica.took(0.5, self.next_step(replica))
+        assert replica.prefills.prompts == 0
+        replica.took(0.5, self.next_step(replica))
+        prefills = replica.prefills
+        assert (prefills.prompts, prefills.seconds, prefills.tokens) == (1, 0.5, 100)
+        replica.abort(2)
+        assert replica.prefills.prompts == 1
+
+    def test_counts_the_time_of_a_prompt_from_its_first_step_to_its_first_token(self) -> None:
+        replica = Replica(replace(L4, max_num_batched_tokens=256))
+        replica.submit(request(1, 700, 1))
+        while replica.begin_step() is not None:
+            replica.took(0.5, replica.finish_step())
+        assert (replica.prefills.seconds, replica.prefills.tokens) == (1.5, 700)
+
+    def test_counts_only_the_tokens_of_a_prompt_that_the_cache_did_not_have(self) -> None:
+        replica = Replica(L4)
+        for number in (1, 2):
+            replica.submit(request(number, 100, 1, shared=6))
+            replica.took(0.5, self.next_step(replica))
+        assert (replica.prefills.prompts, replica.prefills.tokens) == (2, 104)
+
+    @staticmethod
+    def next_step(replica: Replica) -> StepTokens:
+        replica.begin_step()
+        return replica.finish_step()
 
     def test_refuses_to_begin_a_second_step(self) -> None:
         replica = Replica(L4)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.signals import Load, Report, Signals, StepTotals
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
+from extproc.core.fleet.signals import Signals
 from extproc.core.request.refusals import ModelNotFound
 from extproc.core.routing.decision import Decision
 from extproc.core.schema import LoadBalancingSpec, PrefixHashSpec
@@ -414,6 +415,7 @@ class TestScrapes:
             first_tokens=0,
             finished=0,
             steps=StepTotals(0, 0, 0.0, 0),
+            prefills=PrefillTotals(0, 0.0, 0),
         )
 
     def test_a_report_omits_lora_if_it_is_off(self, recorded: Recorded) -> None:

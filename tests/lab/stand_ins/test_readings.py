@@ -90,6 +90,13 @@ class TestReadings:
         assert fast.metric("inter_token_latency_seconds_count") == 4
         assert fast.metric("inter_token_latency_seconds_sum") > 0
 
+    def test_metrics_have_the_times_of_prompts(self, fast: Server) -> None:
+        fast.reset()
+        fast.post(COMPLETIONS, {"prompt": "tell" * 100, "max_tokens": 5})
+        assert fast.metric("request_prefill_time_seconds_count") == 1
+        assert fast.metric("request_prefill_time_seconds_sum") > 0
+        assert fast.metric("request_prefill_kv_computed_tokens_sum") == 100
+
     def test_requests_of_any_status_count_as_completed(self, fast: Server) -> None:
         fast.reset()
         fast.post(CHAT, chat("hello"))

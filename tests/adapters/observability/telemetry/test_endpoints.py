@@ -6,7 +6,8 @@ from extproc.adapters.endpoints.screening import RejectionReason
 from extproc.compiled import COMPILED
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.outcome import Outcome
-from extproc.core.fleet.signals import Load, Reading, Report, Signals
+from extproc.core.fleet.report import Load, Report
+from extproc.core.fleet.signals import Reading, Signals
 from extproc.core.routing.router import Router
 from extproc.core.schema import ServiceSpec
 from tests.adapters.documents import sample, telemetry_of

@@ -5,7 +5,7 @@ import pytest
 from extproc.adapters.observability.telemetry import Telemetry
 from extproc.core.conversation.usage import Usage
 from extproc.core.fleet.fleet import Fleet
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from extproc.core.routing.router import Router
 from extproc.core.strategies import Prediction
 from tests.adapters.documents import sample, telemetry_of

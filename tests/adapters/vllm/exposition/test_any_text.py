@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from extproc.adapters.vllm.exposition import read_report
 from extproc.adapters.vllm.names import usable_adapter_names
 from extproc.adapters.vllm.readings import Failure
-from extproc.core.fleet.signals import Load
+from extproc.core.fleet.report import Load
 from tests.adapters.vllm.exposition.texts import COUNTERS, NAMES, exposition, labels, read, series
 from tests.core.builders import brief, thorough
 

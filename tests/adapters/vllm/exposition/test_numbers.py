@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.adapters.vllm.readings import Failure, Result
-from extproc.core.fleet.signals import Load, Report
+from extproc.core.fleet.report import Load, Report
 from tests.adapters.vllm.exposition.texts import COUNTERS, NAMES, exposition, read
 from tests.adapters.vllm.expositions import PREAMBLE
 

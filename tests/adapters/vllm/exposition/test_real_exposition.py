@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from extproc.core.fleet.signals import Load, Report, StepTotals
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 from tests.adapters.vllm.exposition.texts import read
 from tests.adapters.vllm.expositions import BASE, CACHE, ENGINES, LORA, OLD
 
@@ -28,6 +28,16 @@ class TestRealExposition:
     def test_has_no_steps_if_engines_share_the_port(self) -> None:
         other = 'vllm:iteration_tokens_total_count{engine="1",model_name="base"} 5.0\n'
         assert read(BASE + other).steps is None
+
+    def test_has_the_prompts_of_finished_requests(self) -> None:
+        assert read(BASE).prefills == PrefillTotals(prompts=2, seconds=0.375, tokens=374)
+
+    def test_has_no_prompts_if_a_counter_is_missing(self) -> None:
+        assert read(BASE.replace("kv_computed_tokens_sum", "other")).prefills is None
+
+    def test_adds_the_prompts_of_engines_that_share_the_port(self) -> None:
+        both = BASE + BASE.replace('engine="0"', 'engine="1"')
+        assert read(both).prefills == PrefillTotals(prompts=4, seconds=0.75, tokens=748)
 
     def test_has_adapters_in_use_and_slots(self) -> None:
         report = read(BASE + LORA)

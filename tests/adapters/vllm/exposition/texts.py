@@ -7,7 +7,7 @@ from string import ascii_letters
 from hypothesis import strategies as st
 
 from extproc.adapters.vllm.exposition import read_report
-from extproc.core.fleet.signals import Report
+from extproc.core.fleet.report import Report
 
 NAMES = {
     "waiting": "vllm:num_requests_waiting",

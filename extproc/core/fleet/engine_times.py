@@ -1,0 +1,181 @@
+"""The times that engines take for a step and for a prompt token, by their own counters.
+
+vLLM counts the times between the tokens of each request, which are the times of steps. It also
+counts the time from the first step of each request to its first token:
+
+    step   = the shortest mean time between tokens
+    token  = the shortest (time of prompts - number of prompts * step) / computed tokens
+
+Long contexts and prompts in the same step make both longer and never shorter. So the shortest of
+many readings is the engine's own time.
+
+A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
+same times. Endpoints with equally large caches whose steps take about as long are of one kind, and
+the shortest times of all of them count for each. So an endpoint without requests is known, too, if
+all others with such a cache are of one kind.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, sqrt
+from statistics import median
+from typing import NamedTuple
+
+from extproc.core.fleet.report import PrefillTotals, Report, StepTotals
+from extproc.core.fleet.rolling_minimum import RollingMinimum
+
+SAME_KIND = 1.25
+"""Ratio of two steps' times from which they are of two kinds of GPUs."""
+
+MOST_RATIO = 4.0
+"""Highest ratio to the median endpoint that is believed."""
+
+LEAST_TIMES = 8.0
+"""Times between tokens of which a mean is taken at least."""
+
+LEAST_TOKENS = 100.0
+"""Mean tokens of prompts from which their time is not only that of a step."""
+
+_LEAST_SHARE = 0.1
+"""Share of the time of prompts that is due to their tokens, at least."""
+
+_READINGS = 32
+"""Latest readings of prompts that count."""
+
+_WINDOW_SECONDS = 300.0
+"""Seconds for which the shortest time counts, at least: a GPU may become slower."""
+
+
+class Times(NamedTuple):
+    """The times of an engine without other load."""
+
+    step: float
+    """Seconds of a step that computes no prompt."""
+
+    token: float
+    """Seconds that a step takes longer for each prompt token; infinite if unknown."""
+
+
+class _Engine:
+    """The counters of one endpoint."""
+
+    __slots__ = ("_prefills", "_readings", "_shortest", "_steps", "room", "times")
+
+    def __init__(self) -> None:
+        self.room = 0
+        """Blocks of its cache."""
+        self.times = Times(inf, inf)
+        self._steps: StepTotals | None = None
+        self._prefills: PrefillTotals | None = None
+        self._shortest = RollingMinimum(_WINDOW_SECONDS)
+        self._readings: deque[PrefillTotals] = deque(maxlen=_READINGS)
+
+    def read(self, report: Report, now: float) -> None:
+        self.room = report.blocks or 0
+        changed = self._read_steps(report.steps, now)
+        if self._read_prefills(report.prefills) or changed:
+            step = self.times.step
+            tokens = [_seconds_each(one, step) for one in self._readings if step < inf]
+            self.times = Times(step, min(tokens, default=inf))
+
+    def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
+        """Return True if there were enough times between tokens."""
+        before = self._steps
+        if before is None or totals is None:
+            self._steps = totals
+            return False
+        times = totals.times - before.times
+        if times < LEAST_TIMES:
+            return False
+        self._steps = totals
+        step = self._shortest.add((totals.seconds - before.seconds) / times, now)
+        self.times = self.times._replace(step=step)
+        return step > 0
+
+    def _read_prefills(self, totals: PrefillTotals | None) -> bool:
+        """Return True if there were prompts with enough tokens."""
+        before, self._prefills = self._prefills, totals
+        if before is None or totals is None:
+            return False
+        new = PrefillTotals(*(after - was for after, was in zip(totals, before, strict=True)))
+        if new.tokens < LEAST_TOKENS * new.prompts or new.prompts <= 0:
+            return False
+        self._readings.append(new)
+        return True
+
+
+class EngineTimes:
+    """The times of engines by endpoint address."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, _Engine] = {}
+
+    def read(self, address: str, report: Report, now: float) -> None:
+        """Take a reading of an endpoint."""
+        engine = self._engines.get(address)
+        if engine is None:
+            engine = self._engines[address] = _Engine()
+        engine.read(report, now)
+
+    def forget(self, address: str) -> None:
+        """Forget an endpoint that left or restarted."""
+        self._engines.pop(address, None)
+
+    def of(self, addresses: Iterable[str]) -> Mapping[str, Times]:
+        """Return the times of these endpoints, as far as they are known."""
+        by_room = defaultdict[int, list[str]](list)
+        for address in addresses:
+            engine = self._engines.get(address)
+            if engine is not None:
+                by_room[engine.room].append(address)
+        found = dict[str, Times]()
+        for alike in by_room.values():
+            known = sorted((self._engines[one].times.step, one) for one in alike)
+            kinds = _kinds([one for one in known if one[0] < inf])
+            for kind in kinds:
+                times = [self._engines[one].times for one in kind]
+                shared = Times(times[0].step, min(one.token for one in times))
+                found.update(dict.fromkeys(alike if len(kinds) == 1 else kind, shared))
+        return found
+
+    def slowness(self, addresses: Sequence[str]) -> Mapping[str, float] | None:
+        """Return the time of each endpoint over the median endpoint's.
+
+        This is the geometric mean of the ratios for a step and for a prompt token. It is empty if
+        all are of one kind, and None if no engine counts its times.
+        """
+        known = self.of(addresses)
+        if not known:
+            return None
+        if len(set(known.values())) == 1:
+            return {}
+        step = median([times.step for times in known.values()])
+        tokens = [times.token for times in known.values() if times.token < inf]
+        token = median(tokens) if tokens else inf
+        ratios = {address: _ratio(times, step, token) for address, times in known.items()}
+        return {one: min(max(ratio, 1 / MOST_RATIO), MOST_RATIO) for one, ratio in ratios.items()}
+
+
+def _ratio(times: Times, step: float, token: float) -> float:
+    ratio = times.step / step
+    return sqrt(ratio * times.token / token) if times.token < inf else ratio
+
+
+def _seconds_each(prompts: PrefillTotals, step: float) -> float:
+    """Return the seconds of each token of these prompts."""
+    seconds = max(prompts.seconds - prompts.prompts * step, _LEAST_SHARE * prompts.seconds)
+    return seconds / prompts.tokens
+
+
+def _kinds(endpoints: Sequence[tuple[float, str]]) -> list[list[str]]:
+    """Return the endpoints of each kind. They are sorted by the seconds of a step."""
+    kinds: list[list[str]] = []
+    before = 0.0
+    for step, address in endpoints:
+        if step > SAME_KIND * before:
+            kinds.append([])
+        kinds[-1].append(address)
+        before = step
+    return kinds

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.engine_times import LEAST_TOKENS, MOST_RATIO, EngineTimes, Times
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
+
+A, B, C, D = (f"10.0.0.{one}:8000" for one in range(1, 5))
+BLOCKS = 1_000
+FAST, SLOW = (0.01, 0.0001), (0.03, 0.0003)
+"""Seconds of a step and of a prompt token."""
+
+
+class Engine:
+    """The counters of one engine, without a clock of its own."""
+
+    def __init__(self, address: str, blocks: int = BLOCKS) -> None:
+        self.address = address
+        self._blocks = blocks
+        self._steps = StepTotals(0, 0, 0.0, 0)
+        self._prefills = PrefillTotals(0, 0.0, 0)
+
+    def decode(self, seconds: float, times: int = 100) -> None:
+        """Generate tokens in steps of these seconds."""
+        steps, computed, before, number = self._steps
+        self._steps = StepTotals(steps, computed, before + seconds * times, number + times)
+
+    def finish(self, seconds: float, tokens: float, prompts: int = 1) -> None:
+        """Finish requests whose prompts took these seconds together."""
+        number, before, known = self._prefills
+        self._prefills = PrefillTotals(number + prompts, before + seconds, known + tokens)
+
+    def report(self) -> Report:
+        return Report(
+            Load(0, 0.0), 0, blocks=self._blocks, steps=self._steps, prefills=self._prefills
+        )
+
+
+class Fleet:
+    """Engines that are read after each event."""
+
+    def __init__(self) -> None:
+        self.times = EngineTimes()
+        self.now = 0.0
+        self._engines: dict[str, Engine] = {}
+
+    def engine(self, address: str, blocks: int = BLOCKS) -> Engine:
+        if address not in self._engines:
+            self._engines[address] = Engine(address, blocks)
+            self.read(address)
+        return self._engines[address]
+
+    def read(self, address: str) -> None:
+        self.now += 0.2
+        self.times.read(address, self._engines[address].report(), self.now)
+
+    def decode(self, address: str, seconds: float, times: int = 100) -> None:
+        self.engine(address).decode(seconds, times)
+        self.read(address)
+
+    def finish(self, address: str, seconds: float, tokens: float, prompts: int = 1) -> None:
+        self.engine(address).finish(seconds, tokens, prompts)
+        self.read(address)
+
+    def serve(self, address: str, kind: tuple[float, float], tokens: float = 1_000) -> None:
+        """Serve one request on an idle engine of this kind."""
+        step, token = kind
+        self.decode(address, step)
+        self.finish(address, step + token * tokens, tokens)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+class TestStep:
+    def test_is_the_shortest_mean_time_between_tokens(self, fleet: Fleet) -> None:
+        for seconds in (0.03, 0.01, 0.02):
+            fleet.decode(A, seconds)
+        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+
+    def test_is_unknown_before_the_second_reading(self, fleet: Fleet) -> None:
+        fleet.engine(A)
+        assert fleet.times.of([A]) == {}
+
+    def test_is_the_mean_of_several_times_over_more_than_one_reading(self, fleet: Fleet) -> None:
+        for seconds in (0.001, 0.019) * 4:
+            fleet.decode(A, seconds, times=1)
+        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+
+    def test_is_forgotten_if_the_engine_has_become_slower(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        fleet.now += 600
+        fleet.decode(A, 0.02)
+        fleet.now += 600
+        fleet.decode(A, 0.02)
+        assert fleet.times.of([A])[A].step == pytest.approx(0.02)
+
+
+class TestToken:
+    def test_is_the_time_of_a_prompt_without_its_step(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        fleet.finish(A, 0.11, tokens=1_000)
+        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+
+    def test_is_that_of_the_least_disturbed_prompt(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        for seconds in (0.5, 0.11, 0.9):
+            fleet.finish(A, seconds, tokens=1_000)
+        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+
+    def test_follows_a_step_that_is_known_better_later(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.1)
+        fleet.finish(A, 0.11, tokens=1_000)
+        fleet.decode(A, 0.01)
+        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+
+    def test_is_unknown_after_short_prompts(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        fleet.finish(A, 0.02, tokens=LEAST_TOKENS - 1)
+        fleet.finish(A, 0.2, tokens=10 * LEAST_TOKENS - 1, prompts=10)
+        assert fleet.times.of([A])[A] == Times(pytest.approx(0.01), inf)
+
+
+class TestKind:
+    def test_has_the_shortest_times_of_its_endpoints(self, fleet: Fleet) -> None:
+        fleet.serve(A, (0.01, 0.0001))
+        fleet.serve(B, (0.012, 0.0005))
+        found = fleet.times.of([A, B])
+        assert found[A] == found[B] == Times(pytest.approx(0.01), pytest.approx(0.0001))
+
+    def test_ends_where_a_step_takes_much_longer(self, fleet: Fleet) -> None:
+        for address, kind in ((A, FAST), (B, FAST), (C, SLOW)):
+            fleet.serve(address, kind)
+        found = fleet.times.of([A, B, C])
+        assert found[A] == found[B] != found[C]
+
+    def test_ends_where_the_cache_has_another_size(self, fleet: Fleet) -> None:
+        fleet.engine(B, blocks=2 * BLOCKS)
+        for address, token in ((A, 0.0001), (B, 0.0003)):
+            fleet.serve(address, (0.01, token))
+        found = fleet.times.of([A, B])
+        assert found[B].token == pytest.approx(3 * found[A].token)
+
+    def test_includes_an_endpoint_without_requests_if_all_with_its_cache_are_equal(
+        self, fleet: Fleet
+    ) -> None:
+        fleet.engine(C)
+        fleet.engine(D, blocks=2 * BLOCKS)
+        for address in (A, B):
+            fleet.serve(address, FAST)
+        assert set(fleet.times.of([A, B, C, D])) == {A, B, C}
+
+    def test_of_an_endpoint_without_requests_is_unknown_if_there_are_two(
+        self, fleet: Fleet
+    ) -> None:
+        fleet.engine(C)
+        fleet.serve(A, FAST)
+        fleet.serve(B, SLOW)
+        assert set(fleet.times.of([A, B, C])) == {A, B}
+
+
+class TestSlowness:
+    def test_is_the_geometric_mean_of_both_ratios_to_the_median(self, fleet: Fleet) -> None:
+        for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0001)), (C, (0.04, 0.0002))):
+            fleet.serve(address, kind)
+        expected = {A: 0.5**0.5, B: 1, C: 2}
+        assert fleet.times.slowness([A, B, C]) == pytest.approx(expected)
+
+    def test_is_that_of_a_step_if_prompts_are_short(self, fleet: Fleet) -> None:
+        for address, step in ((A, 0.01), (B, 0.02), (C, 0.04)):
+            fleet.decode(address, step)
+        assert fleet.times.slowness([A, B, C]) == pytest.approx({A: 0.5, B: 1, C: 2})
+
+    def test_has_limits(self, fleet: Fleet) -> None:
+        for address, step in ((A, 0.001), (B, 0.02), (C, 0.4)):
+            fleet.decode(address, step)
+        found = fleet.times.slowness([A, B, C])
+        assert found == pytest.approx({A: 1 / MOST_RATIO, B: 1, C: MOST_RATIO})
+
+    def test_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(self, fleet: Fleet) -> None:
+        for address, busy in ((A, 1.0), (B, 1.2), (C, 1.4)):
+            fleet.decode(address, 0.01 * busy)
+            fleet.finish(address, 0.5 * busy**9, tokens=1_000)
+        assert fleet.times.slowness([A, B, C]) == {}
+
+    def test_is_unknown_without_counters(self, fleet: Fleet) -> None:
+        fleet.times.read(A, Report(Load(0, 0.0), 0), now=0.0)
+        assert fleet.times.slowness([A]) is None
+
+    def test_does_not_include_an_endpoint_that_left(self, fleet: Fleet) -> None:
+        for address, kind in ((A, FAST), (B, SLOW)):
+            fleet.serve(address, kind)
+        fleet.times.forget(B)
+        assert fleet.times.slowness([A, B]) == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.floats(0, 5), st.integers(0, 5_000))))
+def test_times_are_never_below_those_of_the_engine(events: list[tuple[str, float, int]]) -> None:
+    """Whatever else delays prompts and steps, the engine is not thought to be faster."""
+    fleet = Fleet()
+    for address, delay, tokens in events:
+        step, token = FAST
+        fleet.decode(address, step * (1 + delay))
+        fleet.finish(address, step + token * tokens + delay, tokens)
+    found = fleet.times.of([A, B, C])
+    assert all(times.step >= 0.99 * FAST[0] for times in found.values())
+    assert len(set(found.values())) <= len({address for address, _, _ in events})
+    steps = sorted({times.step for times in found.values()})
+    assert all(longer > 1.2 * shorter for shorter, longer in pairwise(steps))

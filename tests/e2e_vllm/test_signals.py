@@ -100,16 +100,14 @@ async def test_engines_count_their_steps_and_the_times_of_prompts(
     launch: Launch, record_figure: RecordFigure
 ) -> None:
     scene = await launch(READING)
-    await agree(scene, requests=0)
-    before = await scene.engines.metrics()
-    for number in range(8):
-        assert (await scene.send(chat(f"{number}: " + "tell me more " * 40))).status == 200
-    await agree(scene, requests=0)
     times = EngineTimes()
-    for metrics in (before, await scene.engines.metrics()):
-        for address, one in metrics.items():
-            times.read(address, read_report(one.text.encode()), now=0.0)
-    known = times.of(list(before))
+    for number in range(12):
+        user = f"{number}: " + "tell me more " * 40
+        assert (await scene.send(chat(user, tokens=20))).status == 200
+        await agree(scene, requests=0)
+        for address, metrics in (await scene.engines.metrics()).items():
+            times.read(address, read_report(metrics.text.encode()), now=0.0)
+    known = times.of(scene.engines.addresses)
     record_figure("seconds of a step, and of a prompt token", f"{list(known.values())}")
     assert known
     for step, token in known.values():

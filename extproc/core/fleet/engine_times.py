@@ -35,6 +35,9 @@ MOST_RATIO = 4.0
 LEAST_TIMES = 8.0
 """Times between tokens of which a mean is taken at least."""
 
+LEAST_MEANS = 2
+"""Such means from which the shortest one counts: a single one may be of a long prompt."""
+
 LEAST_TOKENS = 100.0
 """Mean tokens of prompts from which their time is not only that of a step."""
 
@@ -61,7 +64,7 @@ class Times(NamedTuple):
 class _Engine:
     """The counters of one endpoint."""
 
-    __slots__ = ("_prefills", "_readings", "_shortest", "_steps", "room", "times")
+    __slots__ = ("_means", "_prefills", "_readings", "_shortest", "_steps", "room", "times")
 
     def __init__(self) -> None:
         self.room = 0
@@ -69,6 +72,7 @@ class _Engine:
         self.times = Times(inf, inf)
         self._steps: StepTotals | None = None
         self._prefills: PrefillTotals | None = None
+        self._means = 0
         self._shortest = RollingMinimum(_WINDOW_SECONDS)
         self._readings: deque[PrefillTotals] = deque(maxlen=_READINGS)
 
@@ -81,7 +85,7 @@ class _Engine:
             self.times = Times(step, min(tokens, default=inf))
 
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
-        """Return True if there were enough times between tokens."""
+        """Return True if the time of a step is known better now."""
         before = self._steps
         if before is None or totals is None:
             self._steps = totals
@@ -90,9 +94,12 @@ class _Engine:
         if times < LEAST_TIMES:
             return False
         self._steps = totals
+        self._means += 1
         step = self._shortest.add((totals.seconds - before.seconds) / times, now)
+        if self._means < LEAST_MEANS:
+            return False
         self.times = self.times._replace(step=step)
-        return step > 0
+        return True
 
     def _read_prefills(self, totals: PrefillTotals | None) -> bool:
         """Return True if there were prompts with enough tokens."""

@@ -1,4 +1,4 @@
-"""What one reading of an endpoint says: its load, its caches and its counters."""
+"""One reading of an endpoint: its load, its caches and its counters."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ A prompt that comes and goes between two scrapes seems to take half an interval,
 between endpoints may seem smaller than they are. Short prompts say little about the speed, and do
 not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
 speed, as requests that are sent there will notice it.
+
+If engines count their own times, these are better for comparing endpoints
+(`extproc.core.fleet.engine_times`).
 """
 
 from __future__ import annotations

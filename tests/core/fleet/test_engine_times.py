@@ -208,7 +208,7 @@ class TestSlowness:
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.floats(0, 5), st.integers(0, 5_000))))
 def test_times_are_never_below_those_of_the_engine(events: list[tuple[str, float, int]]) -> None:
-    """Whatever else delays prompts and steps, the engine is not thought to be faster."""
+    """Delays make prompts and steps longer, but no engine seems faster."""
     fleet = Fleet()
     for address, delay, tokens in events:
         step, token = FAST

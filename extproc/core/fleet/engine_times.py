@@ -12,7 +12,8 @@ many readings is the engine's own time.
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
 same times. Endpoints with equally large caches whose steps take about as long are of one kind, and
 the shortest times of all of them count for each. So an endpoint without requests is known, too, if
-all others with such a cache are of one kind.
+all others with such a cache are of one kind. Endpoints that are always busy may still look like a
+slower kind.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ Long contexts and prompts in the same step make both longer and never shorter. S
 many readings is the engine's own time.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
-same times. Endpoints with equally large caches whose steps take about as long are of one kind, and
-the shortest times of all of them count for each. So an endpoint without requests is known, too, if
-all others with such a cache are of one kind. Endpoints that are always busy may still look like a
-slower kind.
+same times. Endpoints with about equally large caches whose steps take about as long are of one
+kind. The shortest times of all of them count for each. So an endpoint without requests is known,
+too, if all others with such a cache are of one kind. Endpoints that are always busy may still look
+like a slower kind.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, sqrt
 from statistics import median
@@ -29,6 +29,9 @@ from extproc.core.fleet.rolling_minimum import RollingMinimum
 
 SAME_KIND = 1.25
 """Ratio of two steps' times from which they are of two kinds of GPUs."""
+
+SAME_ROOM = 1.05
+"""The same for the sizes of their caches. Equal servers differ by a few blocks."""
 
 MOST_RATIO = 4.0
 """Highest ratio to the median endpoint that is believed."""
@@ -41,6 +44,9 @@ LEAST_MEANS = 2
 
 LEAST_TOKENS = 100.0
 """Mean tokens of prompts from which their time is not only that of a step."""
+
+_SHORTEST, _LONGEST = 1e-9, 1e3
+"""Seconds beyond which a step or a token is not plausible."""
 
 _LEAST_SHARE = 0.1
 """Share of the time of prompts that is due to their tokens, at least."""
@@ -88,27 +94,32 @@ class _Engine:
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
         """Return True if the time of a step is known better now."""
         before = self._steps
-        if before is None or totals is None:
+        if before is None or totals is None or totals.times < before.times:
             self._steps = totals
             return False
         times = totals.times - before.times
         if times < LEAST_TIMES:
             return False
         self._steps = totals
+        mean = (totals.seconds - before.seconds) / times
+        if not _SHORTEST < mean < _LONGEST:
+            return False
         self._means += 1
-        step = self._shortest.add((totals.seconds - before.seconds) / times, now)
+        step = self._shortest.add(mean, now)
         if self._means < LEAST_MEANS:
             return False
         self.times = self.times._replace(step=step)
         return True
 
     def _read_prefills(self, totals: PrefillTotals | None) -> bool:
-        """Return True if there were prompts with enough tokens."""
+        """Return True if there were prompts with enough tokens and a plausible time."""
         before, self._prefills = self._prefills, totals
         if before is None or totals is None:
             return False
         new = PrefillTotals(*(after - was for after, was in zip(totals, before, strict=True)))
         if new.tokens < LEAST_TOKENS * new.prompts or new.prompts <= 0:
+            return False
+        if not _SHORTEST < new.seconds / new.tokens < _LONGEST:
             return False
         self._readings.append(new)
         return True
@@ -133,17 +144,14 @@ class EngineTimes:
 
     def of(self, addresses: Iterable[str]) -> Mapping[str, Times]:
         """Return the times of these endpoints, as far as they are known."""
-        by_room = defaultdict[int, list[str]](list)
-        for address in addresses:
-            engine = self._engines.get(address)
-            if engine is not None:
-                by_room[engine.room].append(address)
+        engines = self._engines
+        rooms = sorted((engines[one].room, one) for one in addresses if one in engines)
         found = dict[str, Times]()
-        for alike in by_room.values():
-            known = sorted((self._engines[one].times.step, one) for one in alike)
-            kinds = _kinds([one for one in known if one[0] < inf])
+        for alike in _alike(rooms, SAME_ROOM):
+            steps = sorted((engines[one].times.step, one) for one in alike)
+            kinds = _alike([one for one in steps if one[0] < inf], SAME_KIND)
             for kind in kinds:
-                times = [self._engines[one].times for one in kind]
+                times = [engines[one].times for one in kind]
                 shared = Times(times[0].step, min(one.token for one in times))
                 found.update(dict.fromkeys(alike if len(kinds) == 1 else kind, shared))
         return found
@@ -177,13 +185,16 @@ def _seconds_each(prompts: PrefillTotals, step: float) -> float:
     return seconds / prompts.tokens
 
 
-def _kinds(endpoints: Sequence[tuple[float, str]]) -> list[list[str]]:
-    """Return the endpoints of each kind. They are sorted by the seconds of a step."""
-    kinds: list[list[str]] = []
+def _alike(endpoints: Sequence[tuple[float, str]], ratio: float) -> list[list[str]]:
+    """Return groups of endpoints, which are sorted by a value.
+
+    A group ends where the next value is larger by more than this ratio.
+    """
+    groups: list[list[str]] = []
     before = 0.0
-    for step, address in endpoints:
-        if step > SAME_KIND * before:
-            kinds.append([])
-        kinds[-1].append(address)
-        before = step
-    return kinds
+    for value, address in endpoints:
+        if not groups or value > ratio * before:
+            groups.append([])
+        groups[-1].append(address)
+        before = value
+    return groups

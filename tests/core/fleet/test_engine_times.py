@@ -37,6 +37,11 @@ class Engine:
         number, before, known = self._prefills
         self._prefills = PrefillTotals(number + prompts, before + seconds, known + tokens)
 
+    def restart(self) -> None:
+        """Begin to count again."""
+        self._steps = StepTotals(0, 0, 0.0, 0)
+        self._prefills = PrefillTotals(0, 0.0, 0)
+
     def report(self) -> Report:
         return Report(
             Load(0, 0.0), 0, blocks=self._blocks, steps=self._steps, prefills=self._prefills
@@ -88,6 +93,11 @@ class TestStep:
             fleet.decode(A, seconds)
         assert fleet.times.of([A])[A].step == pytest.approx(0.01)
 
+    def test_is_unknown_while_the_counters_say_that_it_takes_no_time(self, fleet: Fleet) -> None:
+        for _ in range(3):
+            fleet.decode(A, 0.0)
+        assert fleet.times.of([A]) == {}
+
     def test_is_unknown_after_one_mean(self, fleet: Fleet) -> None:
         fleet.engine(A)
         assert fleet.times.of([A]) == {}
@@ -97,6 +107,13 @@ class TestStep:
     def test_is_the_mean_of_several_times_over_more_than_one_reading(self, fleet: Fleet) -> None:
         for seconds in (0.001, 0.019) * 4:
             fleet.decode(A, seconds, times=1)
+        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+
+    def test_is_learned_again_after_the_counters_went_back(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.02, times=10_000)
+        fleet.engine(A).restart()
+        fleet.read(A)
+        fleet.decode(A, 0.01)
         assert fleet.times.of([A])[A].step == pytest.approx(0.01)
 
     def test_is_forgotten_if_the_engine_has_become_slower(self, fleet: Fleet) -> None:
@@ -152,6 +169,14 @@ class TestKind:
             fleet.serve(address, (0.01, token))
         found = fleet.times.of([A, B])
         assert found[B].token == pytest.approx(3 * found[A].token)
+
+    def test_does_not_end_where_caches_differ_by_a_few_blocks(self, fleet: Fleet) -> None:
+        for address, more in ((A, 0), (B, 10), (C, 20)):
+            fleet.engine(address, blocks=BLOCKS + more)
+        fleet.serve(A, (0.01, 0.0001))
+        fleet.serve(B, (0.012, 0.0005))
+        found = fleet.times.of([A, B, C])
+        assert found[A] == found[B] == found[C]
 
     def test_includes_an_endpoint_without_requests_if_all_with_its_cache_are_equal(
         self, fleet: Fleet
@@ -219,3 +244,23 @@ def test_times_are_never_below_those_of_the_engine(events: list[tuple[str, float
     assert len(set(found.values())) <= len({address for address, _, _ in events})
     steps = sorted({times.step for times in found.values()})
     assert all(longer > 1.2 * shorter for shorter, longer in pairwise(steps))
+
+
+_COUNTER = st.floats(min_value=0, allow_nan=False) | st.integers(0, 1_000)
+_REPORTS = st.builds(
+    lambda steps, prefills, blocks: Report(
+        Load(0, 0.0), 0, blocks=blocks, steps=steps, prefills=prefills
+    ),
+    st.none() | st.builds(StepTotals, _COUNTER, _COUNTER, _COUNTER, _COUNTER),
+    st.none() | st.builds(PrefillTotals, _COUNTER, _COUNTER, _COUNTER),
+    st.none() | st.integers(1, 10),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), _REPORTS), max_size=30))
+def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Report]]) -> None:
+    times = EngineTimes()
+    for now, (address, report) in enumerate(events):
+        times.read(address, report, float(now))
+        found = times.slowness([A, B, C]) or {}
+        assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in found.values())

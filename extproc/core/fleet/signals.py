@@ -98,8 +98,8 @@ class Signals:
         now = self._last_scrape = self.clock()
         if self._restarted(address, report):
             self._forget(address)
-        if address not in self._readings:
-            self.prefixes.forget(address)  # earlier requests may have been retried elsewhere
+        if address not in self._readings and _is_unused(report):
+            self.prefixes.forget(address)  # earlier requests have been retried elsewhere
         if report.blocks is not None and report.block_size is not None:
             self.prefixes.resize(address, report.blocks * report.block_size)
         # Requests that were sent during the scrape may be in it, and are not others'.
@@ -200,14 +200,16 @@ class Signals:
         """Return all sidecars' requests without a first token; None if counters are missing.
 
         The counters give present and finished requests minus first tokens. Requests that ended
-        without a first token stay in that difference. Its recent minimum is their number.
+        without a first token stay in that difference. Its recent minimum is their number, but never
+        more than the finished requests: a new engine may be busy at each of its first readings.
         """
         if report.first_tokens is None or report.finished is None:
             return None
         waiting = report.load.waiting
         seen = waiting + report.running + report.finished - report.first_tokens
         minimum = self._unexplained.setdefault(address, RollingMinimum())
-        return max(waiting, seen - minimum.add(seen, self.clock()))
+        unexplained = min(minimum.add(seen, self.clock()), report.finished)
+        return max(waiting, seen - unexplained)
 
     def new_endpoints(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
         """Return the ages of the endpoints that appeared less than `max_age` seconds ago."""
@@ -217,6 +219,11 @@ class Signals:
             return {}
         ages = {address: now - self._since.get(address, 0.0) for address in addresses}
         return {address: age for address, age in ages.items() if age < max_age}
+
+
+def _is_unused(report: Report) -> bool:
+    """Return True if the engine has had no request that its metrics show."""
+    return not (report.load.waiting or report.running or report.prompt_tokens)
 
 
 def _reading(

@@ -320,7 +320,34 @@ class TestRequestsOfOthers:
         assert signals.totals.of(A).requests == 0
 
 
-def test_first_reading_forgets_prompts_sent_before_it(signals: Signals) -> None:
-    signals.prefixes.sent(A, [1, 2, 3])
-    signals.record_scrape(A, report(), inflight=0)
-    assert signals.prefixes.matches([1, 2, 3]) == {}
+class TestFirstReading:
+    BLOCKS = (1, 2, 3)
+
+    def test_forgets_prompts_that_an_unused_engine_never_got(self, signals: Signals) -> None:
+        signals.prefixes.sent(A, self.BLOCKS)
+        signals.record_scrape(A, report()._replace(prompt_tokens=0), inflight=0)
+        assert signals.prefixes.matches(self.BLOCKS) == {}
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            pytest.param(report(waiting=1), id="waiting"),
+            pytest.param(report(running=1), id="running"),
+            pytest.param(report()._replace(prompt_tokens=48.0), id="finished"),
+        ],
+    )
+    def test_keeps_prompts_if_the_engine_has_had_requests(
+        self, signals: Signals, said: Report
+    ) -> None:
+        signals.prefixes.sent(A, self.BLOCKS)
+        signals.record_scrape(A, said, inflight=1)
+        assert signals.prefixes.matches(self.BLOCKS) == {A: 3}
+
+    def test_of_a_new_engine_shows_that_its_prompts_are_not_computed(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        hold(ledger, 2)
+        for tokens in (1000, 2000):
+            signals.backlog.add(A, tokens)
+        signals.record_scrape(A, _begun(1, 1, first_tokens=0, finished=0), inflight=2)
+        assert signals.backlog.tokens[A] == 3000

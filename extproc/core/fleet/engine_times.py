@@ -11,9 +11,10 @@ many readings is the engine's own time.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
 same times. Endpoints with about equally large caches whose steps take about as long are of one
-kind. The shortest times of all of them count for each. So an endpoint without requests is known,
-too, if all others with such a cache are of one kind. Endpoints that are always busy may still look
-like a slower kind.
+kind. Others with such caches are of one kind, too, unless their times of a prompt token also
+differ, because steps may have been long on an endpoint that is always busy. The shortest times of
+all endpoints of a kind count for each. So an endpoint without requests is known, too, if all others
+with such a cache are of one kind.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from extproc.core.fleet.report import PrefillTotals, Report, StepTotals
 from extproc.core.fleet.rolling_minimum import RollingMinimum
 
 SAME_KIND = 1.25
-"""Ratio of two steps' times from which they are of two kinds of GPUs."""
+"""Ratio of the times of two kinds of GPUs at least, both for a step and for a prompt token."""
 
 SAME_ROOM = 1.05
 """The same for the sizes of their caches. Equal servers differ by a few blocks."""
@@ -125,6 +126,18 @@ class _Engine:
         return True
 
 
+class _Kind(NamedTuple):
+    """Endpoints with the same GPU."""
+
+    times: Times
+    members: Sequence[str]
+
+    def with_slower(self, other: _Kind) -> _Kind:
+        """Add endpoints that only seemed to be of another kind, because their steps were longer."""
+        token = min(self.times.token, other.times.token)
+        return _Kind(Times(self.times.step, token), [*self.members, *other.members])
+
+
 class EngineTimes:
     """The times of engines by endpoint address."""
 
@@ -148,12 +161,9 @@ class EngineTimes:
         rooms = sorted((engines[one].room, one) for one in addresses if one in engines)
         found = dict[str, Times]()
         for alike in _alike(rooms, SAME_ROOM):
-            steps = sorted((engines[one].times.step, one) for one in alike)
-            kinds = _alike([one for one in steps if one[0] < inf], SAME_KIND)
+            kinds = self._kinds(alike)
             for kind in kinds:
-                times = [engines[one].times for one in kind]
-                shared = Times(times[0].step, min(one.token for one in times))
-                found.update(dict.fromkeys(alike if len(kinds) == 1 else kind, shared))
+                found.update(dict.fromkeys(alike if len(kinds) == 1 else kind.members, kind.times))
         return found
 
     def slowness(self, addresses: Sequence[str]) -> Mapping[str, float] | None:
@@ -172,6 +182,19 @@ class EngineTimes:
         token = median(tokens) if tokens else inf
         ratios = {address: _ratio(times, step, token) for address, times in known.items()}
         return {one: min(max(ratio, 1 / MOST_RATIO), MOST_RATIO) for one, ratio in ratios.items()}
+
+    def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
+        """Return the kinds of those endpoints whose steps are known; their caches are equal."""
+        times = {one: self._engines[one].times for one in addresses}
+        steps = sorted((known.step, one) for one, known in times.items() if known.step < inf)
+        kinds: list[_Kind] = []
+        for group in _alike(steps, SAME_KIND):
+            step, token = times[group[0]].step, min(times[one].token for one in group)
+            kind = _Kind(Times(step, token), group)
+            if kinds and not SAME_KIND * kinds[-1].times.token < token < inf:
+                kind = kinds.pop().with_slower(kind)
+            kinds.append(kind)
+        return kinds
 
 
 def _ratio(times: Times, step: float, token: float) -> float:

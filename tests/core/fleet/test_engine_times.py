@@ -157,11 +157,23 @@ class TestKind:
         assert found[A] == found[B]
         assert found[A] == pytest.approx(Times(0.01, 0.0001))
 
-    def test_ends_where_a_step_takes_much_longer(self, fleet: Fleet) -> None:
+    def test_ends_where_steps_and_prompt_tokens_take_much_longer(self, fleet: Fleet) -> None:
         for address, kind in ((A, FAST), (B, FAST), (C, SLOW)):
             fleet.serve(address, kind)
         found = fleet.times.of([A, B, C])
         assert found[A] == found[B] != found[C]
+
+    @pytest.mark.parametrize("token", [0.00012, None])
+    def test_does_not_end_where_only_steps_take_much_longer(
+        self, fleet: Fleet, token: float | None
+    ) -> None:
+        """An endpoint that is always busy has no short step."""
+        fleet.serve(A, (0.01, 0.0001))
+        fleet.decode(B, 0.03)
+        if token is not None:
+            fleet.finish(B, 0.03 + token * 1_000, tokens=1_000)
+        found = fleet.times.of([A, B])
+        assert found[A] == found[B] == pytest.approx(Times(0.01, 0.0001))
 
     def test_ends_where_the_cache_has_another_size(self, fleet: Fleet) -> None:
         fleet.engine(B, blocks=2 * BLOCKS)
@@ -197,6 +209,12 @@ class TestKind:
 
 
 class TestSlowness:
+    @pytest.fixture(autouse=True)
+    def kinds(self, fleet: Fleet) -> None:
+        """Three kinds, which have caches of different sizes."""
+        for number, address in enumerate((A, B, C), start=1):
+            fleet.engine(address, blocks=number * BLOCKS)
+
     def test_is_the_geometric_mean_of_both_ratios_to_the_median(self, fleet: Fleet) -> None:
         for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0001)), (C, (0.04, 0.0002))):
             fleet.serve(address, kind)
@@ -214,21 +232,24 @@ class TestSlowness:
         found = fleet.times.slowness([A, B, C])
         assert found == pytest.approx({A: 1 / MOST_RATIO, B: 1, C: MOST_RATIO})
 
-    def test_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(self, fleet: Fleet) -> None:
-        for address, busy in ((A, 1.0), (B, 1.2), (C, 1.4)):
-            fleet.decode(address, 0.01 * busy)
-            fleet.finish(address, 0.5 * busy**9, tokens=1_000)
-        assert fleet.times.slowness([A, B, C]) == {}
-
-    def test_is_unknown_without_counters(self, fleet: Fleet) -> None:
-        fleet.times.read(A, Report(Load(0, 0.0), 0), now=0.0)
-        assert fleet.times.slowness([A]) is None
-
     def test_does_not_include_an_endpoint_that_left(self, fleet: Fleet) -> None:
         for address, kind in ((A, FAST), (B, SLOW)):
             fleet.serve(address, kind)
         fleet.times.forget(B)
         assert fleet.times.slowness([A, B]) == {}
+
+
+def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: Fleet) -> None:
+    for address, busy in ((A, 1.0), (B, 2.0), (C, 4.0)):
+        fleet.decode(address, 0.01 * busy)
+        fleet.finish(address, 0.5 * busy**0.1, tokens=1_000)
+    assert fleet.times.slowness([A, B, C]) == {}
+
+
+def test_slowness_is_unknown_without_counters() -> None:
+    times = EngineTimes()
+    times.read(A, Report(Load(0, 0.0), 0), now=0.0)
+    assert times.slowness([A]) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.floats(0, 5), st.integers(0, 5_000))))

@@ -10,11 +10,10 @@ Long contexts and prompts in the same step make both longer and never shorter. S
 many readings is the engine's own time.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
-same times. Endpoints with about equally large caches whose steps take about as long are of one
-kind. Others with such caches are of one kind, too, unless their times of a prompt token also
-differ, because steps may have been long on an endpoint that is always busy. The shortest times of
-all endpoints of a kind count for each. So an endpoint without requests is known, too, if all others
-with such a cache are of one kind.
+same times. Endpoints with about equally large caches are of one kind if their steps or their prompt
+tokens take about as long: on an endpoint that is always busy, all steps may have been long. The
+shortest times of all endpoints of a kind count for each. So an endpoint without requests is known,
+too, if all others with such a cache are of one kind.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from extproc.core.fleet.report import PrefillTotals, Report, StepTotals
 from extproc.core.fleet.rolling_minimum import RollingMinimum
 
 SAME_KIND = 1.25
-"""Ratio of the times of two kinds of GPUs at least, both for a step and for a prompt token."""
+"""Ratio up to which the times of a step, or of a prompt token, are those of one kind of GPUs."""
 
 SAME_ROOM = 1.05
 """The same for the sizes of their caches. Equal servers differ by a few blocks."""
@@ -191,7 +190,7 @@ class EngineTimes:
         for group in _alike(steps, SAME_KIND):
             step, token = times[group[0]].step, min(times[one].token for one in group)
             kind = _Kind(Times(step, token), group)
-            if kinds and not SAME_KIND * kinds[-1].times.token < token < inf:
+            if kinds and token <= SAME_KIND * kinds[-1].times.token < inf:
                 kind = kinds.pop().with_slower(kind)
             kinds.append(kind)
         return kinds

@@ -163,17 +163,23 @@ class TestKind:
         found = fleet.times.of([A, B, C])
         assert found[A] == found[B] != found[C]
 
-    @pytest.mark.parametrize("token", [0.00012, None])
-    def test_does_not_end_where_only_steps_take_much_longer(
-        self, fleet: Fleet, token: float | None
-    ) -> None:
+    def test_does_not_end_where_only_steps_take_much_longer(self, fleet: Fleet) -> None:
         """An endpoint that is always busy has no short step."""
         fleet.serve(A, (0.01, 0.0001))
-        fleet.decode(B, 0.03)
-        if token is not None:
-            fleet.finish(B, 0.03 + token * 1_000, tokens=1_000)
+        fleet.serve(B, (0.03, 0.00012))
         found = fleet.times.of([A, B])
         assert found[A] == found[B] == pytest.approx(Times(0.01, 0.0001))
+
+    @pytest.mark.parametrize("served", [A, B, None])
+    def test_ends_where_steps_take_much_longer_while_prompt_tokens_are_unknown(
+        self, fleet: Fleet, served: str | None
+    ) -> None:
+        fleet.decode(A, 0.01)
+        fleet.decode(B, 0.03)
+        if served is not None:
+            fleet.finish(served, 0.2, tokens=1_000)
+        found = fleet.times.of([A, B])
+        assert found[B].step == pytest.approx(3 * found[A].step)
 
     def test_ends_where_the_cache_has_another_size(self, fleet: Fleet) -> None:
         fleet.engine(B, blocks=2 * BLOCKS)

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from extproc.lab import published_rules
 from extproc.lab.simulation.workers import workers
-from extproc.lab.tables.contenders import CONTENDERS, OURS, YARDSTICK
+from extproc.lab.tables.contenders import CONTENDERS, ORACLES, OURS, YARDSTICK
 from extproc.lab.tables.markdown import number, table, yes
 from extproc.lab.tables.random_trials import random_trial, run
 from extproc.lab.tables.trials import Figures, rounded
@@ -27,6 +27,9 @@ FIGURES = "out-of-sample.json"
 
 RULES = (*(name for name in CONTENDERS if name.startswith(YARDSTICK)), *published_rules.names())
 """Contenders of which the best counts."""
+
+ALL = (*RULES, OURS, *ORACLES)
+"""Names in a trial with all of its figures."""
 
 COMPARED = {"mean_ttft_ms": "mean TTFT", "p99_ttft_ms": "p99 TTFT", "output_throughput": "tokens/s"}
 
@@ -80,7 +83,7 @@ class Draws:
         return [
             drawn
             for drawn in sorted(self.descriptions)
-            if all(Task(drawn, name) in self.figures for name in (*RULES, OURS))
+            if all(Task(drawn, name) in self.figures for name in ALL)
         ]
 
     def best(self, drawn: int, metric: str) -> str:
@@ -88,10 +91,19 @@ class Draws:
         sign = 1 if metric.endswith("_ms") else -1
         return min(RULES, key=lambda name: sign * self.figures[Task(drawn, name)][metric])
 
-    def ratio(self, drawn: int, metric: str) -> float:
-        """Return our figure over that of the best rule."""
+    def ratio(self, drawn: int, metric: str, name: str = OURS) -> float:
+        """Return our figure, or another contender's, over that of the best rule."""
         theirs = self.figures[Task(drawn, self.best(drawn, metric))][metric]
-        return self.figures[Task(drawn, OURS)][metric] / theirs
+        return self.figures[Task(drawn, name)][metric] / theirs
+
+    def oracle(self, drawn: int, metric: str) -> float:
+        """Return the oracle's figure over that of the best rule.
+
+        The oracle has the rule with the shortest mean TTFT, which may be a published one.
+        """
+        names = (*ORACLES, *published_rules.names())
+        best = min(names, key=lambda name: self.figures[Task(drawn, name)]["mean_ttft_ms"])
+        return self.ratio(drawn, metric, best)
 
 
 def update(
@@ -104,7 +116,7 @@ def update(
     """
     found = Draws.read(docs / FIGURES)
     found.descriptions = {n: random_trial(n).description for n in range(draws)}
-    tasks = [Task(n, name) for n in range(draws) for name in (*RULES, OURS)]
+    tasks = [Task(n, name) for n in range(draws) for name in ALL]
     found.figures = {task: found.figures[task] for task in tasks if task in found.figures}
     wanted = [
         task
@@ -134,11 +146,14 @@ def summary(found: Draws) -> str:
     rows = []
     for metric, name in COMPARED.items():
         spread = _spread([found.ratio(drawn, metric) for drawn in found.complete], metric)
-        cells = [f"{value:.3f}" for value in spread.values()]
+        cells = [_ratio(value) for value in spread.values()]
         met = ""
         if metric.endswith("_ms"):
             met = yes(all(round(spread[one], 3) <= most for one, most in MOST.items()))
         rows.append([name, *cells, met])
+    for metric in ("mean_ttft_ms", "p99_ttft_ms"):
+        spread = _spread([found.oracle(drawn, metric) for drawn in found.complete], metric)
+        rows.append([f"the oracle's {COMPARED[metric]}", *map(_ratio, spread.values()), ""])
     most = [f"{one} (target {limit})" for one, limit in MOST.items()]
     return table(["ours over the best rule's", *most, "met"], rows)
 
@@ -156,10 +171,16 @@ def _rows(found: Draws) -> str:
     for drawn in found.complete:
         best = found.best(drawn, "mean_ttft_ms")
         theirs, ours = (found.figures[Task(drawn, name)]["mean_ttft_ms"] for name in (best, OURS))
-        ratios = [f"{found.ratio(drawn, metric):.3f}" for metric in COMPARED]
+        ratios = [_ratio(found.ratio(drawn, metric)) for metric in COMPARED]
+        ratios.append(_ratio(found.oracle(drawn, "mean_ttft_ms")))
         rows.append([found.descriptions[drawn], best, number(theirs), number(ours), *ratios])
     times = ["its mean TTFT (ms)", f"{OURS}'s"]
-    return table(["trial", "best rule by mean TTFT", *times, *COMPARED.values()], rows, left=2)
+    heads = ["trial", "best rule by mean TTFT", *times, *COMPARED.values(), "oracle, mean TTFT"]
+    return table(heads, rows, left=2)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def _simulate(tasks: Collection[Task], found: Draws, path: Path) -> None:
@@ -174,4 +195,4 @@ def _simulate(tasks: Collection[Task], found: Draws, path: Path) -> None:
 
 
 def _outcome(task: Task) -> Figures:
-    return rounded(run(task.number, CONTENDERS[task.contender]))
+    return rounded(run(task.number, (CONTENDERS | ORACLES)[task.contender]))

@@ -10,7 +10,7 @@ import pytest
 
 from extproc.lab.tables import __main__ as command
 from extproc.lab.tables import out_of_sample
-from extproc.lab.tables.contenders import OURS
+from extproc.lab.tables.contenders import ORACLES, OURS
 from extproc.lab.tables.out_of_sample import FIGURES, PAGE, RULES, Draws, Task, summary, text
 from extproc.lab.tables.trials import METRICS, Figures
 
@@ -20,11 +20,11 @@ USUAL: Figures = dict.fromkeys(METRICS, 100.0)
 
 
 def draws(*ours: float, metric: str = "mean_ttft_ms") -> Draws:
-    """Return trials in which all rules have 100, with these figures of ours."""
+    """Return trials in which all rules and oracles have 100, with these figures of ours."""
     found = Draws()
     for number, figure in enumerate(ours):
         found.descriptions[number] = f"{number}: chats"
-        for name in RULES:
+        for name in (*RULES, *ORACLES):
             found.figures[Task(number, name)] = USUAL
         found.figures[Task(number, OURS)] = {**USUAL, metric: figure}
     return found
@@ -42,7 +42,7 @@ def test_the_committed_page_matches_its_figures() -> None:
 
 class TestTargets:
     def test_show_median_90th_percentile_and_worst(self) -> None:
-        (_, _, mean, _, _) = rows(summary(draws(*[90.0] * 10, 119.0)))
+        (_, _, mean, *_) = rows(summary(draws(*[90.0] * 10, 119.0)))
         assert mean == "| mean TTFT | 0.900 | 0.900 | 1.190 | yes |"
 
     @pytest.mark.parametrize(
@@ -51,14 +51,38 @@ class TestTargets:
         ids=["median", "90th", "worst"],
     )
     def test_are_missed_if_one_limit_is(self, ours: tuple[float, ...]) -> None:
-        (_, _, mean, p99, _) = rows(summary(draws(*ours)))
+        (_, _, mean, p99, *_) = rows(summary(draws(*ours)))
         assert mean.endswith("| **no** |")
         assert p99.endswith("| **no** |")  # 1.0 is not ahead
 
     def test_compare_throughput_with_the_highest(self) -> None:
         found = draws(80.0, 120.0, metric="output_throughput")
-        (*_, tokens) = rows(summary(found))
+        (_, _, _, _, tokens, *_) = rows(summary(found))
         assert tokens == "| tokens/s | 1.000 | 0.840 | 0.800 |  |"
+
+
+class TestOracle:
+    def test_has_the_figures_of_its_rule_with_the_shortest_mean(self) -> None:
+        found = draws(90.0)
+        found.figures[Task(0, "Oracle:soonest")] = {
+            **USUAL,
+            "mean_ttft_ms": 80.0,
+            "p99_ttft_ms": 130.0,
+        }
+        (*_, mean, p99) = rows(summary(found))
+        assert mean == "| the oracle's mean TTFT | 0.800 | 0.800 | 0.800 |  |"
+        assert p99 == "| the oracle's p99 TTFT | 1.300 | 1.300 | 1.300 |  |"
+
+    def test_may_follow_a_published_rule(self) -> None:
+        found = draws(90.0)
+        found.figures[Task(0, "Sticky")] = {**USUAL, "mean_ttft_ms": 50.0}
+        assert "| the oracle's mean TTFT | 1.000 |" in summary(found)
+
+    def test_is_in_the_row_of_each_trial(self) -> None:
+        found = draws(90.0)
+        found.figures[Task(0, "Oracle:soonest")] = {**USUAL, "mean_ttft_ms": 45.0}
+        (*_, row) = rows(text(found))
+        assert row == f"| 0: chats | {RULES[0]} | 100 | 90.0 | 0.900 | 1.000 | 1.000 | 0.450 |"
 
 
 class TestPage:
@@ -66,8 +90,8 @@ class TestPage:
         found = draws(90.0, 50.0)
         found.figures[Task(1, "Sticky")] = {**USUAL, "mean_ttft_ms": 40.0}
         assert rows(text(found))[-2:] == [
-            f"| 0: chats | {RULES[0]} | 100 | 90.0 | 0.900 | 1.000 | 1.000 |",
-            "| 1: chats | Sticky | 40.0 | 50.0 | 1.250 | 1.000 | 1.000 |",
+            f"| 0: chats | {RULES[0]} | 100 | 90.0 | 0.900 | 1.000 | 1.000 | 1.000 |",
+            "| 1: chats | Sticky | 40.0 | 50.0 | 1.250 | 1.000 | 1.000 | 1.000 |",
         ]
 
     def test_leaves_out_trials_without_all_figures(self) -> None:
@@ -103,7 +127,9 @@ class TestCommand:
         self, tried: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["--random", "2"]) == 0
-        assert tried == [Task(number, name) for number in range(2) for name in (*RULES, OURS)]
+        assert tried == [
+            Task(number, name) for number in range(2) for name in (*RULES, OURS, *ORACLES)
+        ]
         page = (tmp_path / "docs" / PAGE).read_text()
         assert page.count("| chats on eight engines |") == 2
         assert "| mean TTFT | 1.000 |" in capsys.readouterr().out

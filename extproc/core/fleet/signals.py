@@ -98,12 +98,12 @@ class Signals:
         now = self._last_scrape = self.clock()
         if self._restarted(address, report):
             self._forget(address)
-        if address not in self._readings and _is_unused(report):
+        # Requests that were sent during the scrape may be in it, and are not others'.
+        ours = max(inflight, self._loads.get(address, 0))
+        if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere
         if report.blocks is not None and report.block_size is not None:
             self.prefixes.resize(address, report.blocks * report.block_size)
-        # Requests that were sent during the scrape may be in it, and are not others'.
-        ours = max(inflight, self._loads.get(address, 0))
         self.engine_times.read(address, report, now)
         pending = self._in_prefill(address, report)
         if pending is not None:
@@ -200,8 +200,8 @@ class Signals:
         """Return all sidecars' requests without a first token; None if counters are missing.
 
         The counters give present and finished requests minus first tokens. Requests that ended
-        without a first token stay in that difference. Its recent minimum is their number, but never
-        more than the finished requests: a new engine may be busy at each of its first readings.
+        without a first token stay in that difference. Its recent minimum is their number. They are
+        finished requests, so a new engine has none, although it may be busy at each reading.
         """
         if report.first_tokens is None or report.finished is None:
             return None
@@ -222,7 +222,7 @@ class Signals:
 
 
 def _is_unused(report: Report) -> bool:
-    """Return True if the engine has had no request that its metrics show."""
+    """Return True if the metrics show no request since the engine started."""
     return not (report.load.waiting or report.running or report.prompt_tokens)
 
 

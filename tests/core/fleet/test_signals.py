@@ -343,6 +343,15 @@ class TestFirstReading:
         signals.record_scrape(A, said, inflight=1)
         assert signals.prefixes.matches(self.BLOCKS) == {A: 3}
 
+    def test_keeps_prompts_of_requests_that_the_engine_does_not_show_yet(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        """An engine tokenizes a prompt before its metrics show the request."""
+        hold(ledger, 1)
+        signals.prefixes.sent(A, self.BLOCKS)
+        signals.record_scrape(A, report()._replace(prompt_tokens=0), inflight=1)
+        assert signals.prefixes.matches(self.BLOCKS) == {A: 3}
+
     def test_of_a_new_engine_shows_that_its_prompts_are_not_computed(
         self, signals: Signals, ledger: Ledger
     ) -> None:

@@ -10,10 +10,10 @@ Long contexts and prompts in the same step make both longer and never shorter. S
 many readings is the engine's own time.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
-same times. Endpoints with about equally large caches are of one kind if their steps or their prompt
-tokens take about as long: on an endpoint that is always busy, all steps may have been long. The
-shortest times of all endpoints of a kind count for each. So an endpoint without requests is known,
-too, if all others with such a cache are of one kind.
+same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
+takes about as long on them. One of the two is enough, because all steps of a busy endpoint may have
+been long. The shortest times of all endpoints of a kind count for each. So an endpoint without
+requests is known, too, if all others with such a cache are of one kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from extproc.core.fleet.report import PrefillTotals, Report, StepTotals
 from extproc.core.fleet.rolling_minimum import RollingMinimum
 
 SAME_KIND = 1.25
-"""Ratio up to which the times of a step, or of a prompt token, are those of one kind of GPUs."""
+"""Highest ratio between times of a step, or of a prompt token, on GPUs of one kind."""
 
 SAME_ROOM = 1.05
 """The same for the sizes of their caches. Equal servers differ by a few blocks."""

@@ -29,7 +29,7 @@ RULES = (*(name for name in CONTENDERS if name.startswith(YARDSTICK)), *publishe
 """Contenders of which the best counts."""
 
 ALL = (*RULES, OURS, *ORACLES)
-"""Names in a trial with all of its figures."""
+"""Contenders of each trial."""
 
 COMPARED = {"mean_ttft_ms": "mean TTFT", "p99_ttft_ms": "p99 TTFT", "output_throughput": "tokens/s"}
 

@@ -10,8 +10,17 @@ import pytest
 
 from extproc.lab.tables import __main__ as command
 from extproc.lab.tables import out_of_sample
-from extproc.lab.tables.contenders import ORACLES, OURS
-from extproc.lab.tables.out_of_sample import FIGURES, PAGE, RULES, Draws, Task, summary, text
+from extproc.lab.tables.contenders import OURS
+from extproc.lab.tables.out_of_sample import (
+    ALL,
+    FIGURES,
+    PAGE,
+    RULES,
+    Draws,
+    Task,
+    summary,
+    text,
+)
 from extproc.lab.tables.trials import METRICS, Figures
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,7 +33,7 @@ def draws(*ours: float, metric: str = "mean_ttft_ms") -> Draws:
     found = Draws()
     for number, figure in enumerate(ours):
         found.descriptions[number] = f"{number}: chats"
-        for name in (*RULES, *ORACLES):
+        for name in ALL:
             found.figures[Task(number, name)] = USUAL
         found.figures[Task(number, OURS)] = {**USUAL, metric: figure}
     return found
@@ -127,9 +136,7 @@ class TestCommand:
         self, tried: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["--random", "2"]) == 0
-        assert tried == [
-            Task(number, name) for number in range(2) for name in (*RULES, OURS, *ORACLES)
-        ]
+        assert tried == [Task(number, name) for number in range(2) for name in ALL]
         page = (tmp_path / "docs" / PAGE).read_text()
         assert page.count("| chats on eight engines |") == 2
         assert "| mean TTFT | 1.000 |" in capsys.readouterr().out

@@ -184,11 +184,13 @@ class ScrapedEndpoint:
     def _take_metrics(self) -> Callable[[bytes], None]:
         # Counted before the request: the response may not include requests that arrive later.
         inflight = self._shared.loads.get(self._address, 0)
+        signals, before = self._shared.signals, self._shared.signals.sent(self._address)
 
         def take(text: bytes) -> None:
             report = read_report(text)
             self._busy = report.load.waiting + report.running > 0
-            self._shared.signals.record_scrape(self._address, report, inflight)
+            sent = max(0, signals.sent(self._address) - before)
+            signals.record_scrape(self._address, report, inflight, sent)
             if self._plan.adapters:
                 used = report.running_adapters | report.waiting_adapters
                 self._shared.found.seen(self._address, used)

@@ -172,4 +172,5 @@ class Ledger:
             del self._loads[address]
         total = self.totals.of(address)
         total.known_requests = float(load)
+        total.sent += max(0, step)
         total.add_up()

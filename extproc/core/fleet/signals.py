@@ -91,15 +91,24 @@ class Signals:
             self._since.setdefault(address, now)
         self._newest = max(self._since.values(), default=now)
 
-    def record_scrape(self, address: str, report: Report, inflight: int) -> None:
-        """Record a scrape; `inflight` is the endpoint's number of requests when it started."""
+    def sent(self, address: str) -> int:
+        """Return the number of known requests that have been sent to an endpoint so far."""
+        return self.totals.of(address).sent
+
+    def record_scrape(self, address: str, report: Report, inflight: int, sent: int = 0) -> None:
+        """Record a scrape of an endpoint.
+
+        `inflight` is its number of requests when the scrape started, and `sent` is the number of
+        those that were sent there since.
+        """
         if address not in self._since:
             return  # it left during the scrape
         now = self._last_scrape = self.clock()
         if self._restarted(address, report):
             self._forget(address)
-        # Requests that were sent during the scrape may be in it, and are not others'.
-        ours = max(inflight, self._loads.get(address, 0))
+        # Requests that were sent during the scrape may be in it, and are not others'. They may have
+        # ended since.
+        ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere
         if report.blocks is not None and report.block_size is not None:

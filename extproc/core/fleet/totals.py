@@ -18,7 +18,7 @@ class Total:
 
     __slots__ = (
         *("backlog", "context", "known_backlog", "known_requests"),
-        *("other_backlog", "other_requests", "paused", "requests"),
+        *("other_backlog", "other_requests", "paused", "requests", "sent"),
     )
 
     def __init__(self) -> None:
@@ -34,6 +34,8 @@ class Total:
         """Tokens of the known prompts in flight, cached or not."""
         self.paused = 0.0
         """Sessions that count as paused."""
+        self.sent = 0
+        """Known requests so far, also those that have ended."""
 
     def add_up(self) -> None:
         """Update the sums."""

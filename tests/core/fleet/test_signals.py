@@ -268,6 +268,12 @@ class TestBacklog:
         asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
         assert asked.backlog.tokens[A] == 8000
 
+    def test_includes_prompts_sent_while_as_many_requests_ended(self, asked: Signals) -> None:
+        asked.backlog.add(A, 8000)
+        said = _begun(0, 3, first_tokens=103, finished=100)
+        asked.record_scrape(A, said, inflight=3, sent=1)
+        assert asked.backlog.tokens[A] == 8000
+
     def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
     ) -> None:
@@ -300,6 +306,16 @@ class TestRequestsOfOthers:
         hold(ledger, 4)
         signals.record_scrape(A, report(running=4), inflight=3)
         assert signals.totals.of(A).requests == 4
+
+    def test_exclude_requests_that_began_and_ended_during_the_scrape(
+        self, signals: Signals, ledger: Ledger
+    ) -> None:
+        before = signals.sent(A)
+        ledger.acquire("llama", Endpoint(A, A)).release()
+        sent = signals.sent(A) - before
+        signals.record_scrape(A, report(running=1), inflight=0, sent=sent)
+        assert signals.totals.of(A).requests == 0
+        assert signals.pressure.share_of_others == 0
 
     def test_count_with_the_mean_prompt_length(self, signals: Signals, ledger: Ledger) -> None:
         signals.record_scrape(A, _begun(0, 0, first_tokens=100, finished=100), inflight=0)

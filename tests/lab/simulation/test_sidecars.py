@@ -101,9 +101,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
             super().__init__(*given)
             found.signals.append(self)
 
-        def record_scrape(self, address: str, report: Report, inflight: int) -> None:
+        def record_scrape(self, address: str, report: Report, inflight: int, sent: int = 0) -> None:
             found.read[address].append(self.clock())
-            super().record_scrape(address, report, inflight)
+            super().record_scrape(address, report, inflight, sent)
 
     monkeypatch.setattr(sidecars, "Ledger", RecordedLedger)
     monkeypatch.setattr(sidecars, "Signals", RecordedSignals)

@@ -53,6 +53,24 @@ class TestMetrics:
         assert reading is not None
         assert (reading.ours, scene.router.fleet.ledger.loads[server.address]) == (0, 1)
 
+    async def test_do_not_show_requests_of_others_that_began_and_ended_meanwhile(
+        self, scene: Scene, server: Server
+    ) -> None:
+        async def answers_after_requests_have_ended(writer: asyncio.StreamWriter) -> None:
+            ledger, endpoint = scene.router.fleet.ledger, Endpoint(server.address, "")
+            leases = [ledger.acquire("base", endpoint) for _ in range(5)]
+            for lease in leases:
+                lease.release()
+            writer.write(response(BASE.encode()))
+
+        server.responses[METRICS] = answers_after_requests_have_ended
+        scene.configure(model(server, busy=3, idle=3))
+        await eventually(lambda: scene.has_read(server))
+        reading = scene.reading(server.address)
+        assert reading is not None
+        assert reading.load.waiting + reading.running == 5
+        assert scene.router.fleet.signals.pressure.share_of_others == 0
+
     async def test_of_an_ipv6_endpoint_are_read(self, scene: Scene) -> None:
         server = Server()
         try:

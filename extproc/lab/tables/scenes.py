@@ -47,7 +47,14 @@ class Scene(NamedTuple):
 
 _MOONCAKE = Scene("mooncake", sessions=3_000)
 
-CHAT = {name: Scene(name) for name in (f"kubeai-chat-{n}" for n in (800, 1_600, 3_200, 8_000))}
+CHAT = {
+    **{name: Scene(name) for name in (f"kubeai-chat-{n}" for n in (800, 1_600, 3_200, 8_000))},
+    # Running requests almost fill the caches, so a rule that lets some endpoints fill up loses.
+    **{
+        f"kubeai-chat-1600 on {engines}": Scene("kubeai-chat-1600", replicas=engines)
+        for engines in (7, 6)
+    },
+}
 THREADS = {
     name: Scene(name, sessions=2_500) for name in (f"kubeai-threads-{n}" for n in (300, 600, 1_200))
 }

@@ -98,16 +98,16 @@ class Signals:
     def record_scrape(self, address: str, report: Report, inflight: int, sent: int = 0) -> None:
         """Record a scrape of an endpoint.
 
-        `inflight` is its number of requests when the scrape started, and `sent` is the number of
-        those that were sent there since.
+        `inflight` is its number of requests when the scrape started. `sent` further requests were
+        sent to it during the scrape.
         """
         if address not in self._since:
             return  # it left during the scrape
         now = self._last_scrape = self.clock()
         if self._restarted(address, report):
             self._forget(address)
-        # Requests that were sent during the scrape may be in it, and are not others'. They may have
-        # ended since.
+        # Requests that were sent during the scrape may be in it, even if they have ended since. They
+        # are not others'.
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere

@@ -106,7 +106,7 @@ class Signals:
         now = self._last_scrape = self.clock()
         if self._restarted(address, report):
             self._forget(address)
-        # Requests that were sent during the scrape may be in it, even if they have ended since. They
+        # Requests that were sent during the scrape may be in it, even if they have ended since, and
         # are not others'.
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):

@@ -165,7 +165,7 @@ class Replica:
     def took(self, seconds: float, tokens: StepTokens) -> None:
         """Count the times of prompts and between tokens, after a step.
 
-        It took `seconds` by the driver's clock.
+        It took `seconds`, in the driver's time.
         """
         self.prefills.took(seconds, tokens)
         further = len(tokens.request_ids) - len(tokens.first)

@@ -98,16 +98,17 @@ class EngineTask:
         """Run steps until the replica is idle.
 
         The deadline of a step counts from the previous deadline, not from now: all replicas share
-        the event loop, and its small delays must not add up.
+        the event loop, and its small delays must not add up. For the same reason, the metrics have
+        the steps' planned times: on a busy machine, a GPU is as fast as before.
         """
         now = asyncio.get_running_loop().time
-        deadline = ended = now()
-        while (seconds := self.replica.begin_step()) is not None:
+        deadline = now()
+        while (planned := self.replica.begin_step()) is not None:
             loads, self._loads = self._loads, []
-            deadline = max(deadline + seconds / self._time_scale, now() - _MAX_LAG_SECONDS)
+            seconds = planned / self._time_scale
+            deadline = max(deadline + seconds, now() - _MAX_LAG_SECONDS)
             await asyncio.sleep(max(0.0, deadline - now()))
-            began, ended = ended, now()
-            self._finish_step(ended - began)
+            self._finish_step(seconds)
             for load in loads:
                 if not load.done():  # cancelled if its client has disconnected
                     load.set_result(None)

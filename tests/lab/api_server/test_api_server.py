@@ -16,7 +16,7 @@ import pytest
 from extproc.lab.api_server.__main__ import parse
 from extproc.lab.api_server.builders import endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
-from extproc.lab.stack.processes import until
+from extproc.lab.stack.processes import free_port, until
 from tests.extent import PATIENCE
 from tests.lab.api_server.api import (
     SOON,
@@ -98,11 +98,12 @@ class TestProcess:
         assert server.error_output() == ""
 
     async def test_restarts_empty_on_the_same_port(self, api: Api, tmp_path: Path) -> None:
-        server = StandInApiServer(tmp_path)
+        port = free_port()
+        arguments = ["--port", str(port)]
+        server = StandInApiServer(tmp_path, arguments)
         await server.start()
-        port = address_of(server)[1]
         await server.kill()
-        again = StandInApiServer(tmp_path, ["--port", str(port)])
+        again = StandInApiServer(tmp_path, arguments)
         await again.start()
         try:
             assert address_of(again)[1] == port

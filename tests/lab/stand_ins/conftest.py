@@ -6,16 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.stand_ins.server import (
-    Server,
-    stand_in,
-)
+from tests.lab.stand_ins.server import TIME_SCALE, Server, stand_in
 
 
 @pytest.fixture(scope="module")
 def fast() -> Iterator[Server]:
     """Two replicas, fifty times faster than real time."""
-    with stand_in("--ports", "0,0", "--time-scale", "50") as server:
+    with stand_in("--ports", "0,0", "--time-scale", str(TIME_SCALE)) as server:
         yield server
 
 
@@ -29,6 +26,6 @@ def slow() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def lora() -> Iterator[Server]:
     """Two replicas with LoRA and two adapters, fifty times faster than real time."""
-    command = ["--ports", "0,0", "--time-scale", "50", "--adapters", "a,b"]
+    command = ["--ports", "0,0", "--time-scale", str(TIME_SCALE), "--adapters", "a,b"]
     with stand_in(*command, "--max-loras", "2", "--max-cpu-loras", "4") as server:
         yield server

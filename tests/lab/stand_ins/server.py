@@ -120,6 +120,8 @@ def stand_in_program(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes],
         process.communicate()
 
 
+TIME_SCALE = 50
+"""How much faster than real time the stand-ins of most tests are."""
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 20

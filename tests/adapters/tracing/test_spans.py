@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from subprocess import run
-from threading import Thread
 from typing import ClassVar
 
 import pytest
@@ -35,6 +35,8 @@ from tests.extent import PATIENCE
 
 TRACE, PARENT, ENVOY = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "b7ad6b7169203331"
 SPANS = "extproc_spans_total"
+EXPORTERS = ("OtelBatchSpanRecordProcessor", "last-export")
+"""Names of the threads that export spans."""
 
 
 def parent(span: str = PARENT, flags: str = "01") -> bytes:
@@ -63,6 +65,17 @@ class TracedSidecar(Sidecar):
 @pytest.fixture(autouse=True)
 def _frequent_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+
+
+@pytest.fixture(autouse=True)
+def _no_exporter_outlives_a_test() -> Iterator[None]:
+    """Wait for the SDK's threads: they would log in a later test."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name in EXPORTERS:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -204,7 +217,7 @@ class _Collector(BaseHTTPRequestHandler):
 
 async def test_spans_are_exported_over_http() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
-    Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     sidecar = TracedSidecar(f"http://127.0.0.1:{server.server_port}")
     sidecar.route(traceparent=parent())
     await eventually(lambda: sidecar.count("exported") == 1)
@@ -273,6 +286,8 @@ class TestReceiverThatIsDown:
         assert sidecar.count("exported") == sidecar.count("failed") == 0
         assert len(sidecar.router.fleet.ledger.loads) == 0
         await sidecar.tracing.close()
+        receiver.may_respond.set()
+        await eventually(lambda: sidecar.count("exported") + sidecar.count("dropped") == 20)
 
 
 def test_opentelemetry_is_not_imported_without_the_flag() -> None:

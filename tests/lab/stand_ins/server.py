@@ -121,7 +121,7 @@ def stand_in_program(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes],
 
 
 TIME_SCALE = 50
-"""How much faster than real time the stand-ins of most tests are."""
+"""Factor by which the stand-ins of most tests are faster than real time."""
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 LONG_WORDS = "the quick brown fox jumps over the lazy dog, again and again; " * 20

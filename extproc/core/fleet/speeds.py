@@ -26,8 +26,11 @@ PROMPT_TOKENS = 500.0
 """Tokens that each prompt counts as besides its own, because a step of an engine has a least
 duration."""
 
-LEAST_PERIODS = 20.0
+FIRST_PERIODS = 3.0
 """Busy periods, of which the older count less, after which a speed is known."""
+
+LEAST_PERIODS = 20.0
+"""The same, after which speeds are compared: a difference may be chance for longer."""
 
 LEAST_RATIO = 1.35
 """Ratio to the median speed up to which a difference may be chance."""
@@ -129,7 +132,7 @@ class Speeds:
         Each prompt counts as `PROMPT_TOKENS` besides its own.
         """
         busy = self._busy.get(address)
-        if busy is None or busy.periods < LEAST_PERIODS:
+        if busy is None or busy.periods < FIRST_PERIODS:
             return 0.0
         return busy.tokens / busy.seconds
 

@@ -33,6 +33,9 @@ which a further copy needs no proof: the request would wait about as long for an
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
+_MOST_MISSED = 0.9
+"""Highest such share that is believed: then each evicted token costs nine others."""
+
 _SLOWNESS_POWER = 1.3
 """Power of the slowness by which a cost is multiplied. In the laboratory, agents overload the
 fastest endpoints if it is 2. If it is 1, more requests wait on slow ones."""
@@ -192,17 +195,19 @@ class PrefixCosts:
         return [slowness.get(address, 1.0) ** _SLOWNESS_POWER for address in self._addresses]
 
     def _missed(self) -> Iterator[tuple[int, float]]:
-        """Yield the positions of full caches, and the share of evicted tokens that are missed.
+        """Yield the positions of full caches, and the tokens missed later for each evicted one.
 
-        The least recently used blocks go first. In a full cache they are the history of a session
-        that has paused for longer than all others, and its next turn may still come.
+        The least recently used blocks go first. In a full cache they are the history of the session
+        that has been idle for the longest time, and its next turn may still come. To compute them
+        again evicts as many others, of which the same share is missed, and so on: a geometric
+        series.
         """
         for position, address in enumerate(self._addresses):
             age = self._signals.prefixes.age(address)
             if age is not None:
-                missed = self._signals.contexts.continued_after(age)
+                missed = min(self._signals.contexts.continued_after(age), _MOST_MISSED)
                 if missed >= _LEAST_MISSED:
-                    yield position, missed
+                    yield position, missed / (1 - missed)
 
     def _loads_for(self, tokens: float) -> list[float]:
         """Return the load of each endpoint for a request of so many tokens."""

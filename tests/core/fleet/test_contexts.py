@@ -37,11 +37,15 @@ def paused(contexts: Contexts) -> dict[str, float]:
     return {address: number for address, number in sessions.items() if number}
 
 
-def talk(contexts: Contexts, clock: Clock, pause: float, turns: int = 2) -> None:
+def talk(
+    contexts: Contexts, clock: Clock, pause: float, turns: int = 2, service: float = 0.0
+) -> None:
     """Begin and end requests of one session with pauses between them."""
     for turn in range(turns):
         clock.now += pause if turn else 0.0
-        contexts.begin(A, Stored(1), 100).end()
+        context = contexts.begin(A, Stored(1), 100)
+        clock.now += service
+        context.end()
 
 
 class TestPromptInFlight:
@@ -156,13 +160,13 @@ class TestPausedSession:
         clock.now += 0.2 * LEAST_SECONDS
         assert paused(contexts) == {}
 
-    def test_is_less_probable_to_continue_the_longer_it_pauses(
+    def test_is_less_probable_to_continue_the_longer_ago_its_last_request_began(
         self, contexts: Contexts, clock: Clock
     ) -> None:
         assert contexts.continued_after(0) == 0
-        talk(contexts, clock, pause=5, turns=50)
+        talk(contexts, clock, pause=5, service=20, turns=50)
         assert contexts.continued_after(0) == contexts.continued > 0.9
-        assert contexts.continued_after(5) == pytest.approx(contexts.continued / e, rel=0.05)
+        assert contexts.continued_after(50) == pytest.approx(contexts.continued / e, rel=0.05)
 
     def test_of_an_endpoint_that_left_takes_no_memory(
         self, contexts: Contexts, clock: Clock

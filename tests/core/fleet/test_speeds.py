@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.core.fleet.speeds import LEAST_PERIODS, MOST_RATIO, Speeds
+from extproc.core.fleet.speeds import FIRST_PERIODS, LEAST_PERIODS, MOST_RATIO, Speeds
 from tests.core.clock import Clock
 
 A, B, C = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
@@ -82,6 +82,14 @@ class TestSlowness:
         compute_on_all(speeds, clock, 0.5, 1, 2)
         speeds.forget(C)
         assert C not in speeds.slowness(ALL)
+
+
+class TestRate:
+    def test_is_known_after_a_few_prompts(self, speeds: Speeds, clock: Clock) -> None:
+        compute(speeds, clock, 1, prompts=int(FIRST_PERIODS) - 1)
+        assert speeds.rate(A) == 0
+        compute(speeds, clock, 1, prompts=10)
+        assert speeds.rate(A) == pytest.approx(5_500, rel=0.2)
 
 
 class TestBusyPeriod:

@@ -185,6 +185,17 @@ class TestFullCache:
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
         assert replicas.first(following).endpoint == replicas.first(asked).endpoint
 
+    def test_gives_away_a_session_if_misses_would_evict_others_again(
+        self, replicas: Replicas
+    ) -> None:
+        asked = talk(replicas)
+        home = replicas.first(asked).endpoint
+        replicas.signals.prefixes.sent(home.address, prompt("other", 14_000).blocks)
+        replicas.signals.prefixes.resize(home.address, 21_000)
+        replicas.clock.now += 1
+        grown = Query(prompt=prompt("grown", 14_000, after=asked.prompt))
+        assert replicas.first(grown).endpoint != home
+
     def test_costs_nothing_for_a_prompt_that_is_cached(self) -> None:
         replicas = Replicas(2, weights=WEIGHTS._replace(answer=0.0))
         asked = query("session", 100 * TOKENS)

@@ -10,12 +10,13 @@ from extproc.lab.tables.prefix_verdict import TARGETS, judged
 
 CAUSES: Mapping[str, str] = {
     "kubeai-threads-600": "a part of the throughput: PrefixCache learns of first tokens from "
-    "metrics; with the moment of each, it is 0.983 x instead of 0.970 x, with the same mean TTFT "
-    "(seed 0)",
+    "metrics; with the moment of each, it is 0.980 x instead of 0.974 x (seed 0)",
     "kubeai-threads-1200": "a part of the throughput: with the moment of each first token, it is "
-    "0.963 x instead of 0.952 x, with no shorter mean TTFT (seed 0)",
+    "0.961 x instead of 0.949 x, with no shorter mean TTFT (seed 0)",
     "mooncake at 4": "overload: LMetric serves short prompts first (the shortest quarter after "
-    "15 s and the longest after 33 s; PrefixCache after 26 s and 28 s; seed 0)",
+    "15 s and the longest after 33 s; PrefixCache after 27 s and 29 s; seed 0)",
+    "hot-prefix": "a part: with the moment of each first token, it is 1.18 x instead of 1.25 x "
+    "(seed 0)",
     "hot-fleet-64, from 24 engines": "each copy costs a request 1.7 s, and 1 % of the requests "
     "make one; LMetric never uses the engines that join",
 }

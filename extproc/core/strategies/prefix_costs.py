@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -28,7 +28,8 @@ A further copy takes over a part of them, so it gains little where each copy ser
 
 _BEHIND = 0.5
 """Share of a prefix's own computation that each endpoint with the prefix has to compute first, from
-which a further copy needs no proof: the request would wait about as long for an old copy."""
+which a further copy counts fully on an idle endpoint: the request would wait about as long for an
+old copy, and delays no other there."""
 
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
@@ -53,6 +54,9 @@ class Copied(NamedTuple):
     soon: float = inf
     """Backlog above which an endpoint would have the copy later than an old copy could be used."""
 
+    idle: float = 0.0
+    """These tokens on an endpoint without requests, if its cache has room."""
+
 
 NOTHING = Copied()
 
@@ -65,7 +69,7 @@ class PrefixCosts:
         self._weights = weights
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
-        self._evicting: Sequence[tuple[int, float]] = ()
+        self._evicting: Mapping[int, float] = {}
         self._factors: Sequence[float] = ()
         self._refreshed_at = -inf
         self._totals: list[Total] = []
@@ -92,7 +96,7 @@ class PrefixCosts:
             self._refreshed_at = now
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
-            self._evicting = list(self._missed())
+            self._evicting = dict(self._missed())
             self._factors = self._speed_factors()
 
     def of(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
@@ -105,7 +109,7 @@ class PrefixCosts:
         """
         totals, work, own = self._totals, tokens + self._weights.answer, self._weights.own
         self._loads = loads = self._loads_for(tokens)
-        more, soon = copied
+        more, soon, idle = copied
         costs = loads.copy()
         if more:
             left, least = 1 - more / work, own * more
@@ -117,7 +121,12 @@ class PrefixCosts:
         for position, known in saved.items():
             if known > more or totals[position].backlog > soon:
                 costs[position] = (1 - known / work) * (loads[position] - own * known)
-        for position, missed in self._evicting:
+        if idle:
+            for position, one in enumerate(totals):
+                if not one.requests and position not in self._evicting:
+                    cost = (1 - idle / work) * (loads[position] - own * idle)
+                    costs[position] = min(costs[position], cost)
+        for position, missed in self._evicting.items():
             known = saved.get(position, 0.0)
             if known < tokens:
                 costs[position] *= 1 + missed * (tokens - known) / (work - max(known, more))
@@ -146,8 +155,8 @@ class PrefixCosts:
         more on endpoints with the prefix than on others. As many copies as requests in flight with
         the prefix are enough: a session sends one request after the other, and needs one copy.
 
-        Many uses need proof if an endpoint with the prefix has little to do before the request. If
-        all have much to do, a copy is useful only where it is ready about as soon.
+        Many uses need proof. If all endpoints with the prefix have much to do before the request, a
+        copy is useful only where it is ready about as soon. On an idle endpoint it then needs none.
         """
         sharing = self._signals.contexts.sharing(prefix)
         if not sharing:
@@ -159,18 +168,15 @@ class PrefixCosts:
         relieved = self._weights.copies * min(self._more_context(holders) / shared, 1.0)
         rate = relieved * self._signals.copies.demand(prefix) / (copies + 1)
         uses = rate * self._kept_seconds
-        wait = min([self._totals[position].backlog for position in holders])
-        soon = inf
-        if wait < _BEHIND * shared:
-            unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
-            relief = sharing / copies / _RELIEVED
-            proven = rate * self._signals.copies.used_seconds(prefix) * relief
-            uses = min(uses, max(proven, unproven))
-        else:
-            soon = wait - _BEHIND * shared
+        unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
+        relief = sharing / copies / _RELIEVED
+        proven = rate * self._signals.copies.used_seconds(prefix) * relief
+        uses = min(uses, max(proven, unproven))
         work = tokens + self._weights.answer
-        most = work - _MORE_WORK * (work - shared)
-        return Copied(uses**2 / (uses**2 + 1) * max(0.0, most), soon)
+        most = max(0.0, work - _MORE_WORK * (work - shared))
+        later = uses**2 / (uses**2 + 1) * most
+        ahead = min([self._totals[position].backlog for position in holders]) - _BEHIND * shared
+        return Copied(later, ahead, most) if uses and ahead >= 0 else Copied(later)
 
     def _more_context(self, holders: Sequence[int]) -> float:
         """Return by how much the prompts in flight count more on these endpoints than on others.

@@ -112,6 +112,7 @@ class TestPopularPrefix:
     def test_gets_fewer_copies_if_caches_replace_their_contents_soon(self) -> None:
         replicas = Replicas(16)
         for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 1)
             replicas.signals.copies.computed(endpoint.address, 1e7)
         assert len(self.burst(replicas, 64)) < 12
 
@@ -141,6 +142,26 @@ class TestPopularPrefix:
             replicas.load(other, 1, backlog=8_000)
         assert set(self.burst(replicas, 8)) == {home.address}
 
+    LONG = rules("long", 60_000)
+
+    def together(self, replicas: Replicas, requests: int) -> Counter[str]:
+        """Send questions behind a long prefix at one instant."""
+        asked = [Query(prompt=prompt(f"{i}", 64, after=self.LONG)) for i in range(requests)]
+        return Counter(replicas.send(one).endpoint.address for one in asked)
+
+    def test_is_computed_by_idle_endpoints_instead_of_waited_for(self) -> None:
+        replicas = Replicas(8)
+        for endpoint in replicas.snapshot.endpoints:  # so few later uses are expected
+            replicas.signals.copies.computed(endpoint.address, 1e7)
+        assert len(self.together(replicas, 9)) == 8
+
+    def test_is_waited_for_if_the_others_have_requests(self) -> None:
+        replicas = Replicas(4)
+        home = replicas.send(Query(prompt=prompt("first", 64, after=self.LONG))).endpoint
+        for other in replicas.others(home):
+            replicas.load(other, 1)
+        assert set(self.together(replicas, 3)) == {home.address}
+
     def test_of_a_request_with_several_prompts_gets_no_copies(self) -> None:
         replicas = Replicas(4)
         together = self.SYSTEM._replace(other_chains=[prompt("other").blocks])
@@ -169,6 +190,12 @@ class TestFullCache:
     def test_costs_what_its_session_will_miss(self, replicas: Replicas) -> None:
         home = replicas.first(self.fill(replicas)).endpoint
         assert self.chosen(replicas) == {*replicas.others(home)}
+
+    def test_gets_no_copy_of_a_prefix_only_because_it_is_idle(self, replicas: Replicas) -> None:
+        home = replicas.first(self.fill(replicas)).endpoint
+        long = rules("long", 60_000)
+        asked = [Query(prompt=prompt(f"{i}", 64, after=long)) for i in range(4)]
+        assert {replicas.send(one).endpoint for one in asked} == {*replicas.others(home)}
 
     def test_costs_nothing_while_there_is_room(self, replicas: Replicas) -> None:
         talk(replicas)

@@ -22,10 +22,6 @@ _DEAR_TOKENS = 30_000.0
 """Tokens of a prefix of which one such multiple is expected without proof; fewer uses of a longer
 prefix are, because a copy that is not used costs more."""
 
-_RELIEVED = 4.0
-"""Requests in flight per copy of a prefix with which each later use of a further copy counts fully.
-A further copy takes over a part of them, so it gains little where each copy serves few."""
-
 _BEHIND = 0.5
 """Share of a prefix's own computation that each endpoint with the prefix has to compute first, from
 which a further copy counts fully on an idle endpoint: the request would wait about as long for an
@@ -152,8 +148,8 @@ class PrefixCosts:
 
         `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
         use a copy, the less of it the first one pays. Each use saves what prompts in flight cost
-        more on endpoints with the prefix than on others. As many copies as requests in flight with
-        the prefix are enough: a session sends one request after the other, and needs one copy.
+        more on endpoints with the prefix than on others. A further copy is needed only if the
+        requests in flight with the prefix would fill the endpoints that have it to the mean load.
 
         Many uses need proof. If all endpoints with the prefix have much to do before the request, a
         copy is useful only where it is ready about as soon. On an idle endpoint it then needs none.
@@ -165,18 +161,23 @@ class PrefixCosts:
         copies = len(holders)
         if not copies or copies > sharing or copies == len(self._addresses):
             return NOTHING
+        ahead = min([self._totals[position].backlog for position in holders]) - _BEHIND * shared
+        filled = sharing / (copies * self._usual_known())
+        if filled < 1 and ahead < 0:
+            return NOTHING
         relieved = self._weights.copies * min(self._more_context(holders) / shared, 1.0)
         rate = relieved * self._signals.copies.demand(prefix) / (copies + 1)
-        uses = rate * self._kept_seconds
+        proven = rate * self._signals.copies.used_seconds(prefix)
         unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
-        relief = sharing / copies / _RELIEVED
-        proven = rate * self._signals.copies.used_seconds(prefix) * relief
-        uses = min(uses, max(proven, unproven))
+        uses = min(rate * self._kept_seconds, max(proven, unproven))
         work = tokens + self._weights.answer
         most = max(0.0, work - _MORE_WORK * (work - shared))
-        later = uses**2 / (uses**2 + 1) * most
-        ahead = min([self._totals[position].backlog for position in holders]) - _BEHIND * shared
+        later = uses**2 / (uses**2 + 1) * most * min(filled, 1.0)
         return Copied(later, ahead, most) if uses and ahead >= 0 else Copied(later)
+
+    def _usual_known(self) -> float:
+        """Return the mean of the known requests in flight on an endpoint, at least 1."""
+        return max(sum([one.known_requests for one in self._totals]) / len(self._totals), 1.0)
 
     def _more_context(self, holders: Sequence[int]) -> float:
         """Return by how much the prompts in flight count more on these endpoints than on others.

@@ -17,8 +17,8 @@ CAUSES: Mapping[str, str] = {
     "15 s and the longest after 33 s; PrefixCache after 27 s and 29 s; seed 0)",
     "hot-prefix": "a part: with the moment of each first token, it is 1.18 x instead of 1.25 x "
     "(seed 0)",
-    "hot-fleet-64-chat": "each copy costs a request 1.7 s, and so do requests that wait for one: 46 "
-    "of 4,147 requests, where 1 % is 41; AIBrix has fewer (seed 0)",
+    "hot-fleet-64-chat": "each copy costs a request 1.7 s, and so do requests that wait for one: "
+    "46 of 4,147 requests, where 1 % is 41; AIBrix has fewer (seed 0)",
     "hot-fleet-64, from 24 engines": "each copy costs a request 1.7 s, and 1 % of the requests "
     "make one; LMetric never uses the engines that join",
 }

@@ -142,6 +142,20 @@ class TestPopularPrefix:
             replicas.load(other, 1, backlog=8_000)
         assert set(self.burst(replicas, 8)) == {home.address}
 
+    def test_gets_no_copy_while_its_requests_fill_no_endpoint_alone(self) -> None:
+        replicas = Replicas(4)
+        home = replicas.send(self.question(0)).endpoint
+        replicas.leases[-1].finish_prefill()
+        replicas.load(home, 20)
+        for other in replicas.others(home):
+            replicas.load(other, 20)
+        found: Counter[str] = Counter()
+        for number in range(1, 16):
+            replicas.clock.now += 0.2
+            found[replicas.send(self.question(number)).endpoint.address] += 1
+            replicas.leases[-1].finish_prefill()
+        assert set(found) == {home.address}
+
     LONG = rules("long", 60_000)
 
     def together(self, replicas: Replicas, requests: int) -> Counter[str]:

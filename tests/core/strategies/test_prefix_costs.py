@@ -142,15 +142,15 @@ class TestPopularPrefix:
             replicas.load(other, 1, backlog=8_000)
         assert set(self.burst(replicas, 8)) == {home.address}
 
-    def test_gets_no_copy_while_its_requests_fill_no_endpoint_alone(self) -> None:
+    def test_gets_no_copy_while_its_requests_fill_no_endpoint_to_the_mean(self) -> None:
         replicas = Replicas(4)
         home = replicas.send(self.question(0)).endpoint
         replicas.leases[-1].finish_prefill()
-        replicas.load(home, 20)
+        replicas.load(home, 60)
         for other in replicas.others(home):
-            replicas.load(other, 20)
+            replicas.load(other, 4)
         found: Counter[str] = Counter()
-        for number in range(1, 16):
+        for number in range(1, 20):  # the mean becomes 23
             replicas.clock.now += 0.2
             found[replicas.send(self.question(number)).endpoint.address] += 1
             replicas.leases[-1].finish_prefill()
@@ -168,6 +168,14 @@ class TestPopularPrefix:
         for endpoint in replicas.snapshot.endpoints:  # so few later uses are expected
             replicas.signals.copies.computed(endpoint.address, 1e7)
         assert len(self.together(replicas, 9)) == 8
+
+    def test_is_waited_for_on_a_busy_fleet_if_few_requests_share_it(self) -> None:
+        replicas = Replicas(4)
+        home = replicas.send(self.question(0)).endpoint
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 10)
+        replicas.clock.now += 1
+        assert {replicas.send(self.question(n)).endpoint for n in range(1, 6)} == {home}
 
     def test_is_waited_for_if_the_others_have_requests(self) -> None:
         replicas = Replicas(4)

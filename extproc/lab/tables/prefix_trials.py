@@ -24,7 +24,10 @@ SHARES = (None, 10, 25, 100)
 PUBLISHED_SIDECARS = 4
 """Sidecars in front of which the published rules are compared."""
 
-SHARED = ("kubeai-chat-1600", "kubeai-threads-600", "saas at 1.25", "codegen at 2", "mooncake at 3")
+SHARED = (
+    *("kubeai-chat-1600", "kubeai-threads-600", "saas at 1.25", "codegen at 2", "mooncake at 3"),
+    "agents-20",
+)
 """Scenes with several sidecars."""
 
 CUT = ("codegen at 2", "mooncake at 3")

@@ -162,7 +162,7 @@ class PrefixCosts:
         if not copies or copies > sharing or copies == len(self._addresses):
             return NOTHING
         ahead = min([self._totals[position].backlog for position in holders]) - _BEHIND * shared
-        filled = sharing / (copies * self._usual_known())
+        filled = sharing / (copies * self._mean_known())
         if filled < 1 and ahead < 0:
             return NOTHING
         relieved = self._weights.copies * min(self._more_context(holders) / shared, 1.0)
@@ -175,7 +175,7 @@ class PrefixCosts:
         later = uses**2 / (uses**2 + 1) * most * min(filled, 1.0)
         return Copied(later, ahead, most) if uses and ahead >= 0 else Copied(later)
 
-    def _usual_known(self) -> float:
+    def _mean_known(self) -> float:
         """Return the mean of the known requests in flight on an endpoint, at least 1."""
         return max(sum([one.known_requests for one in self._totals]) / len(self._totals), 1.0)
 

@@ -15,13 +15,11 @@ CAUSES: Mapping[str, str] = {
     "0.961 x instead of 0.949 x, with no shorter mean TTFT (seed 0)",
     "mooncake at 4": "overload: LMetric serves short prompts first (the shortest quarter after "
     "15 s and the longest after 33 s; PrefixCache after 27 s and 29 s; seed 0)",
-    "hot-prefix": "a part: with the moment of each first token, it is 1.18 x instead of 1.25 x "
-    "(seed 0)",
-    "hot-fleet-64-chat": "each copy costs a request 1.7 s, and so do requests that wait for one: "
-    "46 of 4,147 requests, where 1 % is 41; AIBrix has fewer (seed 0)",
-    "instants": "while a prefix is being computed, its further copies count less if few requests "
-    "share it; if they counted fully, this would be 0.97 x, and system prompts of many tenants in "
-    "random trials 6 % slower (seed 0)",
+    "hot-fleet-64-chat": "the first computations of the prefix take 1.7 s each. 46 of 4,147 "
+    "requests compute it or wait for it, 43 with AIBrix, and 1 % are 41 (seed 0)",
+    "instants": "while a prefix is being computed, further copies count less if few requests share "
+    "it. If they counted fully, this would be 0.97 x instead of 1.08 x (seed 0), and 24 random "
+    "trials with many tenants 6 % slower",
     "hot-fleet-64, from 24 engines": "each copy costs a request 1.7 s, and 1 % of the requests "
     "make one; LMetric never uses the engines that join",
 }

@@ -33,6 +33,13 @@ THINK_SECONDS = 0.15
 Without the pause, the next request can arrive before the sidecar knows that the response has
 ended. The simulation has no such race.
 """
+HIT_RATE_TOLERANCE = 0.03 if FULL else 0.06
+"""The largest difference of hit rates.
+
+The hit rate depends on the order in which responses end, and that on the machine's load. In the
+simulation, pauses of 0.12 to 0.3 s change it by up to 0.03. A strategy without affinity has a hit
+rate of 0.53 to 0.58, and the default strategy one of 0.64 to 0.76, by the endpoints' addresses.
+"""
 
 
 def conversations(think_seconds: float) -> Workload:
@@ -88,7 +95,7 @@ async def test_hit_rate_and_throughput_agree_with_the_simulation(launch: Launch)
     )
     throughput = real.total_token_throughput / TIME_SCALE
     assert ours.hit_rate is not None
-    assert real.hit_rate == pytest.approx(ours.hit_rate, abs=0.03)
+    assert real.hit_rate == pytest.approx(ours.hit_rate, abs=HIT_RATE_TOLERANCE)
     # A busy machine is slower than the simulation, but not faster.
     assert throughput < 1.1 * ours.total_token_throughput
     if FULL:

@@ -3,12 +3,13 @@
 A sidecar sees its own requests start and end, and those of sidecars that share their state. Only
 the engine's metrics, a few times a second, show other requests, the engine's queue and its KV
 cache. This module converts them to the units that a strategy adds to the load that it knows:
-requests, and tokens to compute.
+requests, and tokens to compute. It also writes the room in the cache, in tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from extproc.core.fleet.totals import Totals
@@ -16,6 +17,9 @@ from extproc.core.fleet.weights import Weights
 
 _FILLING = 0.7
 """The KV cache usage above which it counts as load, because running requests still grow."""
+
+_USABLE = 0.9
+"""The share of the KV cache that a request may fill, because running requests still grow."""
 
 _DECAY = 0.99
 """The weight that earlier samples keep with each new one: about a hundred count."""
@@ -33,6 +37,9 @@ class ObservedLoad(NamedTuple):
 
     others_in_prefill: float
     """Other requests that have not produced a first token."""
+
+    cache_tokens: float | None = None
+    """The size of the KV cache; None if unknown."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,10 @@ class Pressure:
         others = max(0.0, there - load.ours)
         full = weights.full * max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
         tokens_each = weights.others * mean_prompt
-        self._write(address, others + queue, load.others_in_prefill * tokens_each + full)
+        room = inf
+        if load.cache_tokens is not None:
+            room = (_USABLE - load.kv_usage) * load.cache_tokens
+        self._write(address, others + queue, load.others_in_prefill * tokens_each + full, room)
         self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each)
 
     def recognize(self, address: str, sent_at: float) -> None:
@@ -97,14 +107,14 @@ class Pressure:
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         if self._others.pop(address, None) is not None:
-            self._write(address, 0.0, 0.0)
+            self._write(address, 0.0, 0.0, inf)
 
     def expire(self, oldest: float) -> None:
         """Forget the samples from before that time."""
         for address in [a for a, one in self._others.items() if one.at < oldest]:
             self.forget(address)
 
-    def _write(self, address: str, requests: float, backlog: float) -> None:
+    def _write(self, address: str, requests: float, backlog: float, room: float) -> None:
         total = self._totals.of(address)
-        total.other_requests, total.other_backlog = requests, backlog
+        total.other_requests, total.other_backlog, total.room = requests, backlog, room
         total.add_up()

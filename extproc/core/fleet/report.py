@@ -106,6 +106,13 @@ class Report(NamedTuple):
     """The prompts of finished requests; None if the engine does not count their times."""
 
     @property
+    def cache_tokens(self) -> int | None:
+        """The size of the KV cache; None if the engine does not say."""
+        if self.blocks is None or self.block_size is None:
+            return None
+        return self.blocks * self.block_size
+
+    @property
     def computed_tokens(self) -> float | None:
         """Prompt tokens that the engine did not find in its cache; None if it does not say."""
         if self.prompt_tokens is None or self.cached_tokens is None:

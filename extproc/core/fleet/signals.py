@@ -111,8 +111,9 @@ class Signals:
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere
-        if report.blocks is not None and report.block_size is not None:
-            self.prefixes.resize(address, report.blocks * report.block_size)
+        cache_tokens = report.cache_tokens
+        if cache_tokens is not None:
+            self.prefixes.resize(address, cache_tokens)
         self.engine_times.read(address, report, now)
         pending = self._in_prefill(address, report)
         if pending is not None:
@@ -122,7 +123,12 @@ class Signals:
             self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
         others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
         load = ObservedLoad(
-            report.load.waiting, report.running, report.load.kv_usage, ours, max(0.0, others)
+            report.load.waiting,
+            report.running,
+            report.load.kv_usage,
+            ours,
+            max(0.0, others),
+            cache_tokens,
         )
         self.pressure.record(address, load, self.backlog.mean, now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)

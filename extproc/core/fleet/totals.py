@@ -8,6 +8,7 @@ strategies keep the objects of their endpoints.
 from __future__ import annotations
 
 from collections.abc import Container
+from math import inf
 
 
 class Total:
@@ -18,7 +19,7 @@ class Total:
 
     __slots__ = (
         *("backlog", "context", "known_backlog", "known_requests"),
-        *("other_backlog", "other_requests", "paused", "requests", "sent"),
+        *("other_backlog", "other_requests", "paused", "requests", "room", "sent"),
     )
 
     def __init__(self) -> None:
@@ -34,6 +35,8 @@ class Total:
         """Tokens of the known prompts in flight, cached or not."""
         self.paused = 0.0
         """Sessions that count as paused."""
+        self.room = inf
+        """Tokens that fit into the KV cache; infinite if unknown, negative if it is full."""
         self.sent = 0
         """Known requests so far, also those that have ended."""
 

@@ -127,9 +127,9 @@ class Limits:
 
 def _first(report: Report, tokens: float) -> float:
     """Return the requests whose tokens fit into the KV cache, up to vLLM's default."""
-    if not report.blocks or not report.block_size:
+    capacity = report.cache_tokens
+    if not capacity:
         return _FIRST
-    capacity = report.blocks * report.block_size
     return max(_LEAST, min(_FIRST, capacity / (tokens or _FIRST_TOKENS)))
 
 

@@ -14,6 +14,7 @@ and the load from other sidecars.
         load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
                  + context * tokens of the prompts in flight on e         (fleet.contexts)
                  + busy * (requests(e) + 1) / (usual requests + 1)
+                 + tokens that do not fit into e's KV cache               (fleet.pressure)
         cost   = work * load * slowness(e) ** 1.3                        (fleet.engine_times)
 
     choose the first endpoint on the ring among those with nearly the lowest cost
@@ -132,11 +133,12 @@ class PrefixCache(Strategy):
         deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        copied = NOTHING
+        copied, in_use = NOTHING, 0.0
         if self._prefix is not None:
             shared = per_block * deepest
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
-        costs = self._costs.of(tokens, cached, copied)
+            in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
+        costs = self._costs.of(tokens, cached, copied, in_use)
         for hops, position in enumerate(self._order(costs, query, snapshot, home)):
             depth = depths.get(position, 0)
             if query.prompt is None:

@@ -72,6 +72,7 @@ class PrefixCosts:
         self._version = -1
         self._loads: list[float] = []
         self._busy = 0.0
+        self._least_room = inf
 
     def use(self, addresses: Sequence[str]) -> None:
         """Set the endpoints. Their positions stand for them from now on."""
@@ -94,17 +95,22 @@ class PrefixCosts:
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = dict(self._missed())
             self._factors = self._speed_factors()
+            self._least_room = min([one.room for one in self._totals])
 
-    def of(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
+    def of(
+        self, tokens: float, saved: dict[int, float], copied: Copied, in_use: float
+    ) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
-        `saved` has the tokens of its prompt in the endpoint's cache. `copied` tokens count as saved
-        on all others that would have the copy soon, see `later_savings`. Tokens that are evicted
-        for the request and missed later count as its work. The costs are divided by the work of the
-        request without any cache.
+        `saved` has the tokens of its prompt in the endpoint's cache, of which requests in flight
+        use up to `in_use`. `copied` tokens count as saved on all others that would have the copy
+        soon, see `later_savings`. Tokens that are evicted for the request and missed later count as
+        its work. The costs are divided by the work of the request without any cache.
         """
         totals, work, own = self._totals, tokens + self._weights.answer, self._weights.own
         self._loads = loads = self._loads_for(tokens)
+        if work > self._least_room:
+            self._add_missing_room(work, saved, in_use)
         more, soon, idle = copied
         costs = loads.copy()
         if more:
@@ -227,6 +233,18 @@ class PrefixCosts:
             one.backlog + busy * (one.requests + expected * one.paused) + share * one.context + wait
             for one in self._totals
         ]
+
+    def _add_missing_room(self, needed: float, saved: dict[int, float], in_use: float) -> None:
+        """Add the tokens that do not fit into the KV cache to the loads.
+
+        The request waits until others end and free as many. A token to free counts as one to
+        compute. A cached token needs room, too, unless a request in flight uses it already.
+        """
+        for position, one in enumerate(self._totals):
+            missing = needed - one.room
+            if missing > 0:
+                missing -= min(saved.get(position, 0.0), in_use)
+                self._loads[position] += max(missing, 0.0)
 
     def _usual_requests(self, expected: float) -> float:
         """Return the middle between the requests on the idlest and on the mean endpoint.

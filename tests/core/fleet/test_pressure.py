@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +74,22 @@ class TestTokens:
         assert scene.totals.of(A).backlog == pytest.approx(share * WEIGHTS.full)
 
 
+class TestRoom:
+    @pytest.mark.parametrize(("kv_usage", "room"), [(0.0, 90_000), (0.5, 40_000), (1.0, -10_000)])
+    def test_is_what_is_free_of_nine_tenths(
+        self, scene: Scene, pressure: Pressure, kv_usage: float, room: float
+    ) -> None:
+        record(pressure, QUIET._replace(kv_usage=kv_usage, cache_tokens=100_000))
+        assert scene.totals.of(A).room == pytest.approx(room)
+
+    @pytest.mark.parametrize("kv_usage", [0.0, 0.9, 1.0])
+    def test_is_unlimited_in_a_cache_of_unknown_size(
+        self, scene: Scene, pressure: Pressure, kv_usage: float
+    ) -> None:
+        record(pressure, QUIET._replace(kv_usage=kv_usage))
+        assert scene.totals.of(A).room == inf
+
+
 class TestShareOfOthers:
     def test_is_zero_without_samples(self, pressure: Pressure) -> None:
         assert pressure.share_of_others == 0
@@ -102,11 +120,14 @@ class TestShareOfOthers:
 
 class TestExpiry:
     def test_forgets_old_samples(self, scene: Scene, pressure: Pressure) -> None:
-        record(pressure, QUIET._replace(running=5, kv_usage=1), A, now=0)
-        record(pressure, QUIET._replace(running=5, kv_usage=1), B, now=9)
+        load = QUIET._replace(running=5, kv_usage=1, cache_tokens=100_000)
+        record(pressure, load, A, now=0)
+        record(pressure, load, B, now=9)
         pressure.expire(oldest=7)
         assert scene.on(A) == (0, 0)
+        assert scene.totals.of(A).room == inf
         assert scene.on(B) == (5, WEIGHTS.full)
+        assert scene.totals.of(B).room < 0
 
     def test_forgets_the_samples_of_an_endpoint_that_left(
         self, scene: Scene, pressure: Pressure

@@ -92,9 +92,18 @@ class Replicas:
                 lease.prefill = self.signals.backlog.add(endpoint.address, backlog)
             self.leases.append(lease)
 
-    def scrape(self, endpoint: Endpoint, running: float = 0, **load: float) -> None:
+    def scrape(
+        self,
+        endpoint: Endpoint,
+        running: float = 0,
+        *,
+        cache_tokens: int | None = None,
+        **load: float,
+    ) -> None:
         """Record a scrape of the endpoint."""
         report = Report(Load(**{"waiting": 0.0, "kv_usage": 0.0, **load}), running)
+        if cache_tokens is not None:
+            report = report._replace(block_size=TOKENS, blocks=cache_tokens // TOKENS)
         inflight = self.ledger.loads.get(endpoint.address, 0)
         self.signals.record_scrape(endpoint.address, report, inflight)
 

@@ -255,6 +255,47 @@ class TestFullCache:
         assert replicas.first(asked).prediction == (100 * TOKENS, 100 * TOKENS)
 
 
+class TestPromptThatDoesNotFit:
+    """One of two endpoints has 10,000 of its 40,000 tokens, and room for 31,500 in its cache."""
+
+    @pytest.fixture
+    def replicas(self) -> Replicas:
+        replicas = Replicas(2, weights=WEIGHTS._replace(copies=0))
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint)
+        return replicas
+
+    @pytest.fixture
+    def home(self, replicas: Replicas) -> Endpoint:
+        return replicas.serve(query("history", 10_000)).endpoint
+
+    def following(self, replicas: Replicas, home: Endpoint, cache_tokens: int | None) -> Endpoint:
+        """Return the endpoint of the next turn after a reading with this size of the caches."""
+        for endpoint in replicas.snapshot.endpoints:
+            usage = 0.69 if endpoint == home else 0.0
+            replicas.scrape(endpoint, cache_tokens=cache_tokens, kv_usage=usage)
+        replicas.clock.now += 1
+        return replicas.first(query("turn", 30_000, after=prompt("history", 10_000))).endpoint
+
+    def test_leaves_what_is_cached_rather_than_to_wait_for_room(
+        self, replicas: Replicas, home: Endpoint
+    ) -> None:
+        assert self.following(replicas, home, 150_000) != home
+
+    def test_stays_if_the_size_of_the_cache_is_unknown(
+        self, replicas: Replicas, home: Endpoint
+    ) -> None:
+        assert self.following(replicas, home, None) == home
+
+    def test_needs_no_room_for_what_a_request_in_flight_uses(
+        self, replicas: Replicas, home: Endpoint
+    ) -> None:
+        replicas.serve(query("session", 1_000, after=prompt("history", 10_000)))
+        replicas.send(query("another", 1_000, after=prompt("history", 10_000)))
+        replicas.load(next(replicas.others(home)), 1, backlog=1_000)
+        assert self.following(replicas, home, 150_000) == home
+
+
 class TestSlowEndpoint:
     def test_gets_fewer_requests(self) -> None:
         replicas = Replicas(3)
@@ -299,7 +340,7 @@ class TestLoads:
             new.use(replicas.addresses)
             for costs in (kept, new):
                 costs.refresh(replicas.clock.now)
-            assert kept.of(1_000, {}, NOTHING) == new.of(1_000, {}, NOTHING)
+            assert kept.of(1_000, {}, NOTHING, 0) == new.of(1_000, {}, NOTHING, 0)
 
     def happen(self, replicas: Replicas, event: str, pick: int) -> None:
         """Change the fleet in one way."""

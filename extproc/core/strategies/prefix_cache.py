@@ -33,12 +33,11 @@ worth ten times the load, in idle and in busy fleets, without a parameter to tun
 terms fits only one of these cases; LMetric (arXiv 2603.15202) found the same.
 
 Sidecars that share no state agree through the ring: the first endpoints after a prompt's key are
-its home endpoints, so other sidecars have probably sent similar prompts there. The more requests
-come from other sidecars, the more likely this is. Nearly means up to 25 % more, and 5 % if there
-are no other sidecars. This is consistent hashing with bounded loads, with its own constant:
-sidecars with similar information choose the same endpoint. The key is the system prompt until all
-endpoints have it in their caches, and then the key of `prefixHash`: the first user message, or a
-session's header.
+its home endpoints, so other sidecars have probably sent similar prompts there
+(`extproc.core.strategies.home_endpoints`). The more requests come from other sidecars, the more
+likely this is. Nearly means up to 25 % more, and 5 % if there are no other sidecars. This is
+consistent hashing with bounded loads, with its own constant: sidecars with similar information
+choose the same endpoint.
 
 Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
 For them, nearly also covers the endpoints that would be the best if the requests that are not known
@@ -59,12 +58,10 @@ from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
+from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints
 from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
 
 _NO_PROMPT = Prompt((), 0)
-
-_HOMES = 3
-"""Home endpoints of a prompt. Each is half as probable as the one before it."""
 
 _ALONE = 0.05
 """Share of requests from other sidecars up to which their prompts are ignored."""
@@ -103,8 +100,7 @@ class PrefixCache(Strategy):
     ) -> None:
         self._signals = signals
         self._spec = spec
-        self._rng = rng
-        self._by_header = by_header
+        self._homes = HomeEndpoints(rng, by_header=by_header)
         self._weights = weights
         self._eligible: Sequence[Endpoint] = ()
         self._addresses: list[str] = []
@@ -126,10 +122,18 @@ class PrefixCache(Strategy):
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
         depths = self._cached_blocks(prompt)
-        home = self._home_key(query, prompt, depths)
+        others = self._signals.pressure.share_of_others
+        homes = self._homes.of(
+            query,
+            prompt,
+            len(eligible),
+            everywhere=self._all_have(prompt.system_blocks, depths),
+            alone=others <= _ALONE,
+        )
         per_block = BLOCK_BYTES / query.bytes_per_token
         cached = {position: per_block * depth for position, depth in depths.items()}
-        self._add_homes(cached, tokens, snapshot.walk(home, query.adapter))
+        if others > _ALONE:
+            self._add_homes(cached, others * tokens, homes.walk(snapshot, query.adapter))
         deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
@@ -139,7 +143,7 @@ class PrefixCache(Strategy):
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
         costs = self._costs.of(tokens, cached, copied, in_use)
-        for hops, position in enumerate(self._order(costs, query, snapshot, home)):
+        for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
             depth = depths.get(position, 0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
@@ -148,10 +152,14 @@ class PrefixCache(Strategy):
                 yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
 
     def describe(self, query: Query, chosen: Candidate) -> SentRequest:
-        """Return the prompt and the adapter, which the endpoint will have in its memory."""
+        """Return the prompt and the adapter, which the endpoint will have in its memory.
+
+        The request counts for its system prompt.
+        """
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
+        self._homes.sent(prompt)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),
@@ -219,24 +227,14 @@ class PrefixCache(Strategy):
                     depths[position] = depths.get(position, 0) + depth
         return depths
 
-    def _home_key(self, query: Query, prompt: Prompt, depths: Mapping[int, int]) -> int:
-        """Return the prompt's key on the ring; a random one if the request has none."""
-        system = None if self._by_header or query.session else prompt.system_hash
-        if system is not None and not self._all_have(prompt.system_blocks, depths):
-            return system
-        return self._rng.getrandbits(64) if query.key is None else query.key
-
     def _all_have(self, blocks: int, depths: Mapping[int, int]) -> bool:
         """Return True if every endpoint has this number of the prompt's blocks."""
         return len(depths) == len(self._addresses) and min(depths.values()) >= blocks
 
-    def _add_homes(self, cached: dict[int, float], tokens: float, ring: Iterator[Endpoint]) -> None:
+    def _add_homes(self, cached: dict[int, float], sent: float, ring: Iterator[Endpoint]) -> None:
         """Add the tokens that other sidecars have probably sent to the prompt's home endpoints."""
-        others = self._signals.pressure.share_of_others
-        if others <= _ALONE:
-            return
-        expected = self._weights.home * others * tokens
-        for endpoint in islice(ring, _HOMES):
+        expected = self._weights.home * sent
+        for endpoint in islice(ring, PLACES):
             position = self._trusted.get(endpoint.address)
             if position is not None and expected > cached.get(position, 0.0):
                 cached[position] = expected

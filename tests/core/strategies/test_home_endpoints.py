@@ -1,0 +1,142 @@
+"""The endpoints on which sidecars that share no state agree for a prompt."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fleet.endpoint import Snapshot
+from extproc.core.request.blocks import Prompt
+from extproc.core.strategies import Query
+from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints, Homes
+from tests.core.builders import endpoints
+from tests.core.strategies.prefix_cache_replicas import Replicas, key, prompt, query, rules
+
+POPULAR, RARE, SHORT = rules("popular", 3200), rules("rare", 3200), rules("short", 320)
+FLEET = Snapshot.of(endpoints(16), 256)
+
+
+def system(of: Prompt) -> int:
+    assert of.system_hash is not None
+    return of.system_hash
+
+
+def homes_of(
+    homes: HomeEndpoints, asked: Query, *, everywhere: bool = False, alone: bool = False
+) -> Homes:
+    assert asked.prompt is not None
+    return homes.of(asked, asked.prompt, 16, everywhere=everywhere, alone=alone)
+
+
+def having_sent(popular: int, rare: int = 0, *, by_header: bool = False) -> HomeEndpoints:
+    """Return the home endpoints after requests with these system prompts."""
+    homes = HomeEndpoints(Random(0), by_header=by_header)
+    for after, count in ((POPULAR, popular), (RARE, rare)):
+        for number in range(count):
+            homes.sent(prompt(f"sent {number}", 200, after=after))
+    return homes
+
+
+class TestKey:
+    def test_is_the_system_prompt(self) -> None:
+        asked = query("session", after=RARE)
+        assert homes_of(having_sent(0), asked) == Homes(system(RARE))
+        assert homes_of(having_sent(90, 10), asked) == Homes(system(RARE))
+
+    def test_is_the_sessions_if_the_system_prompt_is_short(self) -> None:
+        asked = query("session", after=SHORT)
+        assert homes_of(having_sent(0), asked) == Homes(key("session"))
+
+    def test_is_the_sessions_once_all_endpoints_have_the_system_prompt(self) -> None:
+        found = homes_of(having_sent(0), query("session", after=RARE), everywhere=True)
+        assert found == Homes(key("session"))
+
+    def test_is_the_sessions_if_it_has_a_header_or_an_id(self) -> None:
+        asked = query("session", after=RARE)
+        assert homes_of(having_sent(0, by_header=True), asked) == Homes(key("session"))
+        assert homes_of(having_sent(0), asked._replace(session=True)) == Homes(key("session"))
+
+    def test_is_the_sessions_if_the_system_prompt_needs_more_endpoints(self) -> None:
+        asked = query("session", after=POPULAR)
+        assert homes_of(having_sent(20, 80), asked).key == key("session")
+        assert homes_of(having_sent(10, 90), asked).key == system(POPULAR)
+
+    def test_stays_the_system_prompt_without_other_sidecars(self) -> None:
+        asked = query("session", after=POPULAR)
+        assert homes_of(having_sent(100), asked, alone=True) == Homes(system(POPULAR))
+
+    def test_is_random_without_any(self) -> None:
+        asked = query("session", after=SHORT)._replace(key=None)
+        assert len({homes_of(having_sent(0), asked).key}) == 1
+        homes = having_sent(0)
+        assert homes_of(homes, asked) != homes_of(homes, asked)
+
+
+class TestSessionsOfAPopularSystemPrompt:
+    def met(self, homes: HomeEndpoints, name: str) -> list[str]:
+        found = homes_of(homes, query(name, after=POPULAR))
+        return [one.name for one in found.walk(FLEET, "")]
+
+    @pytest.mark.parametrize(("popular", "needed"), [(20, 4), (25, 5), (30, 6)])
+    def test_meet_on_as_many_endpoints_as_it_needs(self, popular: int, needed: int) -> None:
+        homes = having_sent(popular, 100 - popular)
+        near = [one.name for one in FLEET.walk(system(POPULAR), "")][:needed]
+        met = [self.met(homes, f"session {number}") for number in range(100)]
+        assert {one[0] for one in met} == set(near)
+        assert all(set(one) == set(near) for one in met)
+
+    @pytest.mark.parametrize("popular", [50, 100])
+    def test_meet_on_all_endpoints_if_it_needs_most(self, popular: int) -> None:
+        homes = having_sent(popular, 100 - popular)
+        met = [self.met(homes, f"session {number}") for number in range(200)]
+        assert {one[0] for one in met} == {one.name for one in FLEET.endpoints}
+
+    @given(st.integers(20, 38), st.integers(20, 38))
+    def test_move_only_to_endpoints_that_are_new_or_from_those_that_left(
+        self, one: int, other: int
+    ) -> None:
+        fewer, more = (having_sent(n, 100 - n) for n in sorted((one, other)))
+        for number in range(20):
+            before, after = (self.met(homes, f"session {number}") for homes in (fewer, more))
+            assert set(before) <= set(after)
+            assert after[0] == before[0] or after[0] not in before
+
+
+class TestPopularity:
+    def test_fades_as_others_are_sent(self) -> None:
+        homes = having_sent(1000)
+        asked = query("session", after=POPULAR)
+        assert homes_of(homes, asked).key == key("session")
+        for number in range(600):
+            homes.sent(prompt(f"later {number}", 200, after=RARE))
+        assert homes_of(homes, asked).key == system(POPULAR)
+
+    def test_takes_bounded_memory(self) -> None:
+        homes = HomeEndpoints(Random(0), by_header=False)
+        for number in range(5000):
+            homes.sent(rules(f"rules {number}", 640))
+        assert len(homes._before) + len(homes._present) <= 512
+
+
+def test_turns_of_an_agents_session_meet_behind_sidecars_that_share_nothing() -> None:
+    """Two sidecars get the turns of each session in turn, and see no request of the other."""
+    sidecars = [Replicas(8), Replicas(8)]
+    talks = {
+        f"session {number}": prompt(f"session {number}", 400, after=POPULAR) for number in range(24)
+    }
+    went: dict[str, list[str]] = {name: [] for name in talks}
+    for turn in range(6):
+        for name, so_far in talks.items():
+            one, other = sidecars[turn % 2], sidecars[1 - turn % 2]
+            best = one.serve(Query(key=key(name), prompt=so_far)).endpoint
+            went[name].append(best.address)
+            for replicas in (one, other):
+                for endpoint in replicas.snapshot.endpoints:
+                    replicas.scrape(endpoint, running=2)
+                replicas.clock.now += 1
+            talks[name] = prompt(f"{name}, turn {turn}", 800, after=so_far)
+    assert sum(len(set(places)) == 1 for places in went.values()) > 20
+    assert len({places[-1] for places in went.values()}) > PLACES

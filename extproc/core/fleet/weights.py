@@ -53,7 +53,7 @@ class Weights(NamedTuple):
 
     home: float = 1.0
     """Share of a prompt assumed cached on its home endpoint, if all requests are others'. In the
-    laboratory, 0.8 made agents behind four sidecars wait 1.6 times as long."""
+    laboratory, agents behind four sidecars waited 1.6 times as long with 0.8."""
 
     nearly: float = 1.25
     """Factor of the least cost up to which other endpoints count as equal, if all requests are

@@ -14,7 +14,7 @@ CAUSES: Mapping[str, str] = {
     "kubeai-threads-1200": "a part of the throughput: with the moment of each first token, it is "
     "0.961 x instead of 0.949 x, with no shorter mean TTFT (seed 0)",
     "mooncake at 4": "overload: LMetric serves short prompts first (the shortest quarter after "
-    "15 s and the longest after 33 s; PrefixCache after 27 s and 29 s; seed 0)",
+    "15 s and the longest after 33 s; PrefixCache after 25 s and 27 s; seed 0)",
     "hot-fleet-64-chat": "the first computations of the prefix take 1.7 s each. 46 of 4,147 "
     "requests compute it or wait for it, 43 with AIBrix, and 1 % are 41 (seed 0)",
     "instants": "while a prefix is being computed, further copies count less if few requests share "

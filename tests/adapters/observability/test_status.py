@@ -9,6 +9,7 @@ import pytest
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.status import StatusReport
 from extproc.core.fleet.outcome import Outcome
+from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.routing.decision import Decision
 from extproc.core.strategies import Reason
 from tests.core.builders import model_spec
@@ -106,9 +107,12 @@ def test_new_and_slow_endpoints_have_their_weight() -> None:
         assert [one.get("slow_start") for one in rows] == [None, None, 0.25]
         now += 22.5
         assert not any("slow_start" in one for one in report.document("", 0)["chosen"]["endpoints"])
-        patch.setattr(signals.speeds, "slowness", lambda asked: {asked[1]: 1.504})
+        for steps in (0, 20, 40):
+            for address, seconds in zip(FOUR[:3], (0.01, 0.03, 0.01), strict=True):
+                totals = StepTotals(steps, 0, steps * seconds, steps)
+                signals.record_scrape(address, Report(Load(0, 0), 0, steps=totals), inflight=0)
         rows = report.document("", 0)["chosen"]["endpoints"]
-        assert [one.get("slowness") for one in rows] == [None, 1.5, None]
+        assert [one.get("slowness") for one in rows] == [1.0, 3.0, 1.0]
 
 
 def test_endpoint_of_two_models_counts_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -106,12 +107,10 @@ async def test_unexpected_error_is_logged_with_its_traceback_and_ends_nothing(
     pair: list[Linked], log: pytest.LogCaptureFixture
 ) -> None:
     one, other = pair
-
-    def fail() -> None:
-        raise KeyError("a bug")
-
+    failing = MagicMock(wraps=one.link._peers)
+    failing.expire.side_effect = KeyError("a bug")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one.link._peers, "expire", fail)
+        patch.setattr(one.link, "_peers", failing)
         await one.disconnects()
     (found,) = (record for record in log.records if record.message == UNAVAILABLE)
     assert found.exc_info is not None

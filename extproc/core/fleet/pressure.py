@@ -53,7 +53,7 @@ class _Others:
 
 
 class Pressure:
-    """Writes the load of others to the totals."""
+    """Writes the load of others, and the room in the caches, to the totals."""
 
     def __init__(self, weights: Weights, totals: Totals) -> None:
         self._weights = weights

@@ -41,10 +41,10 @@ class Homes(NamedTuple):
     """The home endpoints of one prompt."""
 
     key: int
-    """The place on the ring before them."""
+    """The place on the ring after which they come."""
 
     system: int = 0
-    """The place of the system prompt, if only the first endpoints after it count."""
+    """The place of the system prompt on the ring, if only the first endpoints after it count."""
 
     number: int = 0
     """The number of these; 0 if all endpoints count."""
@@ -92,8 +92,10 @@ class HomeEndpoints:
         system = None if self._by_header or query.session else prompt.system_hash
         if system is None or everywhere:
             return Homes(self._usual_key(query))
+        if alone:
+            return Homes(system)
         needed = _BOUND * endpoints * self._share(system)
-        if alone or needed <= PLACES:
+        if needed <= PLACES:
             return Homes(system)
         is_large = needed >= _LARGE * endpoints
         return Homes(self._usual_key(query), system, 0 if is_large else ceil(needed))

@@ -6,8 +6,8 @@ requests have not started to respond. Engines admit requests in order, so these 
 ones. If neither is known, a prompt counts until its response ends.
 
 Metrics come a few times a second, and an engine computes several prompts in between. So the
-estimate falls with time, by the speed that is known of the endpoint (`extproc.core.fleet.speeds`).
-Each scrape corrects it: the first prompt that has no first token is not complete.
+estimate falls with time, by the speed that is known of the endpoint (`extproc.core.fleet.speeds`),
+and reaches zero. Each scrape corrects it: the first prompt that has no first token is not complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from math import inf
 
-from extproc.core.fleet.speeds import PROMPT_TOKENS, Speeds
+from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.totals import Totals
 
 _RECENT = 0.02
@@ -57,6 +57,7 @@ class _Queue:
     def add(self, prefill: Prefill) -> None:
         if not self.prefills:
             self._at = self._backlog.clock()
+        self._computed = min(self._computed, self._sum)  # it needs another step
         self.prefills[prefill] = None
         self._sum += prefill.tokens
         self._write()
@@ -71,11 +72,12 @@ class _Queue:
             self._sum = self._computed = 0.0  # leaves no rounding error
         self._write()
 
-    def advance(self, now: float, speed: float) -> None:
+    def advance(self, now: float, speeds: Speeds) -> None:
         """Count what the endpoint has probably computed since the last call as computed."""
-        work = self._sum + PROMPT_TOKENS * len(self.prefills)
-        share = max(0.0, now - self._at) * _PROBABLE * speed / work
-        self._computed = min(self._computed + share * self._sum, self._sum)
+        seconds = speeds.seconds(self._address, len(self.prefills), self._sum)
+        share = max(0.0, now - self._at) * _PROBABLE / seconds
+        work = self._sum + STEP_TOKENS
+        self._computed = min(self._computed + share * work, work)
         self._at = now
         self._write()
 
@@ -88,7 +90,7 @@ class _Queue:
     def _write(self) -> None:
         """Write the sum of the prompts, and the estimate of what is left of it."""
         if self.prefills:
-            left = max(0.0, self._sum - self._computed) + STEP_TOKENS
+            left = max(0.0, self._sum + STEP_TOKENS - self._computed)
             self._backlog.write(self._address, self._sum, left)
         else:
             self._backlog.write(self._address, None, 0.0)
@@ -168,7 +170,7 @@ class Backlog:
         queue = self._queues.get(address)
         if queue is None or not queue.prefills:
             return
-        queue.advance(self.clock(), self._speeds.rate(address))
+        queue.advance(self.clock(), self._speeds)
         while len(queue.prefills) > number:
             self.computed(queue, next(iter(queue.prefills)))
         if queue.prefills:
@@ -180,9 +182,9 @@ class Backlog:
         interval = max(_STEP_SECONDS, _STEP_SECONDS_EACH * len(self._queues))
         if now >= self._advanced_at + interval:
             self._advanced_at = now
-            for address, queue in self._queues.items():
+            for queue in self._queues.values():
                 if queue.prefills:
-                    queue.advance(now, self._speeds.rate(address))
+                    queue.advance(now, self._speeds)
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

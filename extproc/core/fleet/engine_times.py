@@ -13,7 +13,8 @@ A busy endpoint may have had long times only. This does not make it slow: GPUs o
 same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
 takes about as long on them. One of the two is enough, because all steps of a busy endpoint may have
 been long. The shortest times of all endpoints of a kind count for each. So an endpoint without
-requests is known, too, if all others with such a cache are of one kind.
+requests is known, too, if all others with such a cache are of one kind. If they are not, it may be
+one of the slow ones.
 """
 
 from __future__ import annotations
@@ -62,10 +63,13 @@ class Times(NamedTuple):
     """The times of an engine without other load."""
 
     step: float
-    """Seconds of a step that computes no prompt."""
+    """Seconds of a step that computes no prompt; infinite if unknown."""
 
     token: float
     """Seconds that a step takes longer for each prompt token; infinite if unknown."""
+
+
+_UNKNOWN = Times(inf, inf)
 
 
 class _Engine:
@@ -76,7 +80,7 @@ class _Engine:
     def __init__(self) -> None:
         self.room = 0
         """Blocks of its cache."""
-        self.times = Times(inf, inf)
+        self.times = _UNKNOWN
         self._steps: StepTotals | None = None
         self._prefills: PrefillTotals | None = None
         self._means = 0
@@ -154,8 +158,16 @@ class EngineTimes:
         """Forget an endpoint that left or restarted."""
         self._engines.pop(address, None)
 
+    def own(self, address: str) -> Times:
+        """Return the shortest times of an endpoint itself; infinite if unknown.
+
+        If it has always been busy, these are longer than those of its kind.
+        """
+        engine = self._engines.get(address)
+        return _UNKNOWN if engine is None else engine.times
+
     def of(self, addresses: Iterable[str]) -> Mapping[str, Times]:
-        """Return the times of these endpoints, as far as they are known."""
+        """Return the times of the kinds of these endpoints, as far as they are known."""
         engines = self._engines
         rooms = sorted((engines[one].room, one) for one in addresses if one in engines)
         found = dict[str, Times]()
@@ -168,8 +180,9 @@ class EngineTimes:
     def slowness(self, addresses: Sequence[str]) -> Mapping[str, float] | None:
         """Return the time of each endpoint over the median endpoint's.
 
-        This is the geometric mean of the ratios for a step and for a prompt token. It is empty if
-        all are of one kind, and None if no engine counts its times.
+        This is the geometric mean of the ratios for a step and for a prompt token. An endpoint with
+        unknown times gets that of the median and the slowest one. The result is empty if all known
+        ones are of one kind, and None if no engine counts its times.
         """
         known = self.of(addresses)
         if not known:
@@ -179,8 +192,12 @@ class EngineTimes:
         step = median([times.step for times in known.values()])
         tokens = [times.token for times in known.values() if times.token < inf]
         token = median(tokens) if tokens else inf
-        ratios = {address: _ratio(times, step, token) for address, times in known.items()}
-        return {one: min(max(ratio, 1 / MOST_RATIO), MOST_RATIO) for one, ratio in ratios.items()}
+        ratios = {
+            address: min(max(_ratio(times, step, token), 1 / MOST_RATIO), MOST_RATIO)
+            for address, times in known.items()
+        }
+        unknown = sqrt(max(ratios.values()))
+        return {address: ratios.get(address, unknown) for address in addresses}
 
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""

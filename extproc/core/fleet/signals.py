@@ -64,10 +64,10 @@ class Signals:
         """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
-        self.speeds = Speeds(clock)
-        """The speeds at which endpoints compute prompts."""
         self.engine_times = EngineTimes()
         """The times that engines take, by their own counters."""
+        self.speeds = Speeds(clock, self.engine_times)
+        """The speeds at which endpoints compute prompts."""
         self.backlog = Backlog(self.speeds, ledger.totals)
         """The prompt tokens that each endpoint has yet to compute."""
         self.copies = Copies(clock, self.prefixes)

@@ -10,14 +10,16 @@ between endpoints may seem smaller than they are. Short prompts say little about
 not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
 speed, as requests that are sent there will notice it.
 
-If engines count their own times, these are better for comparing endpoints
-(`extproc.core.fleet.engine_times`).
+If engines count their own times, these are better (`extproc.core.fleet.engine_times`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from statistics import median
+
+from extproc.core.fleet.engine_times import EngineTimes
 
 LEAST_TOKENS = 300.0
 """Mean tokens of the prompts of a busy period that counts."""
@@ -70,8 +72,9 @@ class _Busy:
 class Speeds:
     """Speeds by endpoint address; `clock` returns seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], engine_times: EngineTimes | None = None) -> None:
         self.clock = clock
+        self._engine_times = engine_times or EngineTimes()
         self._busy: dict[str, _Busy] = {}
 
     def began(self, address: str) -> None:
@@ -126,15 +129,18 @@ class Speeds:
             if not usual / LEAST_RATIO < time < usual * LEAST_RATIO
         }
 
-    def rate(self, address: str) -> float:
-        """Return the tokens that an endpoint computes per second; 0 while they are unknown.
+    def seconds(self, address: str, prompts: int, tokens: float) -> float:
+        """Return the time that an endpoint takes for prompts with so many tokens together.
 
-        Each prompt counts as `PROMPT_TOKENS` besides its own.
+        It is infinite while the speed is unknown.
         """
+        times = self._engine_times.own(address)
+        if times.token < inf:
+            return prompts * times.step + tokens * times.token
         busy = self._busy.get(address)
         if busy is None or busy.periods < FIRST_PERIODS:
-            return 0.0
-        return busy.tokens / busy.seconds
+            return inf
+        return (tokens + PROMPT_TOKENS * prompts) * busy.seconds / busy.tokens
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

@@ -67,6 +67,7 @@ class PrefixCosts:
         self._kept_seconds = 0.0
         self._evicting: Mapping[int, float] = {}
         self._factors: Sequence[float] = ()
+        self._copies_worth: Sequence[float] = ()
         self._refreshed_at = -inf
         self._totals: list[Total] = []
         self._version = -1
@@ -94,7 +95,9 @@ class PrefixCosts:
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = dict(self._missed())
-            self._factors = self._speed_factors()
+            self._factors = factors = self._speed_factors()
+            worth = [min(1.0, 1 / factor) for factor in factors]
+            self._copies_worth = worth or [1.0] * len(self._addresses)
             self._least_room = min([one.room for one in self._totals])
 
     def of(
@@ -104,24 +107,26 @@ class PrefixCosts:
 
         `saved` has the tokens of its prompt in the endpoint's cache, of which requests in flight
         use up to `in_use`. `copied` tokens count as saved on all others that would have the copy
-        soon, see `later_savings`. Tokens that are evicted for the request and missed later count as
-        its work. The costs are divided by the work of the request without any cache.
+        soon, see `later_savings`, and fewer of them on slow ones. Tokens that are evicted for the
+        request and missed later count as its work. The costs are divided by the work of the request
+        without any cache.
         """
         totals, work, own = self._totals, tokens + self._weights.answer, self._weights.own
         self._loads = loads = self._loads_for(tokens)
         if work > self._least_room:
             self._add_missing_room(work, saved, in_use)
         more, soon, idle = copied
+        worth = self._copies_worth
         costs = loads.copy()
         if more:
-            left, least = 1 - more / work, own * more
-            costs = [left * (load - least) for load in loads]
+            copies = [more * share for share in worth]
+            costs = [(1 - c / work) * (x - own * c) for c, x in zip(copies, loads, strict=True)]
         if soon < inf:
             for position, load in enumerate(loads):
                 if totals[position].backlog > soon:
                     costs[position] = load
         for position, known in saved.items():
-            if known > more or totals[position].backlog > soon:
+            if known > more * worth[position] or totals[position].backlog > soon:
                 costs[position] = (1 - known / work) * (loads[position] - own * known)
         if idle:
             for position, one in enumerate(totals):
@@ -131,7 +136,8 @@ class PrefixCosts:
         for position, missed in self._evicting.items():
             known = saved.get(position, 0.0)
             if known < tokens:
-                costs[position] *= 1 + missed * (tokens - known) / (work - max(known, more))
+                not_saved = work - max(known, more * worth[position])
+                costs[position] *= 1 + missed * (tokens - known) / not_saved
         for position, factor in enumerate(self._factors):
             costs[position] *= factor
         return costs

@@ -235,9 +235,9 @@ def known_speed(tokens: int = 1_500, seconds: float = 1.0) -> tuple[Backlog, Clo
 
 
 def estimated(backlog: Backlog, address: str = A) -> float:
-    """Return the estimate for an endpoint that has prompts, without the step."""
+    """Return the estimate for an endpoint that has prompts."""
     backlog.advance()
-    return backlog.totals.of(address).backlog - STEP_TOKENS
+    return backlog.totals.of(address).backlog
 
 
 class TestEstimate:
@@ -250,7 +250,7 @@ class TestEstimate:
         for _ in range(5):
             clock.advance(0.1)
             estimates.append(estimated(backlog))
-        assert estimates[0] == 1_500
+        assert estimates[0] == 1_500 + STEP_TOKENS
         assert all(later < before - 100 for before, later in pairwise(estimates))
 
     def test_falls_faster_on_a_faster_endpoint(self) -> None:
@@ -261,7 +261,7 @@ class TestEstimate:
             clock.advance(0.3)
             left_after.append(estimated(backlog))
         assert left_after == sorted(left_after)
-        assert 0 < left_after[0] < left_after[1] < left_after[2] < 1_500
+        assert 0 < left_after[0] < left_after[1] < left_after[2] < 1_500 + STEP_TOKENS
 
     def test_is_made_less_often_for_more_endpoints(self) -> None:
         backlog, clock = known_speed()
@@ -280,6 +280,14 @@ class TestEstimate:
         clock.advance(60)
         assert estimated(backlog) == 0
 
+    def test_of_a_prompt_after_all_others_includes_another_step(self) -> None:
+        backlog, clock = known_speed()
+        backlog.add(A, 1_500)
+        clock.advance(60)
+        assert estimated(backlog) == 0
+        backlog.add(A, 1_000)
+        assert estimated(backlog) == 1_000 + STEP_TOKENS
+
     def test_includes_a_step_while_there_are_prompts(self) -> None:
         # Short prompts are computed together, so a second one adds little.
         backlog = Backlog(Speeds(Clock()))
@@ -295,13 +303,13 @@ class TestEstimate:
         backlog = Backlog(Speeds(clock))
         backlog.add(A, 1_500)
         clock.advance(60)
-        assert estimated(backlog) == 1_500
+        assert estimated(backlog) == 1_500 + STEP_TOKENS
 
     def test_begins_with_the_first_prompt(self) -> None:
         backlog, clock = known_speed()
         clock.advance(60)
         backlog.add(A, 1_500)
-        assert estimated(backlog) == 1_500
+        assert estimated(backlog) == 1_500 + STEP_TOKENS
 
     def test_rises_by_the_tokens_of_a_new_prompt(self) -> None:
         backlog, clock = known_speed()
@@ -319,7 +327,7 @@ class TestEstimate:
         clock.advance(60)
         assert estimated(backlog) == 0
         backlog.at_most(A, 2)
-        assert 3_500 < estimated(backlog) <= 5_000
+        assert 3_500 < estimated(backlog) - STEP_TOKENS <= 5_000
 
     def test_leaves_the_tokens_of_the_prompts_as_they_are(self) -> None:
         backlog, clock = known_speed()
@@ -332,7 +340,7 @@ class TestEstimate:
         backlog, clock = known_speed()
         backlog.add(B, 1_500)
         clock.advance(60)
-        assert estimated(backlog, B) == 1_500
+        assert estimated(backlog, B) == 1_500 + STEP_TOKENS
 
 
 class TestForget:

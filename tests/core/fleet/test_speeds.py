@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+from extproc.core.fleet.engine_times import EngineTimes
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 from extproc.core.fleet.speeds import FIRST_PERIODS, LEAST_PERIODS, MOST_RATIO, Speeds
 from tests.core.clock import Clock
 
@@ -84,12 +88,23 @@ class TestSlowness:
         assert C not in speeds.slowness(ALL)
 
 
-class TestRate:
-    def test_is_known_after_a_few_prompts(self, speeds: Speeds, clock: Clock) -> None:
+class TestSeconds:
+    def test_are_known_after_a_few_prompts(self, speeds: Speeds, clock: Clock) -> None:
         compute(speeds, clock, 1, prompts=int(FIRST_PERIODS) - 1)
-        assert speeds.rate(A) == 0
+        assert speeds.seconds(A, 1, 5_000) == inf
         compute(speeds, clock, 1, prompts=10)
-        assert speeds.rate(A) == pytest.approx(5_500, rel=0.2)
+        assert speeds.seconds(A, 1, 5_000) == pytest.approx(1, rel=0.2)
+
+    def test_are_those_that_the_engine_counts(self, clock: Clock) -> None:
+        times = EngineTimes()
+        speeds = Speeds(clock, times)
+        compute(speeds, clock, 1, prompts=100)
+        for served in range(3):
+            totals = StepTotals(0, 0, served * 0.1, served * 10)
+            prefills = PrefillTotals(served, served * 0.51, served * 5_000)
+            report = Report(Load(0, 0.0), 0, steps=totals, prefills=prefills)
+            times.read(A, report, clock())
+        assert speeds.seconds(A, 2, 1_000) == pytest.approx(2 * 0.01 + 1_000 * 0.0001)
 
 
 class TestBusyPeriod:

@@ -312,14 +312,34 @@ class TestSlowEndpoint:
     def test_is_known_by_its_steps_from_the_third_reading(self) -> None:
         replicas = Replicas(3)
         slow, *others = replicas.snapshot.endpoints
-        for steps in (0, 20, 40):
-            for endpoint in replicas.snapshot.endpoints:
-                seconds = 0.03 if endpoint == slow else 0.01
-                totals = StepTotals(steps, 0, steps * seconds, steps)
-                report = Report(Load(0, 0.0), 0, steps=totals)
-                replicas.signals.record_scrape(endpoint.address, report, inflight=0)
+        self.decode(replicas, slow, step=0.03)
+        for other in others:
+            self.decode(replicas, other, step=0.01)
         found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
         assert found[slow] < min(found[other] for other in others) / 2
+
+    def test_may_be_one_without_requests_in_a_mixed_fleet(self) -> None:
+        replicas = Replicas(3)
+        fast, slow, unknown = replicas.snapshot.endpoints
+        self.decode(replicas, slow, step=0.03)
+        self.decode(replicas, fast, step=0.01)
+        found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(60))
+        assert found[slow] < found[unknown] < found[fast]
+
+    def test_gets_no_copy_while_fast_ones_can_serve_a_popular_prefix(self) -> None:
+        replicas = Replicas(4)
+        endpoints = replicas.snapshot.endpoints
+        for number, endpoint in enumerate(endpoints):
+            self.decode(replicas, endpoint, step=0.01 if number < 2 else 0.02)
+        found = TestPopularPrefix().served(replicas, 30)
+        assert set(found) == {endpoint.address for endpoint in endpoints[:2]}
+
+    def decode(self, replicas: Replicas, endpoint: Endpoint, step: float) -> None:
+        """Let an endpoint report steps of so many seconds."""
+        for steps in (0, 20, 40):
+            totals = StepTotals(steps, 0, steps * step, steps)
+            report = Report(Load(0, 0.0), 0, steps=totals)
+            replicas.signals.record_scrape(endpoint.address, report, inflight=0)
 
 
 _EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]

@@ -13,8 +13,8 @@ A busy endpoint may have had long times only. This does not make it slow: GPUs o
 same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
 takes about as long on them. One of the two is enough, because all steps of a busy endpoint may have
 been long. The shortest times of all endpoints of a kind count for each. So an endpoint without
-requests is known, too, if all others with such a cache are of one kind. If they are not, it may be
-one of the slow ones.
+requests is known, too, if all others with such a cache are of one kind. If they are not, it
+counts as the mean of the known ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from extproc.core.fleet.report import PrefillTotals, Report, StepTotals
@@ -181,8 +181,8 @@ class EngineTimes:
         """Return the time of each endpoint over the median endpoint's.
 
         This is the geometric mean of the ratios for a step and for a prompt token. An endpoint with
-        unknown times gets that of the median and the slowest one. The result is empty if all known
-        ones are of one kind, and None if no engine counts its times.
+        unknown times gets the mean of the others. The result is empty if all known ones are of one
+        kind, and None if no engine counts its times.
         """
         known = self.of(addresses)
         if not known:
@@ -196,8 +196,8 @@ class EngineTimes:
             address: min(max(_ratio(times, step, token), 1 / MOST_RATIO), MOST_RATIO)
             for address, times in known.items()
         }
-        unknown = sqrt(max(ratios.values()))
-        return {address: ratios.get(address, unknown) for address in addresses}
+        mean = fmean(ratios.values())
+        return {address: ratios.get(address, mean) for address in addresses}
 
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""

@@ -238,9 +238,7 @@ class TestSlowness:
         found = fleet.times.slowness([A, B, C])
         assert found == pytest.approx({A: 1 / MOST_RATIO, B: 1, C: MOST_RATIO})
 
-    def test_of_an_endpoint_without_requests_is_between_the_usual_and_the_slowest(
-        self, fleet: Fleet
-    ) -> None:
+    def test_of_an_endpoint_without_requests_is_the_mean_of_the_others(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.04), (D, 0.01)):
             fleet.decode(address, step)
         assert fleet.times.slowness([A, B, C, D]) == pytest.approx({A: 1, B: 4, C: 2, D: 1})

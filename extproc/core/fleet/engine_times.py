@@ -161,7 +161,7 @@ class EngineTimes:
     def own(self, address: str) -> Times:
         """Return the shortest times of an endpoint itself; infinite if unknown.
 
-        If it has always been busy, these are longer than those of its kind.
+        If it has always been busy, these may be longer than those of its kind.
         """
         engine = self._engines.get(address)
         return _UNKNOWN if engine is None else engine.times

@@ -10,7 +10,7 @@ between endpoints may seem smaller than they are. Short prompts say little about
 not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
 speed, as requests that are sent there will notice it.
 
-If engines count their own times, these are better (`extproc.core.fleet.engine_times`).
+If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`).
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ class PrefixCosts:
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = dict(self._missed())
             self._factors = factors = self._speed_factors()
+            # A copy takes longer on a slow endpoint, and fewer requests use it there.
             worth = [min(1.0, 1 / factor) for factor in factors]
             self._copies_worth = worth or [1.0] * len(self._addresses)
             self._least_room = min([one.room for one in self._totals])

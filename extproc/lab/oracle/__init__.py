@@ -21,14 +21,23 @@ RULE_NAMES = (
 USUAL = "thrifty"
 """The rule without a name."""
 
+UNSYNCHRONIZED = "unsynchronized"
+"""Second part of a name: this oracle does not know when the present steps end."""
+
 
 def names() -> tuple[str, ...]:
-    """Return the names of the strategies: `Oracle`, and one with each rule."""
-    return (NAME, *(f"{NAME}:{rule}" for rule in RULE_NAMES))
+    """Return the names of the strategies: `Oracle`, and two with each rule."""
+    each = (f"{NAME}:{rule}" for rule in RULE_NAMES)
+    return (NAME, *(name for one in each for name in (one, f"{one}:{UNSYNCHRONIZED}")))
 
 
 def rule_of(name: str) -> str:
     """Return the rule of a strategy's name; empty if it is none of the oracle's."""
     if name not in names():
         return ""
-    return name.partition(":")[2] or USUAL
+    return name.removesuffix(f":{UNSYNCHRONIZED}").partition(":")[2] or USUAL
+
+
+def knows_steps(name: str) -> bool:
+    """Return True if an oracle with this name knows when the present steps end."""
+    return not name.endswith(f":{UNSYNCHRONIZED}")

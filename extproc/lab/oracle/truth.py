@@ -18,9 +18,17 @@ class Truth:
     """The knowledge of the oracle. All sidecars share it."""
 
     def __init__(
-        self, timeline: Timeline, engines: Engines, workload: Workload, ids: BlockIds
+        self,
+        timeline: Timeline,
+        engines: Engines,
+        workload: Workload,
+        ids: BlockIds,
+        *,
+        knows_steps: bool = True,
     ) -> None:
+        """Without `knows_steps`, half of each present step counts as left."""
         self._timeline = timeline
+        self._knows_steps = knows_steps
         self._engines = engines
         self._futures = Futures(workload, ids)
         self._memories = [Memory(replica) for replica in engines.replicas]
@@ -37,9 +45,7 @@ class Truth:
     def outlook(self, number: int) -> Outlook:
         """Return the consequences of sending the request to this engine."""
         memory, now = self._memory(number), self._timeline.now
-        is_computing = memory.replica.planned is not None
-        start = self._engines.step_ends[number] if is_computing else now
-        found = outlook(memory, self._asked, start, now)
+        found = outlook(memory, self._asked, self._next_step(number, now), now)
         return with_futures(found, memory, self._asked, self._futures, self._shared)
 
     def cached(self, number: int) -> int:
@@ -59,6 +65,15 @@ class Truth:
     def _asked(self) -> SimRequest:
         assert self._request is not None, "a request is routed"
         return self._request
+
+    def _next_step(self, number: int, now: float) -> float:
+        """Return the time at which the next step of this engine begins."""
+        replica = self._memory(number).replica
+        if replica.planned is None:
+            return now
+        if self._knows_steps:
+            return self._engines.step_ends[number]
+        return now + replica.planned.seconds(replica.profile, replica.scheduler.decoding) / 2
 
     def _memory(self, number: int) -> Memory:
         """Return the memory of an engine, an empty one if it was replaced."""

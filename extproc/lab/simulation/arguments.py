@@ -58,7 +58,8 @@ def _add_strategies(group: argparse._ArgumentGroup) -> None:
         f"(default: {' '.join(DEFAULT_STRATEGIES)}, or that of --models); "
         f"published rules, for comparison: {', '.join(published_rules.names())}; "
         f"{oracle.NAME}, which knows the true state of all engines, or {oracle.NAME}:RULE with "
-        f"one of its rules {', '.join(oracle.RULE_NAMES)}",
+        f"one of its rules {', '.join(oracle.RULE_NAMES)}; "
+        f"{oracle.NAME}:RULE:{oracle.UNSYNCHRONIZED} does not know when the present steps end",
     )
 
 

@@ -50,8 +50,15 @@ class SimulatedFleet:
         prompts = Prompts(scenario.routing.shown)
         self._ids = BlockIds(scenario.profile.block_size)
         self._truth: Truth | None = None
-        if oracle.rule_of(scenario.routing.published_rule):
-            self._truth = Truth(self.timeline, self.engines, scenario.workload, self._ids)
+        rule = scenario.routing.published_rule
+        if oracle.rule_of(rule):
+            self._truth = Truth(
+                self.timeline,
+                self.engines,
+                scenario.workload,
+                self._ids,
+                knows_steps=oracle.knows_steps(rule),
+            )
         self._sidecars = [
             Sidecar(
                 self.timeline,

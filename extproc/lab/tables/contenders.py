@@ -48,6 +48,12 @@ ORACLES = {
 }
 """The oracle with the rules that are the best ones most often."""
 
+UNSYNCHRONIZED = {
+    name: Contender(LoadBalancingSpec(), name)
+    for name in (f"{one}:{oracle.UNSYNCHRONIZED}" for one in ORACLES)
+}
+"""The same rules without the ends of the present steps, which no sidecar knows."""
+
 AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *published_rules.names())
 
 WITH_LONG_PREFIXES = (YARDSTICK, *published_rules.names(), OURS)

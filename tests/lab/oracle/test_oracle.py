@@ -119,15 +119,21 @@ class TestPrediction:
 class Pair:
     """Two engines, of which the second has the shared beginning of the next request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, knows_steps: bool = True) -> None:
         work = asked("a", "b")
-        timeline, ids = Timeline(), BlockIds(BLOCK)
+        self.timeline = timeline = Timeline()
+        ids = BlockIds(BLOCK)
         first, second = (one.turns[0] for one in work.sessions)
         self.engines = Engines(timeline, fast(), 2)
-        self.truth = Truth(timeline, self.engines, work, ids)
+        self.truth = Truth(timeline, self.engines, work, ids, knows_steps=knows_steps)
         self.engines.submit(1, self._request(0, first, ids))
         timeline.run(lambda: False)
         self.truth.ask(second, self._request(1, second, ids))
+
+    def begin(self, request: SimRequest) -> None:
+        """Let the first engine begin the step that computes a request."""
+        self.engines.submit(0, request)
+        self.timeline.run(lambda: self.engines.replicas[0].planned is not None)
 
     def costs(self, rule: str) -> list[Cost]:
         return RULES[rule]([self.truth.outlook(0), self.truth.outlook(1)])
@@ -149,6 +155,17 @@ class TestChoice:
         free, busy = pair.costs("soonest")
         assert free < busy
 
+    def test_assumes_half_of_the_present_step_if_its_end_is_unknown(self) -> None:
+        waits, left = [], 0.0
+        for knows_steps in (True, False):
+            pair = Pair(knows_steps=knows_steps)
+            pair.begin(request(10, 9_000, first_block=100_000))
+            left = pair.engines.step_ends[0] - pair.timeline.now
+            waits.append(pair.truth.outlook(0).wait)
+        known, unknown = waits
+        assert left > 0
+        assert known - unknown == pytest.approx(left / 2)
+
     def test_follows_a_replaced_engine(self) -> None:
         pair = Pair()
         pair.engines.replace(1)
@@ -163,6 +180,11 @@ class TestRules:
         assert oracle.rule_of("Oracle") in RULES
         assert oracle.rule_of("Oracle:product") == "product"
         assert oracle.rule_of("LMetric") == ""
+
+    def test_may_be_those_of_an_oracle_that_does_not_know_steps(self) -> None:
+        assert oracle.rule_of("Oracle:product:unsynchronized") == "product"
+        assert not oracle.knows_steps("Oracle:product:unsynchronized")
+        assert oracle.knows_steps("Oracle:product")
 
     @pytest.mark.parametrize("name", oracle.names())
     def test_serve_a_workload(self, name: str) -> None:

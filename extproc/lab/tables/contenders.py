@@ -52,7 +52,7 @@ UNSYNCHRONIZED = {
     name: Contender(LoadBalancingSpec(), name)
     for name in (f"{one}:{oracle.UNSYNCHRONIZED}" for one in ORACLES)
 }
-"""The same rules without the ends of the present steps, which no sidecar knows."""
+"""The same rules without the ends of the present steps, which a sidecar does not see."""
 
 AGAINST_ADVERSARIES = ("LeastLoad", YARDSTICK, OURS, *published_rules.names())
 

@@ -64,6 +64,20 @@ class TestPausedSession:
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
         assert replicas.first(following).endpoint == home
 
+    def test_stays_there_with_a_prompt_that_is_remembered_in_part(self) -> None:
+        # The sidecar hashes the first 2,048 blocks of a prompt: here, a sixth of it.
+        replicas = Replicas(3)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint, cache_tokens=4_000_000)
+        asked = Query(prompt=prompt("session", 131_072)._replace(bytes=4 * 750_000))
+        homes = set()
+        for _ in range(4):
+            homes.add(replicas.send(asked).endpoint)
+            replicas.clock.now += 1
+            replicas.leases.pop().release()
+            replicas.clock.now += 1
+        assert len(homes) == 1
+
     def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
         replicas = Replicas(2)
         talk(replicas)

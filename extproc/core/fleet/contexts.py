@@ -144,6 +144,10 @@ class Contexts:
         """Return the requests in flight whose sessions share this prefix."""
         return self._sharing.get(prefix, 0)
 
+    def pauses(self, session: Session) -> bool:
+        """Return True if this session counts as paused."""
+        return session in self._counting
+
     def begin(
         self, address: str, stored: Stored, tokens: float, began: float | None = None
     ) -> Context:

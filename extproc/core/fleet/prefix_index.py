@@ -80,6 +80,16 @@ class _Held:
             self._used_at[number] = now
         return new, path[-1] if path else 0
 
+    def run_ending(self, blocks: Sequence[int], depth: int) -> int:
+        """Return the number of the run that ends after this many blocks of a prompt; 0 if none."""
+        found, end = 0, 0
+        while end < depth and (number := self._numbers.get(blocks[end])) is not None:
+            run = self._runs[number]
+            used = _agreement(run, blocks, end)
+            found = number if used == len(run) else 0
+            end += used
+        return found if end == depth else 0
+
     def used_runs(self) -> Iterator[tuple[float, Sequence[int]]]:
         """Yield the runs, the least recently used first, with the times of their last uses."""
         return ((self._used_at[number], run) for number, run in self._runs.items())
@@ -185,6 +195,14 @@ class PrefixIndex:
             self._gained(new, held.bit)
         self._evict(held)  # even if nothing is new: a run that was split takes more
         return run
+
+    def run_ending(self, address: str, blocks: Sequence[int], depth: int) -> int:
+        """Return the run of an endpoint that ends after `depth` blocks of a prompt; 0 if none does.
+
+        If a prompt continues another one, the latter has ended in this run, see `sent`.
+        """
+        held = self._held.get(address)
+        return held.run_ending(blocks, depth) if held else 0
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
         """Return, by endpoint, the number of leading blocks that it holds, without zeros."""

@@ -108,8 +108,10 @@ class TestPausedSession:
     def test_counts_from_its_response_to_its_next_request(self, contexts: Contexts) -> None:
         contexts.begin(A, Stored(1), 100).end()
         assert paused(contexts) == {A: 1}
+        assert contexts.pauses((A, 1))
         contexts.begin(A, Stored(1), 100)
         assert paused(contexts) == {}
+        assert not contexts.pauses((A, 1))
 
     def test_counts_once_after_several_requests_at_a_time(self, contexts: Contexts) -> None:
         both = [contexts.begin(A, Stored(1), 100), contexts.begin(A, Stored(1), 100)]

@@ -215,6 +215,21 @@ class TestRun:
         assert index.sent(A, [*ONE, *prompt("e")]) == first
         assert index.sent(A, [*OTHER, *prompt("e")]) == second
 
+    def test_is_found_by_what_continues_it(self) -> None:
+        index = PrefixIndex(Clock())
+        assert index.run_ending(A, ONE, 4) == 0
+        first, second = index.sent(A, ONE), index.sent(A, OTHER)
+        longer = [*ONE, *prompt("e")]
+        assert index.run_ending(A, longer, 4) == first
+        assert index.run_ending(A, [*OTHER, *prompt("e")], 5) == second
+        assert index.run_ending(B, longer, 4) == 0
+        assert index.run_ending(A, longer, 5) == 0
+
+    def test_is_not_found_by_a_prompt_that_branches_off(self) -> None:
+        index = PrefixIndex(Clock())
+        index.sent(A, ONE)
+        assert index.run_ending(A, OTHER, 2) == 0
+
     def test_is_zero_for_a_prompt_without_blocks(self) -> None:
         assert PrefixIndex(Clock()).sent(A, []) == 0
 
@@ -483,7 +498,10 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
     @rule(address=addresses, blocks=prompts)
     def send(self, address: str, blocks: list[int]) -> None:
-        self.index.sent(address, blocks)
+        depth = self.index.matches(blocks).get(address, 0)
+        continued = self.index.run_ending(address, blocks, depth)
+        run = self.index.sent(address, blocks)
+        assert not continued or run == continued
         kept = [one for one in self.lists.get(address, []) if one not in blocks]
         self.lists[address] = kept + blocks[::-1]
         self.settle()

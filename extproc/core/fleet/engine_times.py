@@ -15,6 +15,9 @@ takes about as long on them. One of the two is enough, because all steps of a bu
 been long. The shortest times of all endpoints of a kind count for each. So an endpoint without
 requests is known, too, if all others with such a cache are of one kind. If they are not, it
 counts as the mean of the known ones.
+
+The times of prompt tokens depend less on the load, so they are compared first. Then the shortest
+step of those with equal tokens is compared: a busy H100 may have the steps of an idle A100.
 """
 
 from __future__ import annotations
@@ -202,12 +205,14 @@ class EngineTimes:
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""
         times = {one: self._engines[one].times for one in addresses}
-        steps = sorted((known.step, one) for one, known in times.items() if known.step < inf)
+        steps = {one: known.step for one, known in times.items() if known.step < inf}
+        tokens = sorted((times[one].token, one) for one in steps if times[one].token < inf)
+        groups = _alike(tokens, SAME_KIND)
+        groups += [[one] for one in steps if times[one].token == inf]
         kinds: list[_Kind] = []
-        for group in _alike(steps, SAME_KIND):
-            step, token = times[group[0]].step, min(times[one].token for one in group)
-            kind = _Kind(Times(step, token), group)
-            if kinds and token <= SAME_KIND * kinds[-1].times.token < inf:
+        for step, group in sorted((min(steps[one] for one in group), group) for group in groups):
+            kind = _Kind(Times(step, min(times[one].token for one in group)), group)
+            if kinds and step <= SAME_KIND * kinds[-1].times.step:
                 kind = kinds.pop().with_slower(kind)
             kinds.append(kind)
         return kinds

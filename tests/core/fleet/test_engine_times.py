@@ -170,6 +170,15 @@ class TestKind:
         found = fleet.times.of([A, B])
         assert found[A] == found[B] == pytest.approx(Times(0.01, 0.0001))
 
+    def test_ends_where_an_idle_endpoint_has_the_steps_of_a_busy_faster_one(
+        self, fleet: Fleet
+    ) -> None:
+        for address, kind in ((A, (0.008, 0.0001)), (B, (0.01, 0.0001)), (C, (0.012, 0.0003))):
+            fleet.serve(address, kind)
+        found = fleet.times.of([A, B, C])
+        assert found[A] == found[B] == pytest.approx(Times(0.008, 0.0001))
+        assert found[C] == pytest.approx(Times(0.012, 0.0003))
+
     @pytest.mark.parametrize("served", [A, B, None])
     def test_ends_where_steps_take_much_longer_while_prompt_tokens_are_unknown(
         self, fleet: Fleet, served: str | None
@@ -278,7 +287,7 @@ def test_times_are_never_below_those_of_the_engine(events: list[tuple[str, float
     assert all(longer > 1.2 * shorter for shorter, longer in pairwise(steps))
 
 
-_COUNTER = st.floats(min_value=0, allow_nan=False) | st.integers(0, 1_000)
+_COUNTER = st.floats(min_value=0, allow_nan=False, allow_infinity=False) | st.integers(0, 1_000)
 _REPORTS = st.builds(
     lambda steps, prefills, blocks: Report(
         Load(0, 0.0), 0, blocks=blocks, steps=steps, prefills=prefills

@@ -127,7 +127,7 @@ class StatusReport:
         signals, ejected = self._fleet.signals, self._fleet.ejection.ejected
         now = signals.clock()
         starting = {} if model is None else _starting(model, addresses, self._fleet)
-        slowness = signals.slowness(addresses)
+        slowness = signals.slowness(addresses).prompts
         predicted = self._predicted(name)
         for one in endpoints:
             address = one["address"]

@@ -143,6 +143,7 @@ class Backlog:
         self._queues: dict[str, _Queue] = {}
         self._tokens: dict[str, float] = {}
         self._advanced_at = -inf
+        self._added = 0
         self.clock = speeds.clock
         self.tokens: Mapping[str, float] = self._tokens
         """Tokens of the prompts without a first token; a missing address has none."""
@@ -156,7 +157,9 @@ class Backlog:
     def add(self, address: str, tokens: float) -> Prefill:
         """Add a prompt with this number of tokens to compute."""
         prefill = Prefill(self, address, max(tokens, 0.0))
-        self.mean += _RECENT * (prefill.tokens - self.mean) if self.mean else prefill.tokens
+        self._added += 1
+        share = max(_RECENT, 1 / self._added)
+        self.mean += share * (prefill.tokens - self.mean)
         self.put(prefill)
         return prefill
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, sqrt
+from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -73,6 +73,19 @@ class Times(NamedTuple):
 
 
 _UNKNOWN = Times(inf, inf)
+
+
+class Slowness(NamedTuple):
+    """The times of endpoints, as ratios to the median endpoint's.
+
+    Both are empty if all known endpoints are of one kind.
+    """
+
+    prompts: Mapping[str, float]
+    """The times of a usual prompt: GPUs differ in how fast they compute."""
+
+    steps: Mapping[str, float]
+    """The times of steps without prompts: GPUs differ in how fast they read their memory."""
 
 
 class _Engine:
@@ -180,27 +193,26 @@ class EngineTimes:
                 found.update(dict.fromkeys(alike if len(kinds) == 1 else kind.members, kind.times))
         return found
 
-    def slowness(self, addresses: Sequence[str]) -> Mapping[str, float] | None:
-        """Return the time of each endpoint over the median endpoint's.
+    def slowness(self, addresses: Sequence[str], tokens: float) -> Slowness | None:
+        """Return by how much the endpoints differ; None if no engine counts its times.
 
-        This is the geometric mean of the ratios for a step and for a prompt token. An endpoint with
-        unknown times gets the mean of the others. The result is empty if all known ones are of one
-        kind, and None if no engine counts its times.
+        `tokens` are those that a usual prompt has to compute. An endpoint with unknown times gets
+        the mean of the others. Where only the time of a step is known, prompts count as steps.
         """
         known = self.of(addresses)
         if not known:
             return None
         if len(set(known.values())) == 1:
-            return {}
-        step = median([times.step for times in known.values()])
-        tokens = [times.token for times in known.values() if times.token < inf]
-        token = median(tokens) if tokens else inf
-        ratios = {
-            address: min(max(_ratio(times, step, token), 1 / MOST_RATIO), MOST_RATIO)
-            for address, times in known.items()
+            return Slowness({}, {})
+        steps = _ratios({one: times.step for one, times in known.items()}, addresses)
+        seconds = {
+            one: times.step + tokens * times.token
+            for one, times in known.items()
+            if times.token < inf
         }
-        mean = fmean(ratios.values())
-        return {address: ratios.get(address, mean) for address in addresses}
+        only_step = {one: steps[one] for one in known if one not in seconds}
+        prompts = {**_ratios(seconds, addresses), **only_step} if seconds else steps
+        return Slowness(prompts, steps)
 
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""
@@ -218,9 +230,15 @@ class EngineTimes:
         return kinds
 
 
-def _ratio(times: Times, step: float, token: float) -> float:
-    ratio = times.step / step
-    return sqrt(ratio * times.token / token) if times.token < inf else ratio
+def _ratios(seconds: Mapping[str, float], addresses: Sequence[str]) -> Mapping[str, float]:
+    """Return the ratio to the median endpoint for each address."""
+    usual = median(seconds.values())
+    ratios = {
+        address: min(max(each / usual, 1 / MOST_RATIO), MOST_RATIO)
+        for address, each in seconds.items()
+    }
+    mean = fmean(ratios.values())
+    return {address: ratios.get(address, mean) for address in addresses}
 
 
 def _seconds_each(prompts: PrefillTotals, step: float) -> float:

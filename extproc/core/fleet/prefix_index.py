@@ -205,7 +205,10 @@ class PrefixIndex:
         return held.run_ending(blocks, depth) if held else 0
 
     def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
-        """Return, by endpoint, the number of leading blocks that it holds, without zeros."""
+        """Return, by endpoint, the number of leading blocks that it holds, without zeros.
+
+        Those that hold the most come last.
+        """
         holders, found = self._holders, dict[str, int]()
         depth, end = 0, len(blocks)
         last = holders.get(blocks[-1], 0) if blocks else 0

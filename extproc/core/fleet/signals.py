@@ -8,13 +8,13 @@ kept with its time and with the known in-flight requests at that time, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
-from extproc.core.fleet.engine_times import EngineTimes
+from extproc.core.fleet.engine_times import EngineTimes, Slowness
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
@@ -171,13 +171,16 @@ class Signals:
         oldest = self._last_scrape - max_age
         return frozenset(a for a, reading in self._readings.items() if reading.at < oldest)
 
-    def slowness(self, addresses: Sequence[str]) -> Mapping[str, float]:
-        """Return the time of each endpoint over the median endpoint's, if it clearly differs.
+    def slowness(self, addresses: Sequence[str]) -> Slowness:
+        """Return the ratios of times to the median endpoint's, if they clearly differ.
 
-        It comes from the engines' own times, or else from how soon they compute prompts.
+        The times come from the engines' own times, or else from how soon they compute prompts.
         """
-        known = self.engine_times.slowness(addresses)
-        return self.speeds.slowness(addresses) if known is None else known
+        known = self.engine_times.slowness(addresses, self.backlog.mean)
+        if known is not None:
+            return known
+        ratios = self.speeds.slowness(addresses)
+        return Slowness(ratios, ratios)
 
     def age(self, address: str) -> float | None:
         """Return the seconds since an endpoint's reading, or else since the endpoint appeared."""

@@ -13,16 +13,32 @@ class Weights(NamedTuple):
     """A weight of 0 has no effect; for `nearly` it is 1."""
 
     answer: float = 500.0
-    """Tokens to compute that a response counts as; no cache saves these."""
+    """Tokens that a response is expected to have. They need room in the KV cache, and others wait
+    for them as for tokens to compute."""
 
-    own: float = 0.3
-    """Share of the request's own prompt that counts, because the request waits for it, too."""
+    reading: float = 0.005
+    """Share of each prompt in flight that counts as tokens to compute, cached or not. The engine
+    reads it in each step, also in the first one of a new request."""
+
+    step: float = 200.0
+    """Tokens that an endpoint with requests counts as, because a new one waits until the present
+    step ends."""
+
+    batch: float = 0.03
+    """Share of a request's tokens, with `answer`, that each request on the endpoint waits for."""
+
+    balance: float = 0.5
+    """Added to `batch`, divided by the usual requests + 1. It balances requests also while there
+    are few."""
+
+    crowd: float = 4.0
+    """Factor of the number of prompts that wait on the median endpoint. The product is how many
+    times more a token to compute counts, because later prompts wait for it."""
 
     context: float = 0.03
-    """Share of each prompt in flight that counts as tokens to compute, cached or not. The engine
-    reads it for each token of the response. By the laboratory's profiles, 100 tokens of a response
-    take 0.11 to 0.22 of the time to compute the prompt. The number of requests covers a part of
-    that: in the laboratory, 0.03 gave shorter times than 0, 0.08 and 0.2."""
+    """Share of each prompt in flight that a copy of its prefix elsewhere would save. The engine
+    reads the prompt for each token of the response. By the laboratory's profiles, 100 tokens of a
+    response take 0.11 to 0.22 of the time to compute the prompt."""
 
     returning: float = 4.0
     """Factor of the share of its time in which a session has a request in flight. The product is
@@ -34,11 +50,6 @@ class Weights(NamedTuple):
     in flight between endpoints with the prefix and others, counted with `context`. When the uses
     have saved as many tokens as the copy has, half of its tokens count as saved, and with three
     times more uses, 90 % of them."""
-
-    busy: float = 3000.0
-    """Tokens to compute that a usual number of in-flight requests counts as, which is the middle
-    between the idlest and the mean endpoint's: requests slow each other down, and fill the cache.
-    """
 
     waiting: float = 2.0
     """Additional requests that a request in the engine's queue counts as, because a queue means
@@ -52,8 +63,7 @@ class Weights(NamedTuple):
     """Share that counts of the estimated backlog of other sidecars' prompts."""
 
     home: float = 1.0
-    """Share of a prompt assumed cached on its home endpoint, if all requests are others'. In the
-    laboratory, agents behind four sidecars waited 1.6 times as long with 0.8."""
+    """Share of a prompt assumed cached on its home endpoint, if all requests are others'."""
 
     nearly: float = 1.25
     """Factor of the least cost up to which other endpoints count as equal, if all requests are

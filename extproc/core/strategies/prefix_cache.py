@@ -1,4 +1,4 @@
-"""PrefixCache: the endpoint with the least work for the prompt, weighted by its load.
+"""PrefixCache: the endpoint where a request waits least and delays others least.
 
 The sidecar remembers the blocks of the prompts that it sent to each endpoint, and what is still
 being computed there. vLLM's metrics report the sizes of the caches, which responses have started,
@@ -6,31 +6,40 @@ and the load from other sidecars.
 
     for each endpoint e that is eligible for the request
 
-        saved  = tokens of the prompt that are in e's cache               (the prefix index)
-                 or that other sidecars have probably sent there          (e is a home endpoint)
-                 or that a copy on e would save for later requests        (fleet.copies)
-        work   = tokens - saved + answer                                  (cost of the request on e)
-                 + tokens evicted for it that are missed later            (fleet.prefix_index)
-        load   = backlog(e) + own * (tokens - saved)                      (queueing delay on e)
-                 + context * tokens of the prompts in flight on e         (fleet.contexts)
-                 + busy * (requests(e) + 1) / (usual requests + 1)
-                 + tokens that do not fit into e's KV cache               (fleet.pressure)
-        cost   = work * load * slowness(e) ** 1.3                        (fleet.engine_times)
+        own    = tokens of the prompt, without those that are in e's cache (the prefix index)
+                 or that other sidecars have probably sent there           (e is a home endpoint)
+                 or that a copy on e would save for later requests         (fleet.copies)
+        wait   = backlog(e) + tokens that do not fit into e's KV cache     (fleet.pressure)
+        delay  = share * requests(e) * own
+                 + tokens evicted for it that are missed later             (fleet.prefix_index)
+        steps  = (step if e has requests) + share * requests(e) * answer
+                 + reading * tokens of the prompts in flight on e          (fleet.contexts)
+        later  = crowd * own * prompts that wait on the median endpoint
+        cost   = prompts' slowness(e) * (wait + own + delay)               (fleet.engine_times)
+                 + steps' slowness(e) * steps + later
+
+        share  = batch + balance / (usual requests + 1)
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 
 Backlog and requests are those that the sidecar knows, plus others according to the engines'
 metrics (`extproc.core.fleet.pressure`). Between two scrapes, the backlog falls by the speed of the
-endpoint. Short prompts cost at least a step of the engine (`extproc.core.fleet.backlog`). A queue
-and a full KV cache weigh more than their numbers. Requests include those that paused sessions will
-probably send (`extproc.core.fleet.contexts`).
+endpoint. Short prompts cost at least a step of the engine (`extproc.core.fleet.backlog`). A request
+in an engine's queue counts as several, and a full KV cache as tokens to compute. Requests include
+those that paused sessions will probably send (`extproc.core.fleet.contexts`), except the session
+that the request continues.
 
-The product is weighted workload routing: a task goes to the server with the lowest workload,
-multiplied by the time of the task on that server. It is stable under every load that any rule can
-sustain, and optimal in heavy traffic if tasks run faster where their data is (Xie, Yekkehkhany, Lu:
-"Scheduling with Multi-level Data Locality", INFOCOM 2016). A cache that saves 90 % of the work is
-worth ten times the load, in idle and in busy fleets, without a parameter to tune. A sum of the two
-terms fits only one of these cases; LMetric (arXiv 2603.15202) found the same.
+The cost is the time to the request's first token, plus the time by which it delays others: those in
+the batch, those that will wait behind it, and those whose prefixes it evicts. The unit is the time
+of a prompt token on a usual endpoint. With steady flows, routing by marginal delay minimizes the
+total delay (Gallager: "A Minimum Delay Routing Algorithm Using Distributed Computation", 1977).
+This cost is an estimate of it.
+
+The more prompts wait, the more each token to compute costs. While most endpoints are idle, a
+request goes where it starts soonest. In a busy fleet it goes where its prefix is. The prompts that
+will wait may come to any endpoint, so `later` is not multiplied by the slowness of this one. An
+engine computes the tokens of a prompt together, and in each step it reads its memory for the
+responses. GPUs differ in both, so prompts and steps have factors of their own.
 
 Sidecars that share no state agree through the ring: the first endpoints after a prompt's key are
 its home endpoints, so other sidecars have probably sent similar prompts there
@@ -40,8 +49,8 @@ consistent hashing with bounded loads, with its own constant: sidecars with simi
 choose the same endpoint.
 
 Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
-For them, nearly also covers the endpoints that would be the best if the requests that are not known
-yet went to the present best one (`extproc.core.fleet.unseen`).
+For them, nearly also covers endpoints that have as much of the prompt, and would be the best if the
+requests that are not known yet went to the present best one (`extproc.core.fleet.unseen`).
 """
 
 from __future__ import annotations
@@ -137,12 +146,14 @@ class PrefixCache(Strategy):
         deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        copied, in_use = NOTHING, 0.0
+        copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
             copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
-        costs = self._costs.of(tokens, cached, copied, in_use)
+            if deepest > prompt.system_blocks:
+                continued = self._continued(prompt, depths, deepest)
+        costs = self._costs.of(tokens, cached, copied, in_use, continued)
         for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
             depth = depths.get(position, 0)
             if query.prompt is None:
@@ -195,8 +206,8 @@ class PrefixCache(Strategy):
         prompts it has would all go there, so its cache counts as empty.
         """
         now = self._signals.clock()
-        self._costs.refresh(now)
         self._signals.backlog.advance()
+        self._costs.refresh(now)
         max_age = self._spec.stale_after_seconds
         if now >= self._refreshed_at + max_age / 3:
             self._refreshed_at = now
@@ -212,7 +223,8 @@ class PrefixCache(Strategy):
     def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
         """Return the number of the prompt's blocks in each endpoint's cache, by position.
 
-        If a request has several prompts, their blocks are added up.
+        The deepest come last. If a request has several prompts, their blocks are added up, and the
+        order is any.
         """
         trusted, prefixes = self._trusted, self._signals.prefixes
         depths = dict[int, int]()
@@ -226,6 +238,18 @@ class PrefixCache(Strategy):
                 if position is not None:
                     depths[position] = depths.get(position, 0) + depth
         return depths
+
+    def _continued(self, prompt: Prompt, depths: dict[int, int], deepest: int) -> list[int]:
+        """Return the positions where the prompt continues a session that counts as paused."""
+        signals, found = self._signals, list[int]()
+        for position, depth in reversed(depths.items()):
+            if depth < deepest:
+                break
+            address = self._addresses[position]
+            run = signals.prefixes.run_ending(address, prompt.blocks, depth)
+            if run and signals.contexts.pauses((address, run)):
+                found.append(position)
+        return found
 
     def _all_have(self, blocks: int, depths: Mapping[int, int]) -> bool:
         """Return True if every endpoint has this number of the prompt's blocks."""
@@ -248,17 +272,18 @@ class PrefixCache(Strategy):
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
         position = costs.index(lowest)
         limit = (1 + (self._weights.nearly - 1) * others) * lowest
-        # Any endpoint may be the best when the requests that are not known yet are there.
-        limit = max(limit, self._costs.with_unseen(position, lowest))
-        if next_lowest > limit:
+        likely = self._costs.with_unseen(position, lowest)
+        if next_lowest > max(limit, likely):
             costs[position] = inf
             yield position
         else:
             positions = self._positions  # a request may replace them
-            near = [p for p, cost in enumerate(costs) if cost <= limit]
+            near = {p for p, cost in enumerate(costs) if cost <= limit}
+            if likely > limit:
+                near |= self._costs.that_may_be_best(costs, position, likely)
             for endpoint in self._on_ring(near, query, snapshot, home):
                 position = positions[endpoint.address]
-                if costs[position] <= limit:
+                if position in near:
                     costs[position] = inf
                     yield position
             next_lowest = min(costs)
@@ -269,7 +294,7 @@ class PrefixCache(Strategy):
             next_lowest = min(costs)
 
     def _on_ring(
-        self, positions: Sequence[int], query: Query, snapshot: Snapshot, home: int
+        self, positions: Collection[int], query: Query, snapshot: Snapshot, home: int
     ) -> Iterator[Endpoint]:
         """Return these endpoints, perhaps among others, clockwise from the key on the ring."""
         if len(positions) < _FEW * len(self._eligible):

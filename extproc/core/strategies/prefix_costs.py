@@ -1,4 +1,7 @@
-"""The costs by which PrefixCache compares endpoints: the work of a request times the load there."""
+"""The costs by which PrefixCache compares endpoints.
+
+A cost is how long a request waits on an endpoint, and how long it delays others.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
 
-_MORE_WORK = 1.3
-"""Least work on an endpoint without the prefix, as a multiple of the work on one that has it. So if
+_MORE_TOKENS = 1.3
+"""Least tokens to compute and to generate on an endpoint without the prefix, as a multiple of those
+on one that has it. So if
 all are idle, a request goes where its prefix is."""
 
 _UNPROVEN = 5.0
@@ -27,18 +31,26 @@ _BEHIND = 0.5
 which a further copy counts fully on an idle endpoint: the request would wait about as long for an
 old copy, and delays no other there."""
 
+_WAITING_PROMPT = 4000.0
+"""Tokens to compute that a prompt that waits counts as at least: an engine computes several short
+prompts in one step."""
+
+_LEAST_WAIT = 1.0
+"""Tokens that each endpoint counts as. So of two idle endpoints that have the whole prompt, the
+faster one costs less."""
+
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
 _MOST_MISSED = 0.9
 """Highest such share that is believed: then each evicted token costs nine others."""
 
-_SLOWNESS_POWER = 1.3
-"""Power of the slowness by which a cost is multiplied. In the laboratory, agents overload the
-fastest endpoints if it is 2. If it is 1, more requests wait on slow ones."""
-
 _REFRESH_SECONDS = 0.25
-"""Seconds after which paused sessions, and what caches evict, are read again."""
+"""Seconds after which speeds, evictions and the room in caches are read again, and long pauses
+end."""
+
+_CROWD_SECONDS = 0.02
+"""Seconds after which waiting prompts are counted again, and how much a paused session counts."""
 
 
 class Copied(NamedTuple):
@@ -66,20 +78,23 @@ class PrefixCosts:
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
         self._evicting: Mapping[int, float] = {}
-        self._factors: Sequence[float] = ()
-        self._copies_worth: Sequence[float] = ()
+        self._prompt_slowness: list[float] = []
+        self._step_slowness: list[float] = []
+        self._copies_worth: list[float] = []
         self._refreshed_at = -inf
+        self._crowded_at = -inf
         self._totals: list[Total] = []
         self._version = -1
-        self._loads: list[float] = []
-        self._busy = 0.0
+        self._last: tuple[Sequence[float], float] = ((), 0.0)
+        self._expected = 0.0
+        self._crowd = 0.0
         self._least_room = inf
 
     def use(self, addresses: Sequence[str]) -> None:
         """Set the endpoints. Their positions stand for them from now on."""
         self._addresses = addresses
         self._version = -1
-        self._refreshed_at = -inf
+        self._refreshed_at = self._crowded_at = -inf
 
     def refresh(self, now: float) -> None:
         """Look up the objects of the endpoints again if they changed.
@@ -95,64 +110,109 @@ class PrefixCosts:
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = dict(self._missed())
-            self._factors = factors = self._speed_factors()
+            slowness = self._signals.slowness(self._addresses)
+            self._prompt_slowness = [slowness.prompts.get(one, 1.0) for one in self._addresses]
+            self._step_slowness = [slowness.steps.get(one, 1.0) for one in self._addresses]
             # A copy takes longer on a slow endpoint, and fewer requests use it there.
-            worth = [min(1.0, 1 / factor) for factor in factors]
-            self._copies_worth = worth or [1.0] * len(self._addresses)
+            self._copies_worth = [min(1.0, 1 / factor) for factor in self._prompt_slowness]
             self._least_room = min([one.room for one in self._totals])
+        if now >= self._crowded_at + _CROWD_SECONDS:
+            self._crowded_at = now
+            self._expected = self._expected_requests()
+            self._crowd = self._crowding()
 
     def of(
-        self, tokens: float, saved: dict[int, float], copied: Copied, in_use: float
+        self,
+        tokens: float,
+        saved: dict[int, float],
+        copied: Copied,
+        in_use: float,
+        continued: Sequence[int] = (),
     ) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
-        `saved` has the tokens of its prompt in the endpoint's cache, of which requests in flight
-        use up to `in_use`. `copied` tokens count as saved on all others that would have the copy
-        soon, see `later_savings`, and fewer of them on slow ones. Tokens that are evicted for the
-        request and missed later count as its work. The costs are divided by the work of the request
-        without any cache.
+        The unit is the time of a prompt token on a usual endpoint. `saved` has the tokens of its
+        prompt in the endpoint's cache, of which requests in flight use up to `in_use`. `copied`
+        tokens count as saved on all others that would have the copy soon, see `later_savings`, and
+        fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
+        `continued`.
         """
-        totals, work, own = self._totals, tokens + self._weights.answer, self._weights.own
-        self._loads = loads = self._loads_for(tokens)
-        if work > self._least_room:
-            self._add_missing_room(work, saved, in_use)
-        more, soon, idle = copied
-        worth = self._copies_worth
-        costs = loads.copy()
-        if more:
-            copies = [more * share for share in worth]
-            costs = [(1 - c / work) * (x - own * c) for c, x in zip(copies, loads, strict=True)]
-        if soon < inf:
-            for position, load in enumerate(loads):
-                if totals[position].backlog > soon:
-                    costs[position] = load
-        for position, known in saved.items():
-            if known > more * worth[position] or totals[position].backlog > soon:
-                costs[position] = (1 - known / work) * (loads[position] - own * known)
-        if idle:
-            for position, one in enumerate(totals):
-                if not one.requests and position not in self._evicting:
-                    cost = (1 - idle / work) * (loads[position] - own * idle)
-                    costs[position] = min(costs[position], cost)
+        weights, totals, expected = self._weights, self._totals, self._expected
+        requests = [one.requests + expected * one.paused for one in totals]
+        for position in continued:
+            one = totals[position]
+            requests[position] = one.requests + expected * (one.paused - 1)
+        share = weights.batch + weights.balance / (_usual(requests) + 1)
+        computed, crowd = self._computed(tokens, saved, copied), self._crowd
+        decoding = share * weights.answer
+        self._last = computed, share
+        reading, step = weights.reading, _LEAST_WAIT + weights.step
+        prompts, steps = self._prompt_slowness, self._step_slowness
+        costs = [
+            prompts[position]
+            * (one.backlog + computed[position] * (1.0 + share * requests[position]))
+            + steps[position]
+            * (
+                (step if one.requests else _LEAST_WAIT)
+                + reading * one.context
+                + decoding * requests[position]
+            )
+            + crowd * computed[position]
+            for position, one in enumerate(totals)
+        ]
         for position, missed in self._evicting.items():
-            known = saved.get(position, 0.0)
-            if known < tokens:
-                not_saved = work - max(known, more * worth[position])
-                costs[position] *= 1 + missed * (tokens - known) / not_saved
-        for position, factor in enumerate(self._factors):
-            costs[position] *= factor
+            evicted = max(0.0, tokens - saved.get(position, 0.0))
+            costs[position] += prompts[position] * missed * evicted
+        if tokens + weights.answer > self._least_room:
+            self._add_missing_room(costs, tokens + weights.answer, saved, in_use)
         return costs
 
     def with_unseen(self, position: int, cost: float) -> float:
         """Return the cost on an endpoint if it has requests that are not known yet.
 
-        `cost` is the last result of `of` for this endpoint.
+        `cost` is the last result of `of` for this endpoint. The step and the context of these
+        requests are not counted.
         """
         unseen = self._signals.unseen.mean
         if not unseen:
             return cost
-        more = unseen * (self._signals.backlog.mean + self._busy)
-        return cost * (1 + more / self._loads[position])
+        computed, share = self._last
+        prompts = self._signals.backlog.mean + share * computed[position]
+        steps = share * self._weights.answer
+        more = self._prompt_slowness[position] * prompts + self._step_slowness[position] * steps
+        return cost + unseen * more
+
+    def that_may_be_best(self, costs: Sequence[float], best: int, limit: float) -> set[int]:
+        """Return the endpoints up to a cost that compute no more of the prompt than the best one.
+
+        The sidecars that decide at the same moment have other prompts. They flood the least busy
+        endpoint, and not the one that has this prompt in its cache.
+        """
+        computed, _ = self._last
+        most = computed[best]
+        return {p for p, cost in enumerate(costs) if cost <= limit and computed[p] <= most}
+
+    def _computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
+        """Return the tokens that each endpoint computes, without those that a copy saves later."""
+        totals = self._totals
+        more, soon, idle = copied
+        found = [tokens] * len(totals)
+        if more:
+            found = [max(0.0, tokens - more * share) for share in self._copies_worth]
+        if soon < inf:
+            for position, one in enumerate(totals):
+                if one.backlog > soon:
+                    found[position] = tokens
+        for position, known in saved.items():
+            own = tokens - known
+            if own < found[position]:
+                found[position] = own if own > 0 else 0.0
+        if idle:
+            own = max(0.0, tokens - idle)
+            for position, one in enumerate(totals):
+                if own < found[position] and not one.requests and position not in self._evicting:
+                    found[position] = own
+        return found
 
     def later_savings(
         self, tokens: float, saved: dict[int, float], prefix: int, shared: float
@@ -184,7 +244,7 @@ class PrefixCosts:
         unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
         uses = min(rate * self._kept_seconds, max(proven, unproven))
         work = tokens + self._weights.answer
-        most = max(0.0, work - _MORE_WORK * (work - shared))
+        most = max(0.0, work - _MORE_TOKENS * (work - shared))
         later = uses**2 / (uses**2 + 1) * most * min(filled, 1.0)
         return Copied(later, ahead, most) if uses and ahead >= 0 else Copied(later)
 
@@ -203,16 +263,24 @@ class PrefixCosts:
         more = here / number - (together - here) / (len(self._totals) - number)
         return self._weights.context * max(0.0, more)
 
-    def _speed_factors(self) -> Sequence[float]:
-        """Return a factor for each endpoint; none if all are about equally fast.
+    def _expected_requests(self) -> float:
+        """Return the number of requests that a paused session counts as."""
+        contexts = self._signals.contexts
+        in_flight = min(self._weights.returning * contexts.share_in_flight, 1.0)
+        return contexts.continued * in_flight
 
-        A slow endpoint takes longer for the work of the request and for its load. These are
-        multiplied, but a part of that load is due to its slowness.
+    def _crowding(self) -> float:
+        """Return how many times more a token to compute counts, because prompts wait behind it.
+
+        This counts the prompts on the median endpoint, without the one that it computes. So single
+        endpoints with a long queue do not count: the next prompts can go elsewhere. It is the lower
+        median, so of two endpoints both must have a queue. A full KV cache is in the backlog, so it
+        counts as prompts, too.
         """
-        slowness = self._signals.slowness(self._addresses)
-        if not slowness:
-            return ()
-        return [slowness.get(address, 1.0) ** _SLOWNESS_POWER for address in self._addresses]
+        backlogs = sorted([one.backlog for one in self._totals])
+        median = backlogs[(len(backlogs) - 1) // 2]
+        waiting = median / max(self._signals.backlog.mean, _WAITING_PROMPT) - 1
+        return self._weights.crowd * max(0.0, waiting)
 
     def _missed(self) -> Iterator[tuple[int, float]]:
         """Yield the positions of full caches, and the tokens missed later for each evicted one.
@@ -229,20 +297,10 @@ class PrefixCosts:
                 if missed >= _LEAST_MISSED:
                     yield position, missed / (1 - missed)
 
-    def _loads_for(self, tokens: float) -> list[float]:
-        """Return the load of each endpoint for a request of so many tokens."""
-        weights, contexts = self._weights, self._signals.contexts
-        # Requests that a paused session will probably send.
-        expected = contexts.continued * min(weights.returning * contexts.share_in_flight, 1)
-        self._busy = busy = weights.busy / (self._usual_requests(expected) + 1)
-        share, wait = weights.context, weights.own * tokens + busy
-        return [
-            one.backlog + busy * (one.requests + expected * one.paused) + share * one.context + wait
-            for one in self._totals
-        ]
-
-    def _add_missing_room(self, needed: float, saved: dict[int, float], in_use: float) -> None:
-        """Add the tokens that do not fit into the KV cache to the loads.
+    def _add_missing_room(
+        self, costs: list[float], needed: float, saved: dict[int, float], in_use: float
+    ) -> None:
+        """Add the tokens that do not fit into the KV cache to the costs.
 
         The request waits until others end and free as many. A token to free counts as one to
         compute. A cached token needs room, too, unless a request in flight uses it already.
@@ -251,18 +309,17 @@ class PrefixCosts:
             missing = needed - one.room
             if missing > 0:
                 missing -= min(saved.get(position, 0.0), in_use)
-                self._loads[position] += max(missing, 0.0)
+                costs[position] += self._prompt_slowness[position] * max(missing, 0.0)
 
-    def _usual_requests(self, expected: float) -> float:
-        """Return the middle between the requests on the idlest and on the mean endpoint.
 
-        `expected` counts for each paused session. One idle endpoint alone, such as a new one, must
-        not set the scale for all.
-        """
-        least, together = inf, 0.0
-        for one in self._totals:
-            requests = one.requests + expected * one.paused
-            together += requests
-            if requests < least:
-                least = requests
-        return (least + together / len(self._totals)) / 2
+def _usual(requests: Sequence[float]) -> float:
+    """Return the middle between the least and the mean number of requests on an endpoint.
+
+    One idle endpoint alone, such as a new one, must not set the scale for all.
+    """
+    least, together = inf, 0.0
+    for number in requests:
+        together += number
+        if number < least:
+            least = number
+    return (least + together / len(requests)) / 2

@@ -39,6 +39,21 @@ class TestTokensToCompute:
         assert left(backlog) == {A: 0}
 
 
+class TestMeanPrompt:
+    def backlog(self, *prompts: float) -> Backlog:
+        backlog = Backlog(Speeds(Clock()))
+        for tokens in prompts:
+            backlog.add(A, tokens)
+        return backlog
+
+    def test_counts_the_first_prompts_alike(self) -> None:
+        assert self.backlog(8_000, 0, 1_000).mean == pytest.approx(3_000)
+
+    def test_follows_about_fifty_prompts(self) -> None:
+        mean = self.backlog(*[8_000] * 100, *[0] * 50).mean
+        assert mean == pytest.approx(8_000 * 0.98**50)
+
+
 class TestFinish:
     def test_removes_the_prompt_and_all_before_it(self) -> None:
         # Engines admit requests in order of arrival.

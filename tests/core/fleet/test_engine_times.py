@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet.engine_times import LEAST_TOKENS, MOST_RATIO, EngineTimes, Times
+from extproc.core.fleet.engine_times import (
+    LEAST_TOKENS,
+    MOST_RATIO,
+    EngineTimes,
+    Slowness,
+    Times,
+)
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 
 A, B, C, D = (f"10.0.0.{one}:8000" for one in range(1, 5))
@@ -80,6 +86,12 @@ class Fleet:
         step, token = kind
         self.decode(address, step)
         self.finish(address, step + token * tokens, tokens)
+
+
+def slowness(fleet: Fleet, *addresses: str, tokens: float = 1_000) -> Slowness:
+    found = fleet.times.slowness(addresses, tokens)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -230,46 +242,60 @@ class TestSlowness:
         for number, address in enumerate((A, B, C), start=1):
             fleet.engine(address, blocks=number * BLOCKS)
 
-    def test_is_the_geometric_mean_of_both_ratios_to_the_median(self, fleet: Fleet) -> None:
-        for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0001)), (C, (0.04, 0.0002))):
+    def test_of_steps_is_the_ratio_to_the_median_step(self, fleet: Fleet) -> None:
+        for address, kind in ((A, (0.01, 0.0004)), (B, (0.02, 0.0001)), (C, (0.04, 0.0002))):
             fleet.serve(address, kind)
-        expected = {A: 0.5**0.5, B: 1, C: 2}
-        assert fleet.times.slowness([A, B, C]) == pytest.approx(expected)
+        assert slowness(fleet, A, B, C).steps == pytest.approx({A: 0.5, B: 1, C: 2})
 
-    def test_is_that_of_a_step_if_prompts_are_short(self, fleet: Fleet) -> None:
+    def test_of_prompts_is_that_of_a_usual_one_with_its_step(self, fleet: Fleet) -> None:
+        for address, kind in ((A, (0.01, 0.0004)), (B, (0.02, 0.0001)), (C, (0.04, 0.0002))):
+            fleet.serve(address, kind)
+        for tokens, expected in ((0, (0.5, 1, 2)), (100, (1, 0.6, 1.2)), (1e9, (2, 0.5, 1))):
+            found = slowness(fleet, A, B, C, tokens=tokens).prompts
+            assert found == pytest.approx(dict(zip((A, B, C), expected, strict=True)))
+
+    def test_of_prompts_is_that_of_a_step_while_prompts_are_short(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.02), (C, 0.04)):
             fleet.decode(address, step)
-        assert fleet.times.slowness([A, B, C]) == pytest.approx({A: 0.5, B: 1, C: 2})
+        assert slowness(fleet, A, B, C).prompts == pytest.approx({A: 0.5, B: 1, C: 2})
 
     def test_has_limits(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.001), (B, 0.02), (C, 0.4)):
             fleet.decode(address, step)
-        found = fleet.times.slowness([A, B, C])
+        found = slowness(fleet, A, B, C).steps
         assert found == pytest.approx({A: 1 / MOST_RATIO, B: 1, C: MOST_RATIO})
 
     def test_of_an_endpoint_without_requests_is_the_mean_of_the_others(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.04), (D, 0.01)):
             fleet.decode(address, step)
-        assert fleet.times.slowness([A, B, C, D]) == pytest.approx({A: 1, B: 4, C: 2, D: 1})
+        assert slowness(fleet, A, B, C, D).steps == pytest.approx({A: 1, B: 4, C: 2, D: 1})
+
+    def test_of_prompts_is_that_of_a_step_where_only_this_is_known(self, fleet: Fleet) -> None:
+        for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0003))):
+            fleet.serve(address, kind)
+        fleet.decode(C, 0.06)
+        found = slowness(fleet, A, B, C, D).prompts
+        assert found[C] == pytest.approx(3)
+        assert found[D] == pytest.approx((found[A] + found[B]) / 2)
 
     def test_does_not_include_an_endpoint_that_left(self, fleet: Fleet) -> None:
         for address, kind in ((A, FAST), (B, SLOW)):
             fleet.serve(address, kind)
         fleet.times.forget(B)
-        assert fleet.times.slowness([A, B]) == {}
+        assert slowness(fleet, A, B) == Slowness({}, {})
 
 
 def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: Fleet) -> None:
     for address, busy in ((A, 1.0), (B, 2.0), (C, 4.0)):
         fleet.decode(address, 0.01 * busy)
         fleet.finish(address, 0.5 * busy**0.1, tokens=1_000)
-    assert fleet.times.slowness([A, B, C]) == {}
+    assert slowness(fleet, A, B, C) == Slowness({}, {})
 
 
 def test_slowness_is_unknown_without_counters() -> None:
     times = EngineTimes()
     times.read(A, Report(Load(0, 0.0), 0), now=0.0)
-    assert times.slowness([A]) is None
+    assert times.slowness([A], 1_000) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.floats(0, 5), st.integers(0, 5_000))))
@@ -303,5 +329,5 @@ def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Repo
     times = EngineTimes()
     for now, (address, report) in enumerate(events):
         times.read(address, report, float(now))
-        found = times.slowness([A, B, C]) or {}
-        assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in found.values())
+        for ratios in times.slowness([A, B, C], 1_000) or ():
+            assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in ratios.values())

@@ -5,7 +5,7 @@ import pytest
 from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.report import Load, Report, sound_load
+from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
 from extproc.core.fleet.signals import Signals
 from tests.core.clock import Clock, report
 
@@ -334,6 +334,21 @@ class TestRequestsOfOthers:
         signals.record_scrape(A, report(running=7), inflight=3)
         signals.set_endpoints([])
         assert signals.totals.of(A).requests == 0
+
+
+def test_slowness_of_prompts_is_that_of_the_mean_prompt(signals: Signals) -> None:
+    for number, (address, step, token) in enumerate([(A, 0.01, 0.001), (B, 0.02, 0.0001)], 1):
+        for count in range(4):
+            steps = StepTotals(0, 0, count * 100 * step, count * 100)
+            prefills = PrefillTotals(count, count * (step + 500 * token), count * 500)
+            report = Report(Load(0, 0.0), 0, blocks=number, steps=steps, prefills=prefills)
+            signals.record_scrape(address, report, inflight=0)
+    for tokens, slower in ((0, B), (1e6, A)):
+        for _ in range(500):
+            signals.backlog.add(A, tokens)
+        found = signals.slowness([A, B])
+        assert max(found.prompts, key=lambda address: found.prompts[address]) == slower
+        assert found.steps[A] < found.steps[B]
 
 
 class TestFirstReading:

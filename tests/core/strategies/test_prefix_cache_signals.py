@@ -39,7 +39,7 @@ class TestOtherSidecars:
     def test_are_not_followed_to_an_overloaded_home_endpoint(self) -> None:
         replicas = self.replicas(0.75)
         home, second, *_ = replicas.ring_from(key("prompt"))
-        replicas.scrape(home, running=60)
+        replicas.scrape(home, running=100)
         assert replicas.first(query("prompt")).endpoint == second
 
     def test_are_not_followed_to_a_stale_home_endpoint(self) -> None:
@@ -230,7 +230,9 @@ class TestRequestsThatAreNotKnownYet:
 
     def test_do_not_move_a_prompt_from_the_endpoint_that_has_it(self) -> None:
         replicas = Replicas(8)
-        home = replicas.serve(query("prompt")).endpoint
+        _, _, home, *_ = replicas.ring_from(key("prompt"))
+        replicas.signals.prefixes.sent(home.address, prompt("prompt").blocks)
+        replicas.signals.backlog.mean = 4_000
         unseen = replicas.signals.unseen
         for decision in range(200):
             unseen.decided(home.address, float(decision))

@@ -2,18 +2,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
-from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
+from extproc.core.strategies.prefix_costs import NOTHING, Copied, PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import TOKENS, Replicas, prompt, query, rules
+
+
+def costs(replicas: Replicas) -> PrefixCosts:
+    """Return new costs of all endpoints."""
+    found = PrefixCosts(replicas.signals, WEIGHTS)
+    found.use(replicas.addresses)
+    found.refresh(replicas.clock.now)
+    return found
+
+
+def learn_speed(replicas: Replicas, endpoint: Endpoint, seconds: float = 1) -> None:
+    """Let an endpoint compute prompts of 5,000 tokens in so many seconds each."""
+    speeds = replicas.signals.speeds
+    speeds.began(endpoint.address)
+    for _ in range(50):
+        replicas.clock.now += seconds
+        speeds.computed(endpoint.address, 5_000)
+        speeds.observed(endpoint.address, is_busy=True)
 
 
 def talk(replicas: Replicas, turns: int = 6) -> Query:
@@ -40,7 +60,7 @@ class TestCachedPromptInFlight:
         assert {replicas.first(query(f"{i}", 64)).endpoint for i in range(20)} == {other}
 
     def test_does_not_count_without_its_weight(self) -> None:
-        replicas = Replicas(2, weights=WEIGHTS._replace(context=0.0))
+        replicas = Replicas(2, weights=WEIGHTS._replace(reading=0.0))
         home = replicas.serve(query("long", 60_000)).endpoint
         (other,) = replicas.others(home)
         replicas.send(query("long", 60_000))
@@ -63,6 +83,51 @@ class TestPausedSession:
         assert asked.prompt is not None
         following = Query(prompt=prompt("next", 1_000, after=asked.prompt))
         assert replicas.first(following).endpoint == home
+
+    def test_does_not_count_for_its_own_next_request(self) -> None:
+        replicas = Replicas(2)
+        asked = talk(replicas)
+        waiting = costs(replicas).of(0, {}, NOTHING, 0)
+        home = replicas.addresses.index(replicas.first(asked).endpoint.address)
+        ended = costs(replicas).of(0, {}, NOTHING, 0, [home])
+        assert waiting[home] > ended[home] == ended[1 - home]
+
+    def test_is_found_only_where_most_is_cached_beyond_the_system_prompt(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(8)
+        system = rules("agents", 2_000)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.signals.prefixes.sent(endpoint.address, system.blocks)
+        asked = Query(prompt=prompt("session", 2_000, after=system))
+        home = replicas.serve(asked).endpoint
+        read = list[str]()
+        find = replicas.signals.prefixes.run_ending
+
+        def spy(address: str, blocks: Sequence[int], depth: int) -> int:
+            read.append(address)
+            return find(address, blocks, depth)
+
+        monkeypatch.setattr(replicas.signals.prefixes, "run_ending", spy)
+        replicas.first(Query(prompt=prompt("another", 2_000, after=system)))
+        assert not read
+        replicas.first(asked)
+        assert read == [home.address]
+
+    def test_is_not_one_with_a_request_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        replicas = Replicas(2)
+        asked = talk(replicas)
+        continued = list[Sequence[int]]()
+        compute = PrefixCosts.of
+
+        def spy(costs: PrefixCosts, *given: Any) -> list[float]:
+            continued.append(given[-1])
+            return compute(costs, *given)
+
+        monkeypatch.setattr(PrefixCosts, "of", spy)
+        home = replicas.send(asked).endpoint
+        replicas.first(asked)
+        assert continued == [[replicas.addresses.index(home.address)], []]
 
     def test_stays_there_with_a_prompt_that_is_remembered_in_part(self) -> None:
         # The sidecar hashes the first 2,048 blocks of a prompt: here, a sixth of it.
@@ -116,7 +181,7 @@ class TestPopularPrefix:
             blocks = prompt(f"long {number}", 200_000).blocks
             held = SentRequest("", (blocks,), None, 200_000, 0)
             replicas.fleet.send("llama", other, held).finish_prefill()
-        assert set(self.burst(replicas, 16)) == {home.address}
+        assert set(self.burst(replicas, 12)) == {home.address}
 
     def test_stays_on_one_endpoint_of_an_idle_fleet(self) -> None:
         replicas = Replicas(16)
@@ -158,6 +223,8 @@ class TestPopularPrefix:
 
     def test_gets_no_copy_while_its_requests_fill_no_endpoint_to_the_mean(self) -> None:
         replicas = Replicas(4)
+        for number in range(30):  # so a request counts as few tokens
+            replicas.serve(query(f"short {number}", 64))
         home = replicas.send(self.question(0)).endpoint
         replicas.leases[-1].finish_prefill()
         replicas.load(home, 60)
@@ -315,11 +382,7 @@ class TestSlowEndpoint:
         replicas = Replicas(3)
         slow, *others = replicas.snapshot.endpoints
         for endpoint in replicas.snapshot.endpoints:
-            replicas.signals.speeds.began(endpoint.address)
-            for _ in range(50):
-                replicas.clock.now += 3 if endpoint == slow else 1
-                replicas.signals.speeds.computed(endpoint.address, 5_000)
-                replicas.signals.speeds.observed(endpoint.address, is_busy=True)
+            learn_speed(replicas, endpoint, seconds=3 if endpoint == slow else 1)
         found = Counter(replicas.send(query(f"{i}")).endpoint for i in range(30))
         assert found[slow] < min(found[other] for other in others) / 2
 
@@ -349,12 +412,150 @@ class TestSlowEndpoint:
         found = TestPopularPrefix().served(replicas, 30)
         assert set(found) == {endpoint.address for endpoint in endpoints[:2]}
 
+    def test_is_slower_with_what_it_evicts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        replicas = Replicas(2)
+        slow, _ = replicas.addresses
+        known = Slowness(prompts={slow: 2.0}, steps={})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        monkeypatch.setattr(replicas.signals.prefixes, "age", lambda address: 1.0)
+        monkeypatch.setattr(replicas.signals.contexts, "continued_after", lambda seconds: 0.5)
+        found = costs(replicas)
+        first, second = found.of(8_000, {}, NOTHING, 0)
+        assert second == pytest.approx(2 * 8_000 + 1)
+        assert first == pytest.approx(2 * 2 * 8_000 + 1)
+
+    @pytest.mark.parametrize(("tokens", "factor"), [(0, 3), (1e9, 2)])
+    def test_may_be_slower_in_steps_than_in_prompts(
+        self, tokens: float, factor: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(2)
+        slow, _ = replicas.addresses
+        known = Slowness(prompts={slow: 2.0}, steps={slow: 3.0})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 5)
+        found, usual = costs(replicas).of(tokens, {}, NOTHING, 0)
+        assert found == pytest.approx(factor * usual)
+
+    def test_takes_longer_to_make_room_and_for_requests_that_are_not_known_yet(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(2)
+        slow, other = replicas.addresses
+        known = Slowness(prompts={slow: 2.0}, steps={slow: 3.0})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        before = costs(replicas).of(1_000, {}, NOTHING, 0)
+        for address in (slow, other):
+            replicas.signals.totals.of(address).room = 0.0
+        found = costs(replicas)
+        full = found.of(1_000, {}, NOTHING, 0)
+        assert full[0] - before[0] == pytest.approx(2 * (full[1] - before[1]))
+        monkeypatch.setattr(replicas.signals.unseen, "mean", 1.0)
+        later = [found.with_unseen(position, full[position]) for position in (0, 1)]
+        share = WEIGHTS.batch + WEIGHTS.balance
+        assert later[0] - full[0] == pytest.approx(share * (2 * 1_000 + 3 * WEIGHTS.answer))
+        assert later[1] - full[1] == pytest.approx(share * (1_000 + WEIGHTS.answer))
+
     def decode(self, replicas: Replicas, endpoint: Endpoint, step: float) -> None:
         """Let an endpoint report steps of so many seconds."""
         for steps in (0, 20, 40):
             totals = StepTotals(steps, 0, steps * step, steps)
             report = Report(Load(0, 0.0), 0, steps=totals)
             replicas.signals.record_scrape(endpoint.address, report, inflight=0)
+
+
+class TestWait:
+    def test_includes_the_present_step_of_an_endpoint_with_requests(self) -> None:
+        for weights, is_left in ((WEIGHTS, True), (WEIGHTS._replace(step=0.0), False)):
+            replicas = Replicas(2, weights=weights)
+            home = replicas.send(query("prompt", 5 * TOKENS)).endpoint
+            replicas.leases[-1].finish_prefill()
+            assert (replicas.first(query("prompt", 5 * TOKENS)).endpoint != home) == is_left
+
+
+class TestDelayOfOthers:
+    def delay(self, tokens: float = 8_000, requests: int = 10) -> float:
+        """Return how much more a prompt costs on an endpoint with requests than on an idle one."""
+        replicas = Replicas(2)
+        replicas.load(replicas.snapshot.endpoints[0], requests)
+        busy, idle = costs(replicas).of(tokens, {}, NOTHING, 0)
+        return busy - idle
+
+    def test_includes_that_of_requests_that_paused_sessions_will_send(self) -> None:
+        replicas = Replicas(2)
+        home = replicas.addresses.index(replicas.first(talk(replicas)).endpoint.address)
+        found = costs(replicas).of(8_000, {}, NOTHING, 0)
+        assert found[home] > found[1 - home] + 1_000
+
+    def test_rises_with_the_tokens_that_all_wait_for(self) -> None:
+        assert self.delay(16_000) > 1.9 * self.delay(8_000)
+
+    def test_is_that_of_an_answer_if_the_prompt_is_cached(self) -> None:
+        share = WEIGHTS.batch + WEIGHTS.balance / 3.5  # the middle of none and the mean is 2.5
+        assert self.delay(0) == pytest.approx(WEIGHTS.step + 10 * share * WEIGHTS.answer)
+
+    def test_is_less_for_each_of_many_requests(self) -> None:
+        assert self.delay(requests=100) < 5 * self.delay(requests=10)
+
+
+class TestBusyFleet:
+    @pytest.mark.parametrize(("waiting", "stays"), [(0, False), (8, True)])
+    def test_keeps_a_prompt_on_the_endpoint_that_has_it(self, waiting: int, stays: bool) -> None:
+        replicas = Replicas(3)
+        home = replicas.serve(query("prompt", 8_000)).endpoint
+        for endpoint in replicas.snapshot.endpoints:
+            for _ in range(waiting + 4 * (endpoint == home)):
+                replicas.load(endpoint, 1, backlog=4_000)
+        replicas.clock.now += 1
+        assert (replicas.first(query("prompt", 8_000)).endpoint == home) == stays
+
+    def test_is_one_in_which_prompts_wait_on_most_endpoints(self) -> None:
+        replicas = Replicas(2)
+        home = replicas.serve(query("prompt", 8_000)).endpoint
+        for _ in range(10):
+            replicas.load(home, 1, backlog=4_000)
+        replicas.clock.now += 1
+        assert replicas.first(query("prompt", 8_000)).endpoint != home
+
+    @pytest.mark.parametrize(
+        ("waiting", "mean", "prompts"),
+        [(12_000, 1_000, 2), (12_000, 6_000, 1), (4_000, 1_000, 0), (1_000, 1_000, 0)],
+    )
+    def test_counts_the_prompts_after_the_first_on_the_median_endpoint(
+        self, waiting: float, mean: float, prompts: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(3)
+        slow, *_ = replicas.addresses
+        known = Slowness(prompts={slow: 2.0}, steps={})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        for address, tokens in zip(replicas.addresses, (0, waiting, 90_000), strict=True):
+            replicas.signals.totals.of(address).backlog = tokens
+        replicas.signals.backlog.mean = mean
+        found = costs(replicas)
+        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 1_000))
+        more = [cost - before for cost, before in zip(some, none, strict=True)]
+        later = WEIGHTS.crowd * prompts * 1_000
+        assert more == pytest.approx([2_000 + later, 1_000 + later, 1_000 + later])
+
+    def test_is_busy_no_longer_when_its_prompts_are_computed(self) -> None:
+        replicas = Replicas(3)
+        home = replicas.serve(query("prompt", 8_000)).endpoint
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        for endpoint in replicas.snapshot.endpoints:
+            for _ in range(78 if endpoint == home else 8):
+                replicas.load(endpoint, 1, backlog=4_000)
+        replicas.first(query("other", 8_000))
+        replicas.clock.now += 60  # the others are idle, and its endpoint is not
+        assert replicas.first(query("prompt", 8_000)).endpoint != home
+
+
+class TestCopy:
+    def test_counts_only_where_it_would_be_ready_soon(self) -> None:
+        replicas = Replicas(2)
+        replicas.load(replicas.snapshot.endpoints[1], 1, backlog=4_000)
+        soon, late = costs(replicas).of(8_000, {}, Copied(7_000, soon=3_000), 0)
+        assert late > soon + 7_000 + 4_000
 
 
 _EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]
@@ -367,21 +568,20 @@ class TestLoads:
     @given(_Events)
     def test_are_those_that_new_costs_find(self, events: Sequence[tuple[str, int]]) -> None:
         replicas = Replicas(3, replication=4)
-        kept = PrefixCosts(replicas.signals, WEIGHTS)
-        kept.use(replicas.addresses)
+        kept = costs(replicas)
         for event, pick in events:
             self.happen(replicas, event, pick)
-            new = PrefixCosts(replicas.signals, WEIGHTS)
-            new.use(replicas.addresses)
-            for costs in (kept, new):
-                costs.refresh(replicas.clock.now)
+            new = costs(replicas)  # this ends paused sessions, which `kept` counts next
+            kept.refresh(replicas.clock.now)
             assert kept.of(1_000, {}, NOTHING, 0) == new.of(1_000, {}, NOTHING, 0)
 
     def happen(self, replicas: Replicas, event: str, pick: int) -> None:
         """Change the fleet in one way."""
         endpoints, leases = replicas.snapshot.endpoints, replicas.leases
         endpoint = endpoints[pick % 3]
-        replicas.clock.now += pick / 100
+        replicas.clock.now += (
+            0.02 + pick / 100
+        )  # so waiting prompts and paused sessions are counted
         if event == "send":
             replicas.send(query(f"prompt {pick % 5}"))
         elif event == "scrape":

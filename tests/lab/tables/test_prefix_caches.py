@@ -133,9 +133,9 @@ class TestTrials:
             (16_384, 16_384),
             "codegen",
         )
-        plain = scenario(Trial("saas at 1.25", OURS, without="busy"))
+        plain = scenario(Trial("saas at 1.25", OURS, without="batch"))
         assert plain.routing.weights is not None
-        assert plain.routing.weights.busy == 0
+        assert plain.routing.weights.batch == 0
         big = scenario(Trial("200 endpoints", "Sticky"))
         assert (big.replicas, big.routing.published_rule, big.answers_shown) == (
             200,

@@ -9,19 +9,17 @@ from extproc.lab.tables.markdown import table
 from extproc.lab.tables.prefix_verdict import TARGETS, judged
 
 CAUSES: Mapping[str, str] = {
-    "kubeai-threads-600": "PrefixCache learns of first tokens from metrics. With the moment of "
-    "each, the mean TTFT is 1.00 x instead of 1.08 x, and the throughput 0.980 x instead of "
-    "0.977 x (seed 0)",
-    "kubeai-threads-1200": "a part: with the moment of each first token, the mean TTFT is 1.16 x "
-    "instead of 1.18 x, and the throughput 0.969 x instead of 0.956 x (seed 0)",
-    "mooncake at 4": "overload: LMetric serves short prompts first (the shortest quarter after "
-    "15 s and the longest after 33 s; PrefixCache after 25 s and 27 s; seed 0)",
-    "hot-prefix": "the first 8 s, when the caches are empty. After that, the p99 is 0.62 s, and "
-    "LMetric's is 0.60 s (seed 0)",
+    "kubeai-threads-300": "throughput: the rules with the shortest times, Sticky and LMetric, have "
+    "the same. AIBrix computes fewer tokens, and its mean TTFT is 1.6 x as long",
+    "kubeai-threads-600": "throughput: the rules with the shortest times, Sticky and LMetric, have "
+    "the same. AIBrix computes fewer tokens, and its mean TTFT is 2.2 x as long",
+    "kubeai-threads-1200": "throughput: the rules with the shortest times, Sticky and LMetric, "
+    "have the same. PrefixHash computes fewer tokens, and its mean TTFT is 1.9 x as long. Mean "
+    "TTFT: most of the difference to Sticky arises in the first 60 s (seed 0)",
+    "hot-prefix": "the first 8 s, when the caches are empty. After that, the p99 is 0.60 s with "
+    "both (seed 0)",
     "hot-fleet-64-chat": "the first computations of the prefix take 1.7 s each. 46 of 4,147 "
     "requests compute it or wait for it, and 1 % are 41 (seed 0)",
-    "hot-fleet-200": "chance: the last request of the run ends 0.8 s after all others. Without it, "
-    "the throughput is 1.00 x",
     "hot-fleet-64, from 24 engines": "each copy costs a request 1.7 s, and 1 % of the requests "
     "make one; LMetric never uses the engines that join",
 }

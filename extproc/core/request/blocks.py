@@ -67,6 +67,11 @@ class Prompt(NamedTuple):
         return len(self.blocks) + sum(map(len, self.other_chains))
 
     @property
+    def most_compared_blocks(self) -> int:
+        """The number of blocks in all chains, and one more for the end of each."""
+        return self.block_count + len(self.other_chains) + 1
+
+    @property
     def system_hash(self) -> int | None:
         """The hash of all of tools and system prompt; None if they are short."""
         is_long = self.system_blocks >= LONG_SYSTEM_BLOCKS

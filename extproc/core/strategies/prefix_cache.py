@@ -130,6 +130,8 @@ class PrefixCache(Strategy):
         self._refresh_signals()
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
+        per_block = BLOCK_BYTES / query.bytes_per_token
+        compared = min(tokens, per_block * prompt.most_compared_blocks)
         depths = self._cached_blocks(prompt)
         others = self._signals.pressure.share_of_others
         homes = self._homes.of(
@@ -139,21 +141,22 @@ class PrefixCache(Strategy):
             everywhere=self._all_have(prompt.system_blocks, depths),
             alone=others <= _ALONE,
         )
-        per_block = BLOCK_BYTES / query.bytes_per_token
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others > _ALONE:
-            self._add_homes(cached, others * tokens, homes.walk(snapshot, query.adapter))
+            self._add_homes(cached, others * compared, homes.walk(snapshot, query.adapter))
         deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
-            copied = self._costs.later_savings(tokens, cached, self._prefix, shared)
+            copied = self._costs.later_savings(compared, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
             if deepest > prompt.system_blocks:
                 continued = self._continued(prompt, depths, deepest)
-        costs = self._costs.of(tokens, cached, copied, in_use, continued)
+        costs = self._costs.of(
+            compared, cached, copied, in_use, continued, not_compared=tokens - compared
+        )
         for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
             depth = depths.get(position, 0)
             if query.prompt is None:

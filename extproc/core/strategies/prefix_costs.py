@@ -128,6 +128,7 @@ class PrefixCosts:
         copied: Copied,
         in_use: float,
         continued: Sequence[int] = (),
+        not_compared: float = 0.0,
     ) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
@@ -135,7 +136,8 @@ class PrefixCosts:
         prompt in the endpoint's cache, of which requests in flight use up to `in_use`. `copied`
         tokens count as saved on all others that would have the copy soon, see `later_savings`, and
         fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
-        `continued`.
+        `continued`. Tokens after the compared part of a long prompt are probably where that part
+        is, so those `not_compared` only need room.
         """
         weights, totals, expected = self._weights, self._totals, self._expected
         requests = [one.requests + expected * one.paused for one in totals]
@@ -163,8 +165,9 @@ class PrefixCosts:
         for position, missed in self._evicting.items():
             evicted = max(0.0, tokens - saved.get(position, 0.0))
             costs[position] += prompts[position] * missed * evicted
-        if tokens + weights.answer > self._least_room:
-            self._add_missing_room(costs, tokens + weights.answer, saved, in_use)
+        needed = tokens + not_compared + weights.answer
+        if needed > self._least_room:
+            self._add_missing_room(costs, needed, saved, in_use)
         return costs
 
     def with_unseen(self, position: int, cost: float) -> float:

@@ -120,9 +120,9 @@ class TestPausedSession:
         continued = list[Sequence[int]]()
         compute = PrefixCosts.of
 
-        def spy(costs: PrefixCosts, *given: Any) -> list[float]:
-            continued.append(given[-1])
-            return compute(costs, *given)
+        def spy(costs: PrefixCosts, *given: Any, **options: Any) -> list[float]:
+            continued.append(given[4])
+            return compute(costs, *given, **options)
 
         monkeypatch.setattr(PrefixCosts, "of", spy)
         home = replicas.send(asked).endpoint
@@ -142,6 +142,18 @@ class TestPausedSession:
             replicas.leases.pop().release()
             replicas.clock.now += 1
         assert len(homes) == 1
+
+    def test_stays_there_although_others_pause_there_too(self) -> None:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint, cache_tokens=4_000_000)
+        asked = talk(replicas)
+        home = replicas.first(asked).endpoint
+        assert asked.prompt is not None
+        longest = prompt("session", 131_072, after=asked.prompt)
+        longest = longest._replace(blocks=longest.blocks[:2048], bytes=4 * 750_000)
+        replicas.signals.prefixes.sent(home.address, longest.blocks)
+        assert replicas.first(Query(prompt=longest)).endpoint == home
 
     def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
         replicas = Replicas(2)

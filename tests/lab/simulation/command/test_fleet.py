@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.lab import published_rules
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8, as_fields
 from extproc.lab.simulation.client import IDEAL, SINGLE_THREADED
@@ -90,7 +91,9 @@ class TestShownBytes:
 
     def test_limit_the_followed_prefix(self, run: Simulate) -> None:
         asked = ("--workload", "saas", "--sessions", 60, "--strategy", "PrefixCache", "--json")
-        few, many = (figures(run(*asked, "--shown-bytes", n).out)[0] for n in (512, 65_536))
+        few, many = (
+            figures(run(*asked, "--shown-bytes", n).out)[0] for n in (BLOCK_BYTES - 1, 65_536)
+        )
         assert few["hit_rate"] < many["hit_rate"]
 
     @pytest.mark.parametrize("flags", [(), ("--strategy", "Random,PrefixHash")])

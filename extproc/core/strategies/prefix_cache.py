@@ -131,8 +131,12 @@ class PrefixCache(Strategy):
         prompt = query.prompt or _NO_PROMPT
         tokens = prompt.bytes / query.bytes_per_token
         per_block = BLOCK_BYTES / query.bytes_per_token
-        compared = min(tokens, per_block * prompt.most_compared_blocks)
         depths = self._cached_blocks(prompt)
+        deepest = max(depths.values(), default=0)
+        has_history = deepest > prompt.system_blocks
+        compared = tokens
+        if has_history:
+            compared = min(tokens, per_block * prompt.most_compared_blocks)
         others = self._signals.pressure.share_of_others
         homes = self._homes.of(
             query,
@@ -144,7 +148,6 @@ class PrefixCache(Strategy):
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others > _ALONE:
             self._add_homes(cached, others * compared, homes.walk(snapshot, query.adapter))
-        deepest = max(depths.values(), default=0)
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
         copied, in_use, continued = NOTHING, 0.0, list[int]()
@@ -152,7 +155,7 @@ class PrefixCache(Strategy):
             shared = per_block * deepest
             copied = self._costs.later_savings(compared, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
-            if deepest > prompt.system_blocks:
+            if has_history:
                 continued = self._continued(prompt, depths, deepest)
         costs = self._costs.of(
             compared, cached, copied, in_use, continued, not_compared=tokens - compared

@@ -137,7 +137,7 @@ class PrefixCosts:
         tokens count as saved on all others that would have the copy soon, see `later_savings`, and
         fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
         `continued`. Tokens after the compared part of a long prompt are probably where that part
-        is, so those `not_compared` only need room.
+        is, if it is more than a system prompt. So those `not_compared` only need room.
         """
         weights, totals, expected = self._weights, self._totals, self._expected
         requests = [one.requests + expected * one.paused for one in totals]

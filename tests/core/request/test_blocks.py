@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
+import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,6 +152,14 @@ def in_template_order(document: Json) -> Json:
     """Return the document with its fields in the order of a chat template."""
     order = ("model", "tools", "system", "instructions", "messages", "input", "prompt")
     return {field: document[field] for field in order if field in document}
+
+
+@pytest.mark.parametrize("texts", [["a" * 700], ["a" * 700, "b" * 300, "c" * 512]])
+def test_most_compared_blocks_have_room_for_the_end_of_each_prompt(texts: list[str]) -> None:
+    found = prompt_of({"model": "llama", "prompt": texts}, "llama")
+    assert found.block_count == sum(len(text) // BLOCK_BYTES for text in texts)
+    assert found.most_compared_blocks == found.block_count + len(texts)
+    assert found.bytes <= BLOCK_BYTES * found.most_compared_blocks
 
 
 class TestCutBody:

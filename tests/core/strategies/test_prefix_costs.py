@@ -143,17 +143,23 @@ class TestPausedSession:
             replicas.clock.now += 1
         assert len(homes) == 1
 
-    def test_stays_there_although_others_pause_there_too(self) -> None:
+    def test_stays_with_such_a_prompt_among_requests_of_others(self) -> None:
         replicas = Replicas(2)
         for endpoint in replicas.snapshot.endpoints:
             replicas.scrape(endpoint, cache_tokens=4_000_000)
-        asked = talk(replicas)
-        home = replicas.first(asked).endpoint
-        assert asked.prompt is not None
-        longest = prompt("session", 131_072, after=asked.prompt)
-        longest = longest._replace(blocks=longest.blocks[:2048], bytes=4 * 750_000)
-        replicas.signals.prefixes.sent(home.address, longest.blocks)
-        assert replicas.first(Query(prompt=longest)).endpoint == home
+        asked = Query(prompt=prompt("session", 131_072)._replace(bytes=4 * 750_000))
+        home = replicas.serve(asked).endpoint
+        replicas.load(home, 3)
+        assert replicas.first(asked).endpoint == home
+
+    def test_may_leave_if_only_the_system_prompt_is_compared(self) -> None:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint, cache_tokens=4_000_000)
+        asked = Query(prompt=rules("agents", 4_000)._replace(bytes=4 * 100_000))
+        home = replicas.serve(asked).endpoint
+        replicas.load(home, 3)
+        assert replicas.first(asked).endpoint != home
 
     def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
         replicas = Replicas(2)

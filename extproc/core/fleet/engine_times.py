@@ -87,6 +87,9 @@ class Slowness(NamedTuple):
     steps: Mapping[str, float]
     """The times of steps without prompts: GPUs differ in how fast they read their memory."""
 
+    unknown: frozenset[str] = frozenset()
+    """The endpoints that count as the mean of the others, because their times are unknown."""
+
 
 class _Engine:
     """The counters of one endpoint."""
@@ -212,7 +215,7 @@ class EngineTimes:
         }
         only_step = {one: steps[one] for one in known if one not in seconds}
         prompts = {**_ratios(seconds, addresses), **only_step} if seconds else steps
-        return Slowness(prompts, steps)
+        return Slowness(prompts, steps, frozenset(addresses) - known.keys())
 
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""

@@ -15,8 +15,9 @@ and the load from other sidecars.
         steps  = (step if e has requests) + share * requests(e) * answer
                  + reading * tokens of the prompts in flight on e          (fleet.contexts)
         later  = crowd * own * prompts that wait on the median endpoint
+        turns  = expected turns * what a usual one costs more than on the cheapest endpoint
         cost   = prompts' slowness(e) * (wait + own + delay)               (fleet.engine_times)
-                 + steps' slowness(e) * steps + later
+                 + steps' slowness(e) * steps + later + turns
 
         share  = batch + balance / (usual requests + 1)
 
@@ -39,7 +40,9 @@ The more prompts wait, the more each token to compute costs. While most endpoint
 request goes where it starts soonest. In a busy fleet it goes where its prefix is. The prompts that
 will wait may come to any endpoint, so `later` is not multiplied by the slowness of this one. An
 engine computes the tokens of a prompt together, and in each step it reads its memory for the
-responses. GPUs differ in both, so prompts and steps have factors of their own.
+responses. GPUs differ in both, so prompts and steps have factors of their own. In a mixed fleet,
+`turns` adds the later turns of the session, and an idle endpoint of unknown speed counts as the
+fastest one (`extproc.core.strategies.gpu_factors`).
 
 Sidecars that share no state agree through the ring: the first endpoints after a prompt's key are
 its home endpoints, so other sidecars have probably sent similar prompts there
@@ -277,7 +280,8 @@ class PrefixCache(Strategy):
         lowest, next_lowest = _two_lowest(costs)
         others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
         position = costs.index(lowest)
-        limit = (1 + (self._weights.nearly - 1) * others) * lowest
+        own = lowest - self._costs.later_turns(position)
+        limit = lowest + (self._weights.nearly - 1) * others * own
         likely = self._costs.with_unseen(position, lowest)
         if next_lowest > max(limit, likely):
             costs[position] = inf

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
+from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
 
 _MORE_TOKENS = 1.3
 """Least tokens to compute and to generate on an endpoint without the prefix, as a multiple of those
@@ -44,6 +45,10 @@ _LEAST_MISSED = 0.02
 
 _MOST_MISSED = 0.9
 """Highest such share that is believed: then each evicted token costs nine others."""
+
+_TRIES = 8
+"""Requests after which an endpoint with unknown times is no longer tried: its engine may not count
+them."""
 
 _REFRESH_SECONDS = 0.25
 """Seconds after which speeds, evictions and the room in caches are read again, and long pauses
@@ -78,9 +83,7 @@ class PrefixCosts:
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
         self._evicting: Mapping[int, float] = {}
-        self._prompt_slowness: list[float] = []
-        self._step_slowness: list[float] = []
-        self._copies_worth: list[float] = []
+        self._gpus = self._present = GpuFactors([], [], [], [], [])
         self._refreshed_at = -inf
         self._crowded_at = -inf
         self._totals: list[Total] = []
@@ -110,11 +113,9 @@ class PrefixCosts:
             self._signals.contexts.expire()
             self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
             self._evicting = dict(self._missed())
-            slowness = self._signals.slowness(self._addresses)
-            self._prompt_slowness = [slowness.prompts.get(one, 1.0) for one in self._addresses]
-            self._step_slowness = [slowness.steps.get(one, 1.0) for one in self._addresses]
-            # A copy takes longer on a slow endpoint, and fewer requests use it there.
-            self._copies_worth = [min(1.0, 1 / factor) for factor in self._prompt_slowness]
+            self._gpus = gpu_factors(
+                self._signals, self._addresses, self._weights.step, self._evicting
+            )
             self._least_room = min([one.room for one in self._totals])
         if now >= self._crowded_at + _CROWD_SECONDS:
             self._crowded_at = now
@@ -148,8 +149,9 @@ class PrefixCosts:
         computed, crowd = self._computed(tokens, saved, copied), self._crowd
         decoding = share * weights.answer
         self._last = computed, share
+        self._present = gpus = self._present_gpus()
         reading, step = weights.reading, _LEAST_WAIT + weights.step
-        prompts, steps = self._prompt_slowness, self._step_slowness
+        prompts, steps = gpus.prompts, gpus.steps
         costs = [
             prompts[position]
             * (one.backlog + computed[position] * (1.0 + share * requests[position]))
@@ -162,6 +164,8 @@ class PrefixCosts:
             + crowd * computed[position]
             for position, one in enumerate(totals)
         ]
+        for position, turns in enumerate(gpus.turns):
+            costs[position] += turns
         for position, missed in self._evicting.items():
             evicted = max(0.0, tokens - saved.get(position, 0.0))
             costs[position] += prompts[position] * missed * evicted
@@ -169,6 +173,11 @@ class PrefixCosts:
         if needed > self._least_room:
             self._add_missing_room(costs, needed, saved, in_use)
         return costs
+
+    def later_turns(self, position: int) -> float:
+        """Return the part of the last costs that is due to later turns of the session."""
+        turns = self._present.turns
+        return turns[position] if turns else 0.0
 
     def with_unseen(self, position: int, cost: float) -> float:
         """Return the cost on an endpoint if it has requests that are not known yet.
@@ -179,10 +188,10 @@ class PrefixCosts:
         unseen = self._signals.unseen.mean
         if not unseen:
             return cost
-        computed, share = self._last
+        (computed, share), gpus = self._last, self._present
         prompts = self._signals.backlog.mean + share * computed[position]
         steps = share * self._weights.answer
-        more = self._prompt_slowness[position] * prompts + self._step_slowness[position] * steps
+        more = gpus.prompts[position] * prompts + gpus.steps[position] * steps
         return cost + unseen * more
 
     def that_may_be_best(self, costs: Sequence[float], best: int, limit: float) -> set[int]:
@@ -195,13 +204,24 @@ class PrefixCosts:
         most = computed[best]
         return {p for p, cost in enumerate(costs) if cost <= limit and computed[p] <= most}
 
+    def _present_gpus(self) -> GpuFactors:
+        """Return the factors in which idle endpoints without enough requests are the fastest."""
+        if not self._gpus.unknown:
+            return self._gpus
+        untried = [
+            position
+            for position in self._gpus.unknown
+            if (one := self._totals[position]).sent < _TRIES and not (one.requests or one.backlog)
+        ]
+        return self._gpus.as_fastest(untried)
+
     def _computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
         """Return the tokens that each endpoint computes, without those that a copy saves later."""
         totals = self._totals
         more, soon, idle = copied
         found = [tokens] * len(totals)
         if more:
-            found = [max(0.0, tokens - more * share) for share in self._copies_worth]
+            found = [max(0.0, tokens - more * share) for share in self._gpus.copies]
         if soon < inf:
             for position, one in enumerate(totals):
                 if one.backlog > soon:
@@ -280,10 +300,12 @@ class PrefixCosts:
         median, so of two endpoints both must have a queue. A full KV cache is in the backlog, so it
         counts as prompts, too.
         """
-        backlogs = sorted([one.backlog for one in self._totals])
-        median = backlogs[(len(backlogs) - 1) // 2]
-        waiting = median / max(self._signals.backlog.mean, _WAITING_PROMPT) - 1
-        return self._weights.crowd * max(0.0, waiting)
+        usual = max(self._signals.backlog.mean, _WAITING_PROMPT)
+        longer = sorted([one.backlog for one in self._totals if one.backlog > usual])
+        shorter, median = len(self._totals) - len(longer), (len(self._totals) - 1) // 2
+        if median < shorter:
+            return 0.0
+        return self._weights.crowd * (longer[median - shorter] / usual - 1)
 
     def _missed(self) -> Iterator[tuple[int, float]]:
         """Yield the positions of full caches, and the tokens missed later for each evicted one.
@@ -312,7 +334,7 @@ class PrefixCosts:
             missing = needed - one.room
             if missing > 0:
                 missing -= min(saved.get(position, 0.0), in_use)
-                costs[position] += self._prompt_slowness[position] * max(missing, 0.0)
+                costs[position] += self._present.prompts[position] * max(missing, 0.0)
 
 
 def _usual(requests: Sequence[float]) -> float:

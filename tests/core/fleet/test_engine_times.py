@@ -270,6 +270,11 @@ class TestSlowness:
             fleet.decode(address, step)
         assert slowness(fleet, A, B, C, D).steps == pytest.approx({A: 1, B: 4, C: 2, D: 1})
 
+    def test_says_which_endpoints_are_unknown(self, fleet: Fleet) -> None:
+        for address, step in ((A, 0.01), (B, 0.04)):
+            fleet.decode(address, step)
+        assert slowness(fleet, A, B, C).unknown == {C}
+
     def test_of_prompts_is_that_of_a_step_where_only_this_is_known(self, fleet: Fleet) -> None:
         for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0003))):
             fleet.serve(address, kind)
@@ -329,5 +334,6 @@ def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Repo
     times = EngineTimes()
     for now, (address, report) in enumerate(events):
         times.read(address, report, float(now))
-        for ratios in times.slowness([A, B, C], 1_000) or ():
+        found = times.slowness([A, B, C], 1_000) or Slowness({}, {})
+        for ratios in (found.prompts, found.steps):
             assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in ratios.values())

@@ -1,0 +1,87 @@
+"""The differences between the GPUs of a mixed fleet, for PrefixCache's costs.
+
+Prompts and steps take longer on some GPUs. This also concerns the later turns of a session, because
+they come to the endpoint that has its history. If only the next turn counted, a session would stay
+on a slow endpoint, because one turn costs less there than its history costs elsewhere. So the turns
+that are expected to follow count, too. A turn counts as a usual prompt of the fleet.
+
+The times of an endpoint without requests are unknown, and without requests they stay unknown. So
+the first ones are sent as if it were the fastest: while it is idle, it counts as the fastest of the
+others. Otherwise it counts as their mean until its times are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from extproc.core.fleet.signals import Signals
+
+_MOST_CONTINUED = 0.8
+"""Highest share of turns with a further one that is believed. Then four more turns follow: those
+after them are uncertain."""
+
+
+class GpuFactors(NamedTuple):
+    """The differences between endpoints, by position."""
+
+    prompts: list[float]
+    """The time of a usual prompt, divided by that on the median endpoint."""
+
+    steps: list[float]
+    """The time of a step without prompts, divided by that on the median endpoint."""
+
+    copies: list[float]
+    """Factor of the tokens that a copy saves, at most 1. A copy takes longer to compute on a slow
+    endpoint, and fewer requests use it there."""
+
+    turns: list[float]
+    """Additional cost of a session's later turns compared with the cheapest endpoint, in prompt
+    tokens of a usual endpoint; empty if all endpoints are equally fast."""
+
+    unknown: list[int]
+    """Endpoints with unknown times; empty if the known ones are alike."""
+
+    def as_fastest(self, positions: Iterable[int]) -> GpuFactors:
+        """Return the factors with these endpoints as fast as the fastest one."""
+        prompts, steps, turns = [*self.prompts], [*self.steps], [*self.turns]
+        for position in positions:
+            prompts[position] = min(self.prompts)
+            steps[position] = min(self.steps)
+            turns[position] = 0.0
+        return self._replace(prompts=prompts, steps=steps, turns=turns)
+
+
+def gpu_factors(
+    signals: Signals, addresses: Sequence[str], step: float, evicting: Iterable[int]
+) -> GpuFactors:
+    """Return the present factors.
+
+    `step` is the time of a step in prompt tokens. On the endpoints `evicting`, a session may lose
+    its history before its next turn. So its later turns cost as much there as on the slowest one.
+    """
+    slowness = signals.slowness(addresses)
+    prompts = [slowness.prompts.get(one, 1.0) for one in addresses]
+    steps = [slowness.steps.get(one, 1.0) for one in addresses]
+    turns = list[float]()
+    if slowness.prompts:
+        tokens = signals.backlog.mean
+        turn = [one * tokens + other * step for one, other in zip(prompts, steps, strict=True)]
+        slowest = max(turn)
+        for position in evicting:
+            turn[position] = slowest
+        number, least = _expected_turns(signals.contexts.continued), min(turn)
+        turns = [number * (cost - least) for cost in turn]
+    return GpuFactors(
+        prompts,
+        steps,
+        copies=[min(1.0, 1 / factor) for factor in prompts],
+        turns=turns,
+        unknown=[number for number, one in enumerate(addresses) if one in slowness.unknown],
+    )
+
+
+def _expected_turns(continued: float) -> float:
+    """Return the number of turns that follow if this share of turns has a further one."""
+    share = min(continued, _MOST_CONTINUED)
+    return share / (1 - share)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import pytest
+
+from extproc.core.fleet.contexts import Contexts
+from extproc.core.fleet.engine_times import Slowness
+from extproc.core.fleet.weights import WEIGHTS
+from extproc.core.strategies import Query
+from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
+from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
+from tests.core.strategies.prefix_cache_replicas import Replicas, prompt
+
+
+@pytest.fixture
+def replicas() -> Replicas:
+    return Replicas(3)
+
+
+@pytest.fixture
+def mixed(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> Replicas:
+    """Three endpoints, of which the first takes twice as long, and the last half as long."""
+    slow, _, fast = replicas.addresses
+    found = Slowness({slow: 2.0, fast: 0.5}, {slow: 3.0, fast: 0.5})
+    monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+    return replicas
+
+
+def continuing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this share of sessions have a further turn."""
+    monkeypatch.setattr(Contexts, "continued", share)
+
+
+def factors(replicas: Replicas, evicting: tuple[int, ...] = ()) -> GpuFactors:
+    return gpu_factors(replicas.signals, replicas.addresses, 200, evicting)
+
+
+class TestFleetOfOneKind:
+    def test_has_no_differences(self, replicas: Replicas) -> None:
+        alike = [1.0, 1.0, 1.0]
+        assert factors(replicas) == GpuFactors(alike, alike, alike, turns=[], unknown=[])
+
+
+class TestMixedFleet:
+    def test_has_the_ratios_to_the_median_endpoint(self, mixed: Replicas) -> None:
+        found = factors(mixed)
+        assert (found.prompts, found.steps) == ([2.0, 1.0, 0.5], [3.0, 1.0, 0.5])
+
+    def test_values_copies_less_on_slow_endpoints(self, mixed: Replicas) -> None:
+        assert factors(mixed).copies == [0.5, 1.0, 1.0]
+
+    def test_knows_which_endpoints_have_not_been_measured(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slow, unknown, fast = replicas.addresses
+        known = frozenset([unknown])
+        found = Slowness({slow: 2.0, unknown: 1.2, fast: 0.5}, {}, unknown=known)
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        assert factors(replicas).unknown == [1]
+
+
+class TestLaterTurns:
+    @pytest.fixture(autouse=True)
+    def prompts(self, mixed: Replicas) -> None:
+        mixed.signals.backlog.add(mixed.addresses[0], 1_000)
+
+    def test_cost_more_on_a_slower_endpoint(
+        self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(2 / 3, monkeypatch)
+        slow, usual, fast = 2 * 1_000 + 3 * 200, 1_000 + 200, 0.5 * (1_000 + 200)
+        expected = [2 * (slow - fast), 2 * (usual - fast), 0]
+        assert factors(mixed).turns == pytest.approx(expected)
+
+    def test_cost_nothing_if_no_session_continues(
+        self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(0.0, monkeypatch)
+        assert factors(mixed).turns == [0, 0, 0]
+
+    @pytest.mark.parametrize("share", [0.8, 0.99, 1.0])
+    def test_are_four_at_most(
+        self, share: float, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(share, monkeypatch)
+        _, usual, fast = factors(mixed).turns
+        assert usual - fast == pytest.approx(4 * 0.5 * (1_000 + 200))
+
+    def test_cost_most_where_the_history_may_be_evicted(
+        self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(0.5, monkeypatch)
+        slow, usual, fast = factors(mixed, evicting=(2,)).turns
+        assert fast == slow > usual == 0
+
+    def test_cost_the_same_if_all_endpoints_evict(
+        self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(0.5, monkeypatch)
+        assert factors(mixed, evicting=(0, 1, 2)).turns == [0, 0, 0]
+
+
+class TestSession:
+    @pytest.fixture(autouse=True)
+    def speeds(self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
+        *_, fast = replicas.addresses
+        found = Slowness({fast: 0.6}, {})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        monkeypatch.setattr(replicas.signals.backlog, "mean", 2_000)
+
+    def moves(self, replicas: Replicas) -> bool:
+        """Return True if a session on the first endpoint moves to the fast one."""
+        here, _, fast = replicas.addresses
+        history = prompt("history", 4_000)
+        replicas.signals.prefixes.sent(here, history.blocks)
+        following = Query(prompt=prompt("turn", 2_000, after=history))
+        return replicas.first(following).endpoint.address == fast
+
+    def test_moves_to_a_faster_endpoint_if_its_later_turns_save_enough_there(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(0.0, monkeypatch)
+        assert not self.moves(replicas)
+        replicas.clock.now += 1
+        continuing(0.8, monkeypatch)
+        assert self.moves(replicas)
+
+    def test_stays_if_the_faster_endpoint_evicts_sessions(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        *_, fast = replicas.addresses
+        age = {fast: 1.0}.get
+        monkeypatch.setattr(replicas.signals.prefixes, "age", age)
+        monkeypatch.setattr(Contexts, "continued_after", lambda *given: 0.03)
+        continuing(0.8, monkeypatch)
+        assert not self.moves(replicas)
+
+
+class TestUnknownEndpoint:
+    @pytest.fixture
+    def addresses(self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        slow, unknown, fast = replicas.addresses
+        prompts = {slow: 2.0, unknown: 1.25, fast: 0.5}
+        steps = {slow: 1.5, unknown: 1.0, fast: 0.5}
+        found = Slowness(prompts, steps, unknown=frozenset([unknown]))
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        continuing(0.5, monkeypatch)
+        return replicas.addresses
+
+    def costs(self, replicas: Replicas) -> list[float]:
+        found = PrefixCosts(replicas.signals, WEIGHTS)
+        found.use(replicas.addresses)
+        found.refresh(replicas.clock.now)
+        return found.of(1_000, {}, NOTHING, 0)
+
+    def test_costs_as_much_as_the_fastest_one_while_it_is_idle(
+        self, replicas: Replicas, addresses: list[str]
+    ) -> None:
+        for address in addresses:  # sessions pause there
+            replicas.signals.totals.of(address).paused = 3
+        slow, unknown, fast = self.costs(replicas)
+        assert unknown == fast < slow
+
+    @pytest.mark.parametrize(("requests", "backlog"), [(1, 0.0), (0, 1.0)])
+    def test_costs_more_with_requests(
+        self, requests: int, backlog: float, replicas: Replicas, addresses: list[str]
+    ) -> None:
+        for address in addresses:
+            replicas.signals.totals.of(address).requests = requests
+            replicas.signals.totals.of(address).backlog = backlog
+        slow, unknown, fast = self.costs(replicas)
+        assert fast < unknown < slow
+
+    def test_costs_more_if_it_stays_unknown_after_some_requests(
+        self, replicas: Replicas, addresses: list[str]
+    ) -> None:
+        _, unknown, _ = replicas.snapshot.endpoints
+        for tried in range(8):
+            slow, middle, fast = self.costs(replicas)
+            assert middle == fast, tried
+            replicas.ledger.acquire("llama", unknown).release()
+        slow, middle, fast = self.costs(replicas)
+        assert fast < middle < slow
+
+
+class TestNearlyEqualEndpoints:
+    def test_do_not_include_those_without_the_history_if_later_turns_cost_much_everywhere(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        *_, fast = replicas.snapshot.endpoints
+        found = Slowness({fast.address: 0.5}, {fast.address: 0.5})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        replicas.load(fast, 200, backlog=100_000)
+        monkeypatch.setattr(replicas.signals.backlog, "mean", 4_000)
+        continuing(0.8, monkeypatch)
+        homes = list(replicas.snapshot.endpoints[:2])
+        for number in range(40):
+            home = homes[number % 2]
+            history = prompt(f"{number}", 256)
+            replicas.signals.prefixes.sent(home.address, history.blocks)
+            following = Query(key=number, prompt=prompt(f"turn {number}", 64, after=history))
+            assert replicas.first(following).endpoint == home

@@ -5,9 +5,9 @@ they come to the endpoint that has its history. If only the next turn counted, a
 on a slow endpoint, because one turn costs less there than its history costs elsewhere. So the turns
 that are expected to follow count, too. A turn counts as a usual prompt of the fleet.
 
-The times of an endpoint without requests are unknown, and without requests they stay unknown. So
-the first ones are sent as if it were the fastest: while it is idle, it counts as the fastest of the
-others. Otherwise it counts as their mean until its times are known.
+An endpoint without requests has unknown times, and they stay unknown until it gets requests. So
+while it is idle, it counts as the fastest of the others. After some requests, and while it is not
+idle, it counts as their mean.
 """
 
 from __future__ import annotations

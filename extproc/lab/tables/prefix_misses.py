@@ -16,6 +16,12 @@ CAUSES: Mapping[str, str] = {
     "kubeai-threads-1200": "throughput: the rules with the shortest times, Sticky and LMetric, "
     "have the same. PrefixHash computes fewer tokens, and its mean TTFT is 1.9 x as long. Mean "
     "TTFT: most of the difference to Sticky arises in the first 60 s (seed 0)",
+    "codegen at 2": "throughput: responses take 3.4 s on average, and 3.1 s with AIBrix, which "
+    "spreads requests more evenly. Its mean TTFT is 1.9 x as long",
+    "sub-agents": "throughput: responses take 5.1 s on average, and 4.1 s with PrefixHash, which "
+    "spreads requests more evenly. Its mean TTFT is 2.7 x as long",
+    "agents-20 without chunks": "throughput: responses take 5.4 s on average, and 4.9 s with "
+    "PrefixHash, which spreads requests more evenly. Its mean TTFT is 3.7 x as long",
     "hot-prefix": "the first 8 s, when the caches are empty. After that, the p99 is 0.60 s with "
     "both (seed 0)",
     "hot-fleet-64-chat": "the first computations of the prefix take 1.7 s each. 46 of 4,147 "

@@ -31,7 +31,15 @@ def continuing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def factors(replicas: Replicas, evicting: tuple[int, ...] = ()) -> GpuFactors:
-    return gpu_factors(replicas.signals, replicas.addresses, 200, evicting)
+    return gpu_factors(replicas.signals, replicas.addresses, WEIGHTS.step, evicting)
+
+
+def costs(replicas: Replicas) -> PrefixCosts:
+    """Return new costs of all endpoints."""
+    found = PrefixCosts(replicas.signals, WEIGHTS)
+    found.use(replicas.addresses)
+    found.refresh(replicas.clock.now)
+    return found
 
 
 class TestFleetOfOneKind:
@@ -70,6 +78,14 @@ class TestLaterTurns:
         slow, usual, fast = 2 * 1_000 + 3 * 200, 1_000 + 200, 0.5 * (1_000 + 200)
         expected = [2 * (slow - fast), 2 * (usual - fast), 0]
         assert factors(mixed).turns == pytest.approx(expected)
+
+    def test_are_a_part_of_the_costs(
+        self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        continuing(0.5, monkeypatch)
+        found = costs(mixed)
+        found.of(1_000, {}, NOTHING, 0)
+        assert [found.later_turns(position) for position in range(3)] == factors(mixed).turns
 
     def test_cost_nothing_if_no_session_continues(
         self, mixed: Replicas, monkeypatch: pytest.MonkeyPatch
@@ -146,18 +162,12 @@ class TestUnknownEndpoint:
         continuing(0.5, monkeypatch)
         return replicas.addresses
 
-    def costs(self, replicas: Replicas) -> list[float]:
-        found = PrefixCosts(replicas.signals, WEIGHTS)
-        found.use(replicas.addresses)
-        found.refresh(replicas.clock.now)
-        return found.of(1_000, {}, NOTHING, 0)
-
     def test_costs_as_much_as_the_fastest_one_while_it_is_idle(
         self, replicas: Replicas, addresses: list[str]
     ) -> None:
         for address in addresses:  # sessions pause there
             replicas.signals.totals.of(address).paused = 3
-        slow, unknown, fast = self.costs(replicas)
+        slow, unknown, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
         assert unknown == fast < slow
 
     @pytest.mark.parametrize(("requests", "backlog"), [(1, 0.0), (0, 1.0)])
@@ -167,7 +177,7 @@ class TestUnknownEndpoint:
         for address in addresses:
             replicas.signals.totals.of(address).requests = requests
             replicas.signals.totals.of(address).backlog = backlog
-        slow, unknown, fast = self.costs(replicas)
+        slow, unknown, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
         assert fast < unknown < slow
 
     def test_costs_more_if_it_stays_unknown_after_some_requests(
@@ -175,10 +185,10 @@ class TestUnknownEndpoint:
     ) -> None:
         _, unknown, _ = replicas.snapshot.endpoints
         for tried in range(8):
-            slow, middle, fast = self.costs(replicas)
+            slow, middle, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
             assert middle == fast, tried
             replicas.ledger.acquire("llama", unknown).release()
-        slow, middle, fast = self.costs(replicas)
+        slow, middle, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
         assert fast < middle < slow
 
 

@@ -13,10 +13,12 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies import Candidate, Query
 from extproc.core.strategies.prefix_cache import PrefixCache
+from extproc.core.strategies.prefix_costs import PrefixCosts
 from tests.core.builders import endpoints
 from tests.core.clock import Clock
 
@@ -112,3 +114,11 @@ class Replicas:
 
     def others(self, than: Endpoint) -> Iterator[Endpoint]:
         return (endpoint for endpoint in self.snapshot.endpoints if endpoint != than)
+
+
+def costs(replicas: Replicas) -> PrefixCosts:
+    """Return new costs of all endpoints."""
+    found = PrefixCosts(replicas.signals, WEIGHTS)
+    found.use(replicas.addresses)
+    found.refresh(replicas.clock.now)
+    return found

@@ -7,8 +7,8 @@ from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
-from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
-from tests.core.strategies.prefix_cache_replicas import Replicas, prompt
+from extproc.core.strategies.prefix_costs import NOTHING
+from tests.core.strategies.prefix_cache_replicas import Replicas, costs, prompt
 
 
 @pytest.fixture
@@ -32,14 +32,6 @@ def continuing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def factors(replicas: Replicas, evicting: tuple[int, ...] = ()) -> GpuFactors:
     return gpu_factors(replicas.signals, replicas.addresses, WEIGHTS.step, evicting)
-
-
-def costs(replicas: Replicas) -> PrefixCosts:
-    """Return new costs of all endpoints."""
-    found = PrefixCosts(replicas.signals, WEIGHTS)
-    found.use(replicas.addresses)
-    found.refresh(replicas.clock.now)
-    return found
 
 
 class TestFleetOfOneKind:

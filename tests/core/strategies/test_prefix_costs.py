@@ -15,15 +15,14 @@ from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.prefix_costs import NOTHING, Copied, PrefixCosts
-from tests.core.strategies.prefix_cache_replicas import TOKENS, Replicas, prompt, query, rules
-
-
-def costs(replicas: Replicas) -> PrefixCosts:
-    """Return new costs of all endpoints."""
-    found = PrefixCosts(replicas.signals, WEIGHTS)
-    found.use(replicas.addresses)
-    found.refresh(replicas.clock.now)
-    return found
+from tests.core.strategies.prefix_cache_replicas import (
+    TOKENS,
+    Replicas,
+    costs,
+    prompt,
+    query,
+    rules,
+)
 
 
 def learn_speed(replicas: Replicas, endpoint: Endpoint, seconds: float = 1) -> None:

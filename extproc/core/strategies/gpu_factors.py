@@ -45,10 +45,9 @@ class GpuFactors(NamedTuple):
     def as_fastest(self, positions: Iterable[int]) -> GpuFactors:
         """Return the factors with these endpoints as fast as the fastest one."""
         prompts, steps, turns = [*self.prompts], [*self.steps], [*self.turns]
+        prompt, step = min(prompts), min(steps)
         for position in positions:
-            prompts[position] = min(self.prompts)
-            steps[position] = min(self.steps)
-            turns[position] = 0.0
+            prompts[position], steps[position], turns[position] = prompt, step, 0.0
         return self._replace(prompts=prompts, steps=steps, turns=turns)
 
 
@@ -66,18 +65,18 @@ def gpu_factors(
     turns = list[float]()
     if slowness.prompts:
         tokens = signals.backlog.mean
-        turn = [one * tokens + other * step for one, other in zip(prompts, steps, strict=True)]
-        slowest = max(turn)
+        costs = [p * tokens + s * step for p, s in zip(prompts, steps, strict=True)]
+        slowest = max(costs)
         for position in evicting:
-            turn[position] = slowest
-        number, least = _expected_turns(signals.contexts.continued), min(turn)
-        turns = [number * (cost - least) for cost in turn]
+            costs[position] = slowest
+        expected, least = _expected_turns(signals.contexts.continued), min(costs)
+        turns = [expected * (cost - least) for cost in costs]
     return GpuFactors(
         prompts,
         steps,
         copies=[min(1.0, 1 / factor) for factor in prompts],
         turns=turns,
-        unknown=[number for number, one in enumerate(addresses) if one in slowness.unknown],
+        unknown=[position for position, one in enumerate(addresses) if one in slowness.unknown],
     )
 
 

@@ -205,7 +205,7 @@ class PrefixCosts:
         return {p for p, cost in enumerate(costs) if cost <= limit and computed[p] <= most}
 
     def _present_gpus(self) -> GpuFactors:
-        """Return the factors in which idle endpoints without enough requests are the fastest."""
+        """Return the factors now: idle endpoints of unknown speed count as the fastest at first."""
         if not self._gpus.unknown:
             return self._gpus
         untried = [
@@ -213,7 +213,7 @@ class PrefixCosts:
             for position in self._gpus.unknown
             if (one := self._totals[position]).sent < _TRIES and not (one.requests or one.backlog)
         ]
-        return self._gpus.as_fastest(untried)
+        return self._gpus.as_fastest(untried) if untried else self._gpus
 
     def _computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
         """Return the tokens that each endpoint computes, without those that a copy saves later."""

@@ -13,6 +13,7 @@ from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
+from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query
 from extproc.core.strategies.prefix_costs import NOTHING, Copied, PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import (
@@ -142,23 +143,21 @@ class TestPausedSession:
             replicas.clock.now += 1
         assert len(homes) == 1
 
-    def test_stays_with_such_a_prompt_among_requests_of_others(self) -> None:
+    @pytest.mark.parametrize(
+        ("shown", "tokens", "stays"),
+        [(prompt("session", 131_072), 750_000, True), (rules("agents", 4_000), 100_000, False)],
+        ids=["history", "system prompt"],
+    )
+    def test_stays_among_requests_of_others_if_history_is_compared(
+        self, shown: Prompt, tokens: int, stays: bool
+    ) -> None:
         replicas = Replicas(2)
         for endpoint in replicas.snapshot.endpoints:
             replicas.scrape(endpoint, cache_tokens=4_000_000)
-        asked = Query(prompt=prompt("session", 131_072)._replace(bytes=4 * 750_000))
+        asked = Query(prompt=shown._replace(bytes=4 * tokens))
         home = replicas.serve(asked).endpoint
         replicas.load(home, 3)
-        assert replicas.first(asked).endpoint == home
-
-    def test_may_leave_if_only_the_system_prompt_is_compared(self) -> None:
-        replicas = Replicas(2)
-        for endpoint in replicas.snapshot.endpoints:
-            replicas.scrape(endpoint, cache_tokens=4_000_000)
-        asked = Query(prompt=rules("agents", 4_000)._replace(bytes=4 * 100_000))
-        home = replicas.serve(asked).endpoint
-        replicas.load(home, 3)
-        assert replicas.first(asked).endpoint != home
+        assert (replicas.first(asked).endpoint == home) is stays
 
     def test_no_longer_counts_after_twice_its_usual_pause(self) -> None:
         replicas = Replicas(2)

@@ -113,6 +113,13 @@ class TestAdapters:
             "med": 1,
         }
 
+    async def test_with_few_requests_stay_on_one_endpoint(self, launch: Launch) -> None:
+        scene = await launch(
+            Options(strategy="PrefixCache", adapters=["sql"], replica_arguments=(*QUICK, *LORA))
+        )
+        asked = [chat(f"question {i}", model="sql") for i in range(8)]
+        assert len({(await scene.send(body)).replica for body in asked}) == 1
+
     async def test_unknown_to_every_endpoint_are_refused_at_once(self, launch: Launch) -> None:
         scene = await launch(Options(strategy="LowLatency", replica_arguments=(*QUICK, *LORA)))
         reply = await scene.send(chat("hello", model="tax"))

@@ -30,6 +30,7 @@ CACHE = b"vllm:cache_config_info"
 PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
+PREEMPTIONS = b"vllm:num_preemptions_total"
 FIRST_TOKEN_SECONDS = b"vllm:time_to_first_token_seconds_sum"
 STEPS = b"vllm:iteration_tokens_total_count"
 STEP_TOKENS = b"vllm:iteration_tokens_total_sum"
@@ -99,6 +100,7 @@ def read_report(text: bytes) -> Report:
         _total(text, CACHED_TOKENS),
         _total(text, FIRST_TOKENS),
         _total(text, FINISHED),
+        _total(text, PREEMPTIONS),
         _total(text, FIRST_TOKEN_SECONDS),
         _steps(text),
         _prefills(text),

@@ -41,6 +41,10 @@ class ObservedLoad(NamedTuple):
     cache_tokens: float | None = None
     """The size of the KV cache; None if unknown."""
 
+    is_blocked: bool = False
+    """True if the queue does not move, so that the KV cache counts as full
+    (`extproc.core.fleet.blocked_queue`)."""
+
 
 @dataclass(slots=True)
 class _Others:
@@ -76,7 +80,8 @@ class Pressure:
         # A queue longer than the batch is an overload that routing cannot resolve.
         queue = weights.waiting * min(load.waiting, load.running)
         others = max(0.0, there - load.ours)
-        full = weights.full * max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
+        filled = max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
+        full = weights.full * (1.0 if load.is_blocked else filled)
         tokens_each = weights.others * mean_prompt
         room = inf
         if load.cache_tokens is not None:

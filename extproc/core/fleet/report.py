@@ -96,6 +96,9 @@ class Report(NamedTuple):
     finished: float | None = None
     """Requests since the engine started that have ended, for any reason."""
 
+    preemptions: float | None = None
+    """Times since the engine started that it took a request out of the batch for want of room."""
+
     first_token_seconds: float | None = None
     """Sum of the times to first token of `first_tokens`."""
 

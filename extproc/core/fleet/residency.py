@@ -18,10 +18,11 @@ DEFAULT_SLOTS = 1
 class _Slots:
     """The adapters of one endpoint, the most recently used last."""
 
-    __slots__ = ("active", "adapters", "size")
+    __slots__ = ("active", "adapters", "is_reported", "size")
 
     def __init__(self) -> None:
         self.size = DEFAULT_SLOTS
+        self.is_reported = False
         self.active: frozenset[str] = frozenset()
         self.adapters: OrderedDict[str, None] = OrderedDict()
 
@@ -57,7 +58,7 @@ class Residency:
         """
         slots = self._slots.setdefault(address, _Slots())
         if size is not None:
-            slots.size = max(size, 1)
+            slots.size, slots.is_reported = max(size, 1), True
         slots.active = active
         for adapter in sorted(active):
             slots.use(adapter)
@@ -81,3 +82,8 @@ class Residency:
         """Return True if one more adapter fits without an eviction."""
         slots = self._slots.get(address)
         return slots is None or len(slots.adapters) < slots.size
+
+    def replaces(self, address: str) -> bool:
+        """Return True if loading one more adapter drops another: all reported slots are taken."""
+        slots = self._slots.get(address)
+        return slots is not None and slots.is_reported and len(slots.adapters) >= slots.size

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
+from extproc.core.fleet.blocked_queue import BlockedQueues
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
 from extproc.core.fleet.engine_times import EngineTimes, Slowness
@@ -58,6 +59,7 @@ class Signals:
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
         self._unexplained: dict[str, RollingMinimum] = {}
+        self._blocked_queues = BlockedQueues()
         self._newest = 0.0
         self._last_scrape = 0.0
         self.residency = Residency()
@@ -129,6 +131,7 @@ class Signals:
             ours,
             max(0.0, others),
             cache_tokens,
+            self._blocked_queues.read(address, report, now),
         )
         self.pressure.record(address, load, self.backlog.mean, now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
@@ -199,6 +202,7 @@ class Signals:
         self._readings.pop(address, None)
         self.pressure.forget(address)
         self._unexplained.pop(address, None)
+        self._blocked_queues.forget(address)
         self.residency.forget(address)
         self.prefixes.forget(address)
         self.backlog.forget(address)

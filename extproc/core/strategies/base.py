@@ -62,7 +62,7 @@ class Reason(StrEnum):
 
     SPARED = "spared"
     """Other caches hold more of the prompt, but those endpoints are so busy that this one is
-    faster. Or other sidecars have probably sent the prompt here."""
+    faster, or have to load the adapter. Or other sidecars have probably sent the prompt here."""
 
     COLD = "cold"
     """No cache is known to hold any of the prompt. The endpoint is the first on the ring among the

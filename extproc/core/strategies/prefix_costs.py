@@ -130,6 +130,7 @@ class PrefixCosts:
         in_use: float,
         continued: Sequence[int] = (),
         not_compared: float = 0.0,
+        loading: Sequence[float] = (),
     ) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
@@ -138,7 +139,9 @@ class PrefixCosts:
         tokens count as saved on all others that would have the copy soon, see `later_savings`, and
         fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
         `continued`. Tokens after the compared part of a long prompt are probably where that part
-        is, if it is more than a system prompt. So those `not_compared` only need room.
+        is, if it is more than a system prompt. So those `not_compared` only need room. `loading`
+        has the tokens that the loading of the adapter counts as on each endpoint, and is empty if
+        there is no adapter.
         """
         weights, totals, expected = self._weights, self._totals, self._expected
         requests = [one.requests + expected * one.paused for one in totals]
@@ -147,6 +150,8 @@ class PrefixCosts:
             requests[position] = one.requests + expected * (one.paused - 1)
         share = weights.batch + weights.balance / (_usual(requests) + 1)
         computed, crowd = self._computed(tokens, saved, copied), self._crowd
+        if loading:
+            computed = [own + load for own, load in zip(computed, loading, strict=True)]
         decoding = share * weights.answer
         self._last = computed, share
         self._present = gpus = self._present_gpus()

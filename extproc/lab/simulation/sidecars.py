@@ -276,6 +276,7 @@ def _report(replica: Replica) -> Report:
         replica.prefix_cache_hits,
         replica.first_tokens_total,
         replica.finished_total,
+        replica.preemptions,
         steps=StepTotals(
             replica.steps_total,
             replica.computed_tokens_total,

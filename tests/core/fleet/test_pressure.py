@@ -73,6 +73,12 @@ class TestTokens:
         record(pressure, QUIET._replace(kv_usage=kv_usage))
         assert scene.totals.of(A).backlog == pytest.approx(share * WEIGHTS.full)
 
+    def test_are_those_of_a_full_cache_if_the_queue_is_blocked(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        record(pressure, QUIET._replace(kv_usage=0.5, is_blocked=True))
+        assert scene.totals.of(A).backlog == WEIGHTS.full
+
 
 class TestRoom:
     @pytest.mark.parametrize(("kv_usage", "room"), [(0.0, 90_000), (0.5, 40_000), (1.0, -10_000)])

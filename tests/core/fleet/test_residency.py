@@ -35,6 +35,17 @@ def test_default_is_one_slot() -> None:
     assert list(residency.loaded(A)) == ["law"]
 
 
+def test_loading_replaces_an_adapter_if_all_reported_slots_are_taken() -> None:
+    residency = Residency()
+    residency.used(A, "sql")
+    assert not residency.replaces(A)  # it has not reported its slots
+    residency.observed(A, NONE, 2)
+    assert not residency.replaces(A)
+    residency.used(A, "law")
+    assert residency.replaces(A)
+    assert not residency.replaces(B)
+
+
 def test_scrapes_show_adapters_of_other_sidecars() -> None:
     residency = Residency()
     residency.observed(A, frozenset({"sql"}), 2)

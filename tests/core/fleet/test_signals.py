@@ -7,6 +7,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
 from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.weights import WEIGHTS
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"
@@ -286,6 +287,27 @@ class TestBacklog:
     def test_stays_without_counters(self, asked: Signals) -> None:
         asked.record_scrape(A, report(running=3), 3)
         assert asked.backlog.tokens[A] == 7000
+
+
+class TestBlockedQueue:
+    """A request waits, and the engine has preempted requests since the reading before."""
+
+    def scrape(self, signals: Signals, clock: Clock, *preemptions: float) -> float:
+        """Return the backlog after scrapes with these numbers of preemptions so far."""
+        for number in preemptions:
+            clock.advance(1)
+            signals.record_scrape(A, report(1, 4)._replace(preemptions=number), inflight=5)
+        return signals.totals.of(A).backlog
+
+    def test_counts_as_a_full_cache(self, signals: Signals, clock: Clock) -> None:
+        assert self.scrape(signals, clock, 0, 0) == 0
+        assert self.scrape(signals, clock, 1) == WEIGHTS.full
+
+    def test_is_forgotten_if_the_endpoint_leaves(self, signals: Signals, clock: Clock) -> None:
+        self.scrape(signals, clock, 0)
+        signals.set_endpoints([B])
+        signals.set_endpoints([A, B])
+        assert self.scrape(signals, clock, 1) == 0
 
 
 def _begun(waiting: float, running: float, first_tokens: float, finished: float) -> Report:

@@ -121,6 +121,50 @@ class TestAdapters:
         assert helper in with_it
         assert helper != home
 
+    def with_slots(self, slots: int) -> Replicas:
+        """Return four busy endpoints with the adapter, of which one has it in memory."""
+        replicas = self.replicas()
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 4)
+        for address in replicas.addresses:
+            replicas.signals.residency.observed(address, frozenset({"law"}), slots)
+        return replicas
+
+    def ask(self, number: int) -> Query:
+        return query(f"question {number}", 400)._replace(adapter="sql")
+
+    def test_rare_adapter_stays_where_it_is_loaded(self) -> None:
+        replicas = self.with_slots(2)
+        went = {replicas.serve(self.ask(number)).endpoint for number in range(20)}
+        assert len(went) == 1
+
+    def test_request_without_a_prompt_goes_where_its_adapter_is_loaded(self) -> None:
+        replicas = self.with_slots(2)
+        home = replicas.serve(self.ask(0)).endpoint
+        asked = [Query(key=key(f"{number}"), adapter="sql") for number in range(20)]
+        assert {replicas.first(one).endpoint for one in asked} == {home}
+
+    def test_adapter_leaves_an_endpoint_that_may_hang(self) -> None:
+        replicas = self.with_slots(2)
+        home = replicas.serve(self.ask(0)).endpoint
+        replicas.scrape(home, running=4)
+        replicas.clock.advance(10)
+        for endpoint in replicas.others(home):
+            replicas.scrape(endpoint, running=4)
+        assert replicas.first(self.ask(1)).endpoint != home
+
+    def test_popular_adapter_spreads_over_free_slots(self) -> None:
+        replicas = self.with_slots(2)
+        went = Counter(replicas.send(self.ask(number)).endpoint for number in range(60))
+        assert len(went) == 3
+        assert max(went.values()) < 2 * min(went.values())
+
+    def test_adapter_that_has_to_replace_another_spreads_later(self) -> None:
+        free, taken = self.with_slots(2), self.with_slots(1)
+        asked = [self.ask(number) for number in range(12)]
+        spread = [len({each.send(one).endpoint for one in asked}) for each in (free, taken)]
+        assert spread == [3, 1]
+
     def test_chosen_endpoint_counts_as_having_the_adapter(self) -> None:
         replicas = self.replicas()
         home = replicas.serve(query("prompt")._replace(adapter="sql")).endpoint

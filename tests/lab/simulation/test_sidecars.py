@@ -414,6 +414,7 @@ class TestScrapes:
             cached_tokens=0,
             first_tokens=0,
             finished=0,
+            preemptions=0,
             steps=StepTotals(0, 0, 0.0, 0),
             prefills=PrefillTotals(0, 0.0, 0),
         )

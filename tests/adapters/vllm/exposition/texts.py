@@ -31,6 +31,7 @@ COUNTERS = {
     "cached_tokens": "vllm:prefix_cache_hits_total",
     "first_tokens": "vllm:time_to_first_token_seconds_count",
     "first_token_seconds": "vllm:time_to_first_token_seconds_sum",
+    "preemptions": "vllm:num_preemptions_total",
 }
 
 

@@ -65,7 +65,7 @@ class RandomTrial(NamedTuple):
 
 def random_trial(number: int) -> RandomTrial:
     """Draw a trial. The number determines everything."""
-    rng = Random(f"coming trial/{number}")
+    rng = Random(f"further trial/{number}")
     kind = list(KINDS)[number % len(KINDS)]
     shape = KINDS[kind](rng)
     fleet = _fleet(rng, kind, shape)

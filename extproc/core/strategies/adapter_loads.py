@@ -17,7 +17,7 @@ _LOAD_TOKENS = 5000.0
 """Tokens to compute that the loading of an adapter counts as. An L4 computes as many in about a
 second. In the laboratory, 2,500 and 10,000 gave about the same times."""
 
-_INTO_FREE_SLOT = 0.2
+_INTO_FREE_SLOT = 0.1
 """Share of `_LOAD_TOKENS` that counts if no other adapter is dropped."""
 
 

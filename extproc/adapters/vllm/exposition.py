@@ -41,7 +41,8 @@ PREFILLS = b"vllm:request_prefill_time_seconds_count"
 PREFILL_SECONDS = b"vllm:request_prefill_time_seconds_sum"
 PREFILL_TOKENS = b"vllm:request_prefill_kv_computed_tokens_sum"
 FINISHED = b"vllm:request_success_total"
-"""Requests that ended for any reason, one series for each; despite its name, aborts too."""
+"""Requests that ended, one series for each reason. vLLM has a series for aborts, but requests whose
+clients leave do not count there."""
 
 # Each engine has a series, which takes a microsecond to read.
 _MOST_ENGINES = 1000

@@ -2,7 +2,7 @@
 
 If a running request needs more room than the KV cache has, the engine preempts one. This request
 goes to the head of the queue, and the others wait behind it until running requests end and it fits.
-As it may be large, the cache may look half empty. The engine counts preemptions
+If it is large, the cache may look half empty. The engine counts preemptions
 (`vllm:num_preemptions_total`). Once a request gets its first token, the queue moves again.
 
 If requests end often, there is room soon, and no queue counts as blocked.

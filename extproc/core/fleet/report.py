@@ -94,7 +94,8 @@ class Report(NamedTuple):
     """Requests since the engine started that have produced a first token."""
 
     finished: float | None = None
-    """Requests since the engine started that have ended, for any reason."""
+    """Requests since the engine started that have ended. vLLM does not count those whose clients
+    left."""
 
     preemptions: float | None = None
     """Times since the engine started that it took a request out of the batch for want of room."""

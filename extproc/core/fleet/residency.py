@@ -84,6 +84,9 @@ class Residency:
         return slots is None or len(slots.adapters) < slots.size
 
     def replaces(self, address: str) -> bool:
-        """Return True if loading one more adapter drops another: all reported slots are taken."""
+        """Return True if loading one more adapter certainly drops another.
+
+        An endpoint that has not reported its slots may have free ones.
+        """
         slots = self._slots.get(address)
-        return slots is not None and slots.is_reported and len(slots.adapters) >= slots.size
+        return slots is not None and slots.is_reported and not self.has_room(address)

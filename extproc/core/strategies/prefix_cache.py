@@ -9,7 +9,7 @@ and the load from other sidecars.
         own    = tokens of the prompt, without those that are in e's cache (the prefix index)
                  or that other sidecars have probably sent there           (e is a home endpoint)
                  or that a copy on e would save for later requests         (fleet.copies)
-               + tokens that the loading of the adapter counts as          (adapter_loads)
+               + tokens that loading the adapter counts as                 (adapter_loads)
         wait   = backlog(e) + tokens that do not fit into e's KV cache     (fleet.pressure)
         delay  = share * requests(e) * own
                  + tokens evicted for it that are missed later             (fleet.prefix_index)
@@ -162,11 +162,18 @@ class PrefixCache(Strategy):
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
             if has_history:
                 continued = self._continued(prompt, depths, deepest)
-        loading, residency = list[float](), self._signals.residency
+        loading: Sequence[float] = ()
         if query.adapter:
+            residency = self._signals.residency
             loading = load_tokens(residency, query.adapter, self._addresses, self._stale)
         costs = self._costs.of(
-            compared, cached, copied, in_use, continued, tokens - compared, loading
+            compared,
+            cached,
+            copied,
+            in_use,
+            continued,
+            not_compared=tokens - compared,
+            loading=loading,
         )
         for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
             depth = depths.get(position, 0)

@@ -140,8 +140,8 @@ class PrefixCosts:
         fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
         `continued`. Tokens after the compared part of a long prompt are probably where that part
         is, if it is more than a system prompt. So those `not_compared` only need room. `loading`
-        has the tokens that the loading of the adapter counts as on each endpoint, and is empty if
-        there is no adapter.
+        has the tokens that loading the adapter counts as on each endpoint. It is empty if the
+        request has no adapter.
         """
         weights, totals, expected = self._weights, self._totals, self._expected
         requests = [one.requests + expected * one.paused for one in totals]

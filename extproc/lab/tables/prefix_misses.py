@@ -10,13 +10,13 @@ from extproc.lab.tables.prefix_verdict import TARGETS, judged
 
 CAUSES: Mapping[str, str] = {
     "kubeai-chat-800": "chance: the p99 of eight other seeds is 1.00 x the same rule's",
-    "kubeai-chat-3200": "the queues: an engine runs up to 256 requests, and each further one "
-    "counts little. If it counted as 400 tokens more, the p99 would be 1.06 x AIBrix's, and the "
-    "mean 7 % longer",
-    "kubeai-chat-8000": "the queues, as in kubeai-chat-3200. If each request after the 256th "
-    "counted as 400 tokens more, the p99 would be 1.04 x and the throughput 1.00 x Sticky's",
-    "kubeai-chat-1600 on 6": "the queues, as in kubeai-chat-3200. If each request after the 256th "
-    "counted as 400 tokens more, the p99 would be 1.01 x AIBrix's",
+    "kubeai-chat-3200": "the queues. An engine runs up to 256 requests. If each further one "
+    "counted as 400 tokens instead of two more requests, the p99 would be 1.06 x AIBrix's, and the "
+    "mean 7 % longer (six seeds)",
+    "kubeai-chat-8000": "the queues, as in kubeai-chat-3200. With the same change, the p99 would "
+    "be 1.04 x and the throughput 1.00 x Sticky's",
+    "kubeai-chat-1600 on 6": "the queues, as in kubeai-chat-3200. With the same change, the p99 "
+    "would be 1.01 x AIBrix's",
     "kubeai-threads-300": "throughput: the rules with the shortest times, Sticky and LMetric, have "
     "the same. AIBrix computes fewer tokens, and its mean TTFT is 1.6 x as long",
     "kubeai-threads-600": "throughput: the rules with the shortest times, Sticky and LMetric, have "
